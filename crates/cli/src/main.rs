@@ -1,0 +1,2 @@
+//! The `pagewire` command.
+fn main() {}

@@ -1,0 +1,168 @@
+//! The only function of the workspace that copies payload, and the ledger it counts into.
+
+use core::ptr::NonNull;
+
+use crate::frag::Access;
+
+/// Why payload was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(usize)]
+#[non_exhaustive]
+pub enum CopyReason {
+    /// An ordinary `write`: the application keeps its buffer, we keep a copy.
+    AppWrite,
+    /// An ordinary `read` into the application's buffer.
+    AppRead,
+    /// Payload so small that a reference costs more than the copy.
+    SmallSegment,
+    /// A receive queue pinned far more memory than it had bytes, and was packed.
+    Compact,
+    /// Header prediction missed, and payload had landed behind the headers.
+    LinearHead,
+    /// The device cannot gather, or cannot reach this memory.
+    DeviceLinearize,
+    /// A packet that loops back to this host gets private copies.
+    LoopPrivate,
+    /// Quoted in an ICMP error, or echoed.
+    Icmp,
+    /// Bytes that somebody else may change, read through a snapshot.
+    Snapshot,
+    /// A fault wrapper damaged a private copy.
+    Fault,
+    /// At the device's boundary, sending: the kernel copies out of our pages.
+    DeviceTx,
+    /// At the device's boundary, receiving: the kernel copies into our pages.
+    DeviceRx,
+}
+
+impl CopyReason {
+    /// All reasons, in the order of the ledger.
+    pub const ALL: [Self; 12] = [
+        Self::AppWrite,
+        Self::AppRead,
+        Self::SmallSegment,
+        Self::Compact,
+        Self::LinearHead,
+        Self::DeviceLinearize,
+        Self::LoopPrivate,
+        Self::Icmp,
+        Self::Snapshot,
+        Self::Fault,
+        Self::DeviceTx,
+        Self::DeviceRx,
+    ];
+
+    /// Name in reports, in snake case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AppWrite => "app_write",
+            Self::AppRead => "app_read",
+            Self::SmallSegment => "small_segment",
+            Self::Compact => "compact",
+            Self::LinearHead => "linear_head",
+            Self::DeviceLinearize => "device_linearize",
+            Self::LoopPrivate => "loop_private",
+            Self::Icmp => "icmp",
+            Self::Snapshot => "snapshot",
+            Self::Fault => "fault",
+            Self::DeviceTx => "device_tx",
+            Self::DeviceRx => "device_rx",
+        }
+    }
+
+    /// Whether the stack made the copy itself; `false` for copies at a device's boundary.
+    pub const fn is_ours(self) -> bool {
+        !matches!(self, Self::DeviceTx | Self::DeviceRx)
+    }
+}
+
+/// Payload bytes copied, by reason. One per host; connections keep one of their own where asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyLedger {
+    bytes: [u64; CopyReason::ALL.len()],
+}
+
+impl CopyLedger {
+    /// Nothing copied yet.
+    pub const fn new() -> Self {
+        Self { bytes: [0; CopyReason::ALL.len()] }
+    }
+
+    /// Bytes copied for this reason.
+    pub fn get(&self, reason: CopyReason) -> u64 {
+        self.bytes.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Bytes that the stack itself copied, for whatever reason.
+    pub fn ours(&self) -> u64 {
+        self.iter().filter(|(reason, _)| reason.is_ours()).map(|(_, n)| n).sum()
+    }
+
+    /// Every reason with its bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (CopyReason, u64)> + '_ {
+        CopyReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
+    }
+
+    /// Notes a copy that somebody else made: the kernel at a device's boundary.
+    pub fn note(&mut self, reason: CopyReason, bytes: usize) {
+        if let Some(n) = self.bytes.get_mut(reason as usize) {
+            *n += bytes as u64;
+        }
+    }
+
+    /// Adds another ledger to this one.
+    pub fn add(&mut self, other: &Self) {
+        for (n, m) in self.bytes.iter_mut().zip(other.bytes) {
+            *n += m;
+        }
+    }
+}
+
+/// Copies `len` bytes of payload and counts them.
+///
+/// # Safety
+/// `dst` is valid for writes of `len` bytes that nobody else can reach; `src` is readable for
+/// `len` bytes and does not overlap. With [`Access::Private`] nobody writes `src` meanwhile.
+pub(crate) unsafe fn copy_payload(
+    dst: NonNull<u8>,
+    src: *const u8,
+    len: usize,
+    access: Access,
+    ledger: &mut CopyLedger,
+    reason: CopyReason,
+) {
+    ledger.note(reason, len);
+    match access {
+        // SAFETY: the caller's promise.
+        Access::Private => unsafe { core::ptr::copy_nonoverlapping(src, dst.as_ptr(), len) },
+        // SAFETY: the caller's promise, less that the source may change meanwhile.
+        Access::Shared => unsafe { copy_shared(dst.as_ptr(), src, len) },
+    }
+}
+
+/// A copy whose source may change under it: the bytes are whatever they were when read, and the
+/// compiler may assume nothing about them.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: `rep movsb` reads and writes exactly `len` bytes, valid by the caller's promise. An
+    // `asm!` block is opaque to the compiler, so a concurrent writer is no data race of the
+    // abstract machine. The direction flag is clear on entry by the ABI.
+    unsafe {
+        core::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rdi") dst => _,
+            inout("rsi") src => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
+    for i in 0..len {
+        // SAFETY: `i < len`, and both ranges are valid by the caller's promise; volatile, because
+        // the source may change.
+        unsafe { dst.add(i).write(src.add(i).read_volatile()) };
+    }
+}

@@ -1,0 +1,359 @@
+//! Fragments: shared, immutable ranges of bytes, each with the hold that keeps it alive.
+
+use core::fmt;
+use core::ops::Range;
+use core::ptr::NonNull;
+use std::any::Any;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::copy::{CopyLedger, CopyReason, copy_payload};
+use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE};
+use crate::pool::PoolShared;
+
+/// Fragments in order; two without an allocation, which is what most packets have.
+pub type FragVec = SmallVec<[Frag; 2]>;
+
+/// Whether somebody outside this process's safe code may change the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nobody: a `&[u8]` may be formed.
+    Private,
+    /// Another process, a guest or a thread may: only copied or snapshotted, never borrowed.
+    Shared,
+}
+
+/// A range of bytes that does not move and is not written while any clone of it lives.
+///
+/// Cloning takes a reference, dropping gives it back; the last drop returns the memory to its
+/// owner: the page pool, the sender's buffer, a mapping.
+pub struct Frag {
+    ptr: NonNull<u8>,
+    len: u32,
+    access: Access,
+    hold: Hold,
+}
+
+#[derive(Clone)]
+enum Hold {
+    /// Static or empty.
+    Nothing,
+    /// References to each page that the range touches.
+    Pages(Arc<PoolShared>),
+    /// Whatever keeps the bytes: `Bytes`, a region, a sender's buffer with its completion.
+    Keep(Arc<dyn Any + Send + Sync>),
+}
+
+// SAFETY: a fragment is a reference-counted view of bytes that are not written (or, with
+// `Access::Shared`, are only reached through copies that tolerate writers); all of its holds are
+// `Send + Sync`.
+unsafe impl Send for Frag {}
+// SAFETY: as for `Send`; no method writes through `&Frag`.
+unsafe impl Sync for Frag {}
+
+impl Frag {
+    /// No bytes.
+    pub const fn empty() -> Self {
+        Self { ptr: NonNull::dangling(), len: 0, access: Access::Private, hold: Hold::Nothing }
+    }
+
+    /// Owned bytes by reference. `bytes` beyond 4 GiB - 1 are cut: split first.
+    pub fn from_bytes(bytes: Bytes) -> Self {
+        let bytes = if bytes.len() > MAX_FRAG_LEN { bytes.slice(..MAX_FRAG_LEN) } else { bytes };
+        if bytes.is_empty() {
+            return Self::empty();
+        }
+        let (ptr, len) = (NonNull::from(&*bytes).cast::<u8>(), bytes.len());
+        // SAFETY: `Bytes` are immutable and stay where they are while a clone lives; `keep` is it.
+        unsafe { Self::from_raw(ptr, len, Access::Private, Arc::new(bytes)) }
+    }
+
+    /// Bytes that live for ever.
+    pub fn from_static(bytes: &'static [u8]) -> Self {
+        let len = bytes.len().min(MAX_FRAG_LEN) as u32;
+        let ptr = NonNull::from(bytes).cast::<u8>();
+        Self { ptr, len, access: Access::Private, hold: Hold::Nothing }
+    }
+
+    /// Any memory, kept alive by `keep`, whose drop is the release.
+    ///
+    /// # Safety
+    /// `ptr..ptr+len` stays valid for reads while `keep` lives, and `len` is at most
+    /// [`MAX_FRAG_LEN`](crate::limits::MAX_FRAG_LEN). With [`Access::Private`] nobody writes it
+    /// meanwhile.
+    pub unsafe fn from_raw(
+        ptr: NonNull<u8>,
+        len: usize,
+        access: Access,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Self {
+        debug_assert!(len <= MAX_FRAG_LEN);
+        Self { ptr, len: len as u32, access, hold: Hold::Keep(keep) }
+    }
+
+    /// Bytes `offset..offset+len` of a pool's region, `len > 0`.
+    ///
+    /// # Safety
+    /// The range lies in the region, is never written again, and the caller passes on one
+    /// reference to each page that it touches.
+    pub(crate) unsafe fn from_pool(pool: Arc<PoolShared>, offset: usize, len: usize) -> Self {
+        // SAFETY: the caller's promise that the range lies in the region.
+        let ptr = unsafe { pool.region().base().add(offset) };
+        let access = pool.region().access();
+        Self { ptr, len: len as u32, access, hold: Hold::Pages(pool) }
+    }
+
+    /// Bytes in the fragment.
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether somebody else may change the bytes.
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The address of the first byte, for comparisons.
+    pub fn addr(&self) -> usize {
+        self.ptr.as_ptr().addr()
+    }
+
+    /// The first byte, for system calls that gather; valid for [`len`](Self::len) bytes of reads
+    /// while the fragment lives. Form no reference where [`access`](Self::access) is shared.
+    pub const fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Whether the bytes start on a page boundary.
+    pub fn is_page_aligned(&self) -> bool {
+        self.addr().is_multiple_of(PAGE_SIZE)
+    }
+
+    /// The bytes, unless somebody else may change them.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match self.access {
+            Access::Private => {
+                // SAFETY: valid for `len` bytes while `self` lives, and not written (the promise
+                // of `from_raw` and of `PageWriter`).
+                Some(unsafe { core::slice::from_raw_parts(self.ptr.as_ptr(), self.len()) })
+            }
+            Access::Shared => None,
+        }
+    }
+
+    /// Bytes of memory that this fragment keeps from being reused: whole pages where pages are
+    /// counted, its length otherwise.
+    pub fn pinned(&self) -> usize {
+        match &self.hold {
+            Hold::Pages(_) if self.len > 0 => {
+                let first = self.addr() / PAGE_SIZE;
+                let last = (self.addr() + self.len() - 1) / PAGE_SIZE;
+                (last - first + 1) * PAGE_SIZE
+            }
+            _ => self.len(),
+        }
+    }
+
+    /// The part `range`, sharing the memory. A range beyond the end is cut.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let end = range.end.min(self.len());
+        let start = range.start.min(end);
+        if start == end {
+            return Self::empty();
+        }
+        // SAFETY: `start < end <= len`, so the address is within the fragment's range.
+        let ptr = unsafe { self.ptr.add(start) };
+        let part =
+            Self { ptr, len: (end - start) as u32, access: self.access, hold: self.hold.clone() };
+        if let Hold::Pages(pool) = &part.hold {
+            pool.acquire(part.pool_offset(pool), part.len());
+        }
+        part
+    }
+
+    /// Takes the first `n` bytes off (all, if there are fewer) and returns them.
+    #[must_use]
+    pub fn split_to(&mut self, n: usize) -> Self {
+        let n = n.min(self.len());
+        if n == 0 {
+            return Self::empty();
+        }
+        if n == self.len() {
+            return core::mem::take(self);
+        }
+        let front =
+            Self { ptr: self.ptr, len: n as u32, access: self.access, hold: self.hold.clone() };
+        // SAFETY: `n < len`, so the address is within the fragment's range.
+        self.ptr = unsafe { self.ptr.add(n) };
+        self.len -= n as u32;
+        // The references we have are divided between the parts; a page cut in two needs one more.
+        if let Hold::Pages(pool) = &self.hold {
+            let cut = self.pool_offset(pool);
+            if !cut.is_multiple_of(PAGE_SIZE) {
+                pool.acquire(cut, 1);
+            }
+        }
+        front
+    }
+
+    /// Drops the first `n` bytes; pages that fall out entirely go home.
+    pub fn advance(&mut self, n: usize) {
+        drop(self.split_to(n));
+    }
+
+    /// Keeps the first `n` bytes only.
+    pub fn truncate(&mut self, n: usize) {
+        if n < self.len() {
+            let front = self.split_to(n);
+            *self = front;
+        }
+    }
+
+    /// Appends `next` if it continues this fragment in the same memory under the same hold;
+    /// otherwise gives it back.
+    pub fn try_append(&mut self, next: Self) -> Result<(), Self> {
+        if next.is_empty() {
+            return Ok(());
+        }
+        if self.is_empty() {
+            *self = next;
+            return Ok(());
+        }
+        let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
+        let adjacent = self.addr() + self.len() == next.addr() && self.access == next.access;
+        let same = match (&self.hold, &next.hold) {
+            (Hold::Pages(a), Hold::Pages(b)) => Arc::ptr_eq(a, b),
+            (Hold::Keep(a), Hold::Keep(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        if !(fits && adjacent && same) {
+            return Err(next);
+        }
+        // Both parts hold the page they meet in; one of the two references goes.
+        if let Hold::Pages(pool) = &next.hold {
+            let cut = next.pool_offset(pool);
+            if !cut.is_multiple_of(PAGE_SIZE) {
+                pool.release(cut, 1);
+            }
+        }
+        self.len += next.len;
+        next.forget_pages();
+        Ok(())
+    }
+
+    /// Whether `next` starts where this one ends and nothing hinders one slice over both.
+    pub fn is_followed_by(&self, next: &Self) -> bool {
+        self.addr() + self.len() == next.addr() && self.access == next.access
+    }
+
+    /// Copies `dst.len()` bytes from `offset` on into `dst`, fewer at the end of the fragment;
+    /// returns how many.
+    pub fn copy_to(
+        &self,
+        offset: usize,
+        dst: &mut [u8],
+        ledger: &mut CopyLedger,
+        reason: CopyReason,
+    ) -> usize {
+        let n = dst.len().min(self.len().saturating_sub(offset));
+        if n > 0 {
+            let to = NonNull::from(dst).cast::<u8>();
+            // SAFETY: `offset < len`, because `n > 0`.
+            let from = unsafe { self.ptr.as_ptr().add(offset) };
+            // SAFETY: `offset + n <= len`, so the source is in range; `dst` is an exclusive slice
+            // of at least `n` bytes, so it cannot overlap memory that fragments share.
+            unsafe { copy_payload(to, from, n, self.access, ledger, reason) };
+        }
+        n
+    }
+
+    /// Shows the bytes to `f` in order: as one slice where they are private, else through
+    /// snapshots on the stack, counted as [`CopyReason::Snapshot`].
+    pub fn for_each_piece(&self, ledger: &mut CopyLedger, mut f: impl FnMut(&[u8])) {
+        if let Some(all) = self.as_slice() {
+            f(all);
+            return;
+        }
+        let mut snapshot = [0u8; 2048];
+        let mut at = 0;
+        while at < self.len() {
+            let n = self.copy_to(at, &mut snapshot, ledger, CopyReason::Snapshot);
+            f(snapshot.get(..n).unwrap_or_default());
+            at += n;
+        }
+    }
+
+    /// The bytes as [`Bytes`] that keep the memory, without a copy; gives the fragment back if
+    /// somebody else may change them.
+    pub fn into_bytes(self) -> Result<Bytes, Self> {
+        struct Owner(Frag);
+        impl AsRef<[u8]> for Owner {
+            fn as_ref(&self) -> &[u8] {
+                self.0.as_slice().unwrap_or_default()
+            }
+        }
+        match self.access {
+            Access::Private => Ok(Bytes::from_owner(Owner(self))),
+            Access::Shared => Err(self),
+        }
+    }
+
+    fn pool_offset(&self, pool: &PoolShared) -> usize {
+        self.addr() - pool.region().base().as_ptr().addr()
+    }
+
+    /// Drops everything but the references to pages, which now belong to somebody else.
+    fn forget_pages(mut self) {
+        self.len = 0;
+    }
+}
+
+impl Clone for Frag {
+    fn clone(&self) -> Self {
+        if let Hold::Pages(pool) = &self.hold {
+            pool.acquire(self.pool_offset(pool), self.len());
+        }
+        Self { ptr: self.ptr, len: self.len, access: self.access, hold: self.hold.clone() }
+    }
+}
+
+impl Drop for Frag {
+    fn drop(&mut self) {
+        if self.len > 0
+            && let Hold::Pages(pool) = &self.hold
+        {
+            pool.release(self.pool_offset(pool), self.len());
+        }
+    }
+}
+
+impl Default for Frag {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl From<Bytes> for Frag {
+    fn from(bytes: Bytes) -> Self {
+        Self::from_bytes(bytes)
+    }
+}
+
+impl fmt::Debug for Frag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hold = match self.hold {
+            Hold::Nothing => "static",
+            Hold::Pages(_) => "pages",
+            Hold::Keep(_) => "kept",
+        };
+        write!(f, "Frag({hold} {:#x}+{} {:?})", self.addr(), self.len, self.access)
+    }
+}

@@ -1,0 +1,33 @@
+//! Memory of the Pagewire stack: who owns which bytes, and for how long.
+//!
+//! Read in this order: [`Region`] (one mapping, owner of the only raw pointer), [`PagePool`]
+//! (pages of a region, counted), [`PageWriter`] (the one place that may write pages),
+//! [`Frag`] (a shared, immutable range of bytes and the hold that keeps it alive) and
+//! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments).
+//!
+//! Payload is copied in one function only, [`copy`]'s `copy_payload`, which takes a
+//! [`CopyReason`] and counts into a [`CopyLedger`].
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+pub mod checksum;
+mod clock;
+pub mod copy;
+mod frag;
+pub mod limits;
+mod packet;
+mod pool;
+mod region;
+mod writer;
+
+pub use clock::Instant;
+pub use copy::{CopyLedger, CopyReason};
+pub use frag::{Access, Frag, FragVec};
+pub use limits::{GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE};
+pub use packet::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
+pub use pool::{PagePool, PoolAudit, PoolStats};
+pub use region::{MemError, Region};
+pub use writer::PageWriter;

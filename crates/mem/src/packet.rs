@@ -1,0 +1,253 @@
+//! Packet buffers: one handle on a frame, on its way up or down.
+//!
+//! ```text
+//!   head (HEAD_CAPACITY bytes, inline)              payload
+//!   0 ........ start ========= end ......... cap    frag 0 | frag 1 | … (at most MAX_FRAGS)
+//!   \ headroom / \   headers   / \  tailroom  /
+//!      push(n) moves start left      on the way out: each layer puts its header in front
+//!      pull(n) moves start right     on the way in:  each layer takes its header off
+//! ```
+//!
+//! Only the head is ever read or written by the stack; fragments pass by reference.
+
+use crate::copy::{CopyLedger, CopyReason};
+use crate::frag::{Frag, FragVec};
+use crate::limits::{HEAD_CAPACITY, MAX_FRAGS};
+
+/// Which protocol a super-frame is cut for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GsoKind {
+    /// TCP over IPv4.
+    TcpV4,
+    /// TCP over IPv6.
+    TcpV6,
+}
+
+/// A super-frame: the device (or software) cuts its payload into segments of `size`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gso {
+    /// What kind of frame it is.
+    pub kind: GsoKind,
+    /// Payload bytes in each segment but the last.
+    pub size: u16,
+    /// Bytes from the start of the frame to the payload: the headers that are repeated.
+    pub header_len: u16,
+}
+
+/// What is left to do for the transport checksum of a frame to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TxChecksum {
+    /// Nothing: it is complete, or there is none.
+    #[default]
+    Done,
+    /// The field holds the pseudo-header's sum; the rest, from `start` (counted from the start of
+    /// the frame) to the end, is to be added and the complement stored at `start + offset`.
+    Partial {
+        /// Where the sum begins.
+        start: u16,
+        /// Where, from there, the checksum field is.
+        offset: u16,
+    },
+}
+
+/// What is known about the transport checksum of a received frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RxChecksum {
+    /// Nothing: verify it.
+    #[default]
+    Unknown,
+    /// The device verified it, or the frame never left the machine.
+    Valid,
+}
+
+/// Unique handle on a frame.
+#[derive(Clone, Debug)]
+pub struct PacketBuf {
+    head: [u8; HEAD_CAPACITY],
+    start: u16,
+    end: u16,
+    frags: FragVec,
+    frag_len: u32,
+    /// Super-frame, if any: on the way out to be cut, on the way in already joined.
+    pub gso: Option<Gso>,
+    /// Checksum work left, on the way out.
+    pub tx_checksum: TxChecksum,
+    /// Checksum knowledge, on the way in.
+    pub rx_checksum: RxChecksum,
+}
+
+impl PacketBuf {
+    /// An empty packet whose head has all its room in front: for building from the inside out.
+    pub fn for_tx() -> Self {
+        Self::with_window(HEAD_CAPACITY)
+    }
+
+    /// An empty packet whose head has all its room behind: for a device to fill.
+    pub fn for_rx() -> Self {
+        Self::with_window(0)
+    }
+
+    fn with_window(at: usize) -> Self {
+        Self {
+            head: [0; HEAD_CAPACITY],
+            start: at as u16,
+            end: at as u16,
+            frags: FragVec::new(),
+            frag_len: 0,
+            gso: None,
+            tx_checksum: TxChecksum::Done,
+            rx_checksum: RxChecksum::Unknown,
+        }
+    }
+
+    /// The headers.
+    pub fn head(&self) -> &[u8] {
+        self.head.get(usize::from(self.start)..usize::from(self.end)).unwrap_or_default()
+    }
+
+    /// The headers, to change.
+    pub fn head_mut(&mut self) -> &mut [u8] {
+        self.head.get_mut(usize::from(self.start)..usize::from(self.end)).unwrap_or_default()
+    }
+
+    /// Room in front of the headers, in bytes.
+    pub fn headroom(&self) -> usize {
+        usize::from(self.start)
+    }
+
+    /// Room behind the headers, in bytes.
+    pub fn tailroom(&self) -> usize {
+        HEAD_CAPACITY - usize::from(self.end)
+    }
+
+    /// Bytes in the head and in all fragments.
+    pub fn len(&self) -> usize {
+        self.head().len() + self.frag_len as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes in all fragments.
+    pub fn frag_len(&self) -> usize {
+        self.frag_len as usize
+    }
+
+    /// Makes room for `n` bytes in front of the head and returns it to be filled; `None` if there
+    /// is not that much.
+    pub fn push(&mut self, n: usize) -> Option<&mut [u8]> {
+        let start = usize::from(self.start).checked_sub(n)?;
+        self.start = start as u16;
+        self.head.get_mut(start..start + n)
+    }
+
+    /// Takes `n` bytes off the front of the head; `false`, and nothing is taken, if the head has
+    /// fewer.
+    pub fn pull(&mut self, n: usize) -> bool {
+        if n > self.head().len() {
+            return false;
+        }
+        self.start += n as u16;
+        true
+    }
+
+    /// Makes room for `n` bytes behind the head and returns it to be filled; `None` if there is
+    /// not that much. Headers only: payload goes into fragments.
+    pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
+        if n > self.tailroom() {
+            return None;
+        }
+        let end = usize::from(self.end);
+        self.end += n as u16;
+        self.head.get_mut(end..end + n)
+    }
+
+    /// Cuts the head down to its first `n` bytes.
+    pub fn truncate_head(&mut self, n: usize) {
+        if n < self.head().len() {
+            self.end = self.start + n as u16;
+        }
+    }
+
+    /// The payload's fragments.
+    pub fn frags(&self) -> &[Frag] {
+        &self.frags
+    }
+
+    /// Adds a fragment at the end; gives it back if there are [`MAX_FRAGS`] already. Empty ones
+    /// vanish, ones that continue the last are merged.
+    pub fn push_frag(&mut self, frag: Frag) -> Result<(), Frag> {
+        let len = frag.len() as u32;
+        let frag = match self.frags.last_mut() {
+            Some(last) => match last.try_append(frag) {
+                Ok(()) => {
+                    self.frag_len += len;
+                    return Ok(());
+                }
+                Err(frag) => frag,
+            },
+            None if frag.is_empty() => return Ok(()),
+            None => frag,
+        };
+        if self.frags.len() >= MAX_FRAGS {
+            return Err(frag);
+        }
+        self.frag_len += len;
+        self.frags.push(frag);
+        Ok(())
+    }
+
+    /// Takes all fragments out.
+    pub fn take_frags(&mut self) -> FragVec {
+        self.frag_len = 0;
+        core::mem::take(&mut self.frags)
+    }
+
+    /// Makes sure that the head holds at least `n` bytes, by moving header bytes that landed in
+    /// fragments; `false` if the packet or the head is too short for that. Header bytes are not
+    /// payload: they are not counted.
+    pub fn linearize(&mut self, n: usize) -> bool {
+        let have = self.head().len();
+        if n <= have {
+            return true;
+        }
+        let need = n - have;
+        if n > self.len() || need > self.tailroom() {
+            return false;
+        }
+        let mut uncounted = CopyLedger::new();
+        let mut end = usize::from(self.end);
+        let target = end + need;
+        while end < target {
+            let (Some(first), Some(room)) =
+                (self.frags.first_mut(), self.head.get_mut(end..target))
+            else {
+                return false;
+            };
+            let moved = first.copy_to(0, room, &mut uncounted, CopyReason::LinearHead);
+            first.advance(moved);
+            end += moved;
+            self.frag_len -= moved as u32;
+            if first.is_empty() {
+                self.frags.remove(0);
+            }
+        }
+        self.end = end as u16;
+        true
+    }
+
+    /// Cuts the packet (head first, then fragments) down to its first `n` bytes.
+    pub fn truncate(&mut self, n: usize) {
+        let head = self.head().len();
+        self.truncate_head(n);
+        let mut left = n.saturating_sub(head);
+        self.frags.retain(|frag| {
+            frag.truncate(left);
+            left -= frag.len();
+            !frag.is_empty()
+        });
+        self.frag_len = self.frags.iter().map(|f| f.len() as u32).sum();
+    }
+}

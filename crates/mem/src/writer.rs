@@ -1,0 +1,182 @@
+//! The one place that writes pages.
+//!
+//! ```text
+//!   run of adjacent pages, taken from the pool
+//!   |############ committed ############|........ spare ........|
+//!   start                               pos                   end
+//!    \__ immutable, in fragments ______/ \__ only we write here _/
+//! ```
+//!
+//! The writer holds one reference to each page from `pos`'s page on. A page it has filled passes
+//! its reference on to the fragment, so a steady stream of whole pages costs no atomic operation.
+
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::copy::{CopyLedger, CopyReason, copy_payload};
+use crate::frag::{Access, Frag, FragVec};
+use crate::limits::{GROUP_PAGES, PAGE_SIZE};
+use crate::pool::{PagePool, PoolShared};
+
+/// Fills adjacent pages of a pool front to back and turns what was filled into fragments.
+#[derive(Default)]
+pub struct PageWriter {
+    run: Option<Run>,
+}
+
+struct Run {
+    pool: Arc<PoolShared>,
+    /// Byte offsets in the pool's region.
+    pos: usize,
+    end: usize,
+}
+
+impl PageWriter {
+    /// A writer without pages; it takes them at need.
+    pub const fn new() -> Self {
+        Self { run: None }
+    }
+
+    /// Bytes that can be written before more pages are needed.
+    pub fn spare(&self) -> usize {
+        self.run.as_ref().map_or(0, |r| r.end - r.pos)
+    }
+
+    /// Bytes by which the next byte lies beyond a page boundary.
+    pub fn misalignment(&self) -> usize {
+        self.run.as_ref().map_or(0, |r| r.pos % PAGE_SIZE)
+    }
+
+    /// Makes sure that something is spare: takes a new run of up to `pages` when nothing is left,
+    /// the one right behind the last if that is free. `false`: the pool is empty.
+    pub fn refill(&mut self, pool: &mut PagePool, pages: usize) -> bool {
+        if self.spare() > 0 {
+            return true;
+        }
+        let after = self.run.take().map(|r| r.end / PAGE_SIZE);
+        let Some((first, count)) = pool.alloc_run(pages.min(GROUP_PAGES), after) else {
+            return false;
+        };
+        let pos = first * PAGE_SIZE;
+        let end = pos + count * PAGE_SIZE;
+        self.run = Some(Run { pool: Arc::clone(pool.shared()), pos, end });
+        true
+    }
+
+    /// Gives back the rest of the run, so that the next refill starts on fresh pages.
+    pub fn abandon(&mut self) {
+        self.run = None;
+    }
+
+    /// Skips to the next page boundary, so that the next byte starts a page.
+    pub fn align(&mut self) {
+        if let Some(run) = &mut self.run {
+            let skip = run.pos.next_multiple_of(PAGE_SIZE) - run.pos;
+            if skip > 0 {
+                run.pool.release(run.pos, 1);
+                run.pos += skip;
+            }
+        }
+    }
+
+    /// Address and length of the spare bytes, for a device to write into.
+    ///
+    /// Whoever writes through the pointer must be done before the next call on this writer, and
+    /// must not write past the length.
+    pub fn spare_ptr(&self) -> Option<(NonNull<u8>, usize)> {
+        let run = self.run.as_ref().filter(|r| r.pos < r.end)?;
+        // SAFETY: `pos < end`, and the run lies within the pool's region.
+        let at = unsafe { run.pool.region().base().add(run.pos) };
+        Some((at, run.end - run.pos))
+    }
+
+    /// Declares that the first `n` spare bytes are written, and takes them as a fragment. `n`
+    /// beyond what is spare is cut.
+    pub fn commit(&mut self, n: usize) -> Frag {
+        let Some(run) = &mut self.run else { return Frag::empty() };
+        let n = n.min(run.end - run.pos);
+        if n == 0 {
+            return Frag::empty();
+        }
+        let start = run.pos;
+        run.pos += n;
+        // Every page we have filled passes its reference to the fragment. The last, if it still
+        // has room, is shared from now on.
+        if !run.pos.is_multiple_of(PAGE_SIZE) {
+            run.pool.acquire(run.pos - 1, 1);
+        }
+        // SAFETY: `start..start+n` lies in the region, holds one reference to each page it touches
+        // (those of the filled pages, and the one just acquired), and is never written again: the
+        // writer only writes from `pos` on.
+        unsafe { Frag::from_pool(Arc::clone(&run.pool), start, n) }
+    }
+
+    /// Copies `src` into pages, as far as the pool has them; returns the fragments (adjacent
+    /// pages in one) and how much was copied.
+    pub fn write(
+        &mut self,
+        pool: &mut PagePool,
+        mut src: &[u8],
+        ledger: &mut CopyLedger,
+        reason: CopyReason,
+    ) -> (FragVec, usize) {
+        let (mut out, mut copied) = (FragVec::new(), 0);
+        while !src.is_empty() && self.refill(pool, src.len().div_ceil(PAGE_SIZE).max(16)) {
+            let Some((at, spare)) = self.spare_ptr() else { break };
+            let n = spare.min(src.len());
+            let Some((now, later)) = src.split_at_checked(n) else { break };
+            // SAFETY: `at` is valid for `spare >= n` bytes that only this writer may touch; `now`
+            // is a live slice of `n` bytes elsewhere.
+            unsafe { copy_payload(at, now.as_ptr(), n, Access::Private, ledger, reason) };
+            push_merged(&mut out, self.commit(n));
+            copied += n;
+            src = later;
+        }
+        (out, copied)
+    }
+
+    /// Copies a fragment into pages of the pool, as far as the pool has them.
+    pub fn write_frag(
+        &mut self,
+        pool: &mut PagePool,
+        src: &Frag,
+        ledger: &mut CopyLedger,
+        reason: CopyReason,
+    ) -> (FragVec, usize) {
+        let (mut out, mut copied) = (FragVec::new(), 0);
+        while copied < src.len() {
+            let left = src.len() - copied;
+            if !self.refill(pool, left.div_ceil(PAGE_SIZE).max(16)) {
+                break;
+            }
+            let Some((at, spare)) = self.spare_ptr() else { break };
+            let n = spare.min(left);
+            // SAFETY: `copied < len` of the fragment.
+            let from = unsafe { src.as_ptr().add(copied) };
+            // SAFETY: `at` is valid for `n` bytes that only this writer may touch; the source
+            // range `copied..copied+n` lies within the fragment, which we hold.
+            unsafe { copy_payload(at, from, n, src.access(), ledger, reason) };
+            push_merged(&mut out, self.commit(n));
+            copied += n;
+        }
+        (out, copied)
+    }
+}
+
+/// Appends `frag`, as part of the last one where it continues it.
+fn push_merged(out: &mut FragVec, frag: Frag) {
+    let frag = match out.last_mut() {
+        Some(last) => match last.try_append(frag) {
+            Ok(()) => return,
+            Err(frag) => frag,
+        },
+        None => frag,
+    };
+    out.push(frag);
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.pool.release(self.pos, self.end - self.pos);
+    }
+}
