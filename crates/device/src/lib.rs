@@ -1,1 +1,8 @@
-//! (crate docs)
+//! Devices: what moves frames between a stack and the world.
+//!
+//! A [`Device`] is a trait object that is called once per burst and concrete inside. Debug aids
+//! are wrappers over any device, never an `if debug` in a driver.
+
+mod device;
+
+pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};

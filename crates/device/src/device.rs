@@ -1,0 +1,164 @@
+//! The trait between a stack's driver and a device.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+use pagewire_mem::{CopyLedger, Instant, PacketBuf};
+
+/// What a frame begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// An Ethernet header.
+    Ethernet,
+    /// An IP header.
+    Ip,
+}
+
+/// Whether payload arrives apart from headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderSplit {
+    /// Headers and payload are one piece.
+    None,
+    /// The header length is predicted from earlier frames; a miss costs alignment.
+    Predicted,
+    /// The device splits, or passes what the sender built.
+    Native,
+}
+
+/// What a device can do. Fixed for its life.
+#[derive(Clone, Debug)]
+pub struct Capabilities {
+    /// What frames begin with.
+    pub medium: Medium,
+    /// Our link address on this device (Ethernet only).
+    pub mac: [u8; 6],
+    /// Largest IP packet on the wire, in bytes.
+    pub mtu: usize,
+    /// Largest super-frame handed over at once, in bytes of IP packet (at most 65,535); equal to
+    /// `mtu` where there is no segmentation offload.
+    pub max_super_frame: usize,
+    /// Received transport checksums may be believed (frames carry `RxChecksum::Valid`).
+    pub rx_checksum: bool,
+    /// Frames may be sent with `TxChecksum::Partial`.
+    pub tx_checksum: bool,
+    /// Frames may be sent with `Gso` of kind `TcpV4`.
+    pub tso_v4: bool,
+    /// Frames may be sent with `Gso` of kind `TcpV6`.
+    pub tso_v6: bool,
+    /// Fragments that one frame may have; 0: everything must be in one piece.
+    pub max_frags: usize,
+    /// How payload is told from headers on receive.
+    pub header_split: HeaderSplit,
+    /// Queues in each direction.
+    pub queues: usize,
+    /// Payload reaches the peer as the same memory.
+    pub by_reference: bool,
+}
+
+/// Counts of a device, in frames unless the name says bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceCounters {
+    /// Frames handed to the other side.
+    pub tx_frames: u64,
+    /// Bytes in them.
+    pub tx_bytes: u64,
+    /// Frames taken from the other side.
+    pub rx_frames: u64,
+    /// Bytes in them.
+    pub rx_bytes: u64,
+    /// System calls made to send and to receive.
+    pub syscalls: u64,
+    /// Frames lost because the other side or memory was full.
+    pub tx_dropped_full: u64,
+    /// Frames lost because the other side is gone.
+    pub tx_dropped_closed: u64,
+    /// Frames that the kernel refused (a bad address, too long).
+    pub tx_dropped_error: u64,
+    /// Frames lost because no page was free to receive into.
+    pub rx_dropped_memory: u64,
+    /// Frames lost because they made no sense (a short or contradictory virtio header, too long).
+    pub rx_dropped_malformed: u64,
+    /// Received payload bytes that began on a page boundary, or continued a flow's bytes in
+    /// adjacent memory.
+    pub rx_aligned_bytes: u64,
+    /// Received payload bytes.
+    pub rx_payload_bytes: u64,
+    /// Frames whose header length was predicted wrongly.
+    pub rx_mispredicted: u64,
+}
+
+/// What can go wrong with a device as a whole. Losing a frame is no error, it is a counted drop.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The other side is gone for good.
+    #[error("the device was closed by its other side")]
+    Closed,
+    /// A setting that makes no sense; the text says which and what to do.
+    #[error("{0}")]
+    Config(String),
+    /// The system refused; the text says what was tried and what to do.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried, and what to do about it.
+        what: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Moves frames. One thread at a time.
+pub trait Device: Send {
+    /// What it can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Sends frames from the front of `frames`, as many as there is room for; the rest stays for
+    /// a later call. A frame that can never be sent is dropped and counted. `ledger` counts copies
+    /// made here, ours and the kernel's.
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError>;
+
+    /// Receives up to `max` frames at the back of `frames`, without waiting; returns how many.
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError>;
+
+    /// The next moment at which the device wants `receive` or `transmit` called although nothing
+    /// came in (a wrapper that delays frames).
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Descriptor that becomes readable when there is something to receive, or room to send again
+    /// after a `transmit` left frames behind. `None`: the device must be polled.
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Called before waiting on [`wait_fd`](Self::wait_fd): arms it. `true`: there is something to
+    /// receive already, do not wait.
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// Called after the wait, or instead of it: from here on the device is polled, and the other
+    /// side need not wake us.
+    fn disarm(&mut self) {}
+
+    /// Counts so far.
+    fn counters(&self) -> DeviceCounters;
+
+    /// Pages of the device's receive pool, where it has one.
+    fn pool_audit(&self) -> Option<pagewire_mem::PoolAudit> {
+        None
+    }
+}
