@@ -13,7 +13,10 @@
 mod event;
 mod stack;
 mod stub;
+#[allow(dead_code)]
+mod timer_wheel;
 
 pub use event::{ErrorOrigin, Event, QueuedError, Readiness};
-pub use stack::{SocketId, Stack, StackConfig, TcpInfo, TcpOption};
-pub use stub::{Cidr, Counters, Error, StackError, TcpConfig};
+pub use pagewire_tcp::{Config as TcpConfig, Info as TcpInfo, KeepAlive};
+pub use stack::{SocketId, Stack, StackConfig, TcpOption};
+pub use stub::{Cidr, Counters, Error, StackError};

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Shutdown, SocketAddr};
-use std::time::Duration;
 
 use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PacketBuf, PoolAudit};
 
-use crate::stub::{Cidr, Counters, Error, StackError, TcpConfig};
+use pagewire_tcp::{Config as TcpConfig, Info as TcpInfo, KeepAlive};
+
+use crate::stub::{Cidr, Counters, Error, StackError};
 use crate::{Event, QueuedError, Readiness};
 
 /// Names a socket of one stack. Never reused: an id whose socket is gone gives
@@ -44,7 +45,7 @@ impl StackConfig {
             addresses,
             gateways: Vec::new(),
             secret,
-            tcp: TcpConfig,
+            tcp: TcpConfig::default(),
             pool_bytes: 64 << 20,
         }
     }
@@ -59,13 +60,8 @@ pub enum TcpOption {
     /// Only full segments leave.
     Cork(bool),
     /// Probe an idle connection after this time; `None`: never.
-    KeepAlive(Option<Duration>),
+    KeepAlive(Option<KeepAlive>),
 }
-
-/// What is known of a connection.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct TcpInfo {}
 
 /// A TCP/IP stack on one device.
 pub struct Stack {

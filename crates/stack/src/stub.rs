@@ -44,7 +44,3 @@ impl std::fmt::Display for Counters {
         Ok(())
     }
 }
-
-/// `pagewire_tcp::Config`.
-#[derive(Clone, Debug, Default)]
-pub struct TcpConfig;
