@@ -10,13 +10,20 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod cidr;
+mod counters;
+mod error;
 mod event;
+pub mod limits;
+#[allow(dead_code)]
+mod net;
 mod stack;
-mod stub;
 #[allow(dead_code)]
 mod timer_wheel;
 
+pub use cidr::{Cidr, CidrError};
+pub use counters::{Counters, DropReason};
+pub use error::{Error, StackError};
 pub use event::{ErrorOrigin, Event, QueuedError, Readiness};
 pub use pagewire_tcp::{Config as TcpConfig, Info as TcpInfo, KeepAlive};
 pub use stack::{SocketId, Stack, StackConfig, TcpOption};
-pub use stub::{Cidr, Counters, Error, StackError};

@@ -8,11 +8,11 @@ use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PacketBuf, PoolAudit};
 
 use pagewire_tcp::{Config as TcpConfig, Info as TcpInfo, KeepAlive};
 
-use crate::stub::{Cidr, Counters, Error, StackError};
+use crate::{Cidr, Counters, Error, StackError};
 use crate::{Event, QueuedError, Readiness};
 
 /// Names a socket of one stack. Never reused: an id whose socket is gone gives
-/// [`Error::BadSocket`].
+/// [`Error::NoSuchSocket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SocketId {
     index: u32,
@@ -74,7 +74,7 @@ impl Stack {
     /// A stack with no sockets.
     pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
         let _ = (now, config);
-        Ok(Self { ledger: CopyLedger::new(), counters: Counters })
+        Ok(Self { ledger: CopyLedger::new(), counters: Counters::new() })
     }
 
     /// A frame that the device received.
@@ -339,5 +339,5 @@ impl Stack {
 
 fn bad<T>(id: SocketId) -> Result<T, Error> {
     let SocketId { index: _, generation: _ } = id;
-    Err(Error::BadSocket)
+    Err(Error::NoSuchSocket)
 }
