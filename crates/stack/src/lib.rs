@@ -17,8 +17,8 @@ mod event;
 pub mod limits;
 #[allow(dead_code)]
 mod net;
+mod sockets;
 mod stack;
-#[allow(dead_code)]
 mod timer_wheel;
 
 pub use cidr::{Cidr, CidrError};
@@ -26,4 +26,5 @@ pub use counters::{Counters, DropReason};
 pub use error::{Error, StackError};
 pub use event::{ErrorOrigin, Event, QueuedError, Readiness};
 pub use pagewire_tcp::{Config as TcpConfig, Info as TcpInfo, KeepAlive};
-pub use stack::{SocketId, Stack, StackConfig, TcpOption};
+pub use sockets::table::SocketId;
+pub use stack::{Stack, StackConfig, TcpOption};
