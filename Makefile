@@ -9,7 +9,6 @@ test:
 	scripts/install-test-packages
 	cargo build --release --package pagewire-cli
 	cargo test --workspace --all-features
-	scripts/test-privileged
 
 bench:
 	cargo run --release --quiet --package pagewire-cli -- bench all
