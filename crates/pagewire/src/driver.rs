@@ -1,6 +1,6 @@
 //! The driver: the thread that waits on the device and on the next deadline.
 
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -70,7 +70,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
 }
 
 /// Sleeps until the device, the eventfd or the clock says otherwise.
-fn sleep(shared: &Shared, device: Option<&impl AsFd>, wait: Duration) {
+fn sleep(shared: &Shared, device: Option<&Arc<OwnedFd>>, wait: Duration) {
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     let wake = PollFd::new(&shared.wake, PollFlags::IN);
     let woken = match device {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
 use pagewire_mem::Instant;
+use pagewire_stack::TcpConfig;
 use pagewire_stack::{Cidr, Error, Stack, StackConfig};
-use pagewire_tcp::Config as TcpConfig;
 
 use crate::driver;
 use crate::shared::{Interest, Shared, io_error};
@@ -153,8 +153,7 @@ impl Host {
 
     /// A datagram socket bound to a local address.
     pub fn udp(&self, on: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let id =
-            first_address(on, |local| self.shared().with(|stack, _| stack.udp_bind(local)))?;
+        let id = first_address(on, |local| self.shared().with(|stack, _| stack.udp_bind(local)))?;
         Ok(UdpSocket::new(Arc::clone(&self.0), id))
     }
 

@@ -106,7 +106,8 @@ impl Shared {
         manual: bool,
     ) -> std::io::Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        let wait_fd = device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
+        let wait_fd =
+            device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
         let inner = Inner {
             stack,
             device,

@@ -62,7 +62,11 @@ impl Socket {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_timeout(&self, interest: Interest, limit: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn set_timeout(
+        &self,
+        interest: Interest,
+        limit: Option<Duration>,
+    ) -> io::Result<()> {
         if limit.is_some_and(|limit| limit.is_zero()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout cannot be zero"));
         }

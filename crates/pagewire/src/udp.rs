@@ -27,24 +27,29 @@ impl UdpSocket {
     }
 
     /// Sends a datagram by reference. Returns its length.
-    pub fn send_buf_to(&self, data: impl Into<SendBuf>, to: impl ToSocketAddrs) -> io::Result<usize> {
+    pub fn send_buf_to(
+        &self,
+        data: impl Into<SendBuf>,
+        to: impl ToSocketAddrs,
+    ) -> io::Result<usize> {
         self.send_frags(data.into(), Some(first(to)?))
     }
 
     /// Receives a datagram by copy: its length in `buf` (cut if it does not fit) and its sender.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        self.0.host.wait(id, Interest::Read, patience, |stack, now| {
-            stack.udp_read_from(now, id, buf)
-        })
+        self.0
+            .host
+            .wait(id, Interest::Read, patience, |stack, now| stack.udp_read_from(now, id, buf))
     }
 
     /// Receives a datagram by reference.
     pub fn recv_buf_from(&self) -> io::Result<(Chunks, SocketAddr)> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        let (frags, from) = self.0.host.wait(id, Interest::Read, patience, |stack, now| {
-            stack.udp_recv_from(now, id)
-        })?;
+        let (frags, from) = self
+            .0
+            .host
+            .wait(id, Interest::Read, patience, |stack, now| stack.udp_recv_from(now, id))?;
         Ok((Chunks::from_frags(frags.into_vec()), from))
     }
 
@@ -87,9 +92,9 @@ impl UdpSocket {
 
     fn send_copy(&self, data: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
-        self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.udp_write_to(now, id, data, to)
-        })
+        self.0
+            .host
+            .wait(id, Interest::Write, patience, |stack, now| stack.udp_write_to(now, id, data, to))
     }
 
     fn send_frags(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<usize> {
@@ -110,4 +115,3 @@ impl std::fmt::Debug for UdpSocket {
         f.debug_struct("UdpSocket").field("local", &self.local_addr().ok()).finish()
     }
 }
-
