@@ -355,6 +355,12 @@ impl PagePool {
     }
 }
 
+impl core::fmt::Debug for PagePool {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "PagePool({:?})", self.stats())
+    }
+}
+
 /// A page's bit in its group's word.
 fn bit(page: usize) -> u64 {
     1 << (page % GROUP_PAGES)
@@ -372,7 +378,7 @@ fn runs(word: u64, len: usize) -> u64 {
 }
 
 /// Start and length of the first run of at least `want` set bits, capped, or of the longest, if
-/// that is longer than `than`.
+/// that is longer than `than`, which is less than `want`.
 fn longest_run(word: u64, want: usize, than: usize) -> Option<(usize, usize)> {
     let first = |starts: u64| starts.trailing_zeros() as usize;
     match runs(word, want) {

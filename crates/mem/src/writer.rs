@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag, FragVec};
-use crate::limits::{PAGE_SIZE, WRITE_RUN_PAGES};
+use crate::limits::{GROUP_PAGES, PAGE_SIZE, WRITE_RUN_PAGES};
 use crate::pool::{PagePool, PoolShared};
 
 /// Fills adjacent pages of a pool front to back and turns what was filled into fragments.
@@ -50,11 +50,30 @@ impl PageWriter {
     /// Makes sure that something is spare: takes a new run of up to `pages` when nothing is left,
     /// the one right behind the last if that is free. At most one group is taken. `false`: the
     /// pool is empty.
+    ///
+    /// Adjacent memory lets long ranges be lent as one slice, but a stream of it walks through the
+    /// whole pool. [`abandon`](Self::abandon) first, to get what was freed last and is in cache.
     pub fn refill(&mut self, pool: &mut PagePool, pages: usize) -> bool {
         if self.spare() > 0 {
             return true;
         }
         let after = self.run.as_ref().map(|r| r.end / PAGE_SIZE);
+        self.take_run(pool, pages, after)
+    }
+
+    /// Like [`refill`](Self::refill), for a copy of `left` bytes: where a group ends, memory that
+    /// is still in the cache is worth more than the next address: copying there takes a third of
+    /// the time.
+    fn refill_to_copy(&mut self, pool: &mut PagePool, left: usize) -> bool {
+        if self.spare() > 0 {
+            return true;
+        }
+        let after = self.run.as_ref().map(|r| r.end / PAGE_SIZE);
+        let after = after.filter(|page| !page.is_multiple_of(GROUP_PAGES));
+        self.take_run(pool, left.div_ceil(PAGE_SIZE).max(WRITE_RUN_PAGES), after)
+    }
+
+    fn take_run(&mut self, pool: &mut PagePool, pages: usize, after: Option<usize>) -> bool {
         let Some((first, count)) = pool.alloc_run(pages, after) else {
             return false;
         };
@@ -122,7 +141,7 @@ impl PageWriter {
         reason: CopyReason,
     ) -> (FragVec, usize) {
         let (mut out, mut copied) = (FragVec::new(), 0);
-        while !src.is_empty() && self.refill(pool, write_run(src.len())) {
+        while !src.is_empty() && self.refill_to_copy(pool, src.len()) {
             let Some((at, spare)) = self.spare_ptr() else { break };
             let n = spare.min(src.len());
             let Some((now, later)) = src.split_at_checked(n) else { break };
@@ -148,7 +167,7 @@ impl PageWriter {
         let (mut out, mut copied) = (FragVec::new(), 0);
         while copied < src.len() {
             let left = src.len() - copied;
-            if !self.refill(pool, write_run(left)) {
+            if !self.refill_to_copy(pool, left) {
                 break;
             }
             let Some((at, spare)) = self.spare_ptr() else { break };
@@ -175,11 +194,6 @@ impl PageWriter {
     }
 }
 
-/// Pages to take for `left` bytes.
-fn write_run(left: usize) -> usize {
-    left.div_ceil(PAGE_SIZE).max(WRITE_RUN_PAGES)
-}
-
 /// Appends `frag`, as part of the last one where it continues it.
 fn push_merged(out: &mut FragVec, frag: Frag) {
     let frag = match out.last_mut() {
@@ -190,6 +204,12 @@ fn push_merged(out: &mut FragVec, frag: Frag) {
         None => frag,
     };
     out.push(frag);
+}
+
+impl core::fmt::Debug for PageWriter {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "PageWriter(spare {})", self.spare())
+    }
 }
 
 impl Drop for Run {
