@@ -4,5 +4,15 @@
 //! are wrappers over any device, never an `if debug` in a driver.
 
 mod device;
+pub mod limits;
+mod pair;
+mod pair_bell;
+#[cfg(test)]
+mod pair_tests;
+mod spsc;
+mod spsc_sync;
+#[cfg(test)]
+mod spsc_tests;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+pub use pair::{Pair, PairConfig, PairEnd};
