@@ -9,6 +9,9 @@ mod pair;
 mod pair_bell;
 #[cfg(test)]
 mod pair_tests;
+mod pcap;
+#[cfg(test)]
+mod pcap_tests;
 mod spsc;
 mod spsc_sync;
 #[cfg(test)]
@@ -16,3 +19,4 @@ mod spsc_tests;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
 pub use pair::{Pair, PairConfig, PairEnd};
+pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};

@@ -86,7 +86,7 @@ impl<T> Producer<T> {
         slot.with_mut(|at| {
             // SAFETY: `head <= reserved < head + capacity`, so the consumer has released this
             // slot (`free` read its index with Acquire) and will not look at it before we publish.
-            unsafe { (*at).write(item) };
+            unsafe { at.cast::<T>().write(item) };
         });
         self.reserved = self.reserved.wrapping_add(1);
         Ok(())
@@ -152,7 +152,7 @@ impl<T> Consumer<T> {
             // SAFETY: `next < tail`, which was read with Acquire, so the producer has filled the
             // slot and will not touch it before we release; `next` moves on, so nobody reads the
             // item out a second time.
-            unsafe { (*at).assume_init_read() }
+            unsafe { at.cast::<T>().read() }
         });
         self.next = self.next.wrapping_add(1);
         Some(item)
@@ -224,7 +224,7 @@ impl<T> Shared<T> {
             if let Some(slot) = slot {
                 // SAFETY: the slot lay in `head..tail`, so it is filled; `head` has moved on, so it
                 // is dropped once; nobody else reaches it (the caller's promise).
-                slot.with_mut(|item| unsafe { (*item).assume_init_drop() });
+                slot.with_mut(|item| unsafe { item.cast::<T>().drop_in_place() });
             }
         }
         count
