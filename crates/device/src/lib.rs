@@ -4,6 +4,10 @@
 //! are wrappers over any device, never an `if debug` in a driver.
 
 mod device;
+mod fault_config;
+mod fault_line;
+#[cfg(test)]
+mod fault_line_tests;
 pub mod limits;
 mod pair;
 mod pair_bell;
@@ -18,5 +22,7 @@ mod spsc_sync;
 mod spsc_tests;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+pub use fault_config::{Chance, FaultConfig, FaultConfigError, FaultDirection};
+pub use fault_line::{FaultCounters, FaultLine, FaultRng, Passed};
 pub use pair::{Pair, PairConfig, PairEnd};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
