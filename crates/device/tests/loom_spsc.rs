@@ -3,23 +3,23 @@
 
 #![allow(dead_code, unreachable_pub)]
 
-mod spsc_sync {
+mod sync {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::Arc;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 }
 
-#[path = "../src/spsc.rs"]
+#[path = "../src/pair/spsc.rs"]
 mod spsc;
 
-#[path = "../src/pair_bell.rs"]
-mod pair_bell;
+#[path = "../src/pair/bell.rs"]
+mod bell;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use pair_bell::{Bell, FRAMES, ROOM};
+use bell::{Bell, FRAMES, ROOM};
 
 /// Counts drops, so that a lost or doubled item shows. Holds an allocation as a frame does.
 struct Item(usize, Arc<AtomicUsize>);

@@ -27,6 +27,9 @@ use pcap_file::{DataLink, Endianness, PcapError};
 use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
 use crate::limits::{PCAP_BUFFER, PCAP_SNAPLEN};
 
+#[cfg(test)]
+mod tests;
+
 /// Settings of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PcapConfig {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 use proptest::prelude::*;
 
-use crate::fault_config::{Chance, FaultConfig, FaultDirection};
-use crate::fault_line::{FaultLine, FaultRng};
+use super::config::{Chance, FaultConfig, FaultDirection};
+use super::line::{FaultLine, FaultRng};
 use crate::limits::{FAULT_HOLD, FAULT_MAX_FRAMES};
 
 fn ms(n: u64) -> Instant {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::spsc::ring;
+use super::spsc::ring;
 
 #[derive(Clone, Debug)]
 enum Op {

@@ -1,5 +1,5 @@
 //! Byte path, steps S6 and R1 over the pair link: two ends in one process, frames pass by value
-//! and payload by reference. Read `spsc` (the queue) and `pair_bell` (who wakes whom) beside it.
+//! and payload by reference. Read `spsc` (the queue) and `bell` (who wakes whom) beside it.
 //!
 //! ```text
 //!   left end                                     right end
@@ -24,8 +24,17 @@ use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSpl
 use crate::limits::{
     MAX_LINK_HEADER, MAX_MTU, MIN_MTU, PAIR_MAX_QUEUE_FRAMES, PAIR_MTU, PAIR_QUEUE_FRAMES,
 };
-use crate::pair_bell::{Bell, FRAMES, GONE, ROOM};
-use crate::spsc::{self, Consumer, Producer};
+
+use bell::{Bell, FRAMES, GONE, ROOM};
+use spsc::{Consumer, Producer};
+
+mod bell;
+mod spsc;
+#[cfg(test)]
+mod spsc_tests;
+mod sync;
+#[cfg(test)]
+mod tests;
 
 /// Settings of a pair.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use pcap_file::DataLink;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
-use crate::pcap::{Pcap, PcapConfig, PcapCounters};
+use super::{Pcap, PcapConfig, PcapCounters};
 use crate::{Device, Pair, PairConfig, PairEnd};
 
 /// A file in memory that can be full.

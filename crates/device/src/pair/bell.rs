@@ -1,11 +1,11 @@
 //! Who rings whom between the two ends of a pair: the word that says what a sleeping end waits
-//! for. `spsc` is the queue beside it; `pair` puts both together with an eventfd.
+//! for. `spsc` is the queue beside it; `mod.rs` puts both together with an eventfd.
 //!
 //! An end that polls leaves the word at 0 and costs its peer one load a burst. An end about to
 //! sleep writes what it waits for, looks once more, and sleeps; the peer that finds the word set
 //! takes it down to 0, which makes the ring its duty, exactly once for each time it was set.
 
-use super::spsc_sync::{AtomicU32, Ordering, fence};
+use super::sync::{AtomicU32, Ordering, fence};
 
 /// There are frames to receive.
 pub(crate) const FRAMES: u32 = 1;

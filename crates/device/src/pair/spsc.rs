@@ -12,12 +12,12 @@
 //! the consumer takes with [`pop`](Consumer::pop) and gives the slots back all at once with
 //! [`release`](Consumer::release).
 //!
-//! `spsc_sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against
+//! `sync` names the atomics, so that `tests/loom_spsc.rs` can compile this very file against
 //! loom's.
 
 use core::mem::MaybeUninit;
 
-use super::spsc_sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
+use super::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 
 /// Keeps what one side writes off the cache lines that the other side writes. 128, because x86
 /// fetches lines in pairs.

@@ -1,4 +1,4 @@
-//! What `spsc` and `pair_bell` use from the standard library. `tests/loom_spsc.rs` puts loom's
+//! What `spsc` and `bell` use from the standard library. `tests/loom_spsc.rs` puts loom's
 //! equivalents in its place.
 
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::fault_config::FaultConfig;
+use super::config::FaultConfig;
 use crate::limits::{FAULT_HOLD, FAULT_MAX_FRAMES, FAULT_MAX_HELD, FAULT_OVERTAKERS};
 
 /// One direction of a bad line. Frames go in with [`handle`](Self::handle) and come out of
