@@ -60,6 +60,8 @@ pub(crate) struct Flight {
     lost: u32,
     /// Bytes marked `RETRANSMITTED`.
     retransmitted: u32,
+    /// One past the highest byte marked `SACKED`, while there is one.
+    high_sacked: Seq,
 }
 
 /// What an acknowledgement took out of the flight.
@@ -178,6 +180,8 @@ impl Flight {
             delivered.add(part, bytes);
             part.mark = part.mark - Mark::LOST - Mark::RETRANSMITTED | Mark::SACKED;
             self.uncount(mark, bytes);
+            let end = part.end;
+            self.high_sacked = if self.sacked == 0 { end } else { self.high_sacked.max(end) };
             self.sacked += bytes;
             index += 1;
         }
@@ -186,11 +190,42 @@ impl Flight {
     /// Marks as lost every record that starts in `from..to` and is neither sacked nor lost.
     pub(crate) fn mark_lost(&mut self, from: Seq, to: Seq) {
         let first = self.records.partition_point(|r| r.end.le(from));
-        for record in self.records.iter_mut().skip(first).take_while(|r| r.start.lt(to)) {
+        for record in self.records.range_mut(first..).take_while(|r| r.start.lt(to)) {
             if !record.mark.intersects(Mark::SACKED | Mark::LOST) {
                 record.mark |= Mark::LOST;
                 self.lost += record.len();
             }
+        }
+    }
+
+    /// Marks the first segment as lost: up to `mss` bytes, unless something is known of it.
+    pub(crate) fn mark_head_lost(&mut self, mss: u32) {
+        let Some(&head) = self.records.front() else { return };
+        if head.mark.intersects(Mark::SACKED | Mark::LOST) {
+            return;
+        }
+        if head.len() > mss {
+            self.split(0, mss);
+        }
+        if let Some(head) = self.records.front_mut() {
+            head.mark |= Mark::LOST;
+            self.lost += head.len();
+        }
+    }
+
+    /// Marks as lost, and not sent again, every record longer than `mss` that is not sacked.
+    pub(crate) fn mark_long_lost(&mut self, mss: u32) {
+        for record in &mut self.records {
+            if record.len() <= mss || record.mark.contains(Mark::SACKED) {
+                continue;
+            }
+            if !record.mark.contains(Mark::LOST) {
+                self.lost += record.len();
+            }
+            if record.mark.contains(Mark::RETRANSMITTED) {
+                self.retransmitted -= record.len();
+            }
+            record.mark = record.mark - Mark::RETRANSMITTED | Mark::LOST;
         }
     }
 
@@ -221,11 +256,10 @@ impl Flight {
     /// > discontiguous SACKed sequences have arrived above 'SeqNum' or more than (DupThresh - 1) *
     /// > SMSS bytes with sequence numbers greater than 'SeqNum' have been SACKed.
     pub(crate) fn lost_below(&self, threshold: u32, runs: u32) -> Option<Seq> {
-        if self.sacked == 0 {
-            return None;
-        }
+        let high = self.high_sacked()?;
+        let above = self.records.partition_point(|r| r.start.lt(high));
         let (mut bytes, mut seen, mut in_run) = (0, 0, false);
-        for record in self.records.iter().rev() {
+        for record in self.records.range(..above).rev() {
             let sacked = record.mark.contains(Mark::SACKED);
             if sacked {
                 bytes += record.len();
@@ -241,10 +275,7 @@ impl Flight {
 
     /// One past the highest sacked byte.
     pub(crate) fn high_sacked(&self) -> Option<Seq> {
-        if self.sacked == 0 {
-            return None;
-        }
-        self.records.iter().rev().find(|r| r.mark.contains(Mark::SACKED)).map(|r| r.end)
+        (self.sacked > 0).then_some(self.high_sacked)
     }
 
     /// The first record at or behind `from` that is lost and not sent again.
@@ -269,7 +300,7 @@ impl Flight {
 
     fn next_where(&self, from: Seq, wanted: impl Fn(Mark) -> bool) -> Option<Sent> {
         let first = self.records.partition_point(|r| r.end.le(from));
-        self.records.iter().skip(first).find(|r| wanted(r.mark)).copied()
+        self.records.range(first..).find(|r| wanted(r.mark)).copied()
     }
 
     /// The record that starts at `start` has been sent again up to `end`.
