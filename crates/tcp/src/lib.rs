@@ -1,5 +1,12 @@
 //! (crate docs)
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+#![allow(dead_code)]
+
 mod assembler;
 mod congestion;
 mod error;
