@@ -70,6 +70,8 @@ pub struct Connection {
     pub(crate) timers: Timers,
     /// Timeouts in a row without an answer: retransmissions, or probes.
     pub(crate) retries: u8,
+    /// Doublings of the time between zero-window probes.
+    pub(crate) persist_backoff: u8,
     /// Probes in a row without an answer, of keep-alive.
     pub(crate) keepalive_probes: u8,
     /// What the application has not been told yet.
@@ -319,6 +321,7 @@ impl Connection {
             recovery: None,
             timers: Timers::new(),
             retries: 0,
+            persist_backoff: 0,
             keepalive_probes: 0,
             error: None,
             soft_error: None,

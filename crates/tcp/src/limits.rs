@@ -17,12 +17,16 @@ pub const COMPACT_MIN_PINNED: usize = 64 * 1024;
 /// honest sender of full segments stays below 3 (1460 bytes across two pages).
 pub const COMPACT_FACTOR: usize = 4;
 
-/// A receive queue that could not be compacted (no pages) refuses data when it pins more than this
-/// many times the bytes that it buffers, beyond [`COMPACT_MIN_PINNED`].
+/// Bytes of memory that a receive queue may pin before it may refuse data: 256 pages, enough for
+/// as many out-of-order ranges of a byte each.
+pub const REFUSE_MIN_PINNED: usize = 1 << 20;
+
+/// A receive queue that compacting did not help (no free pages, or ranges too small and too many)
+/// refuses data when it pins more than this many times the bytes that it buffers.
 pub const REFUSE_FACTOR: usize = 16;
 
 /// Separate out-of-order ranges in one receive queue. A 6 MiB window of full segments with every
-/// tenth lost has about 430; each range costs about 200 bytes of bookkeeping.
+/// tenth lost has about 430; each range costs about 220 bytes of bookkeeping.
 pub const MAX_OUT_OF_ORDER_RANGES: usize = 1024;
 
 // Congestion control.
@@ -30,6 +34,10 @@ pub const MAX_OUT_OF_ORDER_RANGES: usize = 1024;
 /// Largest congestion window, in bytes: the largest window that the header can express
 /// (65535 << 14, RFC 7323 section 2.3), so a larger one could never be used.
 pub const MAX_CONGESTION_WINDOW: u32 = 65_535 << 14;
+
+/// Largest segment on the wire, in bytes of payload: the MSS option has 16 bits (RFC 9293
+/// section 3.2).
+pub const MAX_MSS: u32 = 65_535;
 
 // Send queue.
 

@@ -88,14 +88,15 @@ impl Cubic {
         // > 4.3: CUBIC checks whether W_cubic(t) is less than W_est. If so, CUBIC is in the
         // > Reno-friendly region and cwnd SHOULD be set to W_est at each reception of a new ACK.
         if self.w_cubic(t, window.mss) < w_est {
-            return clamp_u32(w_est.max(cwnd));
+            // Never faster than slow start, should something else have cut the window meanwhile.
+            return clamp_u32(w_est.clamp(cwnd, cwnd + acked));
         }
         // > 4.2: CUBIC computes the target congestion window size after the next RTT using [...]
         // > W_cubic(t + RTT) [...] The lower and upper bounds below ensure that CUBIC's congestion
         // > window increase rate is non-decreasing and is less than the increase rate of slow start
         let target = self.w_cubic(t + srtt, window.mss).clamp(cwnd, cwnd + cwnd / 2);
         // > 4.4, 4.5: cwnd MUST be incremented by (target - cwnd) / cwnd for each received new ACK
-        self.credit += (target - cwnd) * acked;
+        self.credit = self.credit.min(cwnd) + (target - cwnd) * acked;
         let grow = self.credit / cwnd;
         self.credit %= cwnd;
         clamp_u32(cwnd + grow)

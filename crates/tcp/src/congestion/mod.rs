@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::limits::MAX_CONGESTION_WINDOW;
+use crate::limits::{MAX_CONGESTION_WINDOW, MAX_MSS};
 use crate::rtt::RttEstimator;
 use cubic::Cubic;
 use newreno::NewReno;
@@ -72,19 +72,19 @@ impl Congestion {
     ///
     /// RFC 6928 section 2 bounds the initial window by max(2*MSS, 14600) bytes; Linux does not,
     /// and neither do we: it would cripple links with a large MTU, and differs on no other.
-    pub(crate) fn new(kind: CongestionKind, mss: u32, initial_segments: u8) -> Self {
+    pub(crate) fn new(kind: CongestionKind, mss: u32, initial_segments: u32) -> Self {
         let algorithm = match kind {
             CongestionKind::Cubic => Algorithm::Cubic(Cubic::new()),
             CongestionKind::NewReno => Algorithm::NewReno(NewReno::default()),
         };
-        let mss = mss.max(1);
+        let mss = mss.clamp(1, MAX_MSS);
         // > RFC 5681 section 3.1: The initial value of ssthresh SHOULD be set arbitrarily high
         let window = Window { cwnd: 0, ssthresh: u32::MAX, mss };
         let mut congestion = Self {
             window,
             before: None,
             algorithm,
-            initial_segments: initial_segments.max(1),
+            initial_segments: initial_segments.clamp(1, 255) as u8,
             untouched: true,
             timed_out: false,
         };
@@ -152,7 +152,7 @@ impl Congestion {
             return;
         }
         self.untouched = false;
-        let mut acked = acked;
+        let mut acked = acked.min(MAX_CONGESTION_WINDOW);
         if self.in_slow_start() {
             // > RFC 5681 section 3.1: During slow start, a TCP increments cwnd by at most SMSS
             // > bytes for each ACK received that cumulatively acknowledges new data.
@@ -204,7 +204,7 @@ impl Congestion {
     pub(crate) fn on_recovery_exit(&mut self, _now: Instant) {
         // > RFC 6582 section 3.2 step 3: Set cwnd to [...] (2) ssthresh, where ssthresh is the
         // > value set when fast retransmit was entered; this is termed "deflating" the window.
-        self.window.cwnd = self.window.ssthresh.min(MAX_CONGESTION_WINDOW);
+        self.set_cwnd(self.window.ssthresh);
     }
 
     /// The retransmission timer went off.
@@ -278,7 +278,7 @@ impl Congestion {
 
     /// The payload of a full segment has changed: options agreed, or a new path MTU.
     pub(crate) fn set_mss(&mut self, mss: u32) {
-        self.window.mss = mss.max(1);
+        self.window.mss = mss.clamp(1, MAX_MSS);
         self.window.cwnd = if self.untouched {
             self.initial_window()
         } else {

@@ -19,7 +19,8 @@ impl NewReno {
     pub(super) fn increase(&mut self, window: Window, acked: u32) -> u32 {
         let Window { cwnd, mss, .. } = window;
         let cwnd = cwnd.max(1);
-        let acked = self.acked.saturating_add(acked);
+        // The window may have shrunk since: what was saved is good for one step at most.
+        let acked = self.acked.min(cwnd).saturating_add(acked);
         self.acked = acked % cwnd;
         cwnd.saturating_add((acked / cwnd).saturating_mul(mss))
     }
