@@ -17,7 +17,7 @@ use crate::error::TcpError;
 use crate::flight::Flight;
 use crate::header::TcpHeader;
 use crate::info::{Info, Readiness};
-use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
+use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
 use crate::recovery::Recovery;
 use crate::rtt::RttEstimator;
 use crate::send_queue::SendQueue;
@@ -119,8 +119,8 @@ bitflags::bitflags! {
         const FLUSH_DUE = 1 << 11;
         /// A SYN was sent more than once.
         const SYN_RESENT = 1 << 12;
-        /// All data that the network held for lost was sent again since the last timeout.
-        const RESCUED = 1 << 13;
+        /// Both sides do window scaling.
+        const SCALING = 1 << 13;
     }
 }
 
@@ -357,7 +357,10 @@ impl Connection {
         // > RFC 7323 section 2.2: both sides MUST send Window Scale options in their <SYN>
         // > segments to enable window scaling in either direction.
         match syn.options.window_scale {
-            Some(scale) if self.config.window_scaling => self.snd.scale = scale,
+            Some(scale) if self.config.window_scaling => {
+                self.snd.scale = scale.min(MAX_WINDOW_SCALE);
+                self.flags.insert(ConnFlags::SCALING);
+            }
             _ => (self.snd.scale, self.rcv.scale) = (0, 0),
         }
         match syn.options.timestamps {

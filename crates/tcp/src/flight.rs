@@ -176,11 +176,10 @@ impl Flight {
                 self.split(index, to - from);
             }
             let Some(part) = self.records.get_mut(index) else { break };
-            let (mark, bytes) = (part.mark, part.len());
+            let (mark, bytes, end) = (part.mark, part.len(), part.end);
             delivered.add(part, bytes);
             part.mark = part.mark - Mark::LOST - Mark::RETRANSMITTED | Mark::SACKED;
             self.uncount(mark, bytes);
-            let end = part.end;
             self.high_sacked = if self.sacked == 0 { end } else { self.high_sacked.max(end) };
             self.sacked += bytes;
             index += 1;
