@@ -125,13 +125,7 @@ impl Connection {
 
     /// The part that only matters when something is, or was, out of order.
     #[cold]
-    fn take_selective(
-        &mut self,
-        now: Instant,
-        header: &TcpHeader,
-        advanced: u32,
-        duplicate: bool,
-    ) {
+    fn take_selective(&mut self, now: Instant, header: &TcpHeader, advanced: u32, duplicate: bool) {
         let mut delivered = Delivered::default();
         if self.flags.contains(ConnFlags::SACK) && !header.options.sack.is_empty() {
             self.take_sacks(&header.options.sack, &mut delivered);
@@ -182,8 +176,7 @@ impl Connection {
     /// As Linux: an acknowledgement of something new counts whatever its sequence number.
     fn take_window(&mut self, header: &TcpHeader, advanced: u32) -> bool {
         let (seq, snd) = (header.seq, &mut self.snd);
-        let fresh =
-            snd.wl1.lt(seq) || (snd.wl1 == seq && snd.wl2.le(header.ack)) || advanced > 0;
+        let fresh = snd.wl1.lt(seq) || (snd.wl1 == seq && snd.wl2.le(header.ack)) || advanced > 0;
         if !fresh {
             return false;
         }

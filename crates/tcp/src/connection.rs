@@ -395,10 +395,7 @@ impl Connection {
             Readiness::READ_CLOSED,
             closed || fin || self.flags.contains(ConnFlags::READ_SHUT),
         );
-        ready.set(
-            Readiness::WRITE_CLOSED,
-            closed || self.flags.contains(ConnFlags::FIN_QUEUED),
-        );
+        ready.set(Readiness::WRITE_CLOSED, closed || self.flags.contains(ConnFlags::FIN_QUEUED));
         ready.set(Readiness::WRITABLE, self.state.can_send() && self.is_writable());
         ready.set(Readiness::ERROR, self.error.is_some());
         ready.set(Readiness::CONNECTED, self.flags.contains(ConnFlags::CONNECTED));

@@ -20,7 +20,6 @@
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
-
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),

@@ -249,8 +249,7 @@ impl Connection {
     fn consider_probing(&mut self, now: Instant) {
         let waiting = self.flight.is_empty()
             && (self.unsent() > 0
-                || self.flags.contains(ConnFlags::FIN_QUEUED)
-                    && self.snd.nxt.le(self.queue.end()));
+                || self.flags.contains(ConnFlags::FIN_QUEUED) && self.snd.nxt.le(self.queue.end()));
         if waiting {
             self.timers.set_once(Timer::Persist, now + self.persist_interval());
         } else {
@@ -272,7 +271,8 @@ impl Connection {
         // As Linux: at most half of the largest window that the peer ever offered, or the window
         // could never be filled with full segments.
         let window = self.snd.max_window;
-        let bound = if window > u32::from(crate::limits::DEFAULT_MSS) { window / 2 } else { window };
+        let bound =
+            if window > u32::from(crate::limits::DEFAULT_MSS) { window / 2 } else { window };
         let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };
         mss.min(bound).max(u32::from(MIN_SEND_MSS))
     }

@@ -184,10 +184,8 @@ impl Connection {
             Phase::Watching => {
                 // > RFC 6675 section 5: (1) If DupAcks >= DupThresh, go to step (4). [...] (2) If
                 // > DupAcks < DupThresh but IsLost (HighACK + 1) returns true [...] go to step (4).
-                let lost_below = self.flight.lost_below(
-                    (DUPLICATE_THRESHOLD - 1) * mss,
-                    DUPLICATE_THRESHOLD,
-                );
+                let lost_below =
+                    self.flight.lost_below((DUPLICATE_THRESHOLD - 1) * mss, DUPLICATE_THRESHOLD);
                 if recovery.duplicates >= DUPLICATE_THRESHOLD
                     || lost_below.is_some_and(|s| s.gt(una))
                 {
@@ -277,10 +275,8 @@ impl Connection {
     /// the payload of a full segment now.
     pub(crate) fn next_retransmission(&self, mss: u32) -> Option<(Seq, u32)> {
         let recovery = self.recovery.as_deref()?;
-        let record = self
-            .flight
-            .next_lost(recovery.next)
-            .or_else(|| self.flight.next_lost(self.snd.una))?;
+        let record =
+            self.flight.next_lost(recovery.next).or_else(|| self.flight.next_lost(self.snd.una))?;
         self.fit(&record, mss, recovery.force)
     }
 

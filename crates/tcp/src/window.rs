@@ -4,9 +4,7 @@ use pagewire_mem::Instant;
 
 use crate::config::Config;
 use crate::connection::{AckDue, ConnFlags, Connection};
-use crate::limits::{
-    MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER,
-};
+use crate::limits::{MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER};
 use crate::timers::Timer;
 
 /// The receive buffer within its limits.
@@ -50,14 +48,15 @@ impl Connection {
     pub(crate) fn window_to_offer(&self) -> u32 {
         let open = self.recv_window();
         let free = self.free_space();
-        let mss = u32::from(self.rcv.mss);
-        let worth = if free < mss.min(buffer(&self.config)) || free < buffer(&self.config) >> 4 {
+        let buffer = buffer(&self.config);
+        let mss = u32::from(self.rcv.mss).min(buffer).max(1);
+        let worth = if free < mss || free < buffer >> 4 {
             0
         } else if self.rcv.scale > 0 {
             free
         } else if open > free || open + mss <= free {
             // Without a scale small steps could be told: in whole segments, and only then.
-            free - free % mss.max(1)
+            free - free % mss
         } else {
             open
         };
