@@ -4,5 +4,9 @@
 //! are wrappers over any device, never an `if debug` in a driver.
 
 mod device;
+mod headers;
+pub mod offload;
+pub mod tap;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+pub use tap::{Tap, TapBuilder};
