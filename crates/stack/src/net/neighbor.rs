@@ -269,6 +269,11 @@ impl Neighbors {
         VecDeque::new()
     }
 
+    /// Whether there is an entry: somebody we talk to, or want to.
+    pub(crate) fn knows(&self, addr: IpAddr) -> bool {
+        self.table.contains_key(&addr)
+    }
+
     /// Whether we are waiting for an answer from `addr`.
     pub(crate) fn is_asked(&self, addr: IpAddr) -> bool {
         self.table.get(&addr).is_some_and(|entry| {

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::{Medium, offload};
+use pagewire_device::offload;
 use pagewire_mem::{CopyReason, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum};
 
 use super::neighbor::Lookup;
@@ -44,12 +44,7 @@ struct Envelope {
 impl Net {
     /// Byte path, steps S4 and S5. A packet that cannot be sent is dropped, counted and reported;
     /// one that waits for its neighbour's address is `Ok`.
-    pub(crate) fn send(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        out: Outgoing,
-    ) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, mem: &mut Mem, now: Instant, out: Outgoing) -> Result<(), Error> {
         match out.protocol {
             protocol::TCP => self.counters.tx_tcp += 1,
             protocol::UDP => self.counters.tx_udp += 1,
@@ -157,6 +152,23 @@ impl Net {
         }
     }
 
+    /// Sends an ICMPv6 message to a station that is known without asking.
+    pub(super) fn send_to_station(
+        &mut self,
+        mem: &mut Mem,
+        (src, dst): (IpAddr, IpAddr),
+        hop_limit: u8,
+        checksum_offset: u16,
+        mut packet: PacketBuf,
+        mac: Mac,
+    ) -> Result<(), Refused> {
+        let envelope = Envelope { src, dst, protocol: protocol::ICMPV6, ecn: 0, hop_limit };
+        prepare_checksum(&mut packet, &envelope, checksum_offset)?;
+        self.wrap(&mut packet, &envelope)?;
+        let link = self.link_header(mac, true);
+        self.emit(mem, packet, Some(&link))
+    }
+
     /// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
     fn fragment(
         &mut self,
@@ -166,11 +178,11 @@ impl Net {
         mtu: usize,
     ) -> Result<Vec<PacketBuf>, Refused> {
         if let TxChecksum::Partial { .. } = packet.tx_checksum {
-            offload::complete_checksum(&mut packet, &mut mem.ledger);
-            self.counters.tx_checksums_completed += 1;
+            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
         }
         let id = self.next_id(to);
-        let overhead = ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
+        let overhead =
+            ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
         let each = mtu.saturating_sub(overhead) & !7;
         let total = packet.len();
         if each <= packet.head().len() {
@@ -245,9 +257,7 @@ impl Net {
             Hop::Direct => (None, Instant::FAR),
             Hop::Group(mac) => (Some(self.link_header(mac, dst.is_ipv6())), Instant::FAR),
             Hop::Neighbor(next) => match self.neighbors.lookup(now, next) {
-                Lookup::Known { mac, until } => {
-                    (Some(self.link_header(mac, dst.is_ipv6())), until)
-                }
+                Lookup::Known { mac, until } => (Some(self.link_header(mac, dst.is_ipv6())), until),
                 Lookup::Unknown => {
                     if self.neighbors.enqueue(now, next, packet, &mut self.counters) {
                         self.send_solicitation(mem, now, next, None);
@@ -298,19 +308,15 @@ impl Net {
             Some(GsoKind::TcpV6) => self.link.tso_v6,
         };
         if !cuts {
+            let cut = offload::segment(packet, &mut self.out, &mut mem.ledger);
+            let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
             self.counters.tx_cut_in_software += 1;
-            let at = self.out.len();
-            offload::segment(packet, &mut self.out, &mut mem.ledger);
-            self.counters.tx_frames += (self.out.len() - at) as u64;
-            if !self.link.tx_checksum {
-                for frame in self.out.iter_mut().skip(at) {
-                    complete(frame, mem, &mut self.counters.tx_checksums_completed);
-                }
-            }
+            self.counters.tx_checksums_completed += frames;
+            self.counters.tx_frames += frames;
             return Ok(());
         }
         if !self.link.tx_checksum {
-            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed);
+            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
         }
         self.counters.tx_frames += 1;
         self.out.push_back(packet);
@@ -382,11 +388,7 @@ impl Net {
 }
 
 /// Stores the pseudo-header's sum in the checksum field and notes what is left to do.
-fn prepare_checksum(
-    packet: &mut PacketBuf,
-    to: &Envelope,
-    offset: u16,
-) -> Result<(), Refused> {
+fn prepare_checksum(packet: &mut PacketBuf, to: &Envelope, offset: u16) -> Result<(), Refused> {
     let sum = if to.protocol == protocol::ICMP {
         // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
         0
@@ -413,11 +415,13 @@ fn push(packet: &mut PacketBuf, header: &[u8]) -> Result<(), Refused> {
     Ok(())
 }
 
-fn complete(frame: &mut PacketBuf, mem: &mut Mem, count: &mut u64) {
+fn complete(frame: &mut PacketBuf, mem: &mut Mem, count: &mut u64) -> Result<(), Refused> {
     if let TxChecksum::Partial { .. } = frame.tx_checksum {
-        offload::complete_checksum(frame, &mut mem.ledger);
+        let refused = (Error::InvalidInput, DropReason::OutOffload);
+        offload::complete_checksum(frame, &mut mem.ledger).map_err(|_| refused)?;
         *count += 1;
     }
+    Ok(())
 }
 
 fn ip_header_len(dst: IpAddr) -> usize {
@@ -433,9 +437,4 @@ fn bytes_of(addr: IpAddr) -> impl Iterator<Item = u8> {
         IpAddr::V6(a) => a.octets(),
     };
     octets.into_iter()
-}
-
-/// Whether frames on this medium have a link header.
-pub(super) fn has_stations(medium: Medium) -> bool {
-    medium == Medium::Ethernet
 }

@@ -249,12 +249,7 @@ impl Datagram {
         }
     }
 
-    fn insert(
-        &mut self,
-        fragment: Fragment,
-        len: usize,
-        pinned: usize,
-    ) -> Result<(), DropReason> {
+    fn insert(&mut self, fragment: Fragment, len: usize, pinned: usize) -> Result<(), DropReason> {
         if let Some(reason) = self.poisoned {
             return Err(reason);
         }

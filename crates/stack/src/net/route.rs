@@ -96,8 +96,12 @@ impl Routes {
             let given = addresses.len();
             return Err(StackError::TooMany { what: "addresses", given, limit: MAX_ADDRESSES });
         }
-        let mut routes =
-            Self { medium: config.capabilities.medium, addresses, table: Vec::new(), generation: 0 };
+        let mut routes = Self {
+            medium: config.capabilities.medium,
+            addresses,
+            table: Vec::new(),
+            generation: 0,
+        };
         for &to in &routes.addresses {
             routes.table.push(Route { to, via: None, dead_until: Instant::ZERO });
         }
@@ -252,8 +256,7 @@ impl Routes {
                 a.is_unicast_link_local() || (a.is_multicast() && a.octets()[1] & 0x0f <= 2)
             }
         };
-        let in_scope =
-            |a: &&Cidr| dst.is_ipv4() || is_link_local(a.addr()) == link_scope;
+        let in_scope = |a: &&Cidr| dst.is_ipv4() || is_link_local(a.addr()) == link_scope;
         let next = if dst.is_multicast() || self.is_broadcast(dst) {
             dst
         } else {

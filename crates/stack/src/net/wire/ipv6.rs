@@ -124,10 +124,7 @@ pub(crate) enum OptionsVerdict {
     Drop(DropReason),
     /// Drop it and send a parameter problem that points at byte `at` of this header; not to
     /// multicast destinations if `unicast_only`.
-    Problem {
-        at: usize,
-        unicast_only: bool,
-    },
+    Problem { at: usize, unicast_only: bool },
 }
 
 /// Walks the options of a hop-by-hop or destination header.
