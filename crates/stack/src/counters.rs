@@ -250,6 +250,8 @@ drop_reasons! {
     OutTooLong = "out_too_long",
     /// No room in front of the head for the headers.
     OutHeadroom = "out_headroom",
+    /// Software could not do what the device cannot: the headers are not those of a super-frame.
+    OutOffload = "out_offload",
     /// The queue to the device is full.
     OutQueueFull = "out_queue_full",
     /// Waited for a neighbour's address and made room for a later one.

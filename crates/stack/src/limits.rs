@@ -41,8 +41,8 @@ pub const NEIGHBORS: usize = 1024;
 pub const NEIGHBORS_INCOMPLETE: usize = 256;
 
 /// Packets that wait for one neighbour's address; the oldest goes first (RFC 4861 section 7.2.2).
-/// A window's first burst of ten segments fits.
-pub const NEIGHBOR_QUEUE_PACKETS: usize = 16;
+/// The fragments of one datagram of the largest size fit, at the usual MTU.
+pub const NEIGHBOR_QUEUE_PACKETS: usize = 64;
 
 /// Packets that wait for any neighbour's address, together.
 pub const NEIGHBOR_QUEUE_TOTAL: usize = 512;

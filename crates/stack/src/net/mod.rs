@@ -9,20 +9,30 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::Capabilities;
+use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 
+use self::icmp::RateLimit;
+use self::input::{Link, Origin};
+use self::neighbor::{Keyed, Neighbors};
+use self::reassembly::Reassembly;
+use self::route::{Hop, HopCache, PathMtus, Routes};
+use self::wire::ethernet::Mac;
 use crate::cidr::Cidr;
 use crate::counters::Counters;
 use crate::error::{Error, StackError};
+use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET};
 
-/// Protocol numbers of the transports (RFC 9293, RFC 768).
-pub(crate) mod protocol {
-    pub(crate) const ICMP: u8 = 1;
-    pub(crate) const TCP: u8 = 6;
-    pub(crate) const UDP: u8 = 17;
-    pub(crate) const ICMPV6: u8 = 58;
-}
+mod discovery;
+mod icmp;
+mod input;
+mod neighbor;
+mod output;
+mod reassembly;
+mod route;
+pub(crate) mod wire;
+
+pub(crate) use wire::protocol;
 
 /// The memory that input and output may use: lent for each call.
 pub(crate) struct Mem {
@@ -157,104 +167,211 @@ pub(crate) struct Outgoing {
 pub(crate) struct Net {
     /// Counts of the whole stack: the sockets count here too.
     pub counters: Counters,
+    link: Link,
+    routes: Routes,
+    speaks_v4: bool,
+    speaks_v6: bool,
+    cache: HopCache,
+    paths: PathMtus,
+    /// Of `paths`; the other parts count their own changes.
+    path_generation: u32,
+    neighbors: Neighbors,
+    reassembly: Reassembly,
+    icmp_limit: RateLimit,
+    /// Hashes under the secret.
+    keyed: Keyed,
+    /// Counters behind identification fields, chosen by a hash of the addresses.
+    ids: Box<[u32; 256]>,
+    loopback_by_reference: bool,
+    /// Frames for the device.
+    out: VecDeque<PacketBuf>,
+    /// Packets to ourselves, heads at the IP header.
+    loopback: VecDeque<PacketBuf>,
+    /// Packets that found nobody.
+    notices: VecDeque<Inbound>,
+    /// Announcements left, and when the next is due.
+    announcements: u8,
+    announce_at: Instant,
+    /// No defence of an address before.
+    defend_after: Instant,
+    /// The last moment we were told.
+    now: Instant,
 }
 
 impl Net {
     /// Checks the configuration.
-    pub(crate) fn new(_now: Instant, _config: NetConfig) -> Result<Self, StackError> {
-        Ok(Self { counters: Counters::new() })
+    pub(crate) fn new(now: Instant, config: &NetConfig) -> Result<Self, StackError> {
+        let routes = Routes::new(config)?;
+        let caps = &config.capabilities;
+        let ethernet = caps.medium == Medium::Ethernet;
+        let (mut table_key, mut keyed) = ([0; 16], [0; 16]);
+        let (first, second) = config.secret.split_at(16);
+        table_key.copy_from_slice(first);
+        keyed.copy_from_slice(second);
+        let link = Link {
+            medium: caps.medium,
+            mac: Mac(caps.mac),
+            mtu: caps.mtu.min(MAX_IP_PACKET),
+            max_super: caps.max_super_frame.min(MAX_IP_PACKET),
+            tx_checksum: caps.tx_checksum,
+            tso_v4: caps.tso_v4,
+            tso_v6: caps.tso_v6,
+        };
+        Ok(Self {
+            counters: Counters::new(),
+            link,
+            speaks_v4: routes.speaks(false),
+            speaks_v6: routes.speaks(true),
+            routes,
+            cache: HopCache::new(),
+            paths: PathMtus::default(),
+            path_generation: 0,
+            neighbors: Neighbors::new(Keyed(table_key)),
+            reassembly: Reassembly::new(Keyed(table_key)),
+            icmp_limit: RateLimit::new(now),
+            keyed: Keyed(keyed),
+            ids: Box::new([0; 256]),
+            loopback_by_reference: config.loopback_by_reference,
+            out: VecDeque::new(),
+            loopback: VecDeque::new(),
+            notices: VecDeque::new(),
+            announcements: if config.announce && ethernet { ANNOUNCEMENTS } else { 0 },
+            announce_at: now,
+            defend_after: now,
+            now,
+        })
     }
 
     // Getters.
 
     /// The address that packets to `dst` are sent from.
-    pub(crate) fn source_for(&self, _dst: IpAddr) -> Result<IpAddr, Error> {
-        Err(Error::NetworkUnreachable)
+    pub(crate) fn source_for(&self, dst: IpAddr) -> Result<IpAddr, Error> {
+        self.routes.source_for(self.now, dst)
     }
 
     /// The longest IP packet that reaches `dst` in one piece, as far as is known.
-    pub(crate) fn mtu_for(&self, _dst: IpAddr) -> usize {
-        1500
+    pub(crate) fn mtu_for(&self, dst: IpAddr) -> usize {
+        match self.routes.is_local(dst) {
+            true => MAX_IP_PACKET,
+            false => self.path_mtu(self.now, dst).0,
+        }
     }
 
     /// The longest IP packet that reaches `dst` in one piece, and the longest super-frame (as an
-    /// IP packet, all headers included) that [`send`](Self::send) takes for it.
+    /// IP packet, all headers included) that [`send`](Self::send) takes for it. Where the device
+    /// cannot cut, software does.
     pub(crate) fn link_limits(&self, dst: IpAddr) -> (usize, usize) {
-        (self.mtu_for(dst), self.mtu_for(dst))
+        let mtu = self.mtu_for(dst);
+        let cuts = if dst.is_ipv4() { self.link.tso_v4 } else { self.link.tso_v6 };
+        let max_super = match self.link.medium {
+            _ if self.routes.is_local(dst) => MAX_IP_PACKET,
+            _ if cuts => self.link.max_super,
+            Medium::Ethernet => MAX_IP_PACKET,
+            // The cut in software knows frames that begin with an Ethernet header.
+            Medium::Ip => mtu,
+        };
+        (mtu, max_super.max(mtu))
     }
 
     /// Whether the address is ours (loopback addresses are).
-    pub(crate) fn is_local(&self, _addr: IpAddr) -> bool {
-        false
+    pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
+        self.routes.is_local(addr)
     }
 
     /// Whether a datagram to it goes to all hosts of a network of ours.
-    pub(crate) fn is_broadcast(&self, _addr: IpAddr) -> bool {
-        false
+    pub(crate) fn is_broadcast(&self, addr: IpAddr) -> bool {
+        self.routes.is_broadcast(addr)
     }
 
-    // In.
-
-    /// Byte path, steps R2 and R3: takes a frame from the device. Answers what is the network's
-    /// own business (ARP, neighbour discovery, echo) itself. After it, and after anything that
-    /// sends, [`poll_inbound`](Self::poll_inbound) may have something.
-    pub(crate) fn handle_frame(
-        &mut self,
-        _mem: &mut Mem,
-        _now: Instant,
-        _frame: PacketBuf,
-    ) -> Option<Inbound> {
-        None
+    /// Our addresses, the derived link-local one included.
+    pub(crate) fn addresses(&self) -> &[Cidr] {
+        self.routes.addresses()
     }
+
+    /// Changes whenever a cached hop may be wrong.
+    fn generation(&self) -> u32 {
+        let parts = [self.routes.generation(), self.path_generation, self.neighbors.generation()];
+        // Each only counts up, so no two states share a sum until one of them wraps.
+        parts.into_iter().fold(0, u32::wrapping_add)
+    }
+
+    // In. (Frames: `input.rs`.)
 
     /// Called when `now` has reached [`poll_timeout`](Self::poll_timeout).
-    pub(crate) fn handle_timeout(&mut self, _mem: &mut Mem, _now: Instant) {}
+    pub(crate) fn handle_timeout(&mut self, mem: &mut Mem, now: Instant) {
+        self.now = now;
+        if self.announcements > 0 && now >= self.announce_at {
+            self.announce(mem, now);
+        }
+        self.handle_neighbor_timeout(mem, now);
+        let mut expired = Vec::new();
+        self.reassembly.handle_timeout(now, &mut self.counters, &mut expired);
+        for datagram in expired {
+            self.send_reassembly_timeout(mem, now, datagram);
+        }
+    }
 
     /// A path MTU that the owner of a socket has validated (RFC 8201 section 4, RFC 5927).
-    pub(crate) fn handle_path_mtu(&mut self, _now: Instant, _dst: IpAddr, _mtu: usize) {}
+    pub(crate) fn handle_path_mtu(&mut self, now: Instant, dst: IpAddr, mtu: usize) {
+        if mtu < self.link.mtu && self.paths.insert(now, dst, mtu) {
+            self.path_generation = self.path_generation.wrapping_add(1);
+        }
+    }
 
     /// A transport heard from `dst` in a way that proves that our packets arrive (RFC 4861
-    /// section 7.3.1): spares the neighbour a probe. Cheap, but once per turn is enough.
-    pub(crate) fn handle_reachable(&mut self, _now: Instant, _dst: IpAddr) {}
-
-    // Verbs of the transports.
-
-    /// Byte path, steps S4 and S5. A packet that cannot be sent is dropped, counted and reported;
-    /// one that waits for its neighbour's address is `Ok`.
-    pub(crate) fn send(
-        &mut self,
-        _mem: &mut Mem,
-        _now: Instant,
-        _out: Outgoing,
-    ) -> Result<(), Error> {
-        Err(Error::NetworkUnreachable)
+    /// section 7.3.1): spares the neighbour a probe. Once per turn and connection is plenty.
+    pub(crate) fn handle_reachable(&mut self, now: Instant, dst: IpAddr) {
+        if let Ok(Hop::Neighbor(next)) = self.routes.hop(now, dst) {
+            self.neighbors.confirm(now, next);
+        }
     }
 
-    /// Answers a datagram that no socket wants with "port unreachable", subject to the rules about
-    /// errors and the rate limit. `received` as it was handed up.
-    pub(crate) fn send_port_unreachable(
-        &mut self,
-        _mem: &mut Mem,
-        _now: Instant,
-        _received: Received,
-    ) {
-    }
+    // Verbs of the transports: `send` in `output.rs`, `send_port_unreachable` in `icmp.rs`.
 
     // Out.
 
     /// Packets that looped back, and notices about neighbours that never answered, one at a time
     /// until `None`. The caller bounds how many it takes in one turn; while some are left,
     /// [`poll_timeout`](Self::poll_timeout) is already due.
-    pub(crate) fn poll_inbound(&mut self, _mem: &mut Mem, _now: Instant) -> Option<Inbound> {
+    pub(crate) fn poll_inbound(&mut self, mem: &mut Mem, now: Instant) -> Option<Inbound> {
+        self.now = now;
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(notice);
+        }
+        while let Some(packet) = self.loopback.pop_front() {
+            let origin = Origin { group: false, loopback: true };
+            let outcome = self.handle_ip(mem, now, packet, origin);
+            if let Some(inbound) = self.settle(outcome) {
+                return Some(inbound);
+            }
+        }
         None
     }
 
+    /// Whether [`poll_inbound`](Self::poll_inbound) has something to look at.
+    pub(crate) fn has_inbound(&self) -> bool {
+        !self.notices.is_empty() || !self.loopback.is_empty()
+    }
+
     /// Moves all frames for the device to the back of `out`.
-    pub(crate) fn poll_transmit(&mut self, _out: &mut VecDeque<PacketBuf>) {}
+    pub(crate) fn poll_transmit(&mut self, out: &mut VecDeque<PacketBuf>) {
+        if out.is_empty() {
+            core::mem::swap(out, &mut self.out);
+        } else {
+            out.append(&mut self.out);
+        }
+    }
 
     /// When [`handle_timeout`](Self::handle_timeout) or [`poll_inbound`](Self::poll_inbound) is
     /// next to be called.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        None
+        if self.has_inbound() {
+            return Some(self.now);
+        }
+        let announce = (self.announcements > 0).then_some(self.announce_at);
+        [announce, self.neighbors.poll_timeout(), self.reassembly.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
