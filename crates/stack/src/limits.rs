@@ -196,8 +196,9 @@ pub const UDP_SMALL: usize = 512;
 /// Longest payload of a datagram over IPv4, in bytes: 65,535 less 20 and 8 of headers.
 pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
 
-/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 8 of header.
-pub const UDP_MAX_PAYLOAD_V6: usize = 65_527;
+/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 40 and 8 of headers, because no
+/// packet of ours is longer than [`MAX_IP_PACKET`], whatever the version.
+pub const UDP_MAX_PAYLOAD_V6: usize = 65_487;
 
 /// Entries of a socket's error queue; further ones are dropped.
 pub const ERROR_QUEUE: usize = 64;

@@ -609,7 +609,11 @@ impl Stack {
         // Known by its old id, if it is in TIME-WAIT already.
         socket.in_time_wait = false;
         socket.work(&mut self.mem, now, |conn, env| conn.close(env));
-        self.sockets.touch(id.index());
+        if socket.conn.is_closed() {
+            self.finish(id.index());
+        } else {
+            self.sockets.touch(id.index());
+        }
     }
 
     pub(crate) fn tcp_abort(&mut self, index: u32) {

@@ -212,7 +212,7 @@ impl Stack {
     /// length.
     ///
     /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), `DestinationRequired` without a
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487), `DestinationRequired` without a
     /// remote, `NetworkUnreachable` without a route, `NoBuffers` when the queue to the device is
     /// full, and once, the error that an earlier datagram met.
     pub fn udp_send_to(

@@ -13,32 +13,32 @@ use pagewire_stack::{Error, Event, SocketId, Stack, StackConfig, TcpConfig};
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub(crate) enum Side {
     A,
     B,
 }
 
-pub use Side::{A, B};
+pub(crate) use Side::{A, B};
 
 type Filter = Box<dyn FnMut(Side, &PacketBuf) -> bool>;
 
 /// Two stacks and the wire between them.
-pub struct Pair {
-    pub a: Stack,
-    pub b: Stack,
-    pub now: Instant,
-    pub delay: Duration,
+pub(crate) struct Pair {
+    pub(crate) a: Stack,
+    pub(crate) b: Stack,
+    pub(crate) now: Instant,
+    pub(crate) delay: Duration,
     /// Frames under way, with their arrival.
     wire: [VecDeque<(Instant, PacketBuf)>; 2],
     /// Says whether a frame from that side is carried.
-    pub carry: Option<Filter>,
+    pub(crate) carry: Option<Filter>,
     /// What was reported, by side.
-    pub events: Vec<(Side, Event)>,
+    pub(crate) events: Vec<(Side, Event)>,
     frames: VecDeque<PacketBuf>,
-    pub carried: usize,
+    pub(crate) carried: usize,
 }
 
-pub fn capabilities(mac: u8) -> Capabilities {
+pub(crate) fn capabilities(mac: u8) -> Capabilities {
     Capabilities {
         medium: Medium::Ethernet,
         mac: [2, 0, 0, 0, 0, mac],
@@ -56,7 +56,7 @@ pub fn capabilities(mac: u8) -> Capabilities {
 }
 
 /// A network card that can do nothing: every frame is cut and summed in software.
-pub fn plain(mac: u8) -> Capabilities {
+pub(crate) fn plain(mac: u8) -> Capabilities {
     Capabilities {
         max_super_frame: 1500,
         rx_checksum: false,
@@ -67,27 +67,28 @@ pub fn plain(mac: u8) -> Capabilities {
     }
 }
 
-pub fn config(capabilities: Capabilities, host: u8) -> StackConfig {
+pub(crate) fn config(capabilities: Capabilities, host: u8) -> StackConfig {
     let addresses = [format!("10.0.0.{host}/24"), format!("fd00::{host}/64")];
     let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
     let mut config = StackConfig::new(capabilities, addresses, [host; 32]);
     config.pool_bytes = 16 << 20;
+    config.announce = false;
     config
 }
 
 impl Pair {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(config(capabilities(1), 1), config(capabilities(2), 2))
     }
 
-    pub fn with_tcp(tcp: TcpConfig) -> Self {
+    pub(crate) fn with_tcp(tcp: TcpConfig) -> Self {
         let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
         a.tcp = tcp.clone();
         b.tcp = tcp;
         Self::with(a, b)
     }
 
-    pub fn with(a: StackConfig, b: StackConfig) -> Self {
+    pub(crate) fn with(a: StackConfig, b: StackConfig) -> Self {
         let now = Instant::from_millis(1000);
         Self {
             a: Stack::new(now, a).unwrap(),
@@ -102,7 +103,7 @@ impl Pair {
         }
     }
 
-    pub fn stack(&mut self, side: Side) -> &mut Stack {
+    pub(crate) fn stack(&mut self, side: Side) -> &mut Stack {
         match side {
             A => &mut self.a,
             B => &mut self.b,
@@ -110,7 +111,7 @@ impl Pair {
     }
 
     /// Sends what both have to send, and notes events. Nothing arrives.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         for side in [A, B] {
             loop {
                 let (now, delay) = (self.now, self.delay);
@@ -141,7 +142,7 @@ impl Pair {
     }
 
     /// Moves on to the next thing that happens before `limit`; `false`: nothing does.
-    pub fn step(&mut self, limit: Instant) -> bool {
+    pub(crate) fn step(&mut self, limit: Instant) -> bool {
         self.flush();
         let arrivals = self.wire.iter().filter_map(|w| w.front().map(|(at, _)| *at));
         let timers = [self.a.poll_timeout(), self.b.poll_timeout()];
@@ -162,7 +163,7 @@ impl Pair {
     }
 
     /// Lets time pass.
-    pub fn run(&mut self, for_: Duration) {
+    pub(crate) fn run(&mut self, for_: Duration) {
         let limit = self.now + for_;
         let mut steps = 0;
         while self.step(limit) {
@@ -174,7 +175,7 @@ impl Pair {
     }
 
     /// Lets time pass until `done`, at most a virtual minute.
-    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let limit = self.now + Duration::from_secs(60);
         loop {
             self.flush();
@@ -185,8 +186,17 @@ impl Pair {
         }
     }
 
+    /// Has the stacks learn each other's link addresses, so that no burst waits for them.
+    pub(crate) fn meet(&mut self) {
+        let nobody = "10.0.0.2:1".parse().unwrap();
+        let id = self.a.tcp_connect(self.now, nobody, None).unwrap();
+        self.run(Duration::from_millis(1));
+        self.a.close(self.now, id);
+        self.flush();
+    }
+
     /// A listener at B and a connection to it from A: (A's end, B's end, listener).
-    pub fn connect(&mut self, to: &str) -> (SocketId, SocketId, SocketId) {
+    pub(crate) fn connect(&mut self, to: &str) -> (SocketId, SocketId, SocketId) {
         let to: SocketAddr = to.parse().unwrap();
         let now = self.now;
         let listener = self.b.tcp_listen(now, to, 16).unwrap();
@@ -202,7 +212,7 @@ impl Pair {
     }
 
     /// Writes all of `data` on one side and reads it on the other, by copy.
-    pub fn transfer(&mut self, from: (Side, SocketId), to: (Side, SocketId), data: &[u8]) {
+    pub(crate) fn transfer(&mut self, from: (Side, SocketId), to: (Side, SocketId), data: &[u8]) {
         let (mut sent, mut got) = (0, Vec::with_capacity(data.len()));
         let mut buf = vec![0u8; 65_536];
         self.until("the transfer", |p| {
@@ -222,7 +232,7 @@ impl Pair {
     }
 
     /// The same by reference, in chunks of `chunk` bytes.
-    pub fn transfer_by_reference(
+    pub(crate) fn transfer_by_reference(
         &mut self,
         from: (Side, SocketId),
         to: (Side, SocketId),
@@ -258,7 +268,7 @@ impl Pair {
 }
 
 /// The answer, unless it is "not now".
-pub fn ready<T>(result: Result<T, Error>) -> Option<T> {
+pub(crate) fn ready<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(done) => Some(done),
         Err(Error::WouldBlock) => None,
@@ -267,7 +277,7 @@ pub fn ready<T>(result: Result<T, Error>) -> Option<T> {
 }
 
 /// Bytes that differ everywhere.
-pub fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
     let mut x = 0x9e37_79b9_u32;
     let mut next = || {
         x ^= x << 13;
