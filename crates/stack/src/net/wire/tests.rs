@@ -4,8 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::{
-    ArpPacket, Ethernet2Header, Icmpv6Header, Ipv4Header, Ipv6FragmentHeader, Ipv6Header,
-    UdpHeader,
+    ArpPacket, Ethernet2Header, Icmpv6Header, Ipv4Header, Ipv6FragmentHeader, Ipv6Header, UdpHeader,
 };
 use proptest::prelude::*;
 
@@ -15,8 +14,7 @@ use crate::counters::DropReason;
 use crate::net::Quoted;
 
 fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> =
-        text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     digits
         .chunks(2)
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
@@ -232,10 +230,7 @@ fn ipv6_option_table() {
         ("3b00 5e04 00000000", Drop(DropReason::Ipv6Option)),
         ("3b00 9e04 00000000", Problem { at: 2, unicast_only: false }),
         ("3b00 00 de03 000000", Problem { at: 3, unicast_only: true }),
-        (
-            "3b01 0000000000000000 0000000000000000",
-            Drop(DropReason::Ipv6ExtensionLimit),
-        ),
+        ("3b01 0000000000000000 0000000000000000", Drop(DropReason::Ipv6ExtensionLimit)),
     ] {
         assert_eq!(ipv6::check_options(&hex(bytes)), verdict, "{bytes}");
     }
