@@ -11,7 +11,7 @@ use super::input::{Meta, Origin, Outcome, with_headroom};
 use super::reassembly::Expired;
 use super::route::{Delivery, smallest_path_mtu};
 use super::wire::icmp::{self, v4, v6};
-use super::wire::{ipv4, ipv6, protocol};
+use super::wire::{ethernet, ipv4, ipv6, protocol};
 use super::{IcmpKind, Inbound, Mem, Net, Outgoing, Received};
 use crate::counters::DropReason;
 use crate::limits::{
@@ -165,7 +165,15 @@ impl Net {
             (*kind, *c0, *c1) = (reply, 0, 0);
         }
         let Some(src) = self.answer_source(&meta, now) else { return Ok(None) };
-        let mut packet = with_headroom(mem, packet)?;
+        let room = match meta.dst {
+            IpAddr::V4(_) => ethernet::LEN + ipv4::LEN,
+            // With a fragment header, should the reply be as long as a reassembled request.
+            IpAddr::V6(_) if ipv6::LEN + packet.len() > self.mtu_for(meta.src) => {
+                ethernet::LEN + ipv6::LEN + ipv6::FRAGMENT_LEN
+            }
+            IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
+        };
+        let mut packet = with_headroom(mem, packet, room)?;
         (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
         // Refusals are counted where they happen.
         if self.send_icmp(mem, now, src, meta.src, None, packet) {

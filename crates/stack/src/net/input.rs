@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 use super::icmp::ErrorOut;
 use super::reassembly::{Fragment, Key};
 use super::route::Delivery;
-use super::wire::ethernet::{self, Mac};
+use super::wire::ethernet;
 use super::wire::ipv6::OptionsVerdict;
 use super::wire::{icmp, ipv4, ipv6, protocol, pseudo_header_sum, udp};
 use super::{Inbound, Mem, Net, Received};
@@ -656,13 +656,17 @@ pub(super) fn spill_head(
     Ok(())
 }
 
-/// The same packet with room for all headers in front of the head: a received one that goes back.
-pub(super) fn with_headroom(mem: &mut Mem, mut packet: PacketBuf) -> Result<PacketBuf, DropReason> {
-    const ROOM: usize = ethernet::LEN + ipv6::LEN;
-    if packet.headroom() >= ROOM {
+/// The same packet with `room` bytes for headers in front of the head: a received one that goes
+/// back.
+pub(super) fn with_headroom(
+    mem: &mut Mem,
+    mut packet: PacketBuf,
+    room: usize,
+) -> Result<PacketBuf, DropReason> {
+    if packet.headroom() >= room {
         return Ok(packet);
     }
-    spill_head(mem, &mut packet, HEAD_CAPACITY - ROOM - ipv6::FRAGMENT_LEN, CopyReason::Icmp)?;
+    spill_head(mem, &mut packet, HEAD_CAPACITY - room, CopyReason::Icmp)?;
     let mut new = PacketBuf::for_tx();
     let head = packet.head();
     new.push(head.len()).ok_or(DropReason::HeadTooLong)?.copy_from_slice(head);
@@ -670,18 +674,4 @@ pub(super) fn with_headroom(mem: &mut Mem, mut packet: PacketBuf) -> Result<Pack
         new.push_frag(frag).map_err(|_| DropReason::TooManyFragments)?;
     }
     Ok(new)
-}
-
-/// The station and the group addresses of a frame are the link's business; this names ours.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
-    pub(super) medium: Medium,
-    pub(super) mac: Mac,
-    /// Longest IP packet on the wire.
-    pub(super) mtu: usize,
-    /// Longest IP packet that a super-frame may be.
-    pub(super) max_super: usize,
-    pub(super) tx_checksum: bool,
-    pub(super) tso_v4: bool,
-    pub(super) tso_v6: bool,
 }

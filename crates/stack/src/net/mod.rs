@@ -13,7 +13,7 @@ use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 
 use self::icmp::RateLimit;
-use self::input::{Link, Origin};
+use self::input::Origin;
 use self::neighbor::{Keyed, Neighbors};
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes};
@@ -31,6 +31,9 @@ mod output;
 mod reassembly;
 mod route;
 pub(crate) mod wire;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use wire::protocol;
 
@@ -161,6 +164,20 @@ pub(crate) struct Outgoing {
     /// Head: the transport header. Fragments: the payload. `gso.header_len` counts the transport
     /// header only. Needs 62 bytes of headroom ([`PacketBuf::for_tx`] and a header of at most 66).
     pub packet: PacketBuf,
+}
+
+/// What the device is and can do, as far as this layer asks.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    medium: Medium,
+    mac: Mac,
+    /// Longest IP packet on the wire.
+    mtu: usize,
+    /// Longest IP packet that a super-frame may be.
+    max_super: usize,
+    tx_checksum: bool,
+    tso_v4: bool,
+    tso_v6: bool,
 }
 
 /// Link and network layer of one stack.
