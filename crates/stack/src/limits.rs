@@ -179,9 +179,9 @@ pub const LOOPBACKS_PER_POLL: usize = 64;
 /// happens in the stack itself is noticed at once.
 pub const STARVED_CHECK: Duration = Duration::from_millis(10);
 
-/// Bytes that a datagram socket queues (Linux's `rmem_default`, rounded up to what holds three of
-/// the longest datagrams), each datagram charged with the memory that it keeps from reuse.
-pub const UDP_RECEIVE_BYTES: usize = 256 * 1024;
+/// Bytes that a datagram socket queues, each datagram charged with the memory that it keeps from
+/// reuse: five times Linux's `rmem_default`, because pages are charged whole.
+pub const UDP_RECEIVE_BYTES: usize = 1 << 20;
 
 /// Datagrams that a socket queues.
 pub const UDP_RECEIVE_DATAGRAMS: usize = 4096;
