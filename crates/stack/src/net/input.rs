@@ -280,7 +280,6 @@ impl Net {
                 if !packet.linearize(*at + n) {
                     packet.pull(*at);
                     *gone += core::mem::take(at);
-                    *packet = refilled(packet);
                     if !packet.linearize(n) {
                         return Err(DropReason::Ipv6ExtensionLimit);
                     }
@@ -579,30 +578,16 @@ fn reserve(
     n: usize,
     too_short: DropReason,
 ) -> Result<(), DropReason> {
-    if packet.linearize(n) {
-        return Ok(());
-    }
     if packet.len() < n {
         return Err(too_short);
     }
-    *packet = refilled(packet);
-    meta.header_len = 0;
-    if packet.linearize(n) { Ok(()) } else { Err(DropReason::HeadTooLong) }
-}
-
-/// The same packet, its head moved to the front of the head's memory, so that the room of headers
-/// already taken off can be used.
-fn refilled(packet: &mut PacketBuf) -> PacketBuf {
-    let mut new = PacketBuf::for_rx();
-    (new.gso, new.rx_checksum) = (packet.gso, packet.rx_checksum);
-    append(&mut new, packet.head());
-    for frag in packet.take_frags() {
-        // As many as before: they fit.
-        if new.push_frag(frag).is_err() {
-            break;
-        }
+    if !packet.linearize(n) {
+        return Err(DropReason::HeadTooLong);
     }
-    new
+    if packet.headroom() < usize::from(meta.header_len) {
+        meta.header_len = 0;
+    }
+    Ok(())
 }
 
 /// Appends header bytes to the head; returns how many.
