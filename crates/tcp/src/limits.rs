@@ -38,3 +38,8 @@ pub const MAX_CONGESTION_WINDOW: u32 = 65_535 << 14;
 /// Largest segment on the wire, in bytes of payload: the MSS option has 16 bits (RFC 9293
 /// section 3.2).
 pub const MAX_MSS: u32 = 65_535;
+
+// Handshake.
+
+/// Largest shift of the window scale option (RFC 7323 section 2.3).
+pub const MAX_WINDOW_SCALE: u8 = 14;

@@ -138,7 +138,7 @@ impl Cubic {
         self.credit = 0;
     }
 
-    /// > 4.2: The elapsed time t MUST NOT include periods during which cwnd has not been updated
+    /// > 4.2: The elapsed time t [...] MUST NOT include periods during which cwnd has not been updated
     /// > due to application-limited behavior
     pub(super) fn on_application_limited(&mut self, now: Instant) {
         if self.epoch != Instant::FAR {

@@ -53,7 +53,7 @@ fn round(congestion: &mut Congestion, from: Instant, rtt: &RttEstimator) -> Inst
 
 #[test]
 fn the_state_is_small() {
-    assert!(size_of::<Congestion>() <= 96, "{}", size_of::<Congestion>());
+    assert!(size_of::<Congestion>() <= 80, "{}", size_of::<Congestion>());
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn rfc9438_4_8_after_a_timeout_avoidance_begins_on_a_plateau() {
     assert!((3..=10).contains(&grown), "{grown}");
 }
 
-/// > RFC 9438 section 4.2: The elapsed time t MUST NOT include periods during which cwnd has not
+/// > RFC 9438 section 4.2: The elapsed time t [...] MUST NOT include periods during which cwnd has not
 /// > been updated due to application-limited behavior
 #[test]
 fn rfc9438_4_2_time_stands_still_while_the_application_is_the_limit() {
