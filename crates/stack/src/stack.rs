@@ -138,7 +138,7 @@ impl Stack {
             loopback_by_reference,
             announce,
         };
-        let net = Net::new(now, net_config)?;
+        let net = Net::new(now, &net_config)?;
         let pool = PagePool::new("pagewire-stack", pool_bytes)?;
         let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new() };
         Ok(Self {
