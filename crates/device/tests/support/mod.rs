@@ -430,3 +430,102 @@ impl Conn {
         }
     }
 }
+
+/// A tap without any offload and a packet socket on it: what goes in through the socket comes out
+/// of the tap cut and summed by the kernel.
+pub struct KernelOracle {
+    out: std::os::fd::OwnedFd,
+    socket: std::os::fd::OwnedFd,
+}
+
+impl KernelOracle {
+    pub fn new() -> Self {
+        use std::os::fd::{AsRawFd, OwnedFd};
+        let file = std::fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+        let out = OwnedFd::from(file);
+        // SAFETY: all zeroes is a valid `ifreq`.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(b"oracle0") {
+            *to = *from as _;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as _;
+        // SAFETY: TUNSETIFF reads and writes one `ifreq`.
+        let set = unsafe { libc::ioctl(out.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+        assert_eq!(set, 0);
+        rustix::io::ioctl_fionbio(&out, true).unwrap();
+        let socket = rustix::net::socket(
+            rustix::net::AddressFamily::PACKET,
+            rustix::net::SocketType::RAW,
+            None,
+        )
+        .unwrap();
+        // The interface goes up and is looked up through the same request.
+        request.ifr_ifru.ifru_flags = libc::IFF_UP as _;
+        // SAFETY: SIOCSIFFLAGS reads one `ifreq`.
+        let set =
+            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw mut request) };
+        assert_eq!(set, 0);
+        // SAFETY: SIOCSIFMTU reads one `ifreq`.
+        request.ifr_ifru.ifru_mtu = 65_521;
+        let set =
+            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU as _, &raw mut request) };
+        assert_eq!(set, 0);
+        // SAFETY: SIOCGIFINDEX reads and writes one `ifreq`.
+        let got =
+            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX as _, &raw mut request) };
+        assert_eq!(got, 0);
+        // SAFETY: SIOCGIFINDEX has just filled in the index.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        let on: libc::c_int = 1;
+        // SAFETY: PACKET_VNET_HDR reads one `int`.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                15,
+                (&raw const on).cast(),
+                size_of_val(&on) as _,
+            )
+        };
+        assert_eq!(set, 0);
+        // SAFETY: all zeroes is a valid `sockaddr_ll`.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as _;
+        address.sll_ifindex = index;
+        // SAFETY: reads one `sockaddr_ll`.
+        let bound = unsafe {
+            libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as _)
+        };
+        assert_eq!(bound, 0);
+        Self { out, socket }
+    }
+
+    /// The wire frames that the kernel makes of a packet, whose bytes are `bytes`.
+    pub fn cut(&self, packet: &PacketBuf, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let TxChecksum::Partial { start, offset } = packet.tx_checksum else { panic!("partial") };
+        let (kind, header, size) = match packet.gso {
+            Some(Gso { kind: GsoKind::TcpV4, size, header_len }) => (1, header_len, size),
+            Some(Gso { kind: GsoKind::TcpV6, size, header_len }) => (4, header_len, size),
+            None => (0, 0, 0),
+        };
+        // CWR in a super-frame is announced, so that it is not copied to every segment.
+        let cwr = packet.head()[usize::from(start) + 13] & 0x80 != 0 && kind != 0;
+        let mut message = vec![1, kind | if cwr { 0x80 } else { 0 }];
+        for word in [header, size, start, offset] {
+            message.extend(word.to_ne_bytes());
+        }
+        message.extend_from_slice(bytes);
+        // Older frames, and what the kernel has to say itself, are not ours.
+        while self.read().is_some() {}
+        rustix::io::write(&self.socket, &message).unwrap();
+        let ours = &bytes[6..12];
+        std::iter::from_fn(|| self.read()).filter(|frame| &frame[6..12] == ours).collect()
+    }
+
+    fn read(&self) -> Option<Vec<u8>> {
+        let mut frame = vec![0; 70_000];
+        let n = rustix::io::read(&self.out, &mut frame).ok()?;
+        frame.truncate(n);
+        Some(frame)
+    }
+}
