@@ -301,7 +301,8 @@ fn size(text: &str) -> Result<u64, String> {
             None => text.strip_suffix(['G', 'g']).map_or((text, 0), |digits| (digits, 30)),
         },
     };
-    let n: u64 = digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
+    let n: u64 =
+        digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
     n.checked_mul(1 << shift).ok_or_else(|| "this is more than 2^64 bytes".to_owned())
 }
 
@@ -328,7 +329,9 @@ mod tests {
         assert_eq!(size("64K"), Ok(65_536));
         assert_eq!(size("2m"), Ok(2 << 20));
         assert_eq!(size("1G"), Ok(1 << 30));
-        assert!(size("").is_err() && size("-1").is_err() && size("1T").is_err() && size("K").is_err());
+        assert!(
+            size("").is_err() && size("-1").is_err() && size("1T").is_err() && size("K").is_err()
+        );
         assert!(size("99999999999G").is_err());
     }
 }

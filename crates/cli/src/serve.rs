@@ -20,11 +20,13 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         let hint = "name a directory that you may read";
         Failure::because(directory.display(), format!("{}; {hint}", reason(&e)))
     })?;
-    sys::survive_truncated_files().map_err(|e| Failure::because("SIGBUS", reason(&e)))?;
     let opened = net::open(&options.net)?;
     let service = Service::new(server);
 
-    let report = { let (host, service) = (opened.host.clone(), service.clone()); move || service.print_stats(&host) };
+    let report = {
+        let (host, service) = (opened.host.clone(), service.clone());
+        move || service.print_stats(&host)
+    };
     let stop = signals::watch(report)?;
     for any in opened.unspecified() {
         service.listen(&opened.host, SocketAddr::new(any, options.port))?;
@@ -111,7 +113,9 @@ impl Service {
         while self.active.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
             std::thread::park_timeout(Duration::from_millis(5));
         }
-        host.drain(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)));
+        host.drain(
+            deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)),
+        );
     }
 
     fn print_stats(&self, host: &Host) {

@@ -6,7 +6,7 @@ use pagewire_mem::Frag;
 
 use super::connection::Connection;
 use super::inbox::Inbox;
-use crate::limits::RECV_PIECE;
+use crate::limits::{MAX_HEADERS, RECV_PIECE};
 
 /// How the end of the content is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +30,21 @@ pub(crate) enum BodyError {
     Io(#[from] io::Error),
 }
 
-/// Takes content out of an inbox. After a timeout, `next` may be called again unless it waited
-/// for a line of chunk framing; only whole-message deadlines are used with chunks.
+/// Takes content out of an inbox. After a timeout, `next` may be called again.
 pub(crate) struct Body {
     state: State,
 }
 
 enum State {
     /// So many bytes of content follow; then the end, or what frames the next chunk.
-    Bytes { left: u64, chunked: bool },
+    Bytes {
+        left: u64,
+        chunked: bool,
+    },
     ChunkSize,
+    Trailer {
+        fields: usize,
+    },
     UntilClose,
     Done,
 }
@@ -82,18 +87,18 @@ impl Body {
                     }
                 }
                 State::ChunkSize => match chunk_size(&line(connection, inbox)?)? {
-                    0 => {
-                        // Trailer fields, up to an empty line, say nothing to us.
-                        for _ in 0..crate::limits::MAX_HEADERS {
-                            if line(connection, inbox)?.is_empty() {
-                                self.state = State::Done;
-                                return Ok(None);
-                            }
-                        }
-                        return Err(BodyError::Chunk("too many trailer fields"));
-                    }
+                    0 => self.state = State::Trailer { fields: 0 },
                     left => self.state = State::Bytes { left, chunked: true },
                 },
+                // Trailer fields, up to an empty line, say nothing to us.
+                State::Trailer { fields: MAX_HEADERS } => {
+                    return Err(BodyError::Chunk("too many trailer fields"));
+                }
+                State::Trailer { fields } => {
+                    let last = line(connection, inbox)?.is_empty();
+                    self.state =
+                        if last { State::Done } else { State::Trailer { fields: fields + 1 } };
+                }
                 State::UntilClose => {
                     if let Some(frag) = inbox.take(RECV_PIECE) {
                         return Ok(Some(frag));

@@ -1,15 +1,15 @@
 //! The client's side of a connection: a request out, the head of a response in.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire_mem::{Frag, FragVec};
 
 use super::body::Framing;
-use super::connection::{Connection, is_timeout};
+use super::connection::Connection;
 use super::inbox::{HeadError, Inbox, Transfer};
-use crate::limits::{MAX_HEAD, MAX_HEADERS, STALL_TIME, TICK};
+use crate::limits::{MAX_HEAD, MAX_HEADERS, STALL_TIME};
 
 /// What the head of a response says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,7 @@ pub(crate) struct Response {
     pub(crate) framing: Framing,
     pub(crate) etag: Option<String>,
     pub(crate) last_modified: Option<String>,
+    pub(crate) date: Option<String>,
     pub(crate) location: Option<String>,
     pub(crate) content_range: Option<ContentRange>,
     /// The connection can take another request.
@@ -30,6 +31,21 @@ pub(crate) struct ContentRange {
     /// First byte and the one after the last.
     pub(crate) part: Option<(u64, u64)>,
     pub(crate) total: Option<u64>,
+}
+
+impl Response {
+    /// What a later `If-Range` may hold for this file, if anything.
+    ///
+    /// RFC 9110 section 13.1.5: no weak entity tag, and no date unless there is no entity tag and
+    /// the date is strong: at least one second before the response's own (section 8.8.2.2).
+    pub(crate) fn validator_for_ranges(&self) -> Option<&str> {
+        if let Some(etag) = &self.etag {
+            return Some(etag.as_str()).filter(|e| e.starts_with('"'));
+        }
+        let parse = |text: &Option<String>| httpdate::parse_http_date(text.as_deref()?).ok();
+        let age = parse(&self.date)?.duration_since(parse(&self.last_modified)?).ok()?;
+        self.last_modified.as_deref().filter(|_| age >= Duration::from_secs(1))
+    }
 }
 
 /// What can go wrong before the content.
@@ -106,26 +122,6 @@ pub(crate) fn read_response(
     }
 }
 
-/// Waits for more bytes of content for as long as the stall limit allows.
-pub(crate) fn patiently<T>(
-    connection: &mut impl Connection,
-    mut proceed: impl FnMut() -> bool,
-    mut attempt: impl FnMut() -> io::Result<T>,
-) -> io::Result<T> {
-    let deadline = Instant::now() + STALL_TIME;
-    connection.set_read_timeout(Some(TICK))?;
-    loop {
-        match attempt() {
-            Err(e) if is_timeout(&e) && Instant::now() < deadline => {
-                if !proceed() {
-                    return Err(io::ErrorKind::Interrupted.into());
-                }
-            }
-            done => return done,
-        }
-    }
-}
-
 /// Reads a complete head.
 pub(crate) fn parse(head: &[u8]) -> Result<Response, ClientError> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -163,6 +159,7 @@ pub(crate) fn parse(head: &[u8]) -> Result<Response, ClientError> {
         framing,
         etag: get("etag"),
         last_modified: get("last-modified"),
+        date: get("date"),
         location: get("location"),
         content_range: get("content-range").as_deref().and_then(content_range),
         keep_alive: framing != Framing::UntilClose

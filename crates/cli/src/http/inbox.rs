@@ -55,9 +55,9 @@ impl Inbox {
         Self { transfer, frags: VecDeque::new(), ended: false }
     }
 
-    /// Bytes at hand.
-    pub(crate) fn len(&self) -> usize {
-        self.frags.iter().map(Frag::len).sum()
+    /// Whether nothing is at hand.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frags.iter().all(Frag::is_empty)
     }
 
     /// Waits for more bytes; `false`: there will be none.
@@ -172,8 +172,14 @@ impl Inbox {
                     return Err(io::Error::other("a line that frames a chunk is too long"));
                 }
             }
-            if !self.fill(connection)? {
-                return Ok(None);
+            match self.fill(connection) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(e) => {
+                    // To be read again: the wait may have timed out.
+                    self.put_back(Frag::from_bytes(Bytes::from(line)));
+                    return Err(e);
+                }
             }
         }
     }

@@ -18,7 +18,8 @@ struct Entry {
 /// The page for `directory`, which `path` named.
 pub(crate) fn page(directory: &File, path: &RequestPath) -> io::Result<String> {
     let (entries, left_out) = entries(directory)?;
-    let title = escape(&percent_encoding::percent_decode_str(&path.as_directory_url()).decode_utf8_lossy());
+    let title =
+        escape(&percent_encoding::percent_decode_str(&path.as_directory_url()).decode_utf8_lossy());
     let mut page = format!(
         "<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
          <body><h1>{title}</h1>\n<table>\n"
@@ -28,8 +29,10 @@ pub(crate) fn page(directory: &File, path: &RequestPath) -> io::Result<String> {
     }
     for entry in entries {
         let slash = if entry.kind == FileType::Directory { "/" } else { "" };
-        let size = if entry.kind == FileType::RegularFile { entry.len.to_string() } else { String::new() };
-        let (href, name) = (encode_segment(&entry.name), escape(&String::from_utf8_lossy(&entry.name)));
+        let size =
+            if entry.kind == FileType::RegularFile { entry.len.to_string() } else { String::new() };
+        let (href, name) =
+            (encode_segment(&entry.name), escape(&String::from_utf8_lossy(&entry.name)));
         // "./" keeps a name with a colon from being read as a scheme.
         let _ = writeln!(
             page,
@@ -58,7 +61,9 @@ fn entries(directory: &File) -> io::Result<(Vec<Entry>, usize)> {
             continue;
         }
         // Not followed: where a link points to is not for the index to tell.
-        let Ok(stat) = statat(directory, item.file_name(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        let Ok(stat) = statat(directory, item.file_name(), AtFlags::SYMLINK_NOFOLLOW) else {
+            continue;
+        };
         let kind = FileType::from_raw_mode(stat.st_mode);
         let len = u64::try_from(stat.st_size).unwrap_or(0);
         entries.push(Entry { name: name.to_vec(), kind, len });

@@ -20,3 +20,4 @@ pub(crate) mod server;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub(crate) mod url;

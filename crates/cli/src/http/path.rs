@@ -43,7 +43,7 @@ impl RequestPath {
             }
         }
         let last = raw.rsplit('/').next().unwrap_or("");
-        let is_directory = percent_decode_str(last).all(|b| b == b'.');
+        let is_directory = matches!(&*percent_decode_str(last).collect::<Vec<_>>(), b"" | b".");
         Ok(Self { segments, is_directory })
     }
 
@@ -144,9 +144,13 @@ impl Root {
 
 fn rejection(error: Errno) -> Reject {
     match error {
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => Reject::new(404, "there is no such file"),
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => {
+            Reject::new(404, "there is no such file")
+        }
         Errno::XDEV => Reject::new(403, "the path leads out of the directory served"),
-        Errno::LOOP => Reject::new(403, "the path goes through a symbolic link that is not followed"),
+        Errno::LOOP => {
+            Reject::new(403, "the path goes through a symbolic link that is not followed")
+        }
         Errno::ACCESS | Errno::PERM => Reject::new(403, "the file may not be read"),
         Errno::NXIO => Reject::new(403, "this is neither a file nor a directory"),
         Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => {

@@ -66,7 +66,10 @@ pub(crate) fn parse(head: &[u8]) -> Result<Request, Reject> {
         // RFC 9110 section 9.1: 501 for a method that is not recognised, 405 for one that is and
         // is not allowed. What content follows is none of ours: close.
         "POST" | "PUT" | "DELETE" | "CONNECT" | "OPTIONS" | "TRACE" | "PATCH" => {
-            return Err(Reject::closing(405, format!("{method} is not allowed here, GET and HEAD are")));
+            return Err(Reject::closing(
+                405,
+                format!("{method} is not allowed here, GET and HEAD are"),
+            ));
         }
         _ => return Err(Reject::closing(501, "the method is not known to this server")),
     };

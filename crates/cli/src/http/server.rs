@@ -1,7 +1,7 @@
 //! One connection's life on the server's side: a request, its response, the next.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,6 +97,7 @@ type LastSent = Option<(OpenFile, u64)>;
 
 impl Server {
     pub(crate) fn new(directory: &Path, copy_below: u64) -> io::Result<Self> {
+        crate::sys::survive_truncated_files()?;
         Ok(Self {
             root: Root::open(directory)?,
             mappings: MappingCache::default(),
@@ -108,7 +109,8 @@ impl Server {
 
     /// Serves requests until the peer, an error or `stopping` ends the connection.
     pub(crate) fn serve(&self, connection: &mut impl Connection) {
-        let transfer = if self.copy_below == u64::MAX { Transfer::Copy } else { Transfer::Reference };
+        let transfer =
+            if self.copy_below == u64::MAX { Transfer::Copy } else { Transfer::Reference };
         let mut inbox = Inbox::new(transfer);
         let mut last = None;
         let end = loop {
@@ -216,7 +218,8 @@ impl Server {
             }
             Ok(Found::Moved(location)) => {
                 let mut head = self.head(Status(301), keep_alive);
-                head.field("Location", &location).field("Content-Type", "text/plain; charset=utf-8");
+                head.field("Location", &location)
+                    .field("Content-Type", "text/plain; charset=utf-8");
                 self.send_text(connection, head, request.method, format!("see {location}\n"))?;
                 Ok(keep_alive)
             }
@@ -415,6 +418,12 @@ impl Server {
         let text = format!("{code} {}: {}\n", reject.status.reason(), reject.text);
         self.send_text(connection, head, method, text)?;
         Ok(keep_alive)
+    }
+
+    /// Mappings kept for the next reader.
+    #[cfg(test)]
+    pub(crate) fn windows_kept(&self) -> usize {
+        self.mappings.len()
     }
 
     /// One connection too many: says so, and is gone.
