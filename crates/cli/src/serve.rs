@@ -33,7 +33,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
     for addr in &opened.addresses {
         let url = SocketAddr::new(*addr, options.port).to_string();
-        eprintln!("serving {} at http://{}/", directory.display(), url.trim_end_matches(":80"));
+        println!("serving {} at http://{}/", directory.display(), url.trim_end_matches(":80"));
     }
 
     while stop.proceed() {

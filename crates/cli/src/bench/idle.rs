@@ -1,0 +1,1 @@
+//! `bench idle`: what an established connection costs while nothing happens on it.

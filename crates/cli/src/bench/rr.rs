@@ -1,0 +1,1 @@
+//! `bench rr`: so many bytes there and back.

@@ -1,0 +1,1 @@
+//! `bench stream`: the bulk rate of one connection.
