@@ -1,9 +1,9 @@
 //! What the command line can ask for.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pagewire_device::FaultConfig;
 
 use crate::limits::COPY_BELOW;
 
@@ -117,10 +117,11 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
 
-    /// Make the link bad: loss, dup, reorder, corrupt (percent of frames), delay (ms, us),
-    /// rate (bit/s), seed (number); as in 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
+    /// Make the link bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter (us, ms,
+    /// s), rate (kbit, mbit, gbit per second), seed (a number), on (tx, rx, both), as in
+    /// 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
     #[arg(long, value_name = "SPEC")]
-    pub(crate) fault: Option<String>,
+    pub(crate) fault: Option<FaultConfig>,
 
     /// Print copies by reason, drops by reason and TCP counters at the end; also on SIGUSR1
     #[arg(long)]
@@ -277,19 +278,6 @@ pub(crate) struct IdleOptions {
     /// One JSON object per line instead of a table
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-impl NetOptions {
-    /// Those of `gateway`, read.
-    pub(crate) fn gateways(&self) -> Result<Vec<IpAddr>, crate::failure::Failure> {
-        let parse = |text: &String| {
-            text.parse().map_err(|_| {
-                let hint = "give an address without a prefix length, such as 10.77.0.1";
-                crate::failure::Failure::because(format!("--gateway {text}"), hint)
-            })
-        };
-        self.gateway.iter().map(parse).collect()
-    }
 }
 
 /// A number of bytes with an optional unit.

@@ -25,7 +25,9 @@ pub(crate) const MESSAGES: [usize; 4] = [64 << 10, 128 << 10, 256 << 10, 1 << 20
 pub(crate) enum Between {
     Loopback,
     /// A veth pair between two network namespaces, which end with their threads.
-    Veth { mtu: Option<u32> },
+    Veth {
+        mtu: Option<u32>,
+    },
 }
 
 /// One message size, and one round with it.
@@ -122,7 +124,9 @@ pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream, Failure> {
 fn set_cubic(socket: impl rustix::fd::AsFd) {
     if set_tcp_congestion(socket, "cubic").is_err() {
         static ONCE: std::sync::Once = std::sync::Once::new();
-        ONCE.call_once(|| eprintln!("note: CUBIC is not available, the kernel's default is measured"));
+        ONCE.call_once(|| {
+            eprintln!("note: CUBIC is not available, the kernel's default is measured")
+        });
     }
 }
 

@@ -100,11 +100,8 @@ mod tests {
 
     #[test]
     fn a_record_prints_its_fields_in_order_with_medians_and_spread() {
-        let round = |bytes| Round {
-            bytes,
-            time: Duration::from_secs(1),
-            receiver_cpu: Duration::ZERO,
-        };
+        let round =
+            |bytes| Round { bytes, time: Duration::from_secs(1), receiver_cpu: Duration::ZERO };
         let rounds = [round(3_000_000_000), round(1_000_000_000), round(2_000_000_000)];
         let record = Record::of_rounds("stream", "kernel", "veth", &rounds).with("peer", "kernel");
         assert_eq!(

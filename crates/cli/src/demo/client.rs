@@ -202,7 +202,8 @@ impl<'a> Worker<'a> {
                 self.buffer.resize(bytes, 0xff);
             }
         }
-        self.kept = share.iter().map(|e| Vec::with_capacity(e.len.div_ceil(32 << 10) as usize)).collect();
+        self.kept =
+            share.iter().map(|e| Vec::with_capacity(e.len.div_ceil(32 << 10) as usize)).collect();
         self.share = share;
     }
 

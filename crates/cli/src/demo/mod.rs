@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
-use pagewire::{Host, Pair};
+use pagewire::Host;
+use pagewire_device::Pair;
 
 use crate::args::DemoOptions;
 use crate::failure::{Failure, reason};
@@ -56,8 +57,8 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
     let files = tree::list(&directory).map_err(|e| interrupted_or(&stop, &directory, &e))?;
     let bytes: u64 = files.iter().map(|f| f.len).sum();
     eprintln!("{} files, {}; hashing them", files.len(), mib(bytes));
-    let files = tree::hash(&directory, files, &stop)
-        .map_err(|e| interrupted_or(&stop, &directory, &e))?;
+    let files =
+        tree::hash(&directory, files, &stop).map_err(|e| interrupted_or(&stop, &directory, &e))?;
 
     let mut outcomes = Vec::new();
     for (transfer, port) in PORTS {
@@ -68,7 +69,8 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
         service.listen(&server, address)?;
         let connections = usize::from(options.connections);
         let bar = progress(bytes);
-        let outcome = fetch_all(&[&server, &client], address, &files, transfer, connections, &bar, &stop);
+        let outcome =
+            fetch_all(&[&server, &client], address, &files, transfer, connections, &bar, &stop);
         bar.finish_and_clear();
         outcomes.push((transfer, outcome?));
         service.stop(&server);

@@ -103,7 +103,12 @@ pub(crate) fn list(directory: &Path) -> io::Result<Vec<Entry>> {
             if kind.is_dir() {
                 pending.push((path, url));
             } else if kind.is_file() {
-                entries.push(Entry { path, url, len: item.metadata()?.len(), hash: Hash::default() });
+                entries.push(Entry {
+                    path,
+                    url,
+                    len: item.metadata()?.len(),
+                    hash: Hash::default(),
+                });
             }
         }
     }
@@ -125,7 +130,10 @@ pub(crate) fn hash(_: &Path, entries: Vec<Entry>, stop: &Stop) -> io::Result<Vec
     };
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))).collect()
+        threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+            .collect()
     });
     let mut hashed = entries.clone();
     for result in results {
