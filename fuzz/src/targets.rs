@@ -150,7 +150,8 @@ pub fn stack_frames(data: &[u8]) {
             frame.iter_mut().zip(MAC).for_each(|(to, from)| *to = from);
         }
         let mut packet = PacketBuf::for_rx();
-        let linear = if control & 4 != 0 { 20 } else { pagewire_mem::HEAD_CAPACITY }.min(frame.len());
+        let linear =
+            if control & 4 != 0 { 20 } else { pagewire_mem::HEAD_CAPACITY }.min(frame.len());
         packet.append(linear).expect("fits").copy_from_slice(&frame[..linear]);
         let reason = pagewire_mem::CopyReason::DeviceRx;
         let (frags, _) = writer.write(&mut pool, &frame[linear..], &mut ledger, reason);
