@@ -32,6 +32,13 @@ const PORTS: [(Transfer, u16); 2] = [(Transfer::Copy, 8001), (Transfer::Referenc
 
 /// Makes or reads the files, fetches them twice, and compares.
 pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
+    if let Some(dir) = &options.dir {
+        // Before anything is started, so that a mistake is all that is said.
+        std::fs::read_dir(dir).map_err(|e| {
+            let hint = "; name a directory that you may read";
+            Failure::because(dir.display(), reason(&e) + hint)
+        })?;
+    }
     let (server, client) = hosts()?;
     let both = [server.clone(), client.clone()];
     let stop = signals::watch(move || print_stats(&both))?;
@@ -55,6 +62,9 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
         (None, None) => PathBuf::from("."),
     };
     let files = tree::list(&directory).map_err(|e| interrupted_or(&stop, &directory, &e))?;
+    if files.is_empty() {
+        return Err(Failure::because(directory.display(), "there are no files in it"));
+    }
     let bytes: u64 = files.iter().map(|f| f.len).sum();
     eprintln!("{} files, {}; hashing them", files.len(), mib(bytes));
     let files =
