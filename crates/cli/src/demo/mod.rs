@@ -15,7 +15,7 @@ use pagewire::Host;
 use pagewire_device::Pair;
 
 use crate::args::DemoOptions;
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, reason, say};
 use crate::http::inbox::Transfer;
 use crate::http::server::Server;
 use crate::serve::Service;
@@ -137,12 +137,12 @@ fn name(transfer: Transfer) -> &'static str {
 }
 
 fn print_table(outcomes: &[(Transfer, Outcome)]) {
-    println!(
+    say(format_args!(
         "{:<10} {:>6} {:>14} {:>9} {:>9} {:>7}  {:>20}",
         "mode", "files", "bytes", "seconds", "Gbit/s", "CPU s", "payload bytes copied"
-    );
+    ));
     for (transfer, o) in outcomes {
-        println!(
+        say(format_args!(
             "{:<10} {:>6} {:>14} {:>9.4} {:>9.2} {:>7.3}  {:>20}",
             name(*transfer),
             o.files,
@@ -151,7 +151,7 @@ fn print_table(outcomes: &[(Transfer, Outcome)]) {
             o.gbit_per_s(),
             o.cpu.as_secs_f64(),
             o.copied
-        );
+        ));
     }
 }
 
@@ -172,13 +172,13 @@ fn verdict(files: &[Entry], outcomes: &[(Transfer, Outcome)]) -> Result<(), Fail
         return Ok(());
     };
     let part = |time: Duration| time.as_secs_f64().max(1e-9);
-    println!(
+    say(format_args!(
         "verdict: all {} files intact both ways (SHA-256); by reference {:.1} times as fast for {:.1}% \
          of the CPU time, with {} payload bytes copied by the stack",
         files.len(),
         part(copy.time) / part(zero.time),
         100.0 * part(zero.cpu) / part(copy.cpu),
         zero.copied
-    );
+    ));
     Ok(())
 }
