@@ -5,6 +5,7 @@
 //! the leaves `vnet`, `netlink` and `sys`.
 
 mod builder;
+pub(crate) mod fuzzing;
 pub mod limits;
 mod netlink;
 mod predict;

@@ -555,6 +555,11 @@ proptest! {
     }
 
     #[test]
+    fn what_the_fuzz_target_is_fed_is_survived(data in proptest::collection::vec(any::<u8>(), 0..999)) {
+        super::fuzzing::tap_frame(&data);
+    }
+
+    #[test]
     fn any_bytes_are_received_or_dropped_without_a_panic(
         header in any::<[u8; VNET_HEADER]>(),
         start in prop_oneof![
