@@ -25,3 +25,9 @@ pub use fault::{
 pub use pair::{Pair, PairConfig, PairEnd};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use tap::{Tap, TapBuilder};
+
+/// Doors for the fuzz targets. Not part of the interface.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::tap::fuzzing::tap_frame;
+}
