@@ -11,6 +11,7 @@ mod ipv4;
 mod ipv6;
 mod ndp;
 mod output;
+mod perf;
 mod routes;
 
 use std::collections::VecDeque;
