@@ -11,7 +11,6 @@ mod ipv4;
 mod ipv6;
 mod ndp;
 mod output;
-mod perf;
 mod routes;
 
 use std::collections::VecDeque;
