@@ -75,7 +75,8 @@ impl Net {
             return self.send_slowly(mem, now, envelope, out.packet);
         }
         self.wrap(&mut out.packet, &envelope)?;
-        self.emit(mem, out.packet, link.as_ref())
+        self.finish(mem, &mut out.packet, link.as_ref())?;
+        self.enqueue(mem, out.packet)
     }
 
     /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
@@ -132,6 +133,7 @@ impl Net {
     }
 
     /// Puts the IP header in front of a packet that goes in one piece.
+    #[inline]
     fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
         match (to.src, to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -313,38 +315,56 @@ impl Net {
 
     /// Puts the link header in front and queues the frame for the device, after doing what the
     /// device cannot.
-    #[inline]
     pub(super) fn emit(
         &mut self,
         mem: &mut Mem,
         mut packet: PacketBuf,
         link: Option<&[u8; ethernet::LEN]>,
     ) -> Result<(), Refused> {
+        self.finish(mem, &mut packet, link)?;
+        self.enqueue(mem, packet)
+    }
+
+    /// Makes a frame of an IP packet, in place.
+    #[inline(always)]
+    fn finish(
+        &mut self,
+        mem: &mut Mem,
+        packet: &mut PacketBuf,
+        link: Option<&[u8; ethernet::LEN]>,
+    ) -> Result<(), Refused> {
         if self.out.len() >= OUT_QUEUE_FRAMES {
             return Err((Error::NoBuffers, DropReason::OutQueueFull));
         }
         if let Some(link) = link {
-            push(&mut packet, link)?;
+            push(packet, link)?;
         }
+        if !self.link.tx_checksum && packet.gso.is_none() {
+            complete(packet, mem, &mut self.counters.tx_checksums_completed)?;
+        }
+        Ok(())
+    }
+
+    /// Queues a frame, cut if the device does not. Moves it once: a frame just written is slow to
+    /// copy.
+    #[inline(always)]
+    fn enqueue(&mut self, mem: &mut Mem, packet: PacketBuf) -> Result<(), Refused> {
         self.counters.tx_bytes += packet.len() as u64;
         let cuts = match packet.gso.map(|gso| gso.kind) {
             None => true,
-            Some(GsoKind::TcpV4) => self.link.tso_v4,
-            Some(GsoKind::TcpV6) => self.link.tso_v6,
+            Some(GsoKind::TcpV4) => self.link.tso_v4 && self.link.tx_checksum,
+            Some(GsoKind::TcpV6) => self.link.tso_v6 && self.link.tx_checksum,
         };
-        if !cuts {
-            let cut = offload::segment(packet, &mut self.out, &mut mem.ledger);
-            let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
-            self.counters.tx_cut_in_software += 1;
-            self.counters.tx_checksums_completed += frames;
-            self.counters.tx_frames += frames;
+        if cuts {
+            self.counters.tx_frames += 1;
+            self.out.push_back(packet);
             return Ok(());
         }
-        if !self.link.tx_checksum {
-            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
-        }
-        self.counters.tx_frames += 1;
-        self.out.push_back(packet);
+        let cut = offload::segment(packet, &mut self.out, &mut mem.ledger);
+        let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
+        self.counters.tx_cut_in_software += 1;
+        self.counters.tx_checksums_completed += frames;
+        self.counters.tx_frames += frames;
         Ok(())
     }
 
@@ -428,9 +448,10 @@ fn prepare_checksum(packet: &mut PacketBuf, to: &Envelope, offset: u16) -> Resul
 }
 
 /// Puts a header in front, and moves along what counts from the start of the frame.
-fn push(packet: &mut PacketBuf, header: &[u8]) -> Result<(), Refused> {
-    packet.push(header.len()).ok_or(NO_HEADROOM)?.copy_from_slice(header);
-    let n = header.len() as u16;
+#[inline(always)]
+fn push<const N: usize>(packet: &mut PacketBuf, header: &[u8; N]) -> Result<(), Refused> {
+    packet.push(N).ok_or(NO_HEADROOM)?.copy_from_slice(header);
+    let n = N as u16;
     if let Some(gso) = &mut packet.gso {
         gso.header_len += n;
     }
