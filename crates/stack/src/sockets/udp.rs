@@ -118,7 +118,6 @@ impl Stack {
         }
         socket.queued_bytes += charge;
         socket.queue.push_back(Datagram { from, payload, charge });
-        self.net.counters.rx_udp += 1;
         self.sockets.check_later(index);
         None
     }
@@ -213,7 +212,7 @@ impl Stack {
     /// length.
     ///
     /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), `DestinationRequired` without a
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487), `DestinationRequired` without a
     /// remote, `NetworkUnreachable` without a route, `NoBuffers` when the queue to the device is
     /// full, and once, the error that an earlier datagram met.
     pub fn udp_send_to(
@@ -347,7 +346,6 @@ impl Stack {
             packet,
         };
         self.net.send(&mut self.mem, now, out)?;
-        self.net.counters.tx_udp += 1;
         Ok(len)
     }
 
