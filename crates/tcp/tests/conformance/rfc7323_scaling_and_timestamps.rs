@@ -51,8 +51,8 @@ fn scale_beyond_14_counts_as_14() {
 #[test]
 fn full_buffer_is_announced_after_the_handshake() {
     let mut t = stamped();
-    t.peer("P. 1:2(1) ack 1 <TS val 501 ecr 10000>").expect(". 1:1(0) ack 2 win 49151");
-    assert_eq!(t.conn.info().recv_window, 49_151 << 7);
+    t.peer("P. 1:2(1) ack 1 <TS val 501 ecr 10000>").expect(". 1:1(0) ack 2 win 49152");
+    assert_eq!(t.conn.info().recv_window, 49_152 << 7);
 }
 
 #[test]

@@ -28,10 +28,7 @@ fn segment_that_ends_where_the_window_begins_is_a_duplicate_whose_ack_counts() {
 fn segment_beyond_the_window_elicits_ack_and_is_dropped() {
     let mut t = Test::established(plain());
     let edge = 1 + t.conn.info().recv_window;
-    t.peer_dropped(
-        DropReason::OutsideWindow,
-        &format!("P. {}:{}(10) ack 1", edge + 1, edge + 11),
-    );
+    t.peer_dropped(DropReason::OutsideWindow, &format!("P. {}:{}(10) ack 1", edge + 1, edge + 11));
     t.expect(". 1:1(0) ack 1").nothing();
 }
 
@@ -221,9 +218,10 @@ fn ack_of_our_syn_establishes_a_passive_open() {
 #[test]
 fn window_is_not_taken_from_an_older_segment() {
     let mut t = Test::established(plain());
-    t.peer("P. 1:11(10) ack 1 win 2000").expect(". 1:1(0) ack 11");
+    t.peer("P. 1:11(10) ack 1 win 1000").expect(". 1:1(0) ack 11");
+    t.peer("P. 11:21(10) ack 1 win 2000").expect(". 1:1(0) ack 21");
     // Sent before the other, arrives after it.
-    let _ = t.peer_any("P. 1:11(10) ack 1 win 9");
+    let _ = t.peer_any("P. 1:21(20) ack 1 win 9");
     assert_eq!(t.conn.info().send_window, 2000);
 }
 

@@ -86,7 +86,7 @@ fn window_smaller_than_a_segment_is_used_after_a_while() {
     let mut t = Test::established(plain());
     t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 300");
     t.send(1000).nothing();
-    t.wait(1000).expect(". 11:311(300)").nothing();
+    t.wait(250).expect(". 11:311(300)").nothing();
 }
 
 // ---- 3.8.6.2.2: silly windows, receiving ----
@@ -235,11 +235,8 @@ fn segment_that_fills_a_gap_is_acknowledged_at_once() {
 // ---- 3.8.4: keep-alive ----
 
 fn keepalive() -> Config {
-    let keepalive = KeepAlive {
-        idle: Duration::from_secs(10),
-        interval: Duration::from_secs(2),
-        probes: 3,
-    };
+    let keepalive =
+        KeepAlive { idle: Duration::from_secs(10), interval: Duration::from_secs(2), probes: 3 };
     Config { keepalive: Some(keepalive), ..plain() }
 }
 
@@ -271,6 +268,6 @@ fn keepalive_of_the_peer_is_answered() {
 #[test]
 fn keepalive_is_off_by_default() {
     let mut t = Test::established(plain());
+    t.wait(2_000).nothing();
     assert_eq!(t.conn.poll_timeout(), None);
-    t.nothing();
 }

@@ -60,8 +60,7 @@ fn segment_that_runs_out_of_fragments_is_pushed_and_the_next_begins() {
 fn send_takes_what_there_is_room_for() {
     let config = Config { send_buffer: 1500, ..plain() };
     let mut t = Test::established(config);
-    let mut frags: FragVec =
-        (0..3).map(|_| Frag::from_bytes(vec![1u8; 1000].into())).collect();
+    let mut frags: FragVec = (0..3).map(|_| Frag::from_bytes(vec![1u8; 1000].into())).collect();
     assert_eq!(t.send_frags(&mut frags), Ok(1500));
     assert_eq!(frags.iter().map(Frag::len).collect::<Vec<_>>(), [500, 1000]);
     assert_eq!(t.send_frags(&mut frags), Err(TcpError::WouldBlock));
@@ -183,7 +182,8 @@ fn unreachable_is_only_remembered_by_an_established_connection() {
 #[test]
 fn reset_for_a_stranger_is_as_in_section_3_10_7_1() {
     use pagewire_tcp::{Flags, Seq, TcpHeader};
-    let mut h = TcpHeader { src_port: 1, dst_port: 2, seq: Seq(100), ack: Seq(7), ..Default::default() };
+    let mut h =
+        TcpHeader { src_port: 1, dst_port: 2, seq: Seq(100), ack: Seq(7), ..Default::default() };
     h.flags = Flags::SYN;
     let r = reset_for(&h, 10).unwrap();
     assert_eq!((r.seq, r.ack, r.flags), (Seq(0), Seq(111), Flags::RST | Flags::ACK));
