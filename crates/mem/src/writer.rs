@@ -9,19 +9,24 @@
 //!
 //! The writer holds one reference to each page from `pos`'s page on. A page it has filled passes
 //! its reference on to the fragment, so a steady stream of whole pages costs no atomic operation.
+//! A device that must offer room for a whole frame reserves further runs behind the current one.
 
 use core::ptr::NonNull;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag, FragVec};
-use crate::limits::{GROUP_PAGES, PAGE_SIZE};
+use crate::limits::{GROUP_PAGES, MAX_FRAGS, PAGE_SIZE, WRITE_RUN_PAGES};
 use crate::pool::{PagePool, PoolShared};
 
 /// Fills adjacent pages of a pool front to back and turns what was filled into fragments.
 #[derive(Default)]
 pub struct PageWriter {
     run: Option<Run>,
+    /// Runs to go on in when `run` is full; only where `reserve` was used. `run` is never full
+    /// while there are any.
+    later: VecDeque<Run>,
 }
 
 struct Run {
@@ -34,7 +39,7 @@ struct Run {
 impl PageWriter {
     /// A writer without pages; it takes them at need.
     pub const fn new() -> Self {
-        Self { run: None }
+        Self { run: None, later: VecDeque::new() }
     }
 
     /// Bytes that can be written before more pages are needed.
@@ -48,13 +53,33 @@ impl PageWriter {
     }
 
     /// Makes sure that something is spare: takes a new run of up to `pages` when nothing is left,
-    /// the one right behind the last if that is free. `false`: the pool is empty.
+    /// the one right behind the last if that is free. At most one group is taken. `false`: the
+    /// pool is empty.
+    ///
+    /// Adjacent memory lets long ranges be lent as one slice, but a stream of it walks through the
+    /// whole pool. [`abandon`](Self::abandon) first, to get what was freed last and is in cache.
     pub fn refill(&mut self, pool: &mut PagePool, pages: usize) -> bool {
         if self.spare() > 0 {
             return true;
         }
-        let after = self.run.take().map(|r| r.end / PAGE_SIZE);
-        let Some((first, count)) = pool.alloc_run(pages.min(GROUP_PAGES), after) else {
+        let after = self.run.as_ref().map(|r| r.end / PAGE_SIZE);
+        self.take_run(pool, pages, after)
+    }
+
+    /// Like [`refill`](Self::refill), for a copy of `left` bytes: where a group ends, memory that
+    /// is still in the cache is worth more than the next address: copying there takes a third of
+    /// the time.
+    fn refill_to_copy(&mut self, pool: &mut PagePool, left: usize) -> bool {
+        if self.spare() > 0 {
+            return true;
+        }
+        let after = self.run.as_ref().map(|r| r.end / PAGE_SIZE);
+        let after = after.filter(|page| !page.is_multiple_of(GROUP_PAGES));
+        self.take_run(pool, left.div_ceil(PAGE_SIZE).max(WRITE_RUN_PAGES), after)
+    }
+
+    fn take_run(&mut self, pool: &mut PagePool, pages: usize, after: Option<usize>) -> bool {
+        let Some((first, count)) = pool.alloc_run(pages, after) else {
             return false;
         };
         let pos = first * PAGE_SIZE;
@@ -63,9 +88,46 @@ impl PageWriter {
         true
     }
 
+    /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows: a run that lies
+    /// right behind the last one extends it. `false`: the pool has too few pages, or they lie too
+    /// scattered for one packet's fragments; what was taken stays reserved.
+    pub fn reserve(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
+        let mut have = self.spare_runs().map(|(_, len)| len).sum::<usize>();
+        while have < bytes {
+            if self.later.len() + 1 >= MAX_FRAGS {
+                return false;
+            }
+            let last = self.later.back_mut().or(self.run.as_mut());
+            let after = last.as_ref().map(|r| r.end / PAGE_SIZE);
+            let Some((first, count)) = pool.alloc_run(GROUP_PAGES, after) else { return false };
+            let (pos, end) = (first * PAGE_SIZE, (first + count) * PAGE_SIZE);
+            have += end - pos;
+            match last {
+                Some(last) if last.end == pos && Arc::ptr_eq(&last.pool, pool.shared()) => {
+                    last.end = end;
+                }
+                _ => {
+                    self.later.push_back(Run { pool: Arc::clone(pool.shared()), pos, end });
+                    self.promote();
+                }
+            }
+        }
+        true
+    }
+
+    /// Goes on in the next reserved run when the current one is full.
+    fn promote(&mut self) {
+        if self.spare() == 0
+            && let Some(next) = self.later.pop_front()
+        {
+            self.run = Some(next);
+        }
+    }
+
     /// Gives back the rest of the run, so that the next refill starts on fresh pages.
     pub fn abandon(&mut self) {
         self.run = None;
+        self.later.clear();
     }
 
     /// Skips to the next page boundary, so that the next byte starts a page.
@@ -77,12 +139,14 @@ impl PageWriter {
                 run.pos += skip;
             }
         }
+        self.promote();
     }
 
     /// Address and length of the spare bytes, for a device to write into.
     ///
-    /// Whoever writes through the pointer must be done before the next call on this writer, and
-    /// must not write past the length.
+    /// Whoever writes through the pointer must be done before the next call on this writer and
+    /// while no [`spare_bytes`](Self::spare_bytes) are looked at, and must not write past the
+    /// length.
     pub fn spare_ptr(&self) -> Option<(NonNull<u8>, usize)> {
         let run = self.run.as_ref().filter(|r| r.pos < r.end)?;
         // SAFETY: `pos < end`, and the run lies within the pool's region.
@@ -90,8 +154,36 @@ impl PageWriter {
         Some((at, run.end - run.pos))
     }
 
+    /// As [`spare_ptr`](Self::spare_ptr), for each run in the order in which they will be filled.
+    pub fn spare_runs(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + '_ {
+        self.run.iter().chain(&self.later).filter(|r| r.pos < r.end).map(|run| {
+            // SAFETY: `pos < end`, and the run lies within the pool's region.
+            let at = unsafe { run.pool.region().base().add(run.pos) };
+            (at, run.end - run.pos)
+        })
+    }
+
+    /// The first `n` spare bytes, run by run: what a device has just written there, to be looked
+    /// at before it is committed or overwritten. Ends where somebody else may write the pool.
+    pub fn spare_bytes(&self, n: usize) -> impl Iterator<Item = &[u8]> + '_ {
+        let mut left = n;
+        let runs = self.run.iter().chain(&self.later).filter(|r| r.pos < r.end);
+        runs.map_while(move |run| {
+            // Each run by itself: reserved runs can be of another pool.
+            let private = run.pool.region().access() == Access::Private;
+            let len = if private { left.min(run.end - run.pos) } else { 0 };
+            left -= len;
+            // SAFETY: `pos < end`, and the run lies within the pool's region.
+            let at = unsafe { run.pool.region().base().add(run.pos) };
+            // SAFETY: the bytes are mapped memory, private, initialised since the mapping was
+            // made, and only this writer may touch them; devices write through `spare_ptr` between
+            // calls on this writer only, and `&self` is borrowed while the slice lives.
+            (len > 0).then(|| unsafe { core::slice::from_raw_parts(at.as_ptr(), len) })
+        })
+    }
+
     /// Declares that the first `n` spare bytes are written, and takes them as a fragment. `n`
-    /// beyond what is spare is cut.
+    /// beyond what is spare in the current run is cut: with reserved runs, commit the rest again.
     pub fn commit(&mut self, n: usize) -> Frag {
         let Some(run) = &mut self.run else { return Frag::empty() };
         let n = n.min(run.end - run.pos);
@@ -108,7 +200,9 @@ impl PageWriter {
         // SAFETY: `start..start+n` lies in the region, holds one reference to each page it touches
         // (those of the filled pages, and the one just acquired), and is never written again: the
         // writer only writes from `pos` on.
-        unsafe { Frag::from_pool(Arc::clone(&run.pool), start, n) }
+        let frag = unsafe { Frag::from_pool(Arc::clone(&run.pool), start, n) };
+        self.promote();
+        frag
     }
 
     /// Copies `src` into pages, as far as the pool has them; returns the fragments (adjacent
@@ -121,13 +215,14 @@ impl PageWriter {
         reason: CopyReason,
     ) -> (FragVec, usize) {
         let (mut out, mut copied) = (FragVec::new(), 0);
-        while !src.is_empty() && self.refill(pool, src.len().div_ceil(PAGE_SIZE).max(16)) {
+        while !src.is_empty() && self.refill_to_copy(pool, src.len()) {
             let Some((at, spare)) = self.spare_ptr() else { break };
             let n = spare.min(src.len());
             let Some((now, later)) = src.split_at_checked(n) else { break };
-            // SAFETY: `at` is valid for `spare >= n` bytes that only this writer may touch; `now`
-            // is a live slice of `n` bytes elsewhere.
-            unsafe { copy_payload(at, now.as_ptr(), n, Access::Private, ledger, reason) };
+            // SAFETY: `at` is valid for `spare >= n` bytes, which only this writer may touch
+            // unless the region is shared; `now` is a live slice of `n` bytes, and slices do not
+            // reach into private regions' spare pages.
+            unsafe { copy_payload(at, now.as_ptr(), n, self.access(), ledger, reason) };
             push_merged(&mut out, self.commit(n));
             copied += n;
             src = later;
@@ -146,20 +241,30 @@ impl PageWriter {
         let (mut out, mut copied) = (FragVec::new(), 0);
         while copied < src.len() {
             let left = src.len() - copied;
-            if !self.refill(pool, left.div_ceil(PAGE_SIZE).max(16)) {
+            if !self.refill_to_copy(pool, left) {
                 break;
             }
             let Some((at, spare)) = self.spare_ptr() else { break };
             let n = spare.min(left);
             // SAFETY: `copied < len` of the fragment.
             let from = unsafe { src.as_ptr().add(copied) };
-            // SAFETY: `at` is valid for `n` bytes that only this writer may touch; the source
-            // range `copied..copied+n` lies within the fragment, which we hold.
-            unsafe { copy_payload(at, from, n, src.access(), ledger, reason) };
+            let access = match self.access() {
+                Access::Private => src.access(),
+                Access::Shared => Access::Shared,
+            };
+            // SAFETY: `at` is valid for `n` bytes, which only this writer may touch unless the
+            // region is shared; the source range `copied..copied+n` lies within the fragment,
+            // which we hold, so it is no spare memory of this writer.
+            unsafe { copy_payload(at, from, n, access, ledger, reason) };
             push_merged(&mut out, self.commit(n));
             copied += n;
         }
         (out, copied)
+    }
+
+    /// Who else may touch the spare bytes.
+    fn access(&self) -> Access {
+        self.run.as_ref().map_or(Access::Private, |run| run.pool.region().access())
     }
 }
 
@@ -173,6 +278,12 @@ fn push_merged(out: &mut FragVec, frag: Frag) {
         None => frag,
     };
     out.push(frag);
+}
+
+impl core::fmt::Debug for PageWriter {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "PageWriter(spare {})", self.spare())
+    }
 }
 
 impl Drop for Run {

@@ -1,0 +1,155 @@
+//! Where the headers of a frame end: as much of Ethernet, IP, TCP and UDP as a device must know to
+//! tell payload from headers, to follow a flow, and to cut a super-frame.
+//!
+//! This is no validation. A device that misreads a frame loses alignment; the stack above reads
+//! every field again and decides what is believed.
+
+const ETHERNET: usize = 14;
+const VLAN_TAG: usize = 4;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
+
+/// FIN and SYN in the flags byte of a TCP header.
+pub(crate) const TCP_FIN: u8 = 0x01;
+pub(crate) const TCP_SYN: u8 = 0x02;
+pub(crate) const TCP_PSH: u8 = 0x08;
+pub(crate) const TCP_CWR: u8 = 0x80;
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// A TCP segment.
+    Tcp,
+    /// The first or only fragment of a UDP datagram.
+    Udp,
+    /// Anything else, later IP fragments included.
+    Other,
+}
+
+/// Offsets in a frame, from its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Where the IP header begins.
+    pub(crate) ip: usize,
+    /// Whether it is IPv6.
+    pub(crate) v6: bool,
+    /// Where the transport header begins.
+    pub(crate) transport_at: usize,
+    /// What it is.
+    pub(crate) transport: Transport,
+    /// Where payload begins: the length of all headers.
+    pub(crate) payload: usize,
+    /// Where the IP packet ends by its own word.
+    pub(crate) end: usize,
+}
+
+/// Why there is no layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ParseError {
+    /// The answer lies beyond the bytes shown; at least this many are needed.
+    Need(usize),
+    /// Neither IPv4 nor IPv6 over Ethernet, or a header that contradicts itself.
+    NotIp,
+}
+
+/// Finds the headers in the first bytes of a frame.
+pub(crate) fn parse(frame: &[u8]) -> Result<Layout, ParseError> {
+    let mut ip = ETHERNET;
+    let mut ethertype = be16(frame, ip - 2)?;
+    if ethertype == ETHERTYPE_VLAN {
+        ip += VLAN_TAG;
+        ethertype = be16(frame, ip - 2)?;
+    }
+    let (protocol, transport_at, end, v6) = match ethertype {
+        ETHERTYPE_IPV4 => {
+            let first = byte(frame, ip)?;
+            let header = usize::from(first & 0x0f) * 4;
+            if first >> 4 != 4 || header < 20 {
+                return Err(ParseError::NotIp);
+            }
+            let total = usize::from(be16(frame, ip + 2)?);
+            // RFC 791, section 3.1: the low 13 bits are the fragment's offset.
+            let later = be16(frame, ip + 6)? & 0x1fff != 0;
+            let protocol = byte(frame, ip + 9)?;
+            (if later { 0xff } else { protocol }, ip + header, ip + total, false)
+        }
+        ETHERTYPE_IPV6 => {
+            if byte(frame, ip)? >> 4 != 6 {
+                return Err(ParseError::NotIp);
+            }
+            let length = usize::from(be16(frame, ip + 4)?);
+            (byte(frame, ip + 6)?, ip + 40, ip + 40 + length, true)
+        }
+        _ => return Err(ParseError::NotIp),
+    };
+    let (transport, payload) = match protocol {
+        IPPROTO_TCP => {
+            let header = usize::from(byte(frame, transport_at + 12)? >> 4) * 4;
+            if header < 20 {
+                return Err(ParseError::NotIp);
+            }
+            (Transport::Tcp, transport_at + header)
+        }
+        IPPROTO_UDP => (Transport::Udp, transport_at + 8),
+        _ => (Transport::Other, transport_at),
+    };
+    if end < payload {
+        return Err(ParseError::NotIp);
+    }
+    Ok(Layout { ip, v6, transport_at, transport, payload, end })
+}
+
+impl Layout {
+    /// Source and destination address, adjacent in the header.
+    pub(crate) fn addresses<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let (at, len) = if self.v6 { (self.ip + 8, 32) } else { (self.ip + 12, 8) };
+        frame.get(at..at + len)
+    }
+
+    /// Sequence number of a TCP segment.
+    pub(crate) fn tcp_seq(&self, frame: &[u8]) -> Option<u32> {
+        let at = self.transport_at + 4;
+        frame.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
+    }
+
+    /// Flags of a TCP segment.
+    pub(crate) fn tcp_flags(&self, frame: &[u8]) -> Option<u8> {
+        frame.get(self.transport_at + 13).copied()
+    }
+
+    /// Length of the headers that a data segment of the same connection will have: those that
+    /// are always there, with the time stamps if this segment has them.
+    pub(crate) fn tcp_data_header(&self, frame: &[u8]) -> usize {
+        let bare = self.transport_at + 20;
+        let mut options = frame.get(bare..self.payload).unwrap_or_default();
+        // RFC 9293, section 3.1: kind 0 ends the list, kind 1 is one byte, all others have a
+        // length that counts kind and length as well.
+        while let Some((&kind, rest)) = options.split_first() {
+            options = match kind {
+                0 => break,
+                1 => rest,
+                // RFC 7323, section 3.2: kind 8, 10 bytes; senders pad it to 12.
+                8 => return bare + 12,
+                _ => match rest.first().and_then(|&n| options.get(usize::from(n.max(2))..)) {
+                    Some(next) => next,
+                    None => break,
+                },
+            };
+        }
+        bare
+    }
+}
+
+fn byte(frame: &[u8], at: usize) -> Result<u8, ParseError> {
+    frame.get(at).copied().ok_or(ParseError::Need(at + 1))
+}
+
+fn be16(frame: &[u8], at: usize) -> Result<u16, ParseError> {
+    match frame.get(at..at + 2) {
+        Some(&[high, low]) => Ok(u16::from_be_bytes([high, low])),
+        _ => Err(ParseError::Need(at + 2)),
+    }
+}

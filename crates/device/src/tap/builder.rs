@@ -1,0 +1,299 @@
+//! Making or opening a tap device: settings, and what to tell the user when the system refuses.
+
+use std::fmt::Display;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use pagewire_mem::{MAX_FRAGS, PagePool};
+use rustix::io::Errno;
+
+use super::limits::{MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES};
+use super::netlink::Netlink;
+use super::sys::{self, Step};
+use super::{Tap, errno};
+use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
+
+/// Settings of a [`Tap`].
+///
+/// ```no_run
+/// use pagewire_device::Tap;
+/// let tap = Tap::builder()
+///     .name("pw0")
+///     .host_addresses(["10.77.0.1/24", "fd77::1/64"])
+///     .open()?;
+/// # Ok::<(), pagewire_device::DeviceError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct TapBuilder {
+    name: Option<String>,
+    mtu: Option<usize>,
+    mac: Option<[u8; 6]>,
+    host_addresses: Vec<String>,
+    pool_bytes: Option<usize>,
+}
+
+impl TapBuilder {
+    /// Name of the network device, up to 15 bytes. It is made if there is none of that name, and
+    /// then vanishes with the last queue. Without a name the kernel gives it one (`pw0`, `pw1`, …).
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Largest IP packet in bytes, 1,280 to 65,521. Without it the device keeps its own; a new
+    /// one has 1,500.
+    #[must_use]
+    pub fn mtu(mut self, mtu: usize) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// Our own link address, which must be a unicast one. Without it one is derived from the
+    /// kernel's side's.
+    #[must_use]
+    pub fn mac(mut self, mac: [u8; 6]) -> Self {
+        self.mac = Some(mac);
+        self
+    }
+
+    /// An address with prefix length, as in `10.77.0.1/24` or `fd77::1/64`, that the kernel's
+    /// side gets; repeatable.
+    #[must_use]
+    pub fn host_address(mut self, address: impl Display) -> Self {
+        self.host_addresses.push(address.to_string());
+        self
+    }
+
+    /// Several of [`host_address`](Self::host_address).
+    #[must_use]
+    pub fn host_addresses<A: Display>(self, addresses: impl IntoIterator<Item = A>) -> Self {
+        addresses.into_iter().fold(self, Self::host_address)
+    }
+
+    /// Memory to receive into, in bytes per queue; by default 64 MiB, of which only what is in
+    /// use at one time is ever touched.
+    #[must_use]
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// Opens or makes the device, with one queue.
+    ///
+    /// # Errors
+    /// [`DeviceError::Config`] for settings that make no sense, [`DeviceError::System`] where the
+    /// system refuses; the text says what to do.
+    pub fn open(self) -> Result<Tap, DeviceError> {
+        let mut queues = self.open_queues(1)?;
+        queues.pop().ok_or(DeviceError::Closed)
+    }
+
+    /// Opens or makes the device with `queues` queues, one [`Tap`] each. The kernel steers each
+    /// flow to the queue that last sent for it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_queues(self, queues: usize) -> Result<Vec<Tap>, DeviceError> {
+        let settings = self.check(queues)?;
+        let name = &settings.name;
+        let netlink = Netlink::open().map_err(|e| system("open a netlink socket", e))?;
+        let link = |name: &str| {
+            netlink.link(name).map_err(|e| system(format!("look up network device {name}"), e))
+        };
+        // A device that exists already keeps its settings unless they are asked for.
+        let existed = !name.contains('%') && link(name)?.is_some();
+        let (first, name, multi_queue) = attach_first(name, queues > 1, existed)?;
+        let mut fds = vec![first];
+        for _ in 1..queues {
+            let (fd, _) = sys::attach(&name, multi_queue)
+                .map_err(|(step, e)| attach_error(&name, step, true, e))?;
+            fds.push(fd);
+        }
+        let gone = || DeviceError::Config(format!("tap {name} vanished while being set up"));
+        let found = link(&name)?.ok_or_else(gone)?;
+        if let Some(mtu) = self.mtu.filter(|&mtu| mtu != found.mtu) {
+            netlink.set_mtu(found.index, mtu).map_err(|e| {
+                system(format!("set the MTU of tap {name} to {mtu}{}", needs(&e)), e)
+            })?;
+        }
+        if !found.up {
+            netlink
+                .bring_up(found.index)
+                .map_err(|e| system(format!("bring tap {name} up{}", needs(&e)), e))?;
+        }
+        for (address, prefix) in settings.addresses {
+            netlink.add_address(found.index, address, prefix).map_err(|e| {
+                let advice = match errno(&e) {
+                    Errno::OPNOTSUPP | Errno::ACCESS if address.is_ipv6() => {
+                        ": IPv6 is disabled, see sysctl net.ipv6.conf.all.disable_ipv6".into()
+                    }
+                    _ => needs(&e),
+                };
+                system(format!("give {address}/{prefix} to tap {name}{advice}"), e)
+            })?;
+        }
+        let capabilities = Capabilities {
+            medium: Medium::Ethernet,
+            mac: self.mac.unwrap_or_else(|| derive_mac(found.mac)),
+            mtu: self.mtu.unwrap_or(found.mtu),
+            max_super_frame: usize::from(u16::MAX),
+            rx_checksum: true,
+            tx_checksum: true,
+            tso_v4: true,
+            tso_v6: true,
+            max_frags: MAX_FRAGS,
+            header_split: HeaderSplit::Predicted,
+            queues,
+            by_reference: false,
+        };
+        let make = |fd| {
+            let pool = PagePool::new("pagewire-tap", settings.pool_bytes).map_err(|e| {
+                let what = format!("map {} bytes to receive into", settings.pool_bytes);
+                system(what, io::Error::other(e))
+            })?;
+            Ok(Tap::over(fd, name.clone(), found.mac, capabilities.clone(), pool))
+        };
+        fds.into_iter().map(make).collect()
+    }
+
+    /// Everything that can be judged without asking the system.
+    fn check(&self, queues: usize) -> Result<Settings, DeviceError> {
+        let config = |text: String| Err(DeviceError::Config(text));
+        let name = self.name.as_deref().unwrap_or("pw%d");
+        let strange = |c: char| !c.is_ascii_graphic() || "/:%".contains(c);
+        let named = self.name.is_some();
+        if named && (name.is_empty() || name.starts_with('.') || name.contains(strange)) {
+            return config(format!(
+                "'{}' cannot name a network device: use letters, digits, '-' and '_'",
+                name.escape_debug()
+            ));
+        }
+        if name.len() > MAX_NAME {
+            return config(format!(
+                "'{name}' is too long for the name of a network device: at most {MAX_NAME} bytes"
+            ));
+        }
+        if let Some(mtu) = self.mtu.filter(|mtu| !(MIN_MTU..=MAX_MTU).contains(mtu)) {
+            return config(format!(
+                "an MTU of {mtu} is not possible on a tap: choose {MIN_MTU} to {MAX_MTU}"
+            ));
+        }
+        if let Some(mac) = self.mac.filter(|mac| mac[0] & 1 != 0 || *mac == [0; 6]) {
+            return config(format!("{mac:02x?} is no unicast link address"));
+        }
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return config(format!("{queues} queues are not possible: choose 1 to {MAX_QUEUES}"));
+        }
+        let pool_bytes = self.pool_bytes.unwrap_or(POOL_BYTES);
+        if pool_bytes < MIN_POOL_BYTES {
+            return config(format!(
+                "{pool_bytes} bytes to receive into are too few: at least {MIN_POOL_BYTES}"
+            ));
+        }
+        let addresses =
+            self.host_addresses.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
+        Ok(Settings { name: name.to_owned(), addresses, pool_bytes })
+    }
+}
+
+struct Settings {
+    name: String,
+    addresses: Vec<(IpAddr, u8)>,
+    pool_bytes: usize,
+}
+
+/// Attaches the first queue. A device that exists may have been made for one queue or for many;
+/// it takes only the kind of request it was made with.
+fn attach_first(
+    name: &str,
+    multi_queue: bool,
+    existed: bool,
+) -> Result<(OwnedFd, String, bool), DeviceError> {
+    match sys::attach(name, multi_queue) {
+        Ok((fd, name)) => Ok((fd, name, multi_queue)),
+        Err((Step::Attach, e)) if existed && !multi_queue && errno(&e) == Errno::INVAL => {
+            let (fd, name) = sys::attach(name, true)
+                .map_err(|(step, e)| attach_error(name, step, existed, e))?;
+            Ok((fd, name, true))
+        }
+        Err((step, e)) => Err(attach_error(name, step, existed, e)),
+    }
+}
+
+fn attach_error(name: &str, step: Step, existed: bool, error: io::Error) -> DeviceError {
+    let refused = matches!(errno(&error), Errno::PERM | Errno::ACCESS);
+    let what = match step {
+        Step::Open if refused => {
+            "open /dev/net/tun: run as root, or let root allow it (chmod 0666 /dev/net/tun)".into()
+        }
+        Step::Open => {
+            "open /dev/net/tun: load the kernel's module (modprobe tun), and in a container pass \
+             the device in (--device /dev/net/tun)"
+                .into()
+        }
+        Step::Attach if refused && existed => format!(
+            "open tap {name}: it belongs to somebody else; run as root, or let root remake it for \
+             you (ip tuntap add {name} mode tap user $USER)"
+        ),
+        Step::Attach if refused => format!(
+            "make tap {name}: run as root or with CAP_NET_ADMIN, or let root make it for you \
+             (ip tuntap add {name} mode tap user $USER)"
+        ),
+        Step::Attach => match errno(&error) {
+            Errno::BUSY => format!(
+                "open tap {name}: another program has it open; stop that, or choose another name"
+            ),
+            Errno::INVAL if existed => format!(
+                "open tap {name}: the network device of that name is no tap, or made for one \
+                 queue; choose another name"
+            ),
+            _ => format!("open tap {name}"),
+        },
+        Step::Offload => format!(
+            "set up offloads on tap {name}: the kernel is too old for virtio headers, or the \
+             device is set up by another program"
+        ),
+    };
+    system(what, error)
+}
+
+/// What to do about a refusal, where that is known.
+fn needs(error: &io::Error) -> String {
+    match errno(error) {
+        Errno::PERM | Errno::ACCESS => {
+            ": run as root or with CAP_NET_ADMIN, or let root do it beforehand".into()
+        }
+        _ => String::new(),
+    }
+}
+
+fn system(what: impl Into<String>, source: io::Error) -> DeviceError {
+    DeviceError::System { what: what.into(), source }
+}
+
+/// Another address than the kernel's side's, locally administered and unicast (IEEE 802 bits in
+/// the first byte), and the same on every start where that is.
+fn derive_mac(kernel: [u8; 6]) -> [u8; 6] {
+    let [first, b, c, d, e, last] = kernel;
+    [first & !1 | 2, b, c, d, e, last ^ 1]
+}
+
+fn parse_address(text: &str) -> Result<(IpAddr, u8), DeviceError> {
+    let wrong = |why: &str| {
+        DeviceError::Config(format!(
+            "'{}' {why}: write an address of the kernel's side as 10.77.0.1/24 or fd77::1/64",
+            text.escape_debug()
+        ))
+    };
+    let (address, prefix) = text.split_once('/').ok_or_else(|| wrong("has no prefix length"))?;
+    let address: IpAddr = address.parse().map_err(|_| wrong("is no IP address"))?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = prefix.parse().ok().filter(|&p: &u8| p <= most && p > 0);
+    let prefix = prefix.ok_or_else(|| wrong("has a prefix length that is not possible"))?;
+    if address.is_unspecified() || address.is_multicast() {
+        return Err(wrong("is no address of one host"));
+    }
+    Ok((address, prefix))
+}

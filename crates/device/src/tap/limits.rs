@@ -1,0 +1,39 @@
+//! Every limit of the tap driver, with its unit and its reason.
+
+/// Longest frame a tap passes, in bytes: an Ethernet header and the longest IP packet without a
+/// jumbo payload.
+pub const MAX_FRAME: usize = 14 + 65_535;
+
+/// Bytes of the virtio header in front of each frame: the old one without `num_buffers`, which a
+/// tap never uses.
+pub const VNET_HEADER: usize = 10;
+
+/// Least MTU, in bytes: what IPv6 needs from a link (RFC 8200, section 5).
+pub const MIN_MTU: usize = 1280;
+
+/// Largest MTU, in bytes: the kernel's `MAX_MTU` less an Ethernet header.
+pub const MAX_MTU: usize = 65_535 - 14;
+
+/// Longest name of a network device, in bytes: the kernel's `IFNAMSIZ` less the final zero.
+pub const MAX_NAME: usize = 15;
+
+/// Most queues of one tap: the kernel's `MAX_TAP_QUEUES`.
+pub const MAX_QUEUES: usize = 256;
+
+/// Memory to receive into, in bytes per queue, unless the builder says otherwise: ten times the
+/// largest window the stack offers by default. Pages are touched only when needed.
+pub const POOL_BYTES: usize = 64 << 20;
+
+/// Least memory to receive into, in bytes: a frame must always fit beside those that are held.
+pub const MIN_POOL_BYTES: usize = 1 << 20;
+
+/// Longest payload, in bytes, that is moved out of the way of bulk data instead of pinning a page
+/// (and the alignment of what follows): below this a copy costs less than handling a reference.
+pub const SMALL_PAYLOAD: usize = 512;
+
+/// Frames of a flow that must follow each other, after another flow came between, until the next
+/// is trusted to follow in memory too. Flows that take turns then start on fresh pages always.
+pub const TRUST: u8 = 4;
+
+/// Frames without bulk payload after which a flow no longer counts as running.
+pub const IDLE_FRAMES: u8 = 16;

@@ -1,0 +1,231 @@
+//! Byte path, steps R1 and S6: a tap device of the kernel, `/dev/net/tun` with virtio headers.
+//!
+//! Read [`Tap`]'s `Device` implementation first (sending is here), then `receive` (one scattering
+//! read per frame), `predict` (where its payload should land), `builder` (making the device), and
+//! the leaves `vnet`, `netlink` and `sys`.
+
+mod builder;
+pub mod limits;
+mod netlink;
+mod predict;
+mod receive;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod vnet;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use pagewire_mem::{
+    CopyLedger, CopyReason, HEAD_CAPACITY, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
+};
+use rustix::io::Errno;
+
+pub use builder::TapBuilder;
+use limits::{MAX_FRAME, VNET_HEADER};
+use predict::Predictor;
+
+use crate::{Capabilities, Device, DeviceCounters, DeviceError};
+
+/// One queue of a tap device, with memory of its own to receive into.
+///
+/// A tap that this program made vanishes when its last queue is dropped.
+///
+/// Frames are sent with one gathering `writev`: virtio header and protocol headers, then the
+/// payload's fragments wherever they are. They are received with one scattering `readv`, whose
+/// payload part follows the previous frame's in memory while one flow is running, so that a
+/// stream fills page after page without holes. Checksums and segmentation are left to the kernel
+/// both ways.
+#[derive(Debug)]
+pub struct Tap {
+    fd: OwnedFd,
+    name: String,
+    kernel_mac: [u8; 6],
+    capabilities: Capabilities,
+    counters: DeviceCounters,
+    receiver: Receiver,
+}
+
+/// What receiving needs.
+struct Receiver {
+    pool: PagePool,
+    /// Where the kernel puts payload.
+    bulk: PageWriter,
+    /// Where small payload is packed, out of the way.
+    small: PageWriter,
+    predictor: Predictor,
+    /// The virtio header and the first bytes of the frame, as far as they are headers.
+    front: [u8; FRONT],
+}
+
+/// One byte more than the headers that fit a packet's head: a frame that leaves it unused was
+/// received whole even without pages.
+const FRONT: usize = VNET_HEADER + HEAD_CAPACITY + 1;
+
+impl Tap {
+    /// Opens the tap `name`, or makes it if there is none; everything else as the builder's
+    /// defaults.
+    ///
+    /// # Errors
+    /// As [`TapBuilder::open`].
+    pub fn open(name: &str) -> Result<Self, DeviceError> {
+        Self::builder().name(name).open()
+    }
+
+    /// Settings of a tap.
+    pub fn builder() -> TapBuilder {
+        TapBuilder::default()
+    }
+
+    /// The name of the network device.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The link address of the kernel's side. Ours is in the capabilities.
+    pub fn kernel_mac(&self) -> [u8; 6] {
+        self.kernel_mac
+    }
+
+    fn over(
+        fd: OwnedFd,
+        name: String,
+        kernel_mac: [u8; 6],
+        capabilities: Capabilities,
+        pool: PagePool,
+    ) -> Self {
+        let receiver = Receiver {
+            pool,
+            bulk: PageWriter::new(),
+            small: PageWriter::new(),
+            predictor: Predictor::new(),
+            front: [0; FRONT],
+        };
+        let counters = DeviceCounters::default();
+        Self { fd, name, kernel_mac, capabilities, counters, receiver }
+    }
+
+    /// Sends one frame; `false`: no room now, keep it.
+    fn send(&mut self, packet: &PacketBuf, ledger: &mut CopyLedger) -> Result<bool, DeviceError> {
+        let len = packet.len();
+        let Some(header) = vnet::encode(packet).filter(|_| len <= MAX_FRAME) else {
+            self.counters.tx_dropped_error += 1;
+            return Ok(true);
+        };
+        // Both headers in one piece save the kernel one; they are private, so that what was
+        // checked is what is sent.
+        let mut front = [0; FRONT];
+        let used = VNET_HEADER + packet.head().len();
+        for (to, from) in front.iter_mut().zip(header.iter().chain(packet.head())) {
+            *to = *from;
+        }
+        let front = front.get(..used).unwrap_or_default();
+        loop {
+            self.counters.syscalls += 1;
+            let error = match sys::write_frame(self.fd.as_fd(), front, packet.frags()) {
+                Ok(_) => {
+                    self.counters.tx_frames += 1;
+                    self.counters.tx_bytes += len as u64;
+                    ledger.note(CopyReason::DeviceTx, packet.frag_len());
+                    return Ok(true);
+                }
+                Err(error) => error,
+            };
+            match errno(&error) {
+                Errno::INTR => {}
+                Errno::AGAIN => return Ok(false),
+                Errno::NOMEM | Errno::NOBUFS => {
+                    self.counters.tx_dropped_full += 1;
+                    return Ok(true);
+                }
+                Errno::BADFD => return Err(DeviceError::Closed),
+                // A bad address (a file cut short under its mapping), a header that the kernel
+                // does not accept, an interface that is down: this frame is lost, others may go.
+                _ => {
+                    self.counters.tx_dropped_error += 1;
+                    return Ok(true);
+                }
+            }
+        }
+    }
+}
+
+impl Device for Tap {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn transmit(
+        &mut self,
+        _now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        while let Some(packet) = frames.front() {
+            if !self.send(packet, ledger)? {
+                break;
+            }
+            frames.pop_front();
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        _now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        let Self { fd, counters, receiver, .. } = self;
+        receiver.pool.drain();
+        let mut received = 0;
+        // Frames that are dropped count towards `max` as well: a flood of them ends the burst.
+        for _ in 0..max {
+            match receiver.receive(fd.as_fd(), counters, ledger) {
+                Ok(Some(packet)) => {
+                    frames.push_back(packet);
+                    received += 1;
+                }
+                Ok(None) => {}
+                Err(error) => match errno(&error) {
+                    Errno::AGAIN => break,
+                    Errno::INTR => {}
+                    Errno::BADFD => return Err(DeviceError::Closed),
+                    _ => {
+                        let what = format!("receive from tap {}", self.name);
+                        return Err(DeviceError::System { what, source: error });
+                    }
+                },
+            }
+        }
+        Ok(received)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        Some(self.receiver.pool.audit())
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver")
+            .field("pool", &self.pool.stats())
+            .field("predictor", &self.predictor)
+            .finish_non_exhaustive()
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,199 @@
+//! The kernel's side of a tap, through rtnetlink: look it up, set its MTU, bring it up, give it
+//! addresses. Four requests, so the messages are built here rather than by a library.
+//!
+//! ```text
+//!   0 length u32 | 4 type u16 | 6 flags u16 | 8 sequence u32 | 12 port u32 | 16 body … attributes
+//!   attribute: 0 length u16 | 2 type u16 | 4 value, padded to 4
+//! ```
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
+
+const HEADER: usize = 16;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_CREATE_EXCL: u16 = 0x600;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFF_UP: u32 = 1;
+
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_BROADCAST: u16 = 4;
+const IFA_F_NODAD: u8 = 2;
+
+/// What the kernel says of a network device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) up: bool,
+    pub(super) mtu: usize,
+    pub(super) mac: [u8; 6],
+}
+
+/// A socket to ask the kernel with.
+pub(super) struct Netlink {
+    socket: OwnedFd,
+}
+
+impl Netlink {
+    pub(super) fn open() -> io::Result<Self> {
+        // Protocol 0 of this family is NETLINK_ROUTE.
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        Ok(Self { socket })
+    }
+
+    /// The device called `name`; `None` if there is none.
+    pub(super) fn link(&self, name: &str) -> io::Result<Option<Link>> {
+        let mut message = Message::new(RTM_GETLINK, 0, &[0; 16]);
+        let mut value = name.as_bytes().to_vec();
+        value.push(0);
+        message.attribute(IFLA_IFNAME, &value);
+        match self.ask(message) {
+            Ok(reply) => Ok(parse_link(&reply)),
+            Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) fn set_mtu(&self, index: u32, mtu: usize) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, NLM_F_ACK, &link_body(index, 0));
+        message.attribute(IFLA_MTU, &(mtu as u32).to_ne_bytes());
+        self.ask(message).map(drop)
+    }
+
+    pub(super) fn bring_up(&self, index: u32) -> io::Result<()> {
+        let message = Message::new(RTM_NEWLINK, NLM_F_ACK, &link_body(index, IFF_UP));
+        self.ask(message).map(drop)
+    }
+
+    /// Gives the device an address; one that it has already is fine.
+    pub(super) fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+        let (family, flags) = match address {
+            IpAddr::V4(_) => (AddressFamily::INET, 0),
+            // Without duplicate address detection the address works at once; nobody else is on
+            // this link.
+            IpAddr::V6(_) => (AddressFamily::INET6, IFA_F_NODAD),
+        };
+        let mut body = [family.as_raw() as u8, prefix, flags, 0, 0, 0, 0, 0];
+        if let Some(to) = body.get_mut(4..8) {
+            to.copy_from_slice(&index.to_ne_bytes());
+        }
+        let mut message = Message::new(RTM_NEWADDR, NLM_F_ACK | NLM_F_CREATE_EXCL, &body);
+        match address {
+            IpAddr::V4(v4) => {
+                message.attribute(IFA_LOCAL, &v4.octets());
+                message.attribute(IFA_ADDRESS, &v4.octets());
+                if prefix < 31 {
+                    let host = u32::MAX.checked_shr(u32::from(prefix)).unwrap_or(0);
+                    message.attribute(IFA_BROADCAST, &(u32::from(v4) | host).to_be_bytes());
+                }
+            }
+            IpAddr::V6(v6) => {
+                message.attribute(IFA_LOCAL, &v6.octets());
+                message.attribute(IFA_ADDRESS, &v6.octets());
+            }
+        }
+        match self.ask(message) {
+            Err(e) if e.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Sends one request and waits for its one answer, which the kernel has ready at once.
+    fn ask(&self, message: Message) -> io::Result<Vec<u8>> {
+        send(&self.socket, &message.finish(), SendFlags::empty())?;
+        // A link's description is one to two kilobytes, with room for devices with more to say.
+        let mut reply = vec![0; 32 << 10];
+        let (_, len) = recv(&self.socket, reply.as_mut_slice(), RecvFlags::empty())?;
+        reply.truncate(len);
+        if read_u16(&reply, 4) == Some(NLMSG_ERROR) {
+            match read_u32(&reply, HEADER).map(u32::cast_signed) {
+                Some(0) => {}
+                Some(code) => return Err(io::Error::from_raw_os_error(-code)),
+                None => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        Ok(reply)
+    }
+}
+
+/// One request being built.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn new(kind: u16, flags: u16, body: &[u8]) -> Self {
+        let mut bytes = vec![0; 4];
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
+        bytes.resize(HEADER, 0);
+        bytes.extend_from_slice(body);
+        Self(bytes)
+    }
+
+    fn attribute(&mut self, kind: u16, value: &[u8]) {
+        self.0.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let len = self.0.len() as u32;
+        for (to, from) in self.0.iter_mut().zip(len.to_ne_bytes()) {
+            *to = from;
+        }
+        self.0
+    }
+}
+
+/// `struct ifinfomsg` that sets `flags`, and changes no others.
+fn link_body(index: u32, flags: u32) -> Vec<u8> {
+    let mut body = vec![0; 4];
+    for word in [index, flags, flags] {
+        body.extend_from_slice(&word.to_ne_bytes());
+    }
+    body
+}
+
+fn parse_link(reply: &[u8]) -> Option<Link> {
+    let mut link = Link {
+        index: read_u32(reply, HEADER + 4)?,
+        up: read_u32(reply, HEADER + 8)? & IFF_UP != 0,
+        mtu: 0,
+        mac: [0; 6],
+    };
+    let mut rest = reply.get(HEADER + 16..)?;
+    while let (Some(len), Some(kind)) = (read_u16(rest, 0), read_u16(rest, 2)) {
+        let Some(value) = rest.get(4..usize::from(len)) else { break };
+        match (kind, value.len()) {
+            (IFLA_MTU, 4) => link.mtu = read_u32(value, 0)? as usize,
+            (IFLA_ADDRESS, 6) => link.mac.copy_from_slice(value),
+            _ => {}
+        }
+        rest = rest.get(usize::from(len).next_multiple_of(4)..).unwrap_or_default();
+    }
+    Some(link)
+}
+
+fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+}
+
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+}

@@ -1,0 +1,161 @@
+//! Byte path, step R1, the guess: how long the next frame's headers are and where its payload
+//! should land, so that a bulk flow's bytes follow each other in memory as they do in the stream.
+//!
+//! The driver asks before each read and reports after it. A wrong guess costs alignment only.
+//!
+//! - **Header length**: that of the last frame with more than a little payload; while nothing of
+//!   the kind is coming in, what the acknowledgements of a connection say its data will have.
+//! - **Place**: right behind the last payload while one flow runs; a fresh page when another came
+//!   between, when a connection began or ended, or when the last guess was wrong.
+
+use pagewire_mem::PAGE_SIZE;
+
+use super::limits::{IDLE_FRAMES, SMALL_PAYLOAD, TRUST};
+use crate::headers::{Layout, TCP_FIN, TCP_SYN, Transport};
+
+/// Ethernet, IPv4, TCP with time stamps.
+const FIRST_GUESS: usize = 14 + 20 + 32;
+
+/// Least and most header bytes asked for at once: an Ethernet header, and what the head holds.
+const HEADER_RANGE: (usize, usize) = (14, pagewire_mem::HEAD_CAPACITY);
+
+/// Addresses and ports of a TCP flow, as they are in the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FlowKey {
+    bytes: [u8; 36],
+}
+
+/// The flow that a bulk frame belonged to, and where its next byte is expected.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    key: FlowKey,
+    next_seq: u32,
+    /// Address right behind its last payload byte.
+    end: usize,
+}
+
+/// A received frame, as the predictor sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a> {
+    /// The frame's first bytes, at least the headers.
+    pub(super) head: &'a [u8],
+    /// What they are.
+    pub(super) layout: Layout,
+    /// Bytes of payload.
+    pub(super) payload: usize,
+    /// Address of the first payload byte, were the headers as long as they are.
+    pub(super) at: usize,
+    /// Address behind the last payload byte.
+    pub(super) end: usize,
+}
+
+/// What is to be done with a frame's payload, and how it landed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Too little to pin a page: copy it elsewhere, the next frame overwrites it.
+    Small,
+    /// Stays where it is; `aligned` as `DeviceCounters::rx_aligned_bytes` counts it.
+    Keep { aligned: bool },
+}
+
+/// State of the guess.
+#[derive(Debug)]
+pub(super) struct Predictor {
+    header: usize,
+    flow: Option<Flow>,
+    /// Frames in a row that continued the flow, counted up to `TRUST`.
+    streak: u8,
+    /// Frames since the last with bulk payload, counted up to `IDLE_FRAMES`.
+    idle: u8,
+    fresh: bool,
+}
+
+impl Predictor {
+    pub(super) fn new() -> Self {
+        Self { header: FIRST_GUESS, flow: None, streak: TRUST, idle: IDLE_FRAMES, fresh: false }
+    }
+
+    /// Bytes of the next frame that are expected to be headers.
+    pub(super) fn header_len(&self) -> usize {
+        self.header
+    }
+
+    /// Whether the next payload should start a page instead of following the last.
+    pub(super) fn wants_fresh_page(&self) -> bool {
+        self.fresh
+    }
+
+    /// Takes note of a frame.
+    pub(super) fn observe(&mut self, seen: &Seen<'_>) -> Verdict {
+        let Seen { head, layout, payload, at, end } = *seen;
+        let tcp = layout.transport == Transport::Tcp;
+        let flags = if tcp { layout.tcp_flags(head).unwrap_or(0) } else { 0 };
+        let key = tcp.then(|| FlowKey::of(head, &layout)).flatten();
+        let seq = if tcp { layout.tcp_seq(head) } else { None };
+        let flow = self.flow.filter(|f| key == Some(f.key) && seq == Some(f.next_seq));
+        let follows = flow.is_some_and(|f| f.end == at) && layout.payload == self.header;
+
+        if payload <= SMALL_PAYLOAD && !(follows && payload > 0) {
+            self.quiet_frame(seen, tcp, flags);
+            return Verdict::Small;
+        }
+        let missed = layout.payload != self.header;
+        let aligned = !missed && (follows || at.is_multiple_of(PAGE_SIZE));
+        self.streak = match (flow, self.flow) {
+            (Some(_), _) => (self.streak + 1).min(TRUST),
+            // The first flow since a quiet time is trusted at once.
+            (None, None) => TRUST,
+            (None, Some(_)) => 0,
+        };
+        self.idle = 0;
+        self.header = layout.payload.clamp(HEADER_RANGE.0, HEADER_RANGE.1);
+        let last = flags & TCP_FIN != 0;
+        self.flow = match (key, seq) {
+            (Some(key), Some(seq)) if !last => {
+                Some(Flow { key, next_seq: seq.wrapping_add(payload as u32), end })
+            }
+            _ => None,
+        };
+        // Datagrams share pages unless two hardly would.
+        let roomy = !tcp && payload < PAGE_SIZE / 2;
+        self.fresh = missed || last || !(roomy || self.streak == TRUST && self.flow.is_some());
+        Verdict::Keep { aligned }
+    }
+
+    /// Takes note of a frame whose headers say nothing, with `payload` bytes beyond the head.
+    pub(super) fn observe_other(&mut self, payload: usize) -> Verdict {
+        self.idle = (self.idle + 1).min(IDLE_FRAMES);
+        if payload <= SMALL_PAYLOAD {
+            return Verdict::Small;
+        }
+        self.flow = None;
+        self.fresh = true;
+        Verdict::Keep { aligned: false }
+    }
+
+    fn quiet_frame(&mut self, seen: &Seen<'_>, tcp: bool, flags: u8) {
+        self.idle = (self.idle + 1).min(IDLE_FRAMES);
+        // A connection that begins or ends: what comes next is hardly the old flow's.
+        let edge = flags & (TCP_FIN | TCP_SYN) != 0;
+        if edge || self.idle == IDLE_FRAMES {
+            self.flow = None;
+            self.fresh = true;
+        }
+        if tcp && self.flow.is_none() {
+            let header = seen.layout.tcp_data_header(seen.head);
+            self.header = header.clamp(HEADER_RANGE.0, HEADER_RANGE.1);
+        }
+    }
+}
+
+impl FlowKey {
+    fn of(head: &[u8], layout: &Layout) -> Option<Self> {
+        let mut bytes = [0; 36];
+        let ports = head.get(layout.transport_at..layout.transport_at + 4)?;
+        let key = layout.addresses(head)?.iter().chain(ports);
+        for (to, from) in bytes.iter_mut().zip(key) {
+            *to = *from;
+        }
+        Some(Self { bytes })
+    }
+}

@@ -1,0 +1,257 @@
+//! Byte path, step R1 on a tap: the kernel fills pages, one `readv` per frame.
+//!
+//! ```text
+//!   readv: [virtio header | predicted headers][spare bytes of the current run][the next run]
+//!           front                              bulk writer
+//! ```
+//!
+//! A header shorter than predicted leaves payload at the end of `front`, a longer one leaves
+//! header bytes at the start of the pages. Both are put right here, so that the head of a packet
+//! with fragments is exactly its headers.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
+
+use super::limits::{MAX_FRAME, VNET_HEADER};
+use super::predict::{Seen, Verdict};
+use super::vnet::{self, Received};
+use super::{Receiver, sys};
+use crate::DeviceCounters;
+use crate::headers::{self, Layout, ParseError, Transport};
+
+impl Receiver {
+    /// Receives one frame; `None`: one was dropped, and counted.
+    pub(super) fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        counters: &mut DeviceCounters,
+        ledger: &mut CopyLedger,
+    ) -> io::Result<Option<PacketBuf>> {
+        if self.predictor.wants_fresh_page() {
+            self.bulk.align();
+        }
+        let mut guess = self.predictor.header_len();
+        let mut limit = MAX_FRAME + 1 - guess;
+        if !self.bulk.reserve(&mut self.pool, limit) {
+            // Without pages, what fits the head can still come in: acknowledgements free pages.
+            (guess, limit) = (HEAD_CAPACITY + 1, 0);
+        }
+        counters.syscalls += 1;
+        let front = self.front.get_mut(..VNET_HEADER + guess).unwrap_or_default();
+        let n = sys::read_frame(fd, front, &mut self.bulk, limit)?;
+        let Some((header, len)) =
+            self.front.first_chunk::<VNET_HEADER>().zip(n.checked_sub(VNET_HEADER))
+        else {
+            counters.rx_dropped_malformed += 1;
+            return Ok(None);
+        };
+        if limit == 0 && len > HEAD_CAPACITY {
+            counters.rx_dropped_memory += 1;
+            return Ok(None);
+        }
+        let Some(about) = vnet::decode(header, len).filter(|_| len <= MAX_FRAME && len > 0) else {
+            counters.rx_dropped_malformed += 1;
+            return Ok(None);
+        };
+        let packet = self.packet(about, len, guess.min(len), counters, ledger);
+        match packet {
+            Ok(packet) => {
+                counters.rx_frames += 1;
+                counters.rx_bytes += len as u64;
+                ledger.note(CopyReason::DeviceRx, packet.frag_len());
+                Ok(Some(packet))
+            }
+            Err(Lost::Malformed) => {
+                counters.rx_dropped_malformed += 1;
+                Ok(None)
+            }
+            Err(Lost::Memory) => {
+                counters.rx_dropped_memory += 1;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes a packet of the `len` bytes just read, of which `split` are in `front` and the rest
+    /// at the bulk writer's position.
+    fn packet(
+        &mut self,
+        about: Received,
+        len: usize,
+        split: usize,
+        counters: &mut DeviceCounters,
+        ledger: &mut CopyLedger,
+    ) -> Result<PacketBuf, Lost> {
+        let (layout, shown) = self.layout(len, split);
+        let mut packet = PacketBuf::for_rx();
+        packet.rx_checksum = about.checksum;
+        packet.gso = about.gso(layout.as_ref()).map_err(|()| Lost::Malformed)?;
+
+        // Where the head ends: behind the headers. Small frames of no known transport are control
+        // traffic; the head holds them whole and they need no page.
+        let known = layout.filter(|l| l.transport != Transport::Other || len > HEAD_CAPACITY);
+        let headers = known.map_or(len.min(HEAD_CAPACITY), |layout| layout.payload);
+        let shown = self.show(headers, split, shown);
+        let bytes = self.front.get(VNET_HEADER..VNET_HEADER + shown).unwrap_or_default();
+        let payload = len - headers;
+        let verdict = match known {
+            Some(layout) => {
+                // What is beyond the IP packet's own length is padding, not payload.
+                let real = layout.end.min(len) - headers;
+                let at = self.address(0) + headers.saturating_sub(split);
+                let end = self.address(len.min(layout.end).saturating_sub(split));
+                let seen = Seen { head: bytes, layout, payload: real, at, end };
+                let verdict = self.predictor.observe(&seen);
+                counters.rx_payload_bytes += real as u64;
+                if let Verdict::Keep { aligned } = verdict {
+                    counters.rx_mispredicted += u64::from(headers != split);
+                    counters.rx_aligned_bytes += if aligned { real as u64 } else { 0 };
+                }
+                verdict
+            }
+            None => self.predictor.observe_other(payload),
+        };
+        let head = packet.append(headers).ok_or(Lost::Malformed)?;
+        head.copy_from_slice(bytes.get(..headers).ok_or(Lost::Malformed)?);
+        if payload == 0 {
+            return Ok(packet);
+        }
+        let frags = match verdict {
+            Verdict::Small => self.copy_out(headers, len, split, ledger),
+            Verdict::Keep { .. } => self.keep(headers, len, split, ledger),
+        };
+        for frag in frags.ok_or(Lost::Memory)? {
+            packet.push_frag(frag).map_err(|_| Lost::Memory)?;
+        }
+        Ok(packet)
+    }
+
+    /// Finds the headers, and brings more of the frame's first bytes into `front` where that
+    /// takes more; returns how many are there.
+    fn layout(&mut self, len: usize, split: usize) -> (Option<Layout>, usize) {
+        let mut shown = split;
+        loop {
+            let bytes = self.front.get(VNET_HEADER..VNET_HEADER + shown).unwrap_or_default();
+            let need = match headers::parse(bytes) {
+                Ok(layout) if layout.payload <= shown => return (Some(layout), shown),
+                Ok(layout) => layout.payload,
+                Err(ParseError::Need(need)) => need,
+                Err(ParseError::NotIp) => return (None, shown),
+            };
+            // Each turn shows more, up to the head's capacity.
+            let now = self.show(need.min(len), split, shown);
+            if now <= shown {
+                return (None, shown);
+            }
+            shown = now;
+        }
+    }
+
+    /// Brings the frame's first `want` bytes into `front` as far as they fit a head, of which
+    /// `shown` are there and all beyond `split` are in the pages. Header bytes, not payload.
+    fn show(&mut self, want: usize, split: usize, shown: usize) -> usize {
+        let want = want.min(HEAD_CAPACITY);
+        if want <= shown {
+            return shown;
+        }
+        let to = self.front.iter_mut().skip(VNET_HEADER + split);
+        let from = self.bulk.spare_bytes(want - split).flatten();
+        split + to.zip(from).map(|(to, from)| *to = *from).count()
+    }
+
+    /// Address of the spare byte `n` bytes on.
+    fn address(&self, mut n: usize) -> usize {
+        for (at, len) in self.bulk.spare_runs() {
+            if n <= len {
+                return at.addr().get() + n;
+            }
+            n -= len;
+        }
+        0
+    }
+
+    /// Packs a small payload out of the bulk data's way.
+    fn copy_out(
+        &mut self,
+        headers: usize,
+        len: usize,
+        split: usize,
+        ledger: &mut CopyLedger,
+    ) -> Option<FragVec> {
+        let Self { pool, bulk, small, front, .. } = self;
+        let mut frags = FragVec::new();
+        let mut pack = |bytes: &[u8]| {
+            let (parts, n) = small.write(pool, bytes, ledger, CopyReason::SmallSegment);
+            append(&mut frags, parts);
+            (n == bytes.len()).then_some(())
+        };
+        if headers < split {
+            pack(front.get(VNET_HEADER + headers..VNET_HEADER + split)?)?;
+        }
+        // Header bytes beyond the split come first in the pages.
+        let mut skip = headers.saturating_sub(split);
+        for bytes in bulk.spare_bytes(len - split) {
+            pack(bytes.get(skip.min(bytes.len())..)?)?;
+            skip = skip.saturating_sub(bytes.len());
+        }
+        Some(frags)
+    }
+
+    /// Leaves the payload where it is.
+    fn keep(
+        &mut self,
+        headers: usize,
+        len: usize,
+        split: usize,
+        ledger: &mut CopyLedger,
+    ) -> Option<FragVec> {
+        let mut frags = FragVec::new();
+        if headers < split {
+            // The headers were shorter than predicted. What landed behind them moves into pages.
+            let early = self.front.get(VNET_HEADER + headers..VNET_HEADER + split)?;
+            let (parts, n) =
+                self.small.write(&mut self.pool, early, ledger, CopyReason::LinearHead);
+            if n < early.len() {
+                return None;
+            }
+            append(&mut frags, parts);
+        }
+        let (mut left, mut skip) = (len - split, headers.saturating_sub(split));
+        while left > 0 {
+            let mut frag = self.bulk.commit(left);
+            if frag.is_empty() {
+                return None;
+            }
+            left -= frag.len();
+            let early = skip.min(frag.len());
+            frag.advance(early);
+            skip -= early;
+            if !frag.is_empty() {
+                frags.push(frag);
+            }
+        }
+        Some(frags)
+    }
+}
+
+/// Why a frame was lost.
+enum Lost {
+    Malformed,
+    Memory,
+}
+
+/// Appends `parts`, joining what is adjacent.
+fn append(frags: &mut FragVec, parts: FragVec) {
+    for part in parts {
+        let part = match frags.last_mut() {
+            Some(last) => match last.try_append(part) {
+                Ok(()) => continue,
+                Err(part) => part,
+            },
+            None => part,
+        };
+        frags.push(part);
+    }
+}

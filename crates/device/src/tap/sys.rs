@@ -1,0 +1,132 @@
+//! The tap driver's system calls. All of its `unsafe` is in this file.
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use pagewire_mem::{Frag, MAX_FRAGS, PageWriter};
+
+use super::limits::{MAX_NAME, VNET_HEADER};
+
+/// A header buffer and the most fragments or runs a packet has.
+const MAX_IOVECS: usize = 1 + MAX_FRAGS;
+
+/// Offloads in both directions: what the kernel may hand us unfinished.
+const OFFLOADS: c_ulong =
+    (libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN) as c_ulong;
+
+/// Which of the steps of attaching was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Open,
+    Attach,
+    Offload,
+}
+
+/// Opens a queue of the tap called `name`, which is made if it does not exist. Returns the name
+/// that the kernel gave it. Offloads are set here because every queue must agree on them.
+pub(super) fn attach(
+    name: &str,
+    multi_queue: bool,
+) -> Result<(OwnedFd, String), (Step, io::Error)> {
+    let open = File::options().read(true).write(true).open("/dev/net/tun");
+    let fd = OwnedFd::from(open.map_err(|e| (Step::Open, e))?);
+    rustix::io::ioctl_fionbio(&fd, true).map_err(|e| (Step::Open, e.into()))?;
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    if multi_queue {
+        flags |= libc::IFF_MULTI_QUEUE;
+    }
+    // SAFETY: all zeroes is a valid `ifreq`: arrays and unions of integers and null pointers.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    for (to, from) in request.ifr_name.iter_mut().take(MAX_NAME).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = flags as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which outlives the call.
+    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+    check(set as isize).map_err(|e| (Step::Attach, e))?;
+    let name = request.ifr_name.iter().take_while(|&&c| c != 0).map(|&c| char::from(c as u8));
+    let name = name.collect();
+
+    let size = VNET_HEADER as c_int;
+    // SAFETY: TUNSETVNETHDRSZ reads one `int`, which outlives the call.
+    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ as _, &raw const size) };
+    check(set as isize).map_err(|e| (Step::Offload, e))?;
+    // SAFETY: TUNSETOFFLOAD takes its argument by value.
+    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, OFFLOADS) };
+    check(set as isize).map_err(|e| (Step::Offload, e))?;
+    Ok((fd, name))
+}
+
+/// Sends one frame: `head` and then `frags`, gathered by the kernel in one call.
+pub(super) fn write_frame(fd: BorrowedFd<'_>, head: &[u8], frags: &[Frag]) -> io::Result<usize> {
+    let mut iovecs = Iovecs::new();
+    iovecs.push(head.as_ptr(), head.len());
+    for frag in frags {
+        iovecs.push(frag.as_ptr(), frag.len());
+    }
+    // SAFETY: each vector is readable for its length while the call lasts: `head` is a live slice,
+    // and a fragment's bytes are valid for reads while it is borrowed. They are handed to the
+    // kernel as addresses; no reference is formed over bytes that somebody else may change.
+    let n = unsafe { libc::writev(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.count()) };
+    check(n)
+}
+
+/// Receives one frame: the first bytes into `head`, the rest into the writer's spare bytes, at
+/// most `limit` there. The frame is cut silently where both are full.
+pub(super) fn read_frame(
+    fd: BorrowedFd<'_>,
+    head: &mut [u8],
+    writer: &mut PageWriter,
+    mut limit: usize,
+) -> io::Result<usize> {
+    let mut iovecs = Iovecs::new();
+    iovecs.push(head.as_mut_ptr(), head.len());
+    for (at, len) in writer.spare_runs() {
+        let len = len.min(limit);
+        iovecs.push(at.as_ptr(), len);
+        limit -= len;
+    }
+    // SAFETY: each vector is writable for its length while the call lasts: `head` is an exclusive
+    // slice; spare bytes are written by nobody but the holder of the writer, which is borrowed
+    // exclusively, and no fragment covers them yet.
+    let n = unsafe { libc::readv(fd.as_raw_fd(), iovecs.as_ptr(), iovecs.count()) };
+    check(n)
+}
+
+/// Addresses and lengths for one gathering or scattering call.
+struct Iovecs {
+    list: [libc::iovec; MAX_IOVECS],
+    used: usize,
+}
+
+impl Iovecs {
+    fn new() -> Self {
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self { list: [none; MAX_IOVECS], used: 0 }
+    }
+
+    /// Adds a piece; a packet never has more than there is room for.
+    fn push(&mut self, at: *const u8, len: usize) {
+        if len > 0
+            && let Some(slot) = self.list.get_mut(self.used)
+        {
+            *slot = libc::iovec { iov_base: at.cast_mut().cast::<c_void>(), iov_len: len };
+            self.used += 1;
+        }
+    }
+
+    fn as_ptr(&self) -> *const libc::iovec {
+        self.list.as_ptr()
+    }
+
+    fn count(&self) -> c_int {
+        self.used as c_int
+    }
+}
+
+fn check(n: isize) -> io::Result<usize> {
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}

@@ -1,0 +1,98 @@
+//! The header in front of each frame on a tap: `struct virtio_net_hdr` in the machine's byte
+//! order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`).
+//!
+//! ```text
+//!   0 flags | 1 gso_type | 2 hdr_len | 4 gso_size | 6 csum_start | 8 csum_offset
+//! ```
+
+use pagewire_mem::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
+
+use super::limits::VNET_HEADER;
+use crate::headers::{Layout, Transport};
+
+const F_NEEDS_CSUM: u8 = 1;
+const F_DATA_VALID: u8 = 2;
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_ECN: u8 = 0x80;
+
+/// The header for a frame to be sent; `None` if what the packet asks for contradicts itself.
+pub(super) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
+    let (mut flags, mut start, mut offset) = (0, 0, 0);
+    let head = packet.head().len();
+    if let TxChecksum::Partial { start: s, offset: o } = packet.tx_checksum {
+        if usize::from(s) + usize::from(o) + 2 > head {
+            return None;
+        }
+        (flags, start, offset) = (F_NEEDS_CSUM, s, o);
+    }
+    let (mut kind, mut header_len, mut size) = (GSO_NONE, 0, 0);
+    // A "super-frame" of one segment is an ordinary frame.
+    if let Some(gso) = packet.gso.filter(|gso| packet.frag_len() > usize::from(gso.size)) {
+        // A driver "MUST set VIRTIO_NET_HDR_F_NEEDS_CSUM" with a gso_type (Virtio 1.2, 5.1.6.2.1).
+        if gso.size == 0 || flags == 0 || usize::from(gso.header_len) != head {
+            return None;
+        }
+        kind = match gso.kind {
+            GsoKind::TcpV4 => GSO_TCPV4,
+            GsoKind::TcpV6 => GSO_TCPV6,
+        };
+        (header_len, size) = (gso.header_len, gso.size);
+    }
+    let [l0, l1] = header_len.to_ne_bytes();
+    let [s0, s1] = size.to_ne_bytes();
+    let [c0, c1] = start.to_ne_bytes();
+    let [o0, o1] = offset.to_ne_bytes();
+    Some([flags, kind, l0, l1, s0, s1, c0, c1, o0, o1])
+}
+
+/// What a received frame's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    pub(super) checksum: RxChecksum,
+    /// Kind and segment size of a super-frame.
+    gso: Option<(GsoKind, u16)>,
+}
+
+/// Reads the header of a received frame of `len` bytes; `None` if it makes no sense.
+pub(super) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received> {
+    let [flags, kind, l0, l1, s0, s1, c0, c1, o0, o1] = *header;
+    let size = u16::from_ne_bytes([s0, s1]);
+    if flags & F_NEEDS_CSUM != 0 {
+        let start = usize::from(u16::from_ne_bytes([c0, c1]));
+        let offset = usize::from(u16::from_ne_bytes([o0, o1]));
+        if start + offset + 2 > len {
+            return None;
+        }
+    }
+    let gso_kind = match kind & !GSO_ECN {
+        GSO_NONE if kind == GSO_NONE => None,
+        GSO_TCPV4 => Some(GsoKind::TcpV4),
+        GSO_TCPV6 => Some(GsoKind::TcpV6),
+        // We offered nothing else.
+        _ => return None,
+    };
+    // The header's length is a hint that we do not use; one beyond the frame is a lie all the same.
+    if gso_kind.is_some() && (size == 0 || usize::from(u16::from_ne_bytes([l0, l1])) > len) {
+        return None;
+    }
+    let checksum = match flags & (F_NEEDS_CSUM | F_DATA_VALID) {
+        0 => RxChecksum::Unknown,
+        // Verified, or made on this machine and never on a wire.
+        _ => RxChecksum::Valid,
+    };
+    Some(Received { checksum, gso: gso_kind.map(|kind| (kind, size)) })
+}
+
+impl Received {
+    /// The super-frame in the packet's terms; `Err` if the headers found are not of the kind.
+    pub(super) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
+        let Some((kind, size)) = self.gso else { return Ok(None) };
+        let layout = layout.filter(|layout| {
+            layout.transport == Transport::Tcp && layout.v6 == (kind == GsoKind::TcpV6)
+        });
+        let layout = layout.ok_or(())?;
+        Ok(Some(Gso { kind, size, header_len: layout.payload as u16 }))
+    }
+}
