@@ -61,7 +61,3 @@ impl Connection {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "tests/icmp.rs"]
-mod tests;

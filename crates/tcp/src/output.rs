@@ -398,7 +398,3 @@ impl Connection {
         SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 }
     }
 }
-
-#[cfg(test)]
-#[path = "tests/output.rs"]
-mod tests;

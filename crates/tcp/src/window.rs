@@ -42,9 +42,9 @@ impl Connection {
 
     /// The window that can be announced now, in bytes.
     ///
-    /// > RFC 9293 section 3.8.6.2.2: avoid advancing the right window edge RCV.NXT+RCV.WND in
-    /// > small increments [...] keep RCV.WND fixed [...] until it satisfies: min( Fr * RCV.BUFF,
-    /// > Eff.snd.MSS )
+    /// > RFC 9293 section 3.8.6.2.2: avoid advancing the right window edge RCV.NXT+RCV.WND in small
+    /// > increments [...] keep RCV.NXT+RCV.WND fixed until the reduction satisfies: RCV.BUFF -
+    /// > RCV.USER - RCV.WND >= min( Fr * RCV.BUFF, Eff.snd.MSS )
     ///
     /// > RFC 9293 section 3.8.6: A TCP receiver SHOULD NOT shrink the window, i.e., move the right
     /// > window edge to the left
@@ -88,7 +88,7 @@ impl Connection {
     /// filling a segment or not.
     ///
     /// > RFC 9293 section 3.8.6.3: an ACK should not be excessively delayed; in particular, the
-    /// > delay MUST be less than 0.5 seconds. An ACK SHOULD be generated for at least every second
+    /// > delay MUST be less than 0.5 seconds (MUST-40). An ACK SHOULD be generated for at least every second
     /// > full-sized segment or 2*RMSS bytes of new data
     pub(crate) fn schedule_ack(&mut self, now: Instant, payload: u32, pushed: bool) {
         self.note_arrival(now, payload, pushed);
