@@ -51,6 +51,8 @@ pub struct Config {
     pub congestion: CongestionKind,
     /// Initial congestion window in segments (RFC 6928).
     pub initial_cwnd: u32,
+    /// Begin with a small window again after nothing was sent for a while (RFC 5681 section 4.1).
+    pub slow_start_after_idle: bool,
     /// Smallest retransmission timeout.
     pub rto_min: Duration,
     /// Largest retransmission timeout (RFC 6298 section 2.5: at least 60 s).
@@ -92,6 +94,7 @@ impl Default for Config {
             keepalive: None,
             congestion: CongestionKind::Cubic,
             initial_cwnd: 10,
+            slow_start_after_idle: true,
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(120),
             syn_retries: 6,

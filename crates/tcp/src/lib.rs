@@ -20,21 +20,39 @@
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+#![allow(dead_code)]
 
+mod ack;
+mod application;
+mod assembler;
 mod config;
 mod congestion;
 mod connection;
 mod error;
+mod flight;
 mod header;
+mod icmp;
 mod info;
+mod input;
 mod isn;
 pub mod limits;
 mod options;
+mod output;
+mod recovery;
 mod reset;
 mod rtt;
 mod segment;
+mod send_queue;
 mod seq;
 mod state;
+mod timeout;
+mod timers;
+mod window;
 
 pub use config::{Config, KeepAlive, LinkLimits};
 pub use congestion::CongestionKind;

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 /// Smoothed round-trip time, its variation, and the timeout that follows from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RttEstimator {
+pub(crate) struct RttEstimator {
     /// Nanoseconds; 0 before the first sample.
     srtt: u64,
     /// Nanoseconds.
@@ -30,7 +30,7 @@ const FIRST_RTO_AFTER_SYN_TIMEOUT_MS: u16 = 3_000;
 
 impl RttEstimator {
     /// Nothing measured yet; the timeout stays within these bounds (whole milliseconds).
-    pub fn new(min_rto: Duration, max_rto: Duration) -> Self {
+    pub(crate) fn new(min_rto: Duration, max_rto: Duration) -> Self {
         let ms = |d: Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
         Self {
             srtt: 0,
@@ -45,7 +45,7 @@ impl RttEstimator {
 
     /// Takes in a measurement. Not of a retransmitted segment, unless a timestamp tells which
     /// transmission was answered (Karn's algorithm, RFC 6298 section 3).
-    pub fn on_sample(&mut self, rtt: Duration) {
+    pub(crate) fn on_sample(&mut self, rtt: Duration) {
         let r = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 40);
         self.min = self.min.min(r);
         if self.srtt == 0 {
@@ -67,7 +67,7 @@ impl RttEstimator {
     /// As in Linux, the lower bound takes the place of the granularity G: a timeout is at least
     /// that much *longer* than the round trip, which leaves room for a delayed acknowledgement on
     /// any path. RFC 6298 section 2.4 would have 1 second as the least timeout; no stack does.
-    pub fn rto(&self) -> Duration {
+    pub(crate) fn rto(&self) -> Duration {
         let base = if self.srtt == 0 {
             u64::from(self.first_rto_ms) * 1_000_000
         } else {
@@ -80,38 +80,38 @@ impl RttEstimator {
     }
 
     /// > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
-    pub fn on_backoff(&mut self) {
+    pub(crate) fn on_backoff(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
     }
 
     /// Undoes all doublings: new data was acknowledged.
-    pub fn reset_backoff(&mut self) {
+    pub(crate) fn reset_backoff(&mut self) {
         self.backoff = 0;
     }
 
     /// How often the timeout has been doubled in a row.
-    pub const fn backoff(&self) -> u8 {
+    pub(crate) const fn backoff(&self) -> u8 {
         self.backoff
     }
 
     /// The handshake is done, but the SYN had to be sent again and nothing was measured.
-    pub fn on_syn_timed_out(&mut self) {
+    pub(crate) fn on_syn_timed_out(&mut self) {
         self.first_rto_ms = FIRST_RTO_AFTER_SYN_TIMEOUT_MS;
         self.backoff = 0;
     }
 
     /// The smoothed round-trip time; `None` before the first sample.
-    pub fn srtt(&self) -> Option<Duration> {
+    pub(crate) fn srtt(&self) -> Option<Duration> {
         (self.srtt != 0).then(|| Duration::from_nanos(self.srtt))
     }
 
     /// The mean deviation; zero before the first sample.
-    pub fn rttvar(&self) -> Duration {
+    pub(crate) fn rttvar(&self) -> Duration {
         Duration::from_nanos(self.rttvar)
     }
 
     /// The least round-trip time ever measured; `None` before the first sample.
-    pub fn min(&self) -> Option<Duration> {
+    pub(crate) fn min(&self) -> Option<Duration> {
         (self.srtt != 0).then(|| Duration::from_nanos(self.min))
     }
 }
