@@ -10,11 +10,15 @@ pub mod limits;
 mod node;
 mod seeds;
 mod sim;
+mod station;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 pub use node::Node;
 pub use seeds::{Failure, SEED_VARIABLE, run_seed, seed_from_env};
 pub use sim::{NodeId, Sim, SimError};
+pub use station::{App, Station};
 pub use stream::{Mismatch, Stream};
+pub use transfer::{Report, Transfer, transfer};

@@ -22,3 +22,6 @@ pub const MAX_STATIONS: usize = 1024;
 /// Longest time without progress: ten retransmissions in a row lost, with a timeout that began at
 /// 200 ms and doubled each time up to where it stays.
 pub const MAX_STALL: Duration = Duration::from_secs(240);
+
+/// Longest virtual time for one transfer, and again for its connections to end.
+pub const MAX_TRANSFER: Duration = Duration::from_secs(3600);

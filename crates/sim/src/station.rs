@@ -1,0 +1,116 @@
+//! A stack with a program on top, as one node of the network.
+
+use std::collections::VecDeque;
+
+use pagewire_mem::{Instant, PacketBuf, PoolAudit};
+use pagewire_stack::{Event, Stack};
+
+use crate::node::Node;
+
+/// A program that uses a stack, called when there is something to do: it never waits.
+pub trait App {
+    /// Something happened: `events` of sockets, or the time of
+    /// [`poll_timeout`](Self::poll_timeout), or the beginning of everything. Events tell of changes,
+    /// so the program goes on with a socket until that says `WouldBlock`.
+    fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]);
+
+    /// When the program wants its turn although nothing happens.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// Programs as closures.
+impl<F: FnMut(Instant, &mut Stack, &[Event])> App for F {
+    fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        self(now, stack, events);
+    }
+}
+
+/// A stack and its program.
+#[derive(Debug)]
+pub struct Station<A> {
+    /// The stack.
+    pub stack: Stack,
+    /// The program.
+    pub app: A,
+    events: Vec<Event>,
+    begun: bool,
+}
+
+impl<A: App> Station<A> {
+    /// The program's first turn comes with the simulation's first step.
+    pub fn new(stack: Stack, app: A) -> Self {
+        Self { stack, app, events: Vec::new(), begun: false }
+    }
+
+    fn gather(&mut self) -> bool {
+        while let Some(event) = self.stack.poll_event() {
+            self.events.push(event);
+        }
+        !self.events.is_empty()
+    }
+}
+
+impl<A: App> Node for Station<A> {
+    fn handle_frame(&mut self, now: Instant, frame: PacketBuf) {
+        self.stack.handle_frame(now, frame);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.stack.poll_timeout().is_some_and(|at| at <= now) {
+            self.stack.handle_timeout(now);
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
+        let due = self.app.poll_timeout().is_some_and(|at| at <= now);
+        if self.gather() || due || !self.begun {
+            self.begun = true;
+            self.app.turn(now, &mut self.stack, &self.events);
+            self.events.clear();
+        }
+        // What is sent may change what a socket is ready for, and then the program has a turn.
+        let more = self.stack.poll_transmit(now, out);
+        self.gather() || more
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        [self.stack.poll_timeout(), self.app.poll_timeout()].into_iter().flatten().min()
+    }
+
+    fn end_turn(&mut self) {
+        self.stack.end_turn();
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        Some(self.stack.pool_audit())
+    }
+}
+
+/// A stack whose sockets are used from outside, between steps.
+impl Node for Stack {
+    fn handle_frame(&mut self, now: Instant, frame: PacketBuf) {
+        self.handle_frame(now, frame);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.handle_timeout(now);
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
+        self.poll_transmit(now, out)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.poll_timeout()
+    }
+
+    fn end_turn(&mut self) {
+        self.end_turn();
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        Some(self.pool_audit())
+    }
+}
