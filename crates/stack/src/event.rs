@@ -1,7 +1,7 @@
 //! What a socket's owner is told: readiness, its changes, and queued errors.
 
 use core::fmt;
-use core::ops::{BitAnd, BitOr, BitOrAssign, Not};
+use core::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
 
 use crate::{Error, SocketId};
 
@@ -10,6 +10,11 @@ use crate::{Error, SocketId};
 pub struct Readiness(u8);
 
 impl Readiness {
+    /// From a connection's, which has the same bits.
+    pub(crate) fn from_tcp(readiness: pagewire_tcp::Readiness) -> Self {
+        Self(readiness.bits())
+    }
+
     /// Ready for nothing.
     pub const NONE: Self = Self(0);
     /// Data, a datagram, a connection to accept or the end of the stream can be taken.
@@ -76,6 +81,12 @@ impl BitAnd for Readiness {
     }
 }
 
+impl BitAndAssign for Readiness {
+    fn bitand_assign(&mut self, other: Self) {
+        self.0 &= other.0;
+    }
+}
+
 impl Not for Readiness {
     type Output = Self;
     fn not(self) -> Self {
@@ -101,6 +112,8 @@ impl fmt::Debug for Readiness {
 pub struct Event {
     /// Which socket.
     pub socket: SocketId,
+    /// What it has become ready for: whoever waits for one of these is to be woken.
+    pub gained: Readiness,
     /// All that it is ready for now.
     pub readiness: Readiness,
 }
@@ -122,4 +135,31 @@ pub struct QueuedError {
     pub error: Error,
     /// Who says so.
     pub origin: ErrorOrigin,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bits_are_those_of_tcp() {
+        use pagewire_tcp::Readiness as Tcp;
+        for (ours, theirs) in [
+            (Readiness::READABLE, Tcp::READABLE),
+            (Readiness::WRITABLE, Tcp::WRITABLE),
+            (Readiness::READ_CLOSED, Tcp::READ_CLOSED),
+            (Readiness::WRITE_CLOSED, Tcp::WRITE_CLOSED),
+            (Readiness::ERROR, Tcp::ERROR),
+            (Readiness::CONNECTED, Tcp::CONNECTED),
+        ] {
+            assert_eq!(ours, Readiness::from_tcp(theirs));
+        }
+        assert_eq!(Tcp::all().iter().count(), Readiness::NAMES.len());
+    }
+
+    #[test]
+    fn a_readiness_prints_its_names() {
+        assert_eq!(format!("{:?}", Readiness::READABLE | Readiness::ERROR), "READABLE|ERROR");
+        assert_eq!(format!("{:?}", Readiness::NONE), "NONE");
+    }
 }

@@ -10,10 +10,21 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod cidr;
+mod counters;
+mod error;
 mod event;
+pub mod limits;
+#[allow(dead_code)]
+mod net;
+mod sockets;
 mod stack;
-mod stub;
+mod timer_wheel;
 
+pub use cidr::{Cidr, CidrError};
+pub use counters::{Counters, DropReason};
+pub use error::{Error, StackError};
 pub use event::{ErrorOrigin, Event, QueuedError, Readiness};
-pub use stack::{SocketId, Stack, StackConfig, TcpInfo, TcpOption};
-pub use stub::{Cidr, Counters, Error, StackError, TcpConfig};
+pub use pagewire_tcp::{Config as TcpConfig, Info as TcpInfo, KeepAlive};
+pub use sockets::table::SocketId;
+pub use stack::{Stack, StackConfig, TcpOption};

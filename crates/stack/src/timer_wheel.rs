@@ -124,9 +124,9 @@ impl TimerWheel {
     /// to set it again for a later moment: it may fire early and be set anew.
     pub(crate) fn covers(&self, index: u32, at: Instant) -> bool {
         // One tick up, because `schedule` rounds up.
-        self.entries.get(index as usize).is_some_and(|e| {
-            e.place() != UNSET && e.tick() <= (at.as_nanos() >> TICK_SHIFT) + 1
-        })
+        self.entries
+            .get(index as usize)
+            .is_some_and(|e| e.place() != UNSET && e.tick() <= (at.as_nanos() >> TICK_SHIFT) + 1)
     }
 
     /// Whether the timer of socket `index` is set.

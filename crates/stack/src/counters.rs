@@ -1,0 +1,456 @@
+//! Counters: what came in, what went out, and why what was dropped was dropped.
+//!
+//! Names are stable: they are printed by `--stats`, compared by tests and scraped by others.
+
+use core::fmt;
+
+use pagewire_tcp::DropReason as TcpDropReason;
+
+/// Declares an enum of reasons once: variant, stable name, meaning.
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
+        /// Why a packet, or what was in it, was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        #[non_exhaustive]
+        pub enum DropReason {
+            $($(#[$doc])+ $variant,)+
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of `reason as usize`.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Name in reports, in snake case; never changes once released.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    // Link.
+    /// Shorter than an Ethernet header.
+    EthernetTruncated = "ethernet_truncated",
+    /// Addressed to another station, or to a group we are not in.
+    EthernetNotForUs = "ethernet_not_for_us",
+    /// The source is a group address.
+    EthernetSource = "ethernet_source",
+    /// Carries a VLAN tag: we are in no VLAN.
+    EthernetVlan = "ethernet_vlan",
+    /// An IEEE 802.3 length where the type should be.
+    EthernetLength = "ethernet_length",
+    /// Neither ARP, IPv4 nor IPv6, or a family that we have no address of.
+    EthernetType = "ethernet_type",
+
+    // ARP (RFC 826, RFC 5227).
+    /// Shorter than an ARP packet for Ethernet and IPv4.
+    ArpTruncated = "arp_truncated",
+    /// Hardware type is not Ethernet, or its address length is not 6.
+    ArpHardware = "arp_hardware",
+    /// Protocol is not IPv4, or its address length is not 4.
+    ArpProtocol = "arp_protocol",
+    /// Neither request nor reply.
+    ArpOperation = "arp_operation",
+    /// The sender's addresses cannot be a host's.
+    ArpSender = "arp_sender",
+    /// Asks for, or answers, somebody else.
+    ArpNotForUs = "arp_not_for_us",
+    /// Another station uses an address of ours.
+    ArpConflict = "arp_conflict",
+
+    // IPv4 (RFC 791, RFC 1122).
+    /// Neither version 4 nor version 6, on a medium without a type field.
+    IpVersion = "ip_version",
+    /// Shorter than an IPv4 header.
+    Ipv4Truncated = "ipv4_truncated",
+    /// Version is not 4.
+    Ipv4Version = "ipv4_version",
+    /// Header length below 20 bytes, or beyond the packet.
+    Ipv4HeaderLength = "ipv4_header_length",
+    /// Total length below the header length.
+    Ipv4TotalLengthSmall = "ipv4_total_length_small",
+    /// Total length beyond the frame.
+    Ipv4TotalLengthBeyond = "ipv4_total_length_beyond",
+    /// The header's checksum is wrong.
+    Ipv4Checksum = "ipv4_checksum",
+    /// An option's length is below 2 or beyond the header.
+    Ipv4OptionLength = "ipv4_option_length",
+    /// Carries a source route.
+    Ipv4SourceRoute = "ipv4_source_route",
+    /// The reserved fragment flag is set, or "don't fragment" together with an offset beyond the end.
+    Ipv4Flags = "ipv4_flags",
+    /// The source cannot be a remote host's.
+    Ipv4Source = "ipv4_source",
+    /// The destination is not ours.
+    Ipv4NotForUs = "ipv4_not_for_us",
+    /// A unicast destination in a link broadcast (RFC 1122 section 3.3.6).
+    Ipv4LinkBroadcast = "ipv4_link_broadcast",
+
+    // IPv6 (RFC 8200).
+    /// Shorter than an IPv6 header.
+    Ipv6Truncated = "ipv6_truncated",
+    /// Version is not 6.
+    Ipv6Version = "ipv6_version",
+    /// Payload length beyond the frame.
+    Ipv6PayloadLengthBeyond = "ipv6_payload_length_beyond",
+    /// A jumbogram (RFC 2675): payload length 0 with more behind the header.
+    Ipv6Jumbogram = "ipv6_jumbogram",
+    /// The source cannot be a remote host's.
+    Ipv6Source = "ipv6_source",
+    /// The destination is not ours.
+    Ipv6NotForUs = "ipv6_not_for_us",
+    /// An extension header ends beyond the packet.
+    Ipv6ExtensionTruncated = "ipv6_extension_truncated",
+    /// More, or longer, extension headers than we walk.
+    Ipv6ExtensionLimit = "ipv6_extension_limit",
+    /// A hop-by-hop header that is not the first.
+    Ipv6HopByHopPosition = "ipv6_hop_by_hop_position",
+    /// An option ends beyond its header.
+    Ipv6OptionLength = "ipv6_option_length",
+    /// An unknown option that says to drop the packet.
+    Ipv6Option = "ipv6_option",
+    /// A routing header with segments left.
+    Ipv6RoutingHeader = "ipv6_routing_header",
+    /// The chain ends in "no next header".
+    Ipv6NoNextHeader = "ipv6_no_next_header",
+
+    // Reassembly (RFC 791, 815, 5722, 8200).
+    /// A fragment that is not the last has a length that is no multiple of 8, or is empty.
+    FragmentLength = "fragment_length",
+    /// Ends beyond 65,535 bytes.
+    FragmentTooBig = "fragment_too_big",
+    /// Overlaps another one: the whole datagram is dropped (RFC 5722).
+    FragmentOverlap = "fragment_overlap",
+    /// Exactly the same range again.
+    FragmentDuplicate = "fragment_duplicate",
+    /// Contradicts what another one said about where the datagram ends.
+    FragmentEnd = "fragment_end",
+    /// The first does not hold the transport header (RFC 1858, RFC 7112).
+    FragmentTiny = "fragment_tiny",
+    /// A datagram in more fragments than we keep.
+    FragmentCount = "fragment_count",
+    /// A fragment inside a reassembled packet.
+    FragmentNested = "fragment_nested",
+    /// Some fragments are marked "congestion experienced", others "not ECN-capable" (RFC 3168).
+    FragmentEcn = "fragment_ecn",
+    /// Evicted: too many bytes held for reassembly.
+    ReassemblyMemory = "reassembly_memory",
+    /// Evicted: too many datagrams in reassembly.
+    ReassemblyCount = "reassembly_count",
+    /// The rest did not come in time.
+    ReassemblyTimeout = "reassembly_timeout",
+
+    // ICMP (RFC 792, RFC 4443).
+    /// Shorter than its header, or than what its type needs.
+    IcmpTruncated = "icmp_truncated",
+    /// The checksum is wrong.
+    IcmpChecksum = "icmp_checksum",
+    /// A type we have no use for.
+    IcmpType = "icmp_type",
+    /// A code that its type does not have.
+    IcmpCode = "icmp_code",
+    /// An echo request to a broadcast or IPv4 multicast address (RFC 1122 section 3.2.2.6).
+    IcmpBroadcast = "icmp_broadcast",
+    /// An error whose quoted packet makes no sense.
+    IcmpQuote = "icmp_quote",
+    /// An error about a packet that we cannot have sent.
+    IcmpQuoteNotOurs = "icmp_quote_not_ours",
+    /// An echo reply: nobody here asks.
+    IcmpEchoReply = "icmp_echo_reply",
+    /// A redirect: routes are static.
+    IcmpRedirect = "icmp_redirect",
+
+    // NDP (RFC 4861).
+    /// The hop limit is not 255: it came through a router.
+    NdpHopLimit = "ndp_hop_limit",
+    /// The code is not 0.
+    NdpCode = "ndp_code",
+    /// Shorter than its type needs.
+    NdpTruncated = "ndp_truncated",
+    /// An option of length 0, or one that ends beyond the message.
+    NdpOption = "ndp_option",
+    /// The target is a multicast address.
+    NdpTarget = "ndp_target",
+    /// Source and destination that do not go together (unspecified source, solicited to multicast).
+    NdpSource = "ndp_source",
+    /// Asks for, or advertises, somebody else whom we did not ask for.
+    NdpNotForUs = "ndp_not_for_us",
+    /// Another station uses an address of ours.
+    NdpConflict = "ndp_conflict",
+    /// A router solicitation: we are no router.
+    NdpRouterSolicitation = "ndp_router_solicitation",
+    /// A router advertisement: routes and addresses are static.
+    NdpRouterAdvertisement = "ndp_router_advertisement",
+
+    // Hand-over to the transports.
+    /// A transport protocol we do not speak.
+    ProtocolUnknown = "protocol_unknown",
+    /// TCP to or from an address that is no unicast address (RFC 1122 section 4.2.3.10).
+    TransportBroadcast = "transport_broadcast",
+    /// The header does not fit the packet's head.
+    HeadTooLong = "head_too_long",
+    /// More fragments of memory than a packet carries.
+    TooManyFragments = "too_many_fragments",
+    /// No free page to put bytes in.
+    NoPages = "no_pages",
+
+    // UDP (RFC 768).
+    /// Shorter than a UDP header.
+    UdpTruncated = "udp_truncated",
+    /// Length below 8, or beyond the packet.
+    UdpLength = "udp_length",
+    /// The checksum is wrong, or absent in IPv6.
+    UdpChecksum = "udp_checksum",
+    /// Destination port 0.
+    UdpPort = "udp_port",
+    /// No socket is bound there.
+    UdpNoSocket = "udp_no_socket",
+    /// The socket's queue is full.
+    UdpQueueFull = "udp_queue_full",
+    /// The socket is connected to somebody else.
+    UdpNotConnected = "udp_not_connected",
+
+    // TCP, as far as the stack sees it; what the connection drops has names of its own.
+    /// Shorter than a TCP header.
+    TcpTruncated = "tcp_truncated",
+    /// Data offset below 20 bytes or beyond the segment.
+    TcpDataOffset = "tcp_data_offset",
+    /// The checksum is wrong.
+    TcpChecksum = "tcp_checksum",
+    /// Source or destination port 0.
+    TcpPort = "tcp_port",
+    /// An option that ends beyond the header.
+    TcpOption = "tcp_option",
+    /// No connection and no listener.
+    TcpNoSocket = "tcp_no_socket",
+    /// A segment to a listener that is no SYN.
+    TcpListenNotSyn = "tcp_listen_not_syn",
+    /// The listener's queue of connections is full.
+    TcpBacklogFull = "tcp_backlog_full",
+    /// The limit on half-open connections was reached.
+    TcpHalfOpenLimit = "tcp_half_open_limit",
+    /// The limit on connections was reached.
+    TcpConnectionLimit = "tcp_connection_limit",
+    /// A reset withheld by the rate limit.
+    TcpResetRateLimited = "tcp_reset_rate_limited",
+
+    // On the way out.
+    /// No route leads there.
+    NoRoute = "no_route",
+    /// The source is not an address of ours.
+    OutSource = "out_source",
+    /// Longer than IP or the link can carry.
+    OutTooLong = "out_too_long",
+    /// No room in front of the head for the headers.
+    OutHeadroom = "out_headroom",
+    /// Software could not do what the device cannot: the headers are not those of a super-frame.
+    OutOffload = "out_offload",
+    /// The queue to the device is full.
+    OutQueueFull = "out_queue_full",
+    /// Waited for a neighbour's address and made room for a later one.
+    NeighborQueueFull = "neighbor_queue_full",
+    /// Waited for a neighbour that never answered.
+    NeighborUnreachable = "neighbor_unreachable",
+    /// Waited for a neighbour whose entry was evicted.
+    NeighborEvicted = "neighbor_evicted",
+    /// The loopback queue is full.
+    LoopbackFull = "loopback_full",
+}
+
+/// Declares the plain counters once: field, meaning. The name in reports is the field's.
+macro_rules! counters {
+    ($($(#[$doc:meta])+ $field:ident,)+) => {
+        /// Counts of a stack, from its beginning.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])+ pub $field: u64,)+
+            drops: [u64; DropReason::COUNT],
+            tcp_drops: [u64; TcpDropReason::COUNT],
+        }
+
+        impl Default for Counters {
+            fn default() -> Self {
+                Self {
+                    $($field: 0,)+
+                    drops: [0; DropReason::COUNT],
+                    tcp_drops: [0; TcpDropReason::COUNT],
+                }
+            }
+        }
+
+        impl Counters {
+            /// Every plain counter with its name, drops not included.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field),)+].into_iter()
+            }
+
+            /// Adds another stack's counts to these.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$field += other.$field;)+
+                for (n, m) in self.drops.iter_mut().zip(other.drops) {
+                    *n += m;
+                }
+                for (n, m) in self.tcp_drops.iter_mut().zip(other.tcp_drops) {
+                    *n += m;
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames that the device handed up.
+    rx_frames,
+    /// Bytes in them.
+    rx_bytes,
+    /// Frames handed to the device.
+    tx_frames,
+    /// Bytes in them.
+    tx_bytes,
+    /// Packets that looped back to an address of ours.
+    loopback_packets,
+    /// ARP packets received.
+    rx_arp,
+    /// ARP packets sent.
+    tx_arp,
+    /// IPv4 packets received, fragments singly.
+    rx_ipv4,
+    /// IPv4 packets sent, fragments singly.
+    tx_ipv4,
+    /// IPv6 packets received, fragments singly.
+    rx_ipv6,
+    /// IPv6 packets sent, fragments singly.
+    tx_ipv6,
+    /// Fragments received.
+    rx_fragments,
+    /// Datagrams put together from fragments.
+    reassembled,
+    /// Fragments sent.
+    tx_fragments,
+    /// ICMP messages received, neighbour discovery included.
+    rx_icmp,
+    /// ICMP messages sent, neighbour discovery included.
+    tx_icmp,
+    /// Echo requests answered.
+    icmp_echo_answered,
+    /// ICMP errors sent.
+    icmp_errors_sent,
+    /// ICMP errors withheld by the rate limit.
+    icmp_errors_withheld,
+    /// ICMP errors received and passed on to sockets.
+    icmp_errors_received,
+    /// Neighbours that answered.
+    neighbors_resolved,
+    /// Neighbours that never answered.
+    neighbors_failed,
+    /// Neighbour entries evicted to make room.
+    neighbors_evicted,
+    /// Other stations seen using an address of ours.
+    address_conflicts,
+    /// Transport checksums verified in software.
+    rx_checksums_verified,
+    /// Transport checksums completed in software.
+    tx_checksums_completed,
+    /// Super-frames cut in software.
+    tx_cut_in_software,
+    /// Received payloads that had bytes behind the headers moved to pages.
+    rx_head_payloads,
+    /// UDP datagrams received by a socket.
+    rx_udp,
+    /// UDP datagrams sent.
+    tx_udp,
+    /// TCP segments received, super-frames counted once.
+    rx_tcp,
+    /// TCP segments sent, super-frames counted once.
+    tx_tcp,
+    /// Connections we opened.
+    tcp_active_opens,
+    /// Connections others opened to us.
+    tcp_passive_opens,
+    /// Connection attempts that failed.
+    tcp_attempts_failed,
+    /// Established connections that were reset.
+    tcp_established_resets,
+    /// Segments sent with the reset flag.
+    tcp_resets_sent,
+    /// Segments sent again.
+    tcp_retransmits,
+    /// Retransmission timeouts.
+    tcp_timeouts,
+    /// Fast recoveries entered.
+    tcp_fast_recoveries,
+}
+
+impl Counters {
+    /// All zero.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts one drop.
+    pub fn drop_one(&mut self, reason: DropReason) {
+        self.drop_many(reason, 1);
+    }
+
+    /// Counts `n` drops.
+    pub fn drop_many(&mut self, reason: DropReason, n: u64) {
+        if let Some(count) = self.drops.get_mut(reason as usize) {
+            *count += n;
+        }
+    }
+
+    /// Drops for this reason.
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.drops.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Every reason with its count.
+    pub fn iter_drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&reason| (reason, self.drops(reason)))
+    }
+
+    /// Counts one segment, or a part of one, that a connection dropped.
+    pub fn drop_tcp(&mut self, reason: TcpDropReason) {
+        if let Some(count) = self.tcp_drops.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+
+    /// Drops by connections for this reason.
+    pub fn tcp_drops(&self, reason: TcpDropReason) -> u64 {
+        self.tcp_drops.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Every reason that connections have with its count.
+    pub fn iter_tcp_drops(&self) -> impl Iterator<Item = (TcpDropReason, u64)> + '_ {
+        TcpDropReason::ALL.iter().map(|&reason| (reason, self.tcp_drops(reason)))
+    }
+
+    /// Drops for all reasons.
+    pub fn total_drops(&self) -> u64 {
+        self.drops.iter().sum::<u64>() + self.tcp_drops.iter().sum::<u64>()
+    }
+}
+
+/// One line for each counter that is not zero, then one for each reason with drops.
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, n) in self.iter().filter(|(_, n)| *n > 0) {
+            writeln!(f, "{name:<28} {n}")?;
+        }
+        for (reason, n) in self.iter_drops().filter(|(_, n)| *n > 0) {
+            writeln!(f, "drop {:<23} {n}", reason.name())?;
+        }
+        for (reason, n) in self.iter_tcp_drops().filter(|(_, n)| *n > 0) {
+            writeln!(f, "drop {:<23} {n}", reason.name())?;
+        }
+        Ok(())
+    }
+}

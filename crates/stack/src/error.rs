@@ -1,0 +1,159 @@
+//! What callers are told: [`Error`] by every operation on a socket, [`StackError`] when a stack
+//! cannot be built.
+
+use std::net::IpAddr;
+
+use crate::cidr::Cidr;
+
+/// Why an operation on a socket failed. One variant, one number in `errno(3)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Nothing can be done right now; readiness will say when.
+    #[error("operation would block")]
+    WouldBlock,
+    /// There is no such socket (any more).
+    #[error("no such socket")]
+    NoSuchSocket,
+    /// An argument makes no sense.
+    #[error("invalid argument")]
+    InvalidInput,
+    /// The socket's kind does not have this operation.
+    #[error("operation not supported by this kind of socket")]
+    NotSupported,
+    /// The remote address is of the other family than the local one, or of none we have.
+    #[error("address family not supported")]
+    AddressFamily,
+    /// The local address and port are taken.
+    #[error("address in use")]
+    AddressInUse,
+    /// The local address is not one of ours, or no ephemeral port is free.
+    #[error("address not available")]
+    AddressNotAvailable,
+    /// A datagram without a destination on a socket that is not connected.
+    #[error("destination address required")]
+    DestinationRequired,
+    /// The datagram, or the segment, is longer than the protocol or the link can carry.
+    #[error("message too long")]
+    MessageTooLong,
+    /// Broadcast was not asked for, or something administrative forbids it.
+    #[error("permission denied")]
+    PermissionDenied,
+    /// A limit on buffers or packets was reached.
+    #[error("out of buffer space")]
+    NoBuffers,
+    /// No memory for it.
+    #[error("out of memory")]
+    NoMemory,
+    /// A limit on sockets was reached.
+    #[error("too many sockets")]
+    TooManySockets,
+    /// No route leads there.
+    #[error("network is unreachable")]
+    NetworkUnreachable,
+    /// A route leads there, but nobody answers on it.
+    #[error("no route to host")]
+    HostUnreachable,
+    /// The peer's host does not speak the protocol.
+    #[error("protocol not available at the peer")]
+    ProtocolUnreachable,
+    /// The peer's host found our header faulty.
+    #[error("protocol error")]
+    Protocol,
+    /// The peer answered with a reset or "port unreachable".
+    #[error("connection refused")]
+    ConnectionRefused,
+    /// The peer reset the connection.
+    #[error("connection reset by peer")]
+    ConnectionReset,
+    /// This side aborted the connection.
+    #[error("connection aborted")]
+    ConnectionAborted,
+    /// The peer did not answer in time.
+    #[error("connection timed out")]
+    TimedOut,
+    /// The socket is not connected.
+    #[error("not connected")]
+    NotConnected,
+    /// The socket is connected already.
+    #[error("already connected")]
+    AlreadyConnected,
+    /// The connection is being set up.
+    #[error("connection in progress")]
+    InProgress,
+    /// This side has closed its sending direction, or the connection is gone.
+    #[error("broken pipe: sending is closed")]
+    BrokenPipe,
+}
+
+impl Error {
+    /// Linux's number for this error (`errno(3)`), from the generic table.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NoSuchSocket => 9,         // EBADF
+            Self::WouldBlock => 11,          // EAGAIN
+            Self::NoMemory => 12,            // ENOMEM
+            Self::PermissionDenied => 13,    // EACCES
+            Self::InvalidInput => 22,        // EINVAL
+            Self::TooManySockets => 24,      // EMFILE
+            Self::BrokenPipe => 32,          // EPIPE
+            Self::Protocol => 71,            // EPROTO
+            Self::DestinationRequired => 89, // EDESTADDRREQ
+            Self::MessageTooLong => 90,      // EMSGSIZE
+            Self::ProtocolUnreachable => 92, // ENOPROTOOPT
+            Self::NotSupported => 95,        // EOPNOTSUPP
+            Self::AddressFamily => 97,       // EAFNOSUPPORT
+            Self::AddressInUse => 98,        // EADDRINUSE
+            Self::AddressNotAvailable => 99, // EADDRNOTAVAIL
+            Self::NetworkUnreachable => 101, // ENETUNREACH
+            Self::ConnectionAborted => 103,  // ECONNABORTED
+            Self::ConnectionReset => 104,    // ECONNRESET
+            Self::NoBuffers => 105,          // ENOBUFS
+            Self::AlreadyConnected => 106,   // EISCONN
+            Self::NotConnected => 107,       // ENOTCONN
+            Self::TimedOut => 110,           // ETIMEDOUT
+            Self::ConnectionRefused => 111,  // ECONNREFUSED
+            Self::HostUnreachable => 113,    // EHOSTUNREACH
+            Self::InProgress => 115,         // EINPROGRESS
+        }
+    }
+}
+
+/// Why a stack could not be built. The text says what to change.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StackError {
+    /// No address was given.
+    #[error("no address given: add at least one, such as 10.0.0.2/24")]
+    NoAddress,
+    /// More addresses or routes than a stack takes.
+    #[error("{given} {what} given, at most {limit} are supported")]
+    TooMany {
+        /// Addresses, routes, gateways.
+        what: &'static str,
+        /// How many were given.
+        given: usize,
+        /// How many may be.
+        limit: usize,
+    },
+    /// An address that no host can have.
+    #[error("{0} cannot be a host's address: {1}")]
+    Address(Cidr, &'static str),
+    /// The same address twice.
+    #[error("address {0} is given twice")]
+    DuplicateAddress(IpAddr),
+    /// A gateway that is not on any of our links.
+    #[error("gateway {0} is not in any of our networks: check --addr and --gateway")]
+    Gateway(IpAddr),
+    /// The MTU cannot carry IP.
+    #[error("MTU {mtu} is too small: {why}")]
+    Mtu {
+        /// The device's MTU in bytes.
+        mtu: usize,
+        /// What needs more.
+        why: &'static str,
+    },
+    /// Memory for pages could not be had.
+    #[error("cannot set up page memory: {0}")]
+    Memory(#[from] pagewire_mem::MemError),
+}

@@ -1,0 +1,199 @@
+//! Every limit of this crate, with its unit and its reason.
+
+use core::time::Duration;
+
+// Configuration.
+
+/// Addresses of one stack: the receive path compares with each.
+pub const MAX_ADDRESSES: usize = 16;
+
+/// Static routes, gateways included: lookups behind the cache walk them all.
+pub const MAX_ROUTES: usize = 64;
+
+/// Smallest MTU for IPv4, in bytes (RFC 791: every host takes 576).
+pub const MIN_MTU_V4: usize = 576;
+
+/// Smallest MTU for IPv6, in bytes (RFC 8200 section 5).
+pub const MIN_MTU_V6: usize = 1280;
+
+/// Hop limit and time to live of what we send (RFC 1700, Linux).
+pub const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// Longest IP packet, in bytes: the length fields have 16 bits.
+pub const MAX_IP_PACKET: usize = 65_535;
+
+// Queues.
+
+/// Frames that wait for the device: 4,096 of the largest are far more than any device takes at
+/// once, and header buffers of about 300 bytes each make 1.2 MiB.
+pub const OUT_QUEUE_FRAMES: usize = 4096;
+
+/// Packets that wait to be looped back: one turn's worth of a bulk sender.
+pub const LOOPBACK_PACKETS: usize = 256;
+
+// Neighbours.
+
+/// Neighbours known at once: a large link's worth. 1,024 entries of about 150 bytes are 150 KiB.
+pub const NEIGHBORS: usize = 1024;
+
+/// Neighbours being asked for at once: a flood of packets from made-up addresses fills these, and
+/// never pushes out one that answered.
+pub const NEIGHBORS_INCOMPLETE: usize = 256;
+
+/// Packets that wait for one neighbour's address; the oldest goes first (RFC 4861 section 7.2.2).
+/// The fragments of one datagram of the largest size fit, at the usual MTU.
+pub const NEIGHBOR_QUEUE_PACKETS: usize = 64;
+
+/// Packets that wait for any neighbour's address, together.
+pub const NEIGHBOR_QUEUE_TOTAL: usize = 512;
+
+/// Time between two requests for an address (RFC 4861 RETRANS_TIMER; RFC 1122 section 2.3.2.1
+/// asks for at most one a second).
+pub const NEIGHBOR_RETRANSMIT: Duration = Duration::from_secs(1);
+
+/// Requests before a neighbour is given up (RFC 4861 MAX_MULTICAST_SOLICIT and MAX_UNICAST_SOLICIT).
+pub const NEIGHBOR_REQUESTS: u8 = 3;
+
+/// Time for which an answer counts as proof (RFC 4861 REACHABLE_TIME).
+pub const NEIGHBOR_REACHABLE: Duration = Duration::from_secs(30);
+
+/// Time that higher layers have to prove a stale neighbour alive before it is asked (RFC 4861
+/// DELAY_FIRST_PROBE_TIME).
+pub const NEIGHBOR_DELAY: Duration = Duration::from_secs(5);
+
+/// Time after which an entry that nobody uses is forgotten (RFC 1122 section 2.3.2.1: of the
+/// order of a minute; longer here, since a stale entry is asked again before it is trusted).
+pub const NEIGHBOR_UNUSED: Duration = Duration::from_secs(600);
+
+/// Between two announcements of an address (RFC 5227 ANNOUNCE_INTERVAL).
+pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Announcements when an address comes up (RFC 5227 ANNOUNCE_NUM).
+pub const ANNOUNCEMENTS: u8 = 2;
+
+/// Between two defences of an address (RFC 5227 DEFEND_INTERVAL).
+pub const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Time for which a gateway that did not answer is passed over where there is another.
+pub const GATEWAY_DEAD: Duration = Duration::from_secs(60);
+
+/// Notices of unreachable hosts that wait for the sockets: one for each packet that can wait for
+/// a neighbour.
+pub const NOTICES: usize = NEIGHBOR_QUEUE_TOTAL;
+
+// Paths.
+
+/// Destinations whose path MTU is remembered.
+pub const PATH_MTUS: usize = 256;
+
+/// Time for which a path MTU is believed (RFC 1191 section 6.3, RFC 8201 section 4: 10 minutes).
+pub const PATH_MTU_AGE: Duration = Duration::from_secs(600);
+
+/// Smallest IPv4 path MTU believed, in bytes: below it a forged message could make us send
+/// nothing but headers (Linux's `min_pmtu`).
+pub const MIN_PATH_MTU_V4: usize = 552;
+
+/// Slots of the destination cache: a power of two; sized for a server's busiest peers.
+pub const ROUTE_CACHE: usize = 64;
+
+// Reassembly.
+
+/// Datagrams in reassembly at once.
+pub const REASSEMBLY_DATAGRAMS: usize = 64;
+
+/// Bytes of memory held for reassembly, counted as what fragments keep from reuse (Linux's
+/// `ipfrag_high_thresh`).
+pub const REASSEMBLY_BYTES: usize = 4 << 20;
+
+/// Fragments of one datagram: the largest at the smallest IPv4 MTU is 119.
+pub const REASSEMBLY_FRAGMENTS: usize = 128;
+
+/// Time for the rest of an IPv4 datagram to come (Linux's `ipfrag_time`).
+pub const REASSEMBLY_TIME_V4: Duration = Duration::from_secs(30);
+
+/// Time for the rest of an IPv6 datagram to come (RFC 8200 section 4.5: 60 seconds).
+pub const REASSEMBLY_TIME_V6: Duration = Duration::from_secs(60);
+
+// IPv6 extension headers.
+
+/// Extension headers of one packet (RFC 8504 section 5.3 allows a limit; Linux's is 8 per kind).
+pub const EXTENSION_HEADERS: usize = 8;
+
+/// Bytes of extension headers of one packet.
+pub const EXTENSION_BYTES: usize = 512;
+
+/// Options in one extension header (Linux's `max_dst_opts_cnt`).
+pub const EXTENSION_OPTIONS: usize = 8;
+
+// ICMP.
+
+/// ICMP errors per second, once the burst is spent (Linux's `icmp_msgs_per_sec`).
+pub const ICMP_ERRORS_PER_SECOND: u32 = 1000;
+
+/// ICMP errors in one burst (Linux's `icmp_msgs_burst`).
+pub const ICMP_ERRORS_BURST: u32 = 50;
+
+/// Longest IPv4 ICMP error, in bytes (RFC 1812 section 4.3.2.3).
+pub const ICMP_ERROR_LEN_V4: usize = 576;
+
+/// Longest IPv6 ICMP error, in bytes (RFC 4443 section 2.4(c)).
+pub const ICMP_ERROR_LEN_V6: usize = 1280;
+
+// Sockets.
+
+/// Sockets of one stack, of all kinds and states: a million established connections, with their
+/// queues empty, take about a gigabyte.
+pub const MAX_SOCKETS: usize = 1 << 20;
+
+/// First ephemeral port (Linux's `ip_local_port_range`).
+pub const EPHEMERAL_FIRST: u16 = 32_768;
+
+/// Last ephemeral port.
+pub const EPHEMERAL_LAST: u16 = 60_999;
+
+/// Largest backlog of a listener, in connections (Linux's `somaxconn`).
+pub const MAX_BACKLOG: usize = 4096;
+
+/// Connections in TIME-WAIT that nobody owns; the oldest goes first. At less than a kilobyte each
+/// they take at most 16 MiB.
+pub const TIME_WAIT_CONNECTIONS: usize = 16_384;
+
+/// Resets per second in answer to segments that belong to no connection, once the burst is spent:
+/// as many as ICMP errors, and for the same reason.
+pub const RESETS_PER_SECOND: u32 = 1000;
+
+/// Resets in one burst.
+pub const RESETS_BURST: u32 = 200;
+
+/// Segments that one connection may send before others have their turn: a megabyte in
+/// super-frames.
+pub const SEGMENTS_PER_CONNECTION: usize = 16;
+
+/// Segments of one `poll_transmit`: what a device takes at once.
+pub const SEGMENTS_PER_POLL: usize = 64;
+
+/// Looped-back packets and notices handled in one `poll_transmit`.
+pub const LOOPBACKS_PER_POLL: usize = 64;
+
+/// Bytes that a datagram socket queues (Linux's `rmem_default`, rounded up to what holds three of
+/// the longest datagrams), each datagram charged with the memory that it keeps from reuse.
+pub const UDP_RECEIVE_BYTES: usize = 256 * 1024;
+
+/// Datagrams that a socket queues.
+pub const UDP_RECEIVE_DATAGRAMS: usize = 4096;
+
+/// Bytes charged for a queued datagram beside its payload: its entry in the queue.
+pub const UDP_OVERHEAD: usize = 128;
+
+/// Payload bytes of a datagram below which it is copied out of a page that it would keep from
+/// reuse, as for TCP.
+pub const UDP_SMALL: usize = 512;
+
+/// Longest payload of a datagram over IPv4, in bytes: 65,535 less 20 and 8 of headers.
+pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
+
+/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 8 of header.
+pub const UDP_MAX_PAYLOAD_V6: usize = 65_527;
+
+/// Entries of a socket's error queue; further ones are dropped.
+pub const ERROR_QUEUE: usize = 64;

@@ -1,0 +1,348 @@
+//! Asking for stations and answering who asks: ARP (RFC 826, RFC 5227) and neighbour discovery
+//! (RFC 4861), as far as messages go. What is known is in `neighbor.rs`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use pagewire_mem::{Instant, PacketBuf};
+
+use super::input::Meta;
+use super::neighbor::{Action, Claim};
+use super::wire::arp::{self, Operation};
+use super::wire::ethernet::{self, Mac};
+use super::wire::{icmp, ndp};
+use super::{IcmpKind, Inbound, Mem, Net};
+use crate::counters::DropReason;
+use crate::limits::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, NOTICES};
+
+/// Hop limit that proves that a message has not come through a router.
+const NDP_HOP_LIMIT: u8 = 255;
+
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+impl Net {
+    // ARP.
+
+    /// Takes an ARP packet, its head behind the link header.
+    pub(super) fn handle_arp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        mut frame: PacketBuf,
+    ) -> Result<(), DropReason> {
+        if !frame.linearize(arp::LEN) {
+            return Err(DropReason::ArpTruncated);
+        }
+        let packet = arp::Packet::parse(frame.head())?;
+        let (sender, target) = (IpAddr::V4(packet.sender), IpAddr::V4(packet.target));
+        if !packet.sender_mac.is_station() || packet.sender.is_multicast() {
+            return Err(DropReason::ArpSender);
+        }
+        if packet.sender_mac == self.link.mac {
+            // Our own words, heard again.
+            return Err(DropReason::ArpSender);
+        }
+        // RFC 5227 section 2.4: "At any time, if a host receives an ARP packet (Request *or*
+        // Reply) where the 'sender IP address' is one of the host's own IP addresses, but the
+        // 'sender hardware address' does not match", there is a conflict.
+        if self.routes.is_ours(sender) {
+            self.handle_conflict(mem, now, packet.sender);
+            return Err(DropReason::ArpConflict);
+        }
+        let for_us = self.routes.is_ours(target);
+        if packet.sender.is_unspecified() {
+            // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
+            if for_us && packet.operation == Operation::Request {
+                self.send_arp_reply(mem, &packet);
+                return Ok(());
+            }
+            return Err(DropReason::ArpNotForUs);
+        }
+        let plausible = self.routes.is_plausible_source(sender) && self.routes.is_on_link(sender);
+        if !plausible {
+            return Err(DropReason::ArpSender);
+        }
+        // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
+        // translation table, update [it]"; a new pair is learned only from who asks for us.
+        let asked = packet.operation == Operation::Reply && self.neighbors.is_asked(sender);
+        let claim = Claim {
+            mac: Some(packet.sender_mac),
+            solicited: asked && for_us,
+            overrides: true,
+            create: for_us && packet.operation == Operation::Request,
+        };
+        let known = self.neighbors.knows(sender);
+        self.learn(mem, now, sender, claim);
+        match packet.operation {
+            Operation::Request if for_us => {
+                self.send_arp_reply(mem, &packet);
+                Ok(())
+            }
+            _ if known => Ok(()),
+            _ => Err(DropReason::ArpNotForUs),
+        }
+    }
+
+    fn send_arp_reply(&mut self, mem: &mut Mem, request: &arp::Packet) {
+        let reply = arp::Packet {
+            operation: Operation::Reply,
+            sender_mac: self.link.mac,
+            sender: request.target,
+            target_mac: request.sender_mac,
+            target: request.sender,
+        };
+        self.send_arp(mem, &reply, request.sender_mac);
+    }
+
+    fn send_arp(&mut self, mem: &mut Mem, packet: &arp::Packet, dst: Mac) {
+        let header = ethernet::Header { dst, src: self.link.mac, ethertype: ethernet::ARP };
+        let mut frame = PacketBuf::for_tx();
+        if let Some(room) = frame.push(arp::LEN) {
+            room.copy_from_slice(&packet.emit());
+        }
+        self.counters.tx_arp += 1;
+        if let Err((_, reason)) = self.emit(mem, frame, Some(&header.emit())) {
+            self.counters.drop_one(reason);
+        }
+    }
+
+    /// Tells everybody that an address is ours (RFC 5227 section 2.3: an ARP request for it).
+    fn announce_v4(&mut self, mem: &mut Mem, addr: Ipv4Addr) {
+        let packet = arp::Packet {
+            operation: Operation::Request,
+            sender_mac: self.link.mac,
+            sender: addr,
+            target_mac: Mac::ZERO,
+            target: addr,
+        };
+        self.send_arp(mem, &packet, Mac::BROADCAST);
+    }
+
+    /// RFC 5227 section 2.4(b): defend with a single announcement, if that was not done recently.
+    fn handle_conflict(&mut self, mem: &mut Mem, now: Instant, addr: Ipv4Addr) {
+        self.counters.address_conflicts += 1;
+        if now >= self.defend_after {
+            self.defend_after = now + DEFEND_INTERVAL;
+            self.announce_v4(mem, addr);
+        }
+    }
+
+    // Neighbour discovery.
+
+    /// Takes a solicitation or an advertisement, its head at the ICMP header, checksum verified.
+    pub(super) fn handle_ndp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        mut packet: PacketBuf,
+        meta: &Meta,
+    ) -> Result<(), DropReason> {
+        // RFC 4861 sections 7.1.1 and 7.1.2: "The IP Hop Limit field has a value of 255, i.e., the
+        // packet could not possibly have been forwarded by a router."
+        if meta.hop_limit != NDP_HOP_LIMIT || meta.origin.loopback {
+            return Err(DropReason::NdpHopLimit);
+        }
+        let len = packet.len();
+        if !packet.linearize(len) {
+            return Err(DropReason::HeadTooLong);
+        }
+        match ndp::Message::parse(packet.head())? {
+            ndp::Message::Solicitation { target, source_mac } => {
+                self.handle_solicitation(mem, now, meta, target, source_mac)
+            }
+            ndp::Message::Advertisement { solicited, overrides, target, target_mac, .. } => {
+                // RFC 4861 section 7.1.2: "If the IP Destination Address is a multicast address
+                // the Solicited flag is zero."
+                if solicited && meta.dst.is_multicast() {
+                    return Err(DropReason::NdpSource);
+                }
+                let target = IpAddr::V6(target);
+                if self.routes.is_ours(target) {
+                    // RFC 4862 section 5.4.4: somebody else has our address.
+                    self.counters.address_conflicts += 1;
+                    return Err(DropReason::NdpConflict);
+                }
+                if !self.neighbors.knows(target) {
+                    return Err(DropReason::NdpNotForUs);
+                }
+                let claim = Claim { mac: target_mac, solicited, overrides, create: false };
+                self.learn(mem, now, target, claim);
+                Ok(())
+            }
+        }
+    }
+
+    fn handle_solicitation(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        meta: &Meta,
+        target: Ipv6Addr,
+        source_mac: Option<Mac>,
+    ) -> Result<(), DropReason> {
+        let probe = meta.src.is_unspecified();
+        // RFC 4861 section 7.1.1: from the unspecified address only to a solicited-node group, and
+        // without a source link-layer address.
+        if probe && (source_mac.is_some() || meta.dst != ndp::solicited_node(target)) {
+            return Err(DropReason::NdpSource);
+        }
+        if !self.routes.is_ours(target.into()) {
+            return Err(DropReason::NdpNotForUs);
+        }
+        if !probe && !self.routes.is_on_link(meta.src) {
+            return Err(DropReason::NdpSource);
+        }
+        if source_mac.is_some() {
+            // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache
+            // entry for the IP Source Address of the solicitation."
+            let claim = Claim { mac: source_mac, solicited: false, overrides: true, create: true };
+            self.learn(mem, now, meta.src, claim);
+        }
+        if probe {
+            // RFC 4862 section 5.4.3: another node checks whether our address is free.
+            self.counters.address_conflicts += 1;
+        }
+        let answer = ndp::Message::Advertisement {
+            router: false,
+            // RFC 4861 section 7.2.4: to a probe, to all nodes and without the solicited flag.
+            solicited: !probe,
+            overrides: true,
+            target,
+            target_mac: Some(self.link.mac),
+        };
+        let to = if probe { ALL_NODES.into() } else { meta.src };
+        self.send_ndp(mem, now, &answer, target.into(), to, None);
+        Ok(())
+    }
+
+    /// Sends a message: to a station where one is given, else wherever `dst` leads.
+    fn send_ndp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        message: &ndp::Message,
+        src: IpAddr,
+        dst: IpAddr,
+        station: Option<Mac>,
+    ) {
+        let (bytes, len) = message.emit();
+        let mut packet = PacketBuf::for_tx();
+        if let (Some(room), Some(bytes)) = (packet.push(len), bytes.get(..len)) {
+            room.copy_from_slice(bytes);
+        }
+        let Some(mac) = station else {
+            self.send_icmp(mem, now, src, dst, Some(NDP_HOP_LIMIT), packet);
+            return;
+        };
+        self.counters.tx_icmp += 1;
+        if let Err((_, reason)) =
+            self.send_to_station(mem, (src, dst), NDP_HOP_LIMIT, icmp::CHECKSUM_OFFSET, packet, mac)
+        {
+            self.counters.drop_one(reason);
+        }
+    }
+
+    // Both.
+
+    /// Takes in what a packet said about a neighbour, and sends what waited for it.
+    fn learn(&mut self, mem: &mut Mem, now: Instant, addr: IpAddr, claim: Claim) {
+        let queue = self.neighbors.learn(now, addr, claim, &mut self.counters);
+        if let (false, Some(mac)) = (queue.is_empty(), claim.mac) {
+            self.release(mem, mac, queue);
+        }
+    }
+
+    /// Asks for the station of an address: everybody, or the station that had it.
+    pub(super) fn send_solicitation(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        addr: IpAddr,
+        station: Option<Mac>,
+    ) {
+        let Ok(src) = self.routes.source_for(now, addr) else { return };
+        match (src, addr) {
+            (IpAddr::V4(sender), IpAddr::V4(target)) => {
+                let packet = arp::Packet {
+                    operation: Operation::Request,
+                    sender_mac: self.link.mac,
+                    sender,
+                    target_mac: Mac::ZERO,
+                    target,
+                };
+                self.send_arp(mem, &packet, station.unwrap_or(Mac::BROADCAST));
+            }
+            (_, IpAddr::V6(target)) => {
+                let message =
+                    ndp::Message::Solicitation { target, source_mac: Some(self.link.mac) };
+                // RFC 4861 section 7.2.2: to the solicited-node group; probes to the address.
+                let dst = match station {
+                    Some(_) => addr,
+                    None => ndp::solicited_node(target).into(),
+                };
+                self.send_ndp(mem, now, &message, src, dst, station);
+            }
+            _ => {}
+        }
+    }
+
+    /// Announces all our addresses, once.
+    pub(super) fn announce(&mut self, mem: &mut Mem, now: Instant) {
+        for addr in self.routes.addresses().to_vec() {
+            match addr.addr() {
+                IpAddr::V4(addr) => self.announce_v4(mem, addr),
+                IpAddr::V6(target) => {
+                    // RFC 4861 section 7.2.6: unsolicited advertisements.
+                    let message = ndp::Message::Advertisement {
+                        router: false,
+                        solicited: false,
+                        overrides: true,
+                        target,
+                        target_mac: Some(self.link.mac),
+                    };
+                    self.send_ndp(mem, now, &message, target.into(), ALL_NODES.into(), None);
+                }
+            }
+        }
+        self.announcements = self.announcements.saturating_sub(1);
+        self.announce_at = now + ANNOUNCE_INTERVAL;
+    }
+
+    /// Does what the neighbours' timers ask for.
+    pub(super) fn handle_neighbor_timeout(&mut self, mem: &mut Mem, now: Instant) {
+        let mut actions = Vec::new();
+        self.neighbors.handle_timeout(now, &mut self.counters, &mut actions);
+        for action in actions {
+            match action {
+                Action::Request { addr, station } => {
+                    self.send_solicitation(mem, now, addr, station);
+                }
+                Action::Failed { addr, queue } => {
+                    self.routes.handle_dead_neighbor(now, addr);
+                    self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
+                    for packet in queue {
+                        self.notify_unreachable(&packet);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the sockets that a packet of theirs, its head at the IP header, found nobody.
+    fn notify_unreachable(&mut self, packet: &PacketBuf) {
+        let head = packet.head();
+        let about = match head.first().map(|b| b >> 4) {
+            Some(4) => icmp::parse_quoted_v4(head),
+            _ => icmp::parse_quoted_v6(head),
+        };
+        // Later fragments say nothing that the first did not.
+        let Ok(about) = about else { return };
+        let told = self.notices.iter().any(|notice| {
+            matches!(notice, Inbound::IcmpError { about: other, .. }
+                if (other.dst, other.src_port, other.dst_port, other.protocol)
+                    == (about.dst, about.src_port, about.dst_port, about.protocol))
+        });
+        if !told && self.notices.len() < NOTICES {
+            self.notices.push_back(Inbound::IcmpError { about, kind: IcmpKind::HostUnreachable });
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! From frames to transport packets and back: link, IP, ICMP, neighbours and routes.
+//!
+//! Read first: [`Net`], whose methods are sorted by direction. `input.rs` takes a frame apart
+//! (byte path, steps R2 and R3), `output.rs` puts one together (S4 and S5); the rest is what they
+//! consult: `route.rs`, `neighbor.rs`, `reassembly.rs`, `icmp.rs`, and `wire/` for the headers.
+//!
+//! Nothing here reads a clock or a random source: time is an argument, the secret is given.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use pagewire_device::{Capabilities, Medium};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
+
+use self::icmp::RateLimit;
+use self::input::{Link, Origin};
+use self::neighbor::{Keyed, Neighbors};
+use self::reassembly::Reassembly;
+use self::route::{Hop, HopCache, PathMtus, Routes};
+use self::wire::ethernet::Mac;
+use crate::cidr::Cidr;
+use crate::counters::Counters;
+use crate::error::{Error, StackError};
+use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET};
+
+mod discovery;
+mod icmp;
+mod input;
+mod neighbor;
+mod output;
+mod reassembly;
+mod route;
+pub(crate) mod wire;
+
+pub(crate) use wire::protocol;
+
+/// The memory that input and output may use: lent for each call.
+pub(crate) struct Mem {
+    /// Pages.
+    pub pool: PagePool,
+    /// Where bytes that must live in pages are written.
+    pub writer: PageWriter,
+    /// Copies so far.
+    pub ledger: CopyLedger,
+}
+
+/// What a [`Net`] is made from.
+#[derive(Clone, Debug)]
+pub(crate) struct NetConfig {
+    /// Of the device.
+    pub capabilities: Capabilities,
+    /// Ours. The link-local IPv6 address is added where the medium is Ethernet and any other
+    /// IPv6 address is given.
+    pub addresses: Vec<Cidr>,
+    /// Default gateways, in order of preference; each must be in one of our networks.
+    pub gateways: Vec<IpAddr>,
+    /// Further routes: network, and the gateway that leads there.
+    pub routes: Vec<(Cidr, IpAddr)>,
+    /// Keys the tables that strangers fill, and the identification fields.
+    pub secret: [u8; 32],
+    /// Whether payload that loops back to ourselves passes by reference; otherwise it is copied
+    /// (`CopyReason::LoopPrivate`).
+    pub loopback_by_reference: bool,
+    /// Whether our addresses are announced on the link at the start.
+    pub announce: bool,
+}
+
+/// What came in for the sockets.
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    /// A transport packet to an address of ours (or to a group or broadcast, UDP only).
+    Transport(Received),
+    /// A network error about something we sent: an ICMP error whose quoted packet was found sound
+    /// and ours, or a neighbour that never answered. Whether the quoted ports and sequence number
+    /// belong to a living socket is the sockets' to check (RFC 5927).
+    IcmpError {
+        /// The packet of ours.
+        about: Quoted,
+        /// What became of it.
+        kind: IcmpKind,
+    },
+}
+
+/// A transport packet, checksum verified.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// Who sent it.
+    pub src: IpAddr,
+    /// Which of our addresses (or groups) it is to.
+    pub dst: IpAddr,
+    /// TCP or UDP, see [`protocol`].
+    pub protocol: u8,
+    /// The two ECN bits of the IP header.
+    pub ecn: u8,
+    /// The hop limit it came with.
+    pub hop_limit: u8,
+    /// Bytes of IP headers still in memory in front of the head, for quoting; 0 where they are
+    /// gone.
+    pub network_header: u16,
+    /// Head: exactly the transport header (its length validated, options not). Fragments: exactly
+    /// the payload.
+    pub packet: PacketBuf,
+}
+
+/// What an ICMP error quotes of a packet we sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quoted {
+    /// Ours.
+    pub src: IpAddr,
+    /// The peer's.
+    pub dst: IpAddr,
+    /// See [`protocol`].
+    pub protocol: u8,
+    /// Our port.
+    pub src_port: u16,
+    /// The peer's port.
+    pub dst_port: u16,
+    /// TCP's sequence number, 0 for others.
+    pub seq: u32,
+}
+
+/// What became of a packet we sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IcmpKind {
+    /// Too long for a link on the path, which takes IP packets of `mtu` bytes.
+    PacketTooBig {
+        /// Already bounded below by the smallest MTU that we believe.
+        mtu: usize,
+    },
+    /// No route on the way (soft).
+    NetUnreachable,
+    /// The last router, or we, cannot find the host (soft).
+    HostUnreachable,
+    /// The host does not speak the protocol (hard).
+    ProtocolUnreachable,
+    /// Nobody listens at the port (hard).
+    PortUnreachable,
+    /// Forbidden by somebody (soft for TCP).
+    Prohibited,
+    /// The hop limit or the time for reassembly ran out (soft).
+    TimeExceeded,
+    /// Somebody found our header faulty (soft).
+    ParameterProblem,
+}
+
+/// A transport packet to be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    /// One of ours: see [`Net::source_for`].
+    pub src: IpAddr,
+    /// To whom.
+    pub dst: IpAddr,
+    /// See [`protocol`].
+    pub protocol: u8,
+    /// ECN bits for the IP header.
+    pub ecn: u8,
+    /// `None`: the default of 64.
+    pub hop_limit: Option<u8>,
+    /// Where in the transport header its checksum is, the field being 0; `None`: there is none.
+    pub checksum_offset: Option<u16>,
+    /// Head: the transport header. Fragments: the payload. `gso.header_len` counts the transport
+    /// header only. Needs 62 bytes of headroom ([`PacketBuf::for_tx`] and a header of at most 66).
+    pub packet: PacketBuf,
+}
+
+/// Link and network layer of one stack.
+pub(crate) struct Net {
+    /// Counts of the whole stack: the sockets count here too.
+    pub counters: Counters,
+    link: Link,
+    routes: Routes,
+    speaks_v4: bool,
+    speaks_v6: bool,
+    cache: HopCache,
+    paths: PathMtus,
+    /// Of `paths`; the other parts count their own changes.
+    path_generation: u32,
+    neighbors: Neighbors,
+    reassembly: Reassembly,
+    icmp_limit: RateLimit,
+    /// Hashes under the secret.
+    keyed: Keyed,
+    /// Counters behind identification fields, chosen by a hash of the addresses.
+    ids: Box<[u32; 256]>,
+    loopback_by_reference: bool,
+    /// Frames for the device.
+    out: VecDeque<PacketBuf>,
+    /// Packets to ourselves, heads at the IP header.
+    loopback: VecDeque<PacketBuf>,
+    /// Packets that found nobody.
+    notices: VecDeque<Inbound>,
+    /// Announcements left, and when the next is due.
+    announcements: u8,
+    announce_at: Instant,
+    /// No defence of an address before.
+    defend_after: Instant,
+    /// The last moment we were told.
+    now: Instant,
+}
+
+impl Net {
+    /// Checks the configuration.
+    pub(crate) fn new(now: Instant, config: &NetConfig) -> Result<Self, StackError> {
+        let routes = Routes::new(config)?;
+        let caps = &config.capabilities;
+        let ethernet = caps.medium == Medium::Ethernet;
+        let (mut table_key, mut keyed) = ([0; 16], [0; 16]);
+        let (first, second) = config.secret.split_at(16);
+        table_key.copy_from_slice(first);
+        keyed.copy_from_slice(second);
+        let link = Link {
+            medium: caps.medium,
+            mac: Mac(caps.mac),
+            mtu: caps.mtu.min(MAX_IP_PACKET),
+            max_super: caps.max_super_frame.min(MAX_IP_PACKET),
+            tx_checksum: caps.tx_checksum,
+            tso_v4: caps.tso_v4,
+            tso_v6: caps.tso_v6,
+        };
+        Ok(Self {
+            counters: Counters::new(),
+            link,
+            speaks_v4: routes.speaks(false),
+            speaks_v6: routes.speaks(true),
+            routes,
+            cache: HopCache::new(),
+            paths: PathMtus::default(),
+            path_generation: 0,
+            neighbors: Neighbors::new(Keyed(table_key)),
+            reassembly: Reassembly::new(Keyed(table_key)),
+            icmp_limit: RateLimit::new(now),
+            keyed: Keyed(keyed),
+            ids: Box::new([0; 256]),
+            loopback_by_reference: config.loopback_by_reference,
+            out: VecDeque::new(),
+            loopback: VecDeque::new(),
+            notices: VecDeque::new(),
+            announcements: if config.announce && ethernet { ANNOUNCEMENTS } else { 0 },
+            announce_at: now,
+            defend_after: now,
+            now,
+        })
+    }
+
+    // Getters.
+
+    /// The address that packets to `dst` are sent from.
+    pub(crate) fn source_for(&self, dst: IpAddr) -> Result<IpAddr, Error> {
+        self.routes.source_for(self.now, dst)
+    }
+
+    /// The longest IP packet that reaches `dst` in one piece, as far as is known.
+    pub(crate) fn mtu_for(&self, dst: IpAddr) -> usize {
+        match self.routes.is_local(dst) {
+            true => MAX_IP_PACKET,
+            false => self.path_mtu(self.now, dst).0,
+        }
+    }
+
+    /// The longest IP packet that reaches `dst` in one piece, and the longest super-frame (as an
+    /// IP packet, all headers included) that [`send`](Self::send) takes for it. Where the device
+    /// cannot cut, software does.
+    pub(crate) fn link_limits(&self, dst: IpAddr) -> (usize, usize) {
+        let mtu = self.mtu_for(dst);
+        let cuts = if dst.is_ipv4() { self.link.tso_v4 } else { self.link.tso_v6 };
+        let max_super = match self.link.medium {
+            _ if self.routes.is_local(dst) => MAX_IP_PACKET,
+            _ if cuts => self.link.max_super,
+            Medium::Ethernet => MAX_IP_PACKET,
+            // The cut in software knows frames that begin with an Ethernet header.
+            Medium::Ip => mtu,
+        };
+        (mtu, max_super.max(mtu))
+    }
+
+    /// Whether the address is ours (loopback addresses are).
+    pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
+        self.routes.is_local(addr)
+    }
+
+    /// Whether a datagram to it goes to all hosts of a network of ours.
+    pub(crate) fn is_broadcast(&self, addr: IpAddr) -> bool {
+        self.routes.is_broadcast(addr)
+    }
+
+    /// Our addresses, the derived link-local one included.
+    pub(crate) fn addresses(&self) -> &[Cidr] {
+        self.routes.addresses()
+    }
+
+    /// Changes whenever a cached hop may be wrong.
+    fn generation(&self) -> u32 {
+        let parts = [self.routes.generation(), self.path_generation, self.neighbors.generation()];
+        // Each only counts up, so no two states share a sum until one of them wraps.
+        parts.into_iter().fold(0, u32::wrapping_add)
+    }
+
+    // In. (Frames: `input.rs`.)
+
+    /// Called when `now` has reached [`poll_timeout`](Self::poll_timeout).
+    pub(crate) fn handle_timeout(&mut self, mem: &mut Mem, now: Instant) {
+        self.now = now;
+        if self.announcements > 0 && now >= self.announce_at {
+            self.announce(mem, now);
+        }
+        self.handle_neighbor_timeout(mem, now);
+        let mut expired = Vec::new();
+        self.reassembly.handle_timeout(now, &mut self.counters, &mut expired);
+        for datagram in expired {
+            self.send_reassembly_timeout(mem, now, datagram);
+        }
+    }
+
+    /// A path MTU that the owner of a socket has validated (RFC 8201 section 4, RFC 5927).
+    pub(crate) fn handle_path_mtu(&mut self, now: Instant, dst: IpAddr, mtu: usize) {
+        if mtu < self.link.mtu && self.paths.insert(now, dst, mtu) {
+            self.path_generation = self.path_generation.wrapping_add(1);
+        }
+    }
+
+    /// A transport heard from `dst` in a way that proves that our packets arrive (RFC 4861
+    /// section 7.3.1): spares the neighbour a probe. Once per turn and connection is plenty.
+    pub(crate) fn handle_reachable(&mut self, now: Instant, dst: IpAddr) {
+        if let Ok(Hop::Neighbor(next)) = self.routes.hop(now, dst) {
+            self.neighbors.confirm(now, next);
+        }
+    }
+
+    // Verbs of the transports: `send` in `output.rs`, `send_port_unreachable` in `icmp.rs`.
+
+    // Out.
+
+    /// Packets that looped back, and notices about neighbours that never answered, one at a time
+    /// until `None`. The caller bounds how many it takes in one turn; while some are left,
+    /// [`poll_timeout`](Self::poll_timeout) is already due.
+    pub(crate) fn poll_inbound(&mut self, mem: &mut Mem, now: Instant) -> Option<Inbound> {
+        self.now = now;
+        if let Some(notice) = self.notices.pop_front() {
+            return Some(notice);
+        }
+        while let Some(packet) = self.loopback.pop_front() {
+            let origin = Origin { group: false, loopback: true };
+            let outcome = self.handle_ip(mem, now, packet, origin);
+            if let Some(inbound) = self.settle(outcome) {
+                return Some(inbound);
+            }
+        }
+        None
+    }
+
+    /// Whether [`poll_inbound`](Self::poll_inbound) has something to look at.
+    pub(crate) fn has_inbound(&self) -> bool {
+        !self.notices.is_empty() || !self.loopback.is_empty()
+    }
+
+    /// Moves all frames for the device to the back of `out`.
+    pub(crate) fn poll_transmit(&mut self, out: &mut VecDeque<PacketBuf>) {
+        if out.is_empty() {
+            core::mem::swap(out, &mut self.out);
+        } else {
+            out.append(&mut self.out);
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_inbound`](Self::poll_inbound) is
+    /// next to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if self.has_inbound() {
+            return Some(self.now);
+        }
+        let announce = (self.announcements > 0).then_some(self.announce_at);
+        [announce, self.neighbors.poll_timeout(), self.reassembly.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}

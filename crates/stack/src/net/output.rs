@@ -1,0 +1,440 @@
+//! Byte path, steps S4 (ip) and S5 (link): headers go in front of the transport's, payload is not
+//! looked at.
+//!
+//! ```text
+//!              transport header | payload fragments          send
+//!         IP header | transport header | payload             wrap: pseudo-header sum, length
+//!   link | IP header | transport header | payload            emit: from the hop cache
+//! ```
+//!
+//! The steady case finds its destination in the hop cache: no table is searched, nothing is
+//! allocated. What the device cannot do (checksums, cutting super-frames) is done last.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use pagewire_device::offload;
+use pagewire_mem::{CopyReason, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum};
+
+use super::neighbor::Lookup;
+use super::route::{CachedHop, Hop};
+use super::wire::ethernet::{self, Mac};
+use super::wire::{ipv4, ipv6, protocol, pseudo_header_sum};
+use super::{Mem, Net, Outgoing};
+use crate::counters::DropReason;
+use crate::error::Error;
+use crate::limits::{DEFAULT_HOP_LIMIT, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES};
+
+/// What the caller is told, and what is counted.
+type Refused = (Error, DropReason);
+
+const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
+const NO_HEADROOM: Refused = (Error::InvalidInput, DropReason::OutHeadroom);
+
+/// The IP header of a packet to be sent, less what depends on the piece.
+#[derive(Clone, Copy)]
+struct Envelope {
+    src: IpAddr,
+    dst: IpAddr,
+    protocol: u8,
+    ecn: u8,
+    hop_limit: u8,
+}
+
+impl Net {
+    /// Byte path, steps S4 and S5. A packet that cannot be sent is dropped, counted and reported;
+    /// one that waits for its neighbour's address is `Ok`.
+    pub(crate) fn send(&mut self, mem: &mut Mem, now: Instant, out: Outgoing) -> Result<(), Error> {
+        match out.protocol {
+            protocol::TCP => self.counters.tx_tcp += 1,
+            protocol::UDP => self.counters.tx_udp += 1,
+            _ => self.counters.tx_icmp += 1,
+        }
+        self.try_send(mem, now, out).map_err(|(error, reason)| {
+            self.counters.drop_one(reason);
+            error
+        })
+    }
+
+    fn try_send(&mut self, mem: &mut Mem, now: Instant, out: Outgoing) -> Result<(), Refused> {
+        let Outgoing { src, dst, protocol, ecn, hop_limit, checksum_offset, mut packet } = out;
+        let hop_limit = hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
+        let envelope = Envelope { src, dst, protocol, ecn, hop_limit };
+        if src.is_ipv4() != dst.is_ipv4() {
+            return Err((Error::AddressFamily, DropReason::OutSource));
+        }
+        if let Some(offset) = checksum_offset {
+            prepare_checksum(&mut packet, &envelope, offset)?;
+        }
+        if let Some(gso) = &mut packet.gso {
+            gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+        }
+        if let Some(&CachedHop { link, mtu, .. }) = self.cache.get(now, dst, self.generation()) {
+            if self.fits(&packet, &envelope, mtu)? {
+                self.wrap(&mut packet, &envelope)?;
+                return self.emit(mem, packet, link.as_ref());
+            }
+        }
+        if !self.routes.is_local(src) && !src.is_unspecified() {
+            return Err((Error::AddressNotAvailable, DropReason::OutSource));
+        }
+        let hop = self.routes.hop(now, dst).map_err(|e| (e, DropReason::NoRoute))?;
+        if hop == Hop::Local {
+            return self.loop_back(mem, packet, &envelope);
+        }
+        let (mtu, mtu_until) = self.path_mtu(now, dst);
+        if self.fits(&packet, &envelope, mtu)? {
+            self.wrap(&mut packet, &envelope)?;
+            return self.dispatch(mem, now, packet, dst, hop, (mtu, mtu_until));
+        }
+        for piece in self.fragment(mem, packet, &envelope, mtu)? {
+            self.counters.tx_fragments += 1;
+            self.dispatch(mem, now, piece, dst, hop, (mtu, mtu_until))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the packet goes in one piece; an error if it goes in none.
+    fn fits(&self, packet: &PacketBuf, to: &Envelope, mtu: usize) -> Result<bool, Refused> {
+        let ip_len = ip_header_len(to.dst);
+        let total = ip_len + packet.len();
+        if total > MAX_IP_PACKET {
+            return Err(TOO_LONG);
+        }
+        let on_wire = match packet.gso {
+            Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
+            None => total,
+        };
+        // A connection that has not heard of a smaller path MTU yet sends on, and hears of it; but
+        // nothing longer than our own link takes.
+        let limit = if to.protocol == protocol::TCP { self.link.mtu } else { mtu };
+        if on_wire <= limit {
+            return Ok(true);
+        }
+        if to.protocol == protocol::TCP { Err(TOO_LONG) } else { Ok(false) }
+    }
+
+    /// Puts the IP header in front of a packet that goes in one piece.
+    fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
+        match (to.src, to.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                self.counters.tx_ipv4 += 1;
+                let header = ipv4::Header {
+                    header_len: ipv4::LEN as u8,
+                    tos: to.ecn,
+                    total_len: (ipv4::LEN + packet.len()) as u16,
+                    id: self.next_id(to) as u16,
+                    // RFC 1191 section 3: path MTU discovery for TCP; datagrams may be cut.
+                    dont_fragment: to.protocol == protocol::TCP,
+                    more_fragments: false,
+                    fragment_offset: 0,
+                    ttl: to.hop_limit,
+                    protocol: to.protocol,
+                    src,
+                    dst,
+                };
+                push(packet, &header.emit())
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                self.counters.tx_ipv6 += 1;
+                let header = ipv6::Header {
+                    traffic_class: to.ecn,
+                    flow_label: 0,
+                    payload_len: packet.len() as u16,
+                    next_header: to.protocol,
+                    hop_limit: to.hop_limit,
+                    src,
+                    dst,
+                };
+                push(packet, &header.emit())
+            }
+            _ => Err((Error::AddressFamily, DropReason::OutSource)),
+        }
+    }
+
+    /// Sends an ICMPv6 message to a station that is known without asking.
+    pub(super) fn send_to_station(
+        &mut self,
+        mem: &mut Mem,
+        (src, dst): (IpAddr, IpAddr),
+        hop_limit: u8,
+        checksum_offset: u16,
+        mut packet: PacketBuf,
+        mac: Mac,
+    ) -> Result<(), Refused> {
+        let envelope = Envelope { src, dst, protocol: protocol::ICMPV6, ecn: 0, hop_limit };
+        prepare_checksum(&mut packet, &envelope, checksum_offset)?;
+        self.wrap(&mut packet, &envelope)?;
+        let link = self.link_header(mac, true);
+        self.emit(mem, packet, Some(&link))
+    }
+
+    /// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
+    fn fragment(
+        &mut self,
+        mem: &mut Mem,
+        mut packet: PacketBuf,
+        to: &Envelope,
+        mtu: usize,
+    ) -> Result<Vec<PacketBuf>, Refused> {
+        if let TxChecksum::Partial { .. } = packet.tx_checksum {
+            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
+        }
+        let id = self.next_id(to);
+        let overhead =
+            ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
+        let each = mtu.saturating_sub(overhead) & !7;
+        let total = packet.len();
+        if each <= packet.head().len() {
+            return Err(TOO_LONG);
+        }
+        let mut frags: VecDeque<_> = packet.take_frags().into_iter().collect();
+        let mut pieces = Vec::with_capacity(total.div_ceil(each));
+        let mut offset = 0;
+        let mut piece = packet;
+        while offset < total {
+            let len = each.min(total - offset);
+            while piece.len() < len {
+                let Some(frag) = frags.front_mut() else { return Err(TOO_LONG) };
+                let part = frag.split_to(len - piece.len());
+                if frag.is_empty() {
+                    frags.pop_front();
+                }
+                piece.push_frag(part).map_err(|_| TOO_LONG)?;
+            }
+            let more = offset + len < total;
+            self.wrap_fragment(&mut piece, to, (offset as u16, more, id))?;
+            pieces.push(core::mem::replace(&mut piece, PacketBuf::for_tx()));
+            offset += len;
+        }
+        Ok(pieces)
+    }
+
+    fn wrap_fragment(
+        &mut self,
+        piece: &mut PacketBuf,
+        to: &Envelope,
+        (offset, more, id): (u16, bool, u32),
+    ) -> Result<(), Refused> {
+        match (to.src, to.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                self.counters.tx_ipv4 += 1;
+                let header = ipv4::Header {
+                    header_len: ipv4::LEN as u8,
+                    tos: to.ecn,
+                    total_len: (ipv4::LEN + piece.len()) as u16,
+                    id: id as u16,
+                    dont_fragment: false,
+                    more_fragments: more,
+                    fragment_offset: offset,
+                    ttl: to.hop_limit,
+                    protocol: to.protocol,
+                    src,
+                    dst,
+                };
+                push(piece, &header.emit())
+            }
+            _ => {
+                let part = ipv6::Fragment { next_header: to.protocol, offset, more, id };
+                push(piece, &part.emit())?;
+                self.wrap(piece, &Envelope { protocol: protocol::FRAGMENT, ..*to })
+            }
+        }
+    }
+
+    /// Sends an IP packet to the next hop, which may have to be asked for first.
+    pub(super) fn dispatch(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: PacketBuf,
+        dst: IpAddr,
+        hop: Hop,
+        (mtu, mtu_until): (usize, Instant),
+    ) -> Result<(), Refused> {
+        let (link, until) = match hop {
+            Hop::Local => return Err((Error::InvalidInput, DropReason::NoRoute)),
+            Hop::Direct => (None, Instant::FAR),
+            Hop::Group(mac) => (Some(self.link_header(mac, dst.is_ipv6())), Instant::FAR),
+            Hop::Neighbor(next) => match self.neighbors.lookup(now, next) {
+                Lookup::Known { mac, until } => (Some(self.link_header(mac, dst.is_ipv6())), until),
+                Lookup::Unknown => {
+                    if self.neighbors.enqueue(now, next, packet, &mut self.counters) {
+                        self.send_solicitation(mem, now, next, None);
+                    }
+                    return Ok(());
+                }
+            },
+        };
+        let generation = self.generation();
+        self.cache.insert(CachedHop { dst, generation, until: until.min(mtu_until), link, mtu });
+        self.emit(mem, packet, link.as_ref())
+    }
+
+    pub(super) fn link_header(&self, dst: Mac, v6: bool) -> [u8; ethernet::LEN] {
+        let ethertype = if v6 { ethernet::IPV6 } else { ethernet::IPV4 };
+        ethernet::Header { dst, src: self.link.mac, ethertype }.emit()
+    }
+
+    /// Sends packets that waited for a neighbour whose station is known now.
+    pub(super) fn release(&mut self, mem: &mut Mem, mac: Mac, queue: VecDeque<PacketBuf>) {
+        for packet in queue {
+            let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
+            let link = self.link_header(mac, v6);
+            if let Err((_, reason)) = self.emit(mem, packet, Some(&link)) {
+                self.counters.drop_one(reason);
+            }
+        }
+    }
+
+    /// Puts the link header in front and queues the frame for the device, after doing what the
+    /// device cannot.
+    pub(super) fn emit(
+        &mut self,
+        mem: &mut Mem,
+        mut packet: PacketBuf,
+        link: Option<&[u8; ethernet::LEN]>,
+    ) -> Result<(), Refused> {
+        if self.out.len() >= OUT_QUEUE_FRAMES {
+            return Err((Error::NoBuffers, DropReason::OutQueueFull));
+        }
+        if let Some(link) = link {
+            push(&mut packet, link)?;
+        }
+        self.counters.tx_bytes += packet.len() as u64;
+        let cuts = match packet.gso.map(|gso| gso.kind) {
+            None => true,
+            Some(GsoKind::TcpV4) => self.link.tso_v4,
+            Some(GsoKind::TcpV6) => self.link.tso_v6,
+        };
+        if !cuts {
+            let cut = offload::segment(packet, &mut self.out, &mut mem.ledger);
+            let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
+            self.counters.tx_cut_in_software += 1;
+            self.counters.tx_checksums_completed += frames;
+            self.counters.tx_frames += frames;
+            return Ok(());
+        }
+        if !self.link.tx_checksum {
+            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
+        }
+        self.counters.tx_frames += 1;
+        self.out.push_back(packet);
+        Ok(())
+    }
+
+    /// Queues a packet to ourselves. Payload is copied, unless the configuration says otherwise: a
+    /// receiver that never reads must not keep a sender's buffer for ever.
+    fn loop_back(
+        &mut self,
+        mem: &mut Mem,
+        mut packet: PacketBuf,
+        to: &Envelope,
+    ) -> Result<(), Refused> {
+        let total = ip_header_len(to.dst) + packet.len();
+        if total > MAX_IP_PACKET {
+            return Err(TOO_LONG);
+        }
+        if self.loopback.len() >= LOOPBACK_PACKETS {
+            return Err((Error::NoBuffers, DropReason::LoopbackFull));
+        }
+        if !self.loopback_by_reference {
+            for frag in packet.take_frags() {
+                let Mem { pool, writer, ledger } = mem;
+                let (parts, copied) =
+                    writer.write_frag(pool, &frag, ledger, CopyReason::LoopPrivate);
+                if copied < frag.len() {
+                    return Err((Error::NoBuffers, DropReason::NoPages));
+                }
+                for part in parts {
+                    let refused = (Error::NoBuffers, DropReason::TooManyFragments);
+                    packet.push_frag(part).map_err(|_| refused)?;
+                }
+            }
+        }
+        self.wrap(&mut packet, to)?;
+        packet.tx_checksum = TxChecksum::Done;
+        packet.rx_checksum = RxChecksum::Valid;
+        self.counters.loopback_packets += 1;
+        self.loopback.push_back(packet);
+        Ok(())
+    }
+
+    /// An identification for the fragments of a datagram. RFC 7739 section 5.3 and RFC 6274
+    /// section 3.5.2: a counter for each pair of addresses, begun where strangers cannot foresee.
+    fn next_id(&mut self, to: &Envelope) -> u32 {
+        // RFC 6864 section 4.1: a packet that is never cut may have any identification.
+        if to.protocol == protocol::TCP {
+            return 0;
+        }
+        let mut octets = [0; 32];
+        for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
+            *place = octet;
+        }
+        let hash = self.keyed.digest(&[b"id", &octets]);
+        let slot = hash as usize % self.ids.len();
+        let Some(count) = self.ids.get_mut(slot) else { return 0 };
+        *count = count.wrapping_add(1);
+        (hash >> 32) as u32 ^ *count
+    }
+
+    /// The path's MTU, and until when that may be believed.
+    pub(super) fn path_mtu(&self, now: Instant, dst: IpAddr) -> (usize, Instant) {
+        match self.paths.get(now, dst) {
+            Some((mtu, until)) => (mtu.min(self.link.mtu), until),
+            None => (self.link.mtu, Instant::FAR),
+        }
+    }
+}
+
+/// Stores the pseudo-header's sum in the checksum field and notes what is left to do.
+fn prepare_checksum(packet: &mut PacketBuf, to: &Envelope, offset: u16) -> Result<(), Refused> {
+    let sum = if to.protocol == protocol::ICMP {
+        // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
+        0
+    } else {
+        pseudo_header_sum(to.src, to.dst, to.protocol, packet.len()).sum()
+    };
+    let at = usize::from(offset);
+    let field = packet.head_mut().get_mut(at..at + 2);
+    field.ok_or(NO_HEADROOM)?.copy_from_slice(&sum.to_be_bytes());
+    packet.tx_checksum = TxChecksum::Partial { start: 0, offset };
+    Ok(())
+}
+
+/// Puts a header in front, and moves along what counts from the start of the frame.
+fn push(packet: &mut PacketBuf, header: &[u8]) -> Result<(), Refused> {
+    packet.push(header.len()).ok_or(NO_HEADROOM)?.copy_from_slice(header);
+    let n = header.len() as u16;
+    if let Some(gso) = &mut packet.gso {
+        gso.header_len += n;
+    }
+    if let TxChecksum::Partial { start, .. } = &mut packet.tx_checksum {
+        *start += n;
+    }
+    Ok(())
+}
+
+fn complete(frame: &mut PacketBuf, mem: &mut Mem, count: &mut u64) -> Result<(), Refused> {
+    if let TxChecksum::Partial { .. } = frame.tx_checksum {
+        let refused = (Error::InvalidInput, DropReason::OutOffload);
+        offload::complete_checksum(frame, &mut mem.ledger).map_err(|_| refused)?;
+        *count += 1;
+    }
+    Ok(())
+}
+
+fn ip_header_len(dst: IpAddr) -> usize {
+    match dst {
+        IpAddr::V4(_) => ipv4::LEN,
+        IpAddr::V6(_) => ipv6::LEN,
+    }
+}
+
+fn bytes_of(addr: IpAddr) -> impl Iterator<Item = u8> {
+    let octets = match addr {
+        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
+        IpAddr::V6(a) => a.octets(),
+    };
+    octets.into_iter()
+}

@@ -1,0 +1,72 @@
+//! Header formats: each a small plain value with `parse` and `emit`.
+//!
+//! A header is copied out of the packet's head once and only the copy is believed: a peer that
+//! shares the memory cannot change its mind. Every error is the [`DropReason`] that is counted.
+//!
+//! [`DropReason`]: crate::counters::DropReason
+
+pub(crate) mod arp;
+pub(crate) mod ethernet;
+pub(crate) mod icmp;
+pub(crate) mod ipv4;
+pub(crate) mod ipv6;
+pub(crate) mod ndp;
+pub(crate) mod udp;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use pagewire_mem::checksum::Checksum;
+
+/// Protocol numbers: transports and IPv6 extension headers share one space (RFC 8200 section 4).
+pub(crate) mod protocol {
+    pub(crate) const HOP_BY_HOP: u8 = 0;
+    pub(crate) const ICMP: u8 = 1;
+    pub(crate) const TCP: u8 = 6;
+    pub(crate) const UDP: u8 = 17;
+    pub(crate) const ROUTING: u8 = 43;
+    pub(crate) const FRAGMENT: u8 = 44;
+    pub(crate) const ICMPV6: u8 = 58;
+    pub(crate) const NO_NEXT_HEADER: u8 = 59;
+    pub(crate) const DESTINATION_OPTIONS: u8 = 60;
+}
+
+/// The sum over the pseudo-header that TCP, UDP and ICMPv6 put in front of their checksums (RFC
+/// 9293 section 3.1, RFC 8200 section 8.1). `len` is that of the transport header and payload.
+pub(crate) fn pseudo_header_sum(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> Checksum {
+    let mut sum = Checksum::new();
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            sum.add_bytes(&src.octets());
+            sum.add_bytes(&dst.octets());
+        }
+        (src, dst) => {
+            sum.add_bytes(&v6_octets(src));
+            sum.add_bytes(&v6_octets(dst));
+        }
+    }
+    // The IPv4 form has 16 bits of length, the IPv6 form 32; the sums are the same.
+    sum.add_bytes(&(len as u32).to_be_bytes());
+    sum.add_bytes(&u32::from(protocol).to_be_bytes());
+    sum
+}
+
+fn v6_octets(addr: IpAddr) -> [u8; 16] {
+    match addr {
+        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
+        IpAddr::V6(a) => a.octets(),
+    }
+}
+
+/// Copies `parts` one behind the other into an array that they fill exactly.
+fn concat<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
+    let mut out = [0; N];
+    let bytes = parts.iter().flat_map(|part| part.iter());
+    debug_assert_eq!(parts.iter().map(|p| p.len()).sum::<usize>(), N);
+    for (to, from) in out.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    out
+}
