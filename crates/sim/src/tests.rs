@@ -177,9 +177,9 @@ fn talk_without_end_runs_into_the_limit_in_time() {
 fn a_page_that_is_lost_is_noticed_in_the_same_step() {
     let mut sim = Sim::new(1);
     let a = sim.add(toy(1), delay(0)).unwrap();
-    sim.node_mut(a).audit = Some(PoolAudit { total: 4, free: 1, returned: 1, out: 2 });
+    sim.node_mut(a).audit = Some(PoolAudit { total: 4, free: 1, returned: 1, out: 2, twice: 0 });
     assert!(sim.step().unwrap());
-    sim.node_mut(a).audit = Some(PoolAudit { total: 4, free: 1, returned: 1, out: 1 });
+    sim.node_mut(a).audit = Some(PoolAudit { total: 4, free: 1, returned: 1, out: 1, twice: 0 });
     let error = sim.step().unwrap_err();
     assert!(matches!(error, SimError::Pages { .. }), "{error}");
 }

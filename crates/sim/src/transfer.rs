@@ -98,7 +98,8 @@ impl Transfer {
             let chance = r.below(percent * 10_000 + 1) as u32;
             if often { Chance::NEVER } else { Chance::per_million(chance) }
         };
-        let delay = Duration::from_micros(r.below(if one_in(r, 2) { 50_000 } else { 500 }));
+        let most = if one_in(r, 2) { 50_000 } else { 500 };
+        let delay = Duration::from_micros(r.below(most));
         let faults = FaultConfig {
             loss: up_to(r, 10),
             duplicate: up_to(r, 5),
@@ -247,6 +248,7 @@ impl Transfer {
             incoming: Flow::new(Stream(self.seed * 2 + 1 - side as u64), self.bytes[1 - side]),
             held: VecDeque::new(),
             think_until: None,
+            finished: false,
             random: FaultRng::new(sim.random().next_u64()),
             wrong: None,
         };
@@ -298,6 +300,7 @@ struct Peer {
     /// Chunks that the program has taken and still looks at.
     held: VecDeque<Frag>,
     think_until: Option<Instant>,
+    finished: bool,
     random: FaultRng,
     /// What an oracle found.
     wrong: Option<String>,
@@ -336,7 +339,7 @@ const MOST_HELD: usize = 8;
 
 impl App for Peer {
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
-        if self.wrong.is_some() {
+        if self.finished || self.wrong.is_some() {
             return;
         }
         if events.iter().any(|event| event.readiness.is_empty()) {
@@ -377,6 +380,8 @@ impl Peer {
 
     /// Closes everything, drops everything.
     fn let_go(&mut self, now: Instant, stack: &mut Stack) {
+        self.finished = true;
+        self.think_until = None;
         self.held.clear();
         if let Role::Server { listener: Some(id), .. } = self.role {
             stack.close(now, id);
@@ -458,18 +463,12 @@ impl Peer {
                 Err(error) => return Err(format!("send at {}: {error}", self.outgoing.done)),
             }
         }
-        if !self.outgoing.ended {
-            match stack.tcp_shutdown(now, id, Shutdown::Write) {
-                Ok(()) => self.outgoing.ended = true,
-                // Not connected yet.
-                Err(error) => {
-                    let connected =
-                        stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
-                    if connected {
-                        return Err(format!("shutdown: {error}"));
-                    }
-                }
-            }
+        // Before the handshake is over there is no direction to end: RFC 9293 section 3.10.4
+        // deletes a connection that is closed in SYN-SENT, and so does Linux.
+        let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
+        if !self.outgoing.ended && connected {
+            stack.tcp_shutdown(now, id, Shutdown::Write).map_err(|e| format!("shutdown: {e}"))?;
+            self.outgoing.ended = true;
         }
         Ok(())
     }

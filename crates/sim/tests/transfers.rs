@@ -1,5 +1,6 @@
 //! Two stacks over networks good and bad, with every oracle on.
 
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,16 +26,28 @@ fn seed_from_env_runs_alone() {
 
 #[test]
 fn five_hundred_seeds_up_to_ten_percent_loss_hold_every_oracle() {
+    run_seeds(0..500);
+}
+
+/// For the night: `PAGEWIRE_SEEDS=500..100000 cargo test -p pagewire-sim -- --ignored`.
+#[test]
+#[ignore = "takes as long as PAGEWIRE_SEEDS says"]
+fn a_range_of_seeds_from_the_environment_holds_every_oracle() {
+    let text = std::env::var("PAGEWIRE_SEEDS").unwrap_or_else(|_| "500..5000".into());
+    let (from, to) = text.split_once("..").expect("PAGEWIRE_SEEDS=first..beyond");
+    run_seeds(from.parse().expect("a number")..to.parse().expect("a number"));
+}
+
+fn run_seeds(seeds: Range<u64>) {
     // Two threads: what a small machine has.
+    let middle = seeds.start + (seeds.end - seeds.start) / 2;
+    let run = |seeds: Range<u64>| -> Vec<String> {
+        let failed = seeds.filter_map(|seed| run_seed(seed, COMMAND, random).err());
+        failed.map(|failure| failure.to_string()).take(3).collect()
+    };
     let failures = std::thread::scope(|scope| {
-        let run = |seeds: std::ops::Range<u64>| {
-            move || -> Vec<String> {
-                let failed = seeds.filter_map(|seed| run_seed(seed, COMMAND, random).err());
-                failed.map(|failure| failure.to_string()).take(3).collect()
-            }
-        };
-        let other = scope.spawn(run(250..500));
-        let mut failures = run(0..250)();
+        let other = scope.spawn(|| run(middle..seeds.end));
+        let mut failures = run(seeds.start..middle);
         failures.extend(other.join().expect("a thread"));
         failures
     });
@@ -53,6 +66,7 @@ fn ten_percent_loss_both_ways_is_slow_and_whole() {
     let faults = FaultConfig {
         loss: Chance::percent(10),
         delay: Duration::from_millis(5),
+        cut: true,
         ..FaultConfig::default()
     };
     let report = transfer(2, faults, 500_000).expect("a transfer");
