@@ -25,3 +25,7 @@ pub const MAX_STALL: Duration = Duration::from_secs(240);
 
 /// Longest virtual time for one transfer, and again for its connections to end.
 pub const MAX_TRANSFER: Duration = Duration::from_secs(3600);
+
+/// Bytes of a stack's pool unless told otherwise: ten times what one connection may hold, and few
+/// enough pages to count them after every step.
+pub const POOL_BYTES: usize = 16 << 20;

@@ -8,12 +8,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_device::{
-    Capabilities, Chance, FaultConfig, FaultCounters, FaultRng, HeaderSplit, Medium,
-};
-use pagewire_mem::{CopyLedger, Frag, FragVec, GROUP_PAGES, Instant, MAX_FRAGS};
+use pagewire_device::{Chance, FaultConfig, FaultCounters, FaultRng};
+use pagewire_mem::{CopyLedger, Frag, FragVec, GROUP_PAGES, Instant};
 use pagewire_stack::{
-    Cidr, Error, Event, Readiness, SocketId, Stack, StackConfig, TcpConfig, TcpOption,
+    Cidr, Error, Event, Readiness, SocketId, Stack, TcpConfig, TcpOption,
 };
 
 use crate::limits::{MAX_STALL, MAX_TRANSFER};
@@ -65,10 +63,6 @@ pub fn transfer(seed: u64, faults: FaultConfig, bytes: u64) -> Result<Report, Si
 }
 
 const PORT: u16 = 7000;
-
-/// Bytes of each stack's pool: small, so that counting its pages after every step is quick, and
-/// ten times what one connection may hold.
-const POOL: usize = 16 << 20;
 
 impl Transfer {
     /// A megabyte each way over a good network.
@@ -224,13 +218,15 @@ impl Transfer {
         };
         let cidr = Cidr::new(address(side), if self.v6 { 64 } else { 24 });
         let cidr = cidr.map_err(|e| SimError::Oracle(e.to_string()))?;
-        let mut secret = [0; 32];
-        for word in secret.chunks_exact_mut(8) {
-            word.copy_from_slice(&sim.random().next_u64().to_le_bytes());
+        let mut config = sim.stack_config(cidr);
+        let device = &mut config.capabilities;
+        device.mtu = self.mtu;
+        if !self.offload {
+            device.max_super_frame = self.mtu;
+            (device.rx_checksum, device.tx_checksum) = (false, false);
+            (device.tso_v4, device.tso_v6) = (false, false);
         }
-        let mut config = StackConfig::new(self.capabilities(side), vec![cidr], secret);
         config.tcp = self.tcp.clone();
-        config.pool_bytes = POOL;
         let stack = Stack::new(sim.now(), config).map_err(|e| SimError::Oracle(e.to_string()))?;
         let peer = Peer {
             role: match side {
@@ -253,23 +249,6 @@ impl Transfer {
             wrong: None,
         };
         sim.add(Station::new(stack, peer), faults)
-    }
-
-    fn capabilities(&self, side: usize) -> Capabilities {
-        Capabilities {
-            medium: Medium::Ethernet,
-            mac: [0x02, 0, 0, 0, 0, 1 + side as u8],
-            mtu: self.mtu,
-            max_super_frame: if self.offload { 65_535 } else { self.mtu },
-            rx_checksum: self.offload,
-            tx_checksum: self.offload,
-            tso_v4: self.offload,
-            tso_v6: self.offload,
-            max_frags: MAX_FRAGS,
-            header_split: HeaderSplit::Native,
-            queues: 1,
-            by_reference: true,
-        }
     }
 }
 
