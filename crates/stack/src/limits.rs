@@ -175,6 +175,10 @@ pub const SEGMENTS_PER_POLL: usize = 64;
 /// Looped-back packets and notices handled in one `poll_transmit`.
 pub const LOOPBACKS_PER_POLL: usize = 64;
 
+/// How often a stack whose pool is used up looks whether other threads have let go of pages; what
+/// happens in the stack itself is noticed at once.
+pub const STARVED_CHECK: Duration = Duration::from_millis(10);
+
 /// Bytes that a datagram socket queues (Linux's `rmem_default`, rounded up to what holds three of
 /// the longest datagrams), each datagram charged with the memory that it keeps from reuse.
 pub const UDP_RECEIVE_BYTES: usize = 256 * 1024;

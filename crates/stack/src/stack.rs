@@ -10,7 +10,7 @@ use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter, PoolAudit};
 use pagewire_tcp::KeepAlive;
 
-use crate::limits::LOOPBACKS_PER_POLL;
+use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{Inbound, Mem, Net, NetConfig, protocol};
 use crate::sockets::{Socket, Sockets};
 use crate::{
@@ -138,7 +138,7 @@ impl Stack {
             loopback_by_reference,
             announce,
         };
-        let net = Net::new(now, net_config)?;
+        let net = Net::new(now, &net_config)?;
         let pool = PagePool::new("pagewire-stack", pool_bytes)?;
         let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new() };
         Ok(Self {
@@ -169,6 +169,7 @@ impl Stack {
             self.tcp_timeout(now, index);
         }
         self.sockets.expired = expired;
+        self.sockets.starved_until = now + STARVED_CHECK;
     }
 
     /// Ends a turn: takes home the pages that were let go. Debug builds check that none is lost.
@@ -219,7 +220,8 @@ impl Stack {
         let sockets = &self.sockets;
         // Only while the device takes nothing are there connections whose timers are not set yet.
         let dirty = sockets.dirty.iter().filter_map(|&i| sockets.table.tcp(i)?.conn.poll_timeout());
-        let first = [self.net.poll_timeout(), sockets.wheel.poll_timeout()];
+        let starved = (!sockets.starved.is_empty()).then_some(sockets.starved_until);
+        let first = [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved];
         first.into_iter().flatten().chain(dirty).min()
     }
 
@@ -227,6 +229,9 @@ impl Stack {
     /// reported, or last used up: each at most once, however much came in. Only sockets that the
     /// application owns are reported.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if !self.sockets.starved.is_empty() {
+            self.feed_starved();
+        }
         self.sockets.poll_event()
     }
 }

@@ -19,7 +19,8 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
 use crate::limits::{
-    MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL, TIME_WAIT_CONNECTIONS,
+    MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL, STARVED_CHECK,
+    TIME_WAIT_CONNECTIONS,
 };
 use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
 use crate::stack::{Stack, TcpOption};
@@ -38,8 +39,8 @@ pub(crate) struct TcpSocket {
     pub(crate) unchecked: bool,
     /// What the owner knows that it is ready for.
     pub(crate) reported: Readiness,
-    /// The connection's error has been taken.
-    error_taken: bool,
+    /// On the list of those that wait for pages to write into.
+    starved: bool,
     in_time_wait: bool,
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
     reachable_at: u32,
@@ -78,7 +79,7 @@ impl TcpSocket {
             dirty: false,
             unchecked: false,
             reported: Readiness::NONE,
-            error_taken: false,
+            starved: false,
             in_time_wait: false,
             reachable_at: 0,
             extra: None,
@@ -87,9 +88,6 @@ impl TcpSocket {
 
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
-        if self.error_taken {
-            readiness &= !Readiness::ERROR;
-        }
         if self.errors().is_some_and(|e| !e.is_empty()) {
             readiness |= Readiness::ERROR;
         }
@@ -108,8 +106,7 @@ impl TcpSocket {
     }
 
     pub(crate) fn take_error(&mut self) -> Option<Error> {
-        let error = self.conn.error().filter(|_| !self.error_taken)?;
-        self.error_taken = true;
+        let error = self.conn.take_error()?;
         self.reported &= self.readiness();
         Some(error_from(error))
     }
@@ -484,8 +481,42 @@ impl Stack {
 
     /// Queues a copy of as much from the front of `data` as there is room for; returns how much.
     /// Errors as for [`tcp_send`](Self::tcp_send).
+    ///
+    /// Where the send buffer has room but the stack has no page left to copy into, the answer is
+    /// `WouldBlock` too, and the socket becomes writable when pages come home.
     pub fn tcp_write(&mut self, now: Instant, id: SocketId, data: &[u8]) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.write(env, data))
+        match self.with_connection(now, id, |conn, env| conn.write(env, data)) {
+            Err(Error::NoBuffers) => {
+                self.starve(now, id.index());
+                Err(Error::WouldBlock)
+            }
+            done => done,
+        }
+    }
+
+    /// The connection at `index` waits for pages.
+    fn starve(&mut self, now: Instant, index: u32) {
+        let sockets = &mut self.sockets;
+        let Some(socket) = sockets.table.tcp_mut(index) else { return };
+        socket.reported &= !Readiness::WRITABLE;
+        if !core::mem::replace(&mut socket.starved, true) {
+            sockets.starved.push(index);
+            sockets.starved_until = now + STARVED_CHECK;
+        }
+    }
+
+    /// Pages may have come home: those who wait for them look again.
+    pub(crate) fn feed_starved(&mut self) {
+        self.mem.pool.drain();
+        if self.sockets.starved.is_empty() || self.mem.pool.stats().free == 0 {
+            return;
+        }
+        for index in core::mem::take(&mut self.sockets.starved) {
+            if let Some(socket) = self.sockets.table.tcp_mut(index) {
+                socket.starved = false;
+                self.sockets.touch(index);
+            }
+        }
     }
 
     /// Takes received bytes by copy; 0 is the end of the stream.

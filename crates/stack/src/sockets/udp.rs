@@ -118,7 +118,6 @@ impl Stack {
         }
         socket.queued_bytes += charge;
         socket.queue.push_back(Datagram { from, payload, charge });
-        self.net.counters.rx_udp += 1;
         self.sockets.check_later(index);
         None
     }
@@ -347,7 +346,6 @@ impl Stack {
             packet,
         };
         self.net.send(&mut self.mem, now, out)?;
-        self.net.counters.tx_udp += 1;
         Ok(len)
     }
 
