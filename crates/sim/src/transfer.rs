@@ -10,9 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::{Chance, FaultConfig, FaultCounters, FaultRng};
 use pagewire_mem::{CopyLedger, Frag, FragVec, GROUP_PAGES, Instant};
-use pagewire_stack::{
-    Cidr, Error, Event, Readiness, SocketId, Stack, TcpConfig, TcpOption,
-};
+use pagewire_stack::{Cidr, Error, Event, Readiness, SocketId, Stack, TcpConfig, TcpOption};
 
 use crate::limits::{MAX_STALL, MAX_TRANSFER};
 use crate::sim::{NodeId, Sim, SimError};
