@@ -186,20 +186,30 @@ impl<N: Node> Sim<N> {
         self.ports.iter().map(|port| port.up.in_flight() + port.down.in_flight()).sum()
     }
 
-    /// When something happens next: at once, if a node was acted on.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    /// Lets every node send that was acted on. Then, when the next thing happens; `None`: nothing
+    /// ever will.
+    pub fn poll_timeout(&mut self) -> Result<Option<Instant>, SimError> {
+        for at in 0..self.ports.len() {
+            self.transmit(at)?;
+        }
+        for at in 0..self.ports.len() {
+            self.switch(at);
+        }
         if self.ports.iter().any(|port| port.touched) {
-            return Some(self.now);
+            return Ok(Some(self.now));
         }
         let due = self.ports.iter().flat_map(|port| {
             [port.up.poll_timeout(), port.down.poll_timeout(), port.node.poll_timeout()]
         });
-        due.flatten().min()
+        Ok(due.flatten().min())
     }
 
     /// Moves the clock to the next event and lets happen what is due; `false`: nothing ever will.
     pub fn step(&mut self) -> Result<bool, SimError> {
-        let Some(at) = self.poll_timeout() else { return Ok(false) };
+        let Some(at) = self.poll_timeout()? else {
+            self.check_pages()?;
+            return Ok(false);
+        };
         self.advance(at);
         self.turns_now += 1;
         self.turns += 1;
@@ -231,7 +241,7 @@ impl<N: Node> Sim<N> {
             if done(self)? {
                 return Ok(());
             }
-            if self.poll_timeout().is_some_and(|at| at > limit) {
+            if self.poll_timeout()?.is_some_and(|at| at > limit) {
                 return Err(SimError::TooLong { limit });
             }
             if !self.step()? {
@@ -242,7 +252,7 @@ impl<N: Node> Sim<N> {
 
     /// Steps as long as anything is due by `until`, then moves the clock there.
     pub fn drive_bounded(&mut self, until: Instant) -> Result<(), SimError> {
-        while self.poll_timeout().is_some_and(|at| at <= until) {
+        while self.poll_timeout()?.is_some_and(|at| at <= until) {
             self.step()?;
         }
         self.advance(until);

@@ -174,11 +174,20 @@ fn talk_without_end_runs_into_the_limit_in_time() {
 }
 
 #[test]
+fn looking_at_a_node_between_steps_does_not_stop_the_clock() {
+    let mut sim = Sim::new(1);
+    let a = sim.add(toy(1), delay(0)).unwrap();
+    sim.node_mut(a).timer = Some(Instant::from_millis(5));
+    sim.run_until(Instant::FAR, |sim| Ok(sim.node_mut(a).fired > 0)).unwrap();
+    assert_eq!(sim.now(), Instant::from_millis(5));
+}
+
+#[test]
 fn a_page_that_is_lost_is_noticed_in_the_same_step() {
     let mut sim = Sim::new(1);
     let a = sim.add(toy(1), delay(0)).unwrap();
     sim.node_mut(a).audit = Some(PoolAudit { total: 4, free: 1, returned: 1, out: 2, twice: 0 });
-    assert!(sim.step().unwrap());
+    assert!(!sim.step().unwrap(), "conserved, and nothing to do");
     sim.node_mut(a).audit = Some(PoolAudit { total: 4, free: 1, returned: 1, out: 1, twice: 0 });
     let error = sim.step().unwrap_err();
     assert!(matches!(error, SimError::Pages { .. }), "{error}");
