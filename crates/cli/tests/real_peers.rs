@@ -30,7 +30,8 @@ struct Lab {
 impl Lab {
     /// `None`, loudly, without root or without one of the programs.
     fn new(name: &str, programs: &[&str]) -> Option<Self> {
-        let have = |p: &str| Command::new("which").arg(p).output().is_ok_and(|o| o.status.success());
+        let have =
+            |p: &str| Command::new("which").arg(p).output().is_ok_and(|o| o.status.success());
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
             eprintln!("SKIPPED {name}: needs root and /dev/net/tun");
             return None;
@@ -79,7 +80,8 @@ impl Lab {
     }
 
     fn serve(&self, dir: &str, more: &[&str]) -> Server {
-        let args: Vec<&str> = ["serve"].iter().chain(&NET).chain(more).copied().chain([dir]).collect();
+        let args: Vec<&str> =
+            ["serve"].iter().chain(&NET).chain(more).copied().chain([dir]).collect();
         self.server(PAGEWIRE, &args)
     }
 
@@ -241,7 +243,12 @@ fn requests_that_climb_out_or_make_no_sense_get_a_4xx() {
         let code = lab.curl(&["--path-as-is", "-o", "/dev/null", "-w", "%{http_code}", &url]);
         assert!(code.starts_with('4'), "{path}: {code}");
     }
-    for request in ["GARBAGE\\r\\n\\r\\n", "GET\\r\\n\\r\\n", "GET / HTTP/9.9\\r\\n\\r\\n", "\\x00\\x01\\x02\\r\\n\\r\\n"] {
+    for request in [
+        "GARBAGE\\r\\n\\r\\n",
+        "GET\\r\\n\\r\\n",
+        "GET / HTTP/9.9\\r\\n\\r\\n",
+        "\\x00\\x01\\x02\\r\\n\\r\\n",
+    ] {
         let answer = lab.raw(request);
         assert!(
             answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 505"),
