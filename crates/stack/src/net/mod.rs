@@ -13,7 +13,7 @@ use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 
 use self::icmp::RateLimit;
-use self::input::{Link, Origin};
+use self::input::Origin;
 use self::neighbor::{Keyed, Neighbors};
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes};
@@ -24,13 +24,18 @@ use crate::error::{Error, StackError};
 use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET};
 
 mod discovery;
+mod extensions;
 mod icmp;
 mod input;
 mod neighbor;
 mod output;
 mod reassembly;
 mod route;
+mod transport;
 pub(crate) mod wire;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use wire::protocol;
 
@@ -163,6 +168,20 @@ pub(crate) struct Outgoing {
     pub packet: PacketBuf,
 }
 
+/// What the device is and can do, as far as this layer asks.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    medium: Medium,
+    mac: Mac,
+    /// Longest IP packet on the wire.
+    mtu: usize,
+    /// Longest IP packet that a super-frame may be.
+    max_super: usize,
+    tx_checksum: bool,
+    tso_v4: bool,
+    tso_v6: bool,
+}
+
 /// Link and network layer of one stack.
 pub(crate) struct Net {
     /// Counts of the whole stack: the sockets count here too.
@@ -194,6 +213,8 @@ pub(crate) struct Net {
     announce_at: Instant,
     /// No defence of an address before.
     defend_after: Instant,
+    /// The last source and destination of a unicast packet that were found good.
+    last_delivered: Option<(IpAddr, IpAddr)>,
     /// The last moment we were told.
     now: Instant,
 }
@@ -238,6 +259,7 @@ impl Net {
             announcements: if config.announce && ethernet { ANNOUNCEMENTS } else { 0 },
             announce_at: now,
             defend_after: now,
+            last_delivered: None,
             now,
         })
     }
@@ -338,10 +360,10 @@ impl Net {
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
-        while let Some(packet) = self.loopback.pop_front() {
+        while let Some(mut packet) = self.loopback.pop_front() {
             let origin = Origin { group: false, loopback: true };
-            let outcome = self.handle_ip(mem, now, packet, origin);
-            if let Some(inbound) = self.settle(outcome) {
+            let outcome = self.handle_ip(mem, now, &mut packet, origin);
+            if let Some(inbound) = self.settle(outcome, packet) {
                 return Some(inbound);
             }
         }

@@ -56,40 +56,57 @@ impl Net {
         })
     }
 
-    fn try_send(&mut self, mem: &mut Mem, now: Instant, out: Outgoing) -> Result<(), Refused> {
-        let Outgoing { src, dst, protocol, ecn, hop_limit, checksum_offset, mut packet } = out;
-        let hop_limit = hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
+    #[inline(always)]
+    fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
+        let Outgoing { src, dst, protocol, ecn, checksum_offset, .. } = out;
+        let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
         let envelope = Envelope { src, dst, protocol, ecn, hop_limit };
+        if let Some(offset) = checksum_offset {
+            prepare_checksum(&mut out.packet, &envelope, offset)?;
+        }
+        if let Some(gso) = &mut out.packet.gso {
+            gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+        }
+        let Some(hop) = self.cache.get(now, src, dst, self.generation()) else {
+            return self.send_slowly(mem, now, envelope, out.packet);
+        };
+        let (link, mtu) = (hop.link, hop.mtu);
+        if !self.fits(&out.packet, &envelope, mtu)? {
+            return self.send_slowly(mem, now, envelope, out.packet);
+        }
+        self.wrap(&mut out.packet, &envelope)?;
+        self.emit(mem, out.packet, link.as_ref())
+    }
+
+    /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
+    #[cold]
+    #[inline(never)]
+    fn send_slowly(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        envelope: Envelope,
+        mut packet: PacketBuf,
+    ) -> Result<(), Refused> {
+        let Envelope { src, dst, .. } = envelope;
         if src.is_ipv4() != dst.is_ipv4() {
             return Err((Error::AddressFamily, DropReason::OutSource));
         }
-        if let Some(offset) = checksum_offset {
-            prepare_checksum(&mut packet, &envelope, offset)?;
-        }
-        if let Some(gso) = &mut packet.gso {
-            gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-        }
-        if let Some(&CachedHop { link, mtu, .. }) = self.cache.get(now, dst, self.generation()) {
-            if self.fits(&packet, &envelope, mtu)? {
-                self.wrap(&mut packet, &envelope)?;
-                return self.emit(mem, packet, link.as_ref());
-            }
-        }
-        if !self.routes.is_local(src) && !src.is_unspecified() {
+        if !self.routes.is_local(src) {
             return Err((Error::AddressNotAvailable, DropReason::OutSource));
         }
         let hop = self.routes.hop(now, dst).map_err(|e| (e, DropReason::NoRoute))?;
         if hop == Hop::Local {
             return self.loop_back(mem, packet, &envelope);
         }
-        let (mtu, mtu_until) = self.path_mtu(now, dst);
-        if self.fits(&packet, &envelope, mtu)? {
+        let path = self.path_mtu(now, dst);
+        if self.fits(&packet, &envelope, path.0)? {
             self.wrap(&mut packet, &envelope)?;
-            return self.dispatch(mem, now, packet, dst, hop, (mtu, mtu_until));
+            return self.dispatch(mem, now, packet, (src, dst), hop, path);
         }
-        for piece in self.fragment(mem, packet, &envelope, mtu)? {
+        for piece in self.fragment(mem, packet, &envelope, path.0)? {
             self.counters.tx_fragments += 1;
-            self.dispatch(mem, now, piece, dst, hop, (mtu, mtu_until))?;
+            self.dispatch(mem, now, piece, (src, dst), hop, path)?;
         }
         Ok(())
     }
@@ -248,7 +265,7 @@ impl Net {
         mem: &mut Mem,
         now: Instant,
         packet: PacketBuf,
-        dst: IpAddr,
+        (src, dst): (IpAddr, IpAddr),
         hop: Hop,
         (mtu, mtu_until): (usize, Instant),
     ) -> Result<(), Refused> {
@@ -267,7 +284,14 @@ impl Net {
             },
         };
         let generation = self.generation();
-        self.cache.insert(CachedHop { dst, generation, until: until.min(mtu_until), link, mtu });
+        self.cache.insert(CachedHop {
+            src,
+            dst,
+            generation,
+            until: until.min(mtu_until),
+            link,
+            mtu,
+        });
         self.emit(mem, packet, link.as_ref())
     }
 
@@ -289,6 +313,7 @@ impl Net {
 
     /// Puts the link header in front and queues the frame for the device, after doing what the
     /// device cannot.
+    #[inline]
     pub(super) fn emit(
         &mut self,
         mem: &mut Mem,
@@ -393,7 +418,7 @@ fn prepare_checksum(packet: &mut PacketBuf, to: &Envelope, offset: u16) -> Resul
         // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
         0
     } else {
-        pseudo_header_sum(to.src, to.dst, to.protocol, packet.len()).sum()
+        pseudo_header_sum(to.src, to.dst, to.protocol, packet.len())
     };
     let at = usize::from(offset);
     let field = packet.head_mut().get_mut(at..at + 2);
