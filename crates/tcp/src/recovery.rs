@@ -200,8 +200,8 @@ impl Connection {
                     self.stats.recoveries += 1;
                     // > step (4.2) ssthresh = cwnd = (FlightSize / 2)
                     self.congestion.on_loss(now, in_flight);
-                    self.flight.mark_head_lost(mss);
                     self.judge_sacked(mss);
+                    self.flight.mark_head_lost(mss);
                 } else if heard.advanced > 0 && self.flight.sacked() == 0 {
                     self.recovery = None;
                 }
