@@ -1,2 +1,40 @@
-//! The `pagewire` command.
-fn main() {}
+//! The `pagewire` command: a file server, a client, a demonstration and the measurements, all on
+//! the stack.
+//!
+//! Read [`args`] first: what there is to ask for. Each command is a module of its own name; what
+//! they share is [`net`] (a host from the options), [`http`] and [`signals`]. A command that fails
+//! says why in one line and exits with status 1; [`failure`] has the rule.
+
+#![deny(unsafe_code)]
+
+mod args;
+mod bench;
+mod demo;
+mod failure;
+mod fetch;
+mod http;
+mod limits;
+mod net;
+mod serve;
+mod signals;
+mod stream;
+mod sys;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Demo(options) => demo::run(&options),
+        Command::Serve(options) => serve::run(&options),
+        Command::Fetch(options) => fetch::run(&options),
+        Command::Bench(options) => bench::run(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -30,7 +30,8 @@ struct Lab {
 impl Lab {
     /// `None`, loudly, without root or without one of the programs.
     fn new(name: &str, programs: &[&str]) -> Option<Self> {
-        let have = |p: &str| Command::new("which").arg(p).output().is_ok_and(|o| o.status.success());
+        let have =
+            |p: &str| Command::new("which").arg(p).output().is_ok_and(|o| o.status.success());
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
             eprintln!("SKIPPED {name}: needs root and /dev/net/tun");
             return None;
@@ -71,15 +72,17 @@ impl Lab {
             .stderr(Stdio::inherit())
             .spawn()
             .expect("server starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let first = lines.next().and_then(Result::ok);
-        let server = Server(child);
-        assert!(first.is_some(), "the server ended without a word");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut first = String::new();
+        lines.read_line(&mut first).expect("the server's words");
+        let server = Server(child, lines);
+        assert!(!first.is_empty(), "the server ended without a word");
         server
     }
 
     fn serve(&self, dir: &str, more: &[&str]) -> Server {
-        let args: Vec<&str> = ["serve"].iter().chain(&NET).chain(more).copied().chain([dir]).collect();
+        let args: Vec<&str> =
+            ["serve"].iter().chain(&NET).chain(more).copied().chain([dir]).collect();
         self.server(PAGEWIRE, &args)
     }
 
@@ -110,7 +113,7 @@ impl Drop for Lab {
 }
 
 /// A child that ends with the test.
-struct Server(Child);
+struct Server(Child, #[allow(dead_code)] BufReader<std::process::ChildStdout>);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -180,7 +183,17 @@ fn fetch_all(lab: &Lab, files: &[String]) {
         fs::write(lab.path("curl.cfg"), config).expect("curl's list");
         lab.ok(
             "curl",
-            &["-sSfg", "-Z", "--parallel-max", "32", "--max-time", "300", "-K", "curl.cfg"],
+            &[
+                "-sSfg",
+                "-Z",
+                "--parallel-max",
+                "32",
+                "--no-progress-meter",
+                "--max-time",
+                "120",
+                "-K",
+                "curl.cfg",
+            ],
         );
         for f in files {
             assert_same(&lab.path("www").join(f), &lab.path(version).join(f));
@@ -241,7 +254,12 @@ fn requests_that_climb_out_or_make_no_sense_get_a_4xx() {
         let code = lab.curl(&["--path-as-is", "-o", "/dev/null", "-w", "%{http_code}", &url]);
         assert!(code.starts_with('4'), "{path}: {code}");
     }
-    for request in ["GARBAGE\\r\\n\\r\\n", "GET\\r\\n\\r\\n", "GET / HTTP/9.9\\r\\n\\r\\n", "\\x00\\x01\\x02\\r\\n\\r\\n"] {
+    for request in [
+        "GARBAGE\\r\\n\\r\\n",
+        "GET\\r\\n\\r\\n",
+        "GET / HTTP/9.9\\r\\n\\r\\n",
+        "\\x00\\x01\\x02\\r\\n\\r\\n",
+    ] {
         let answer = lab.raw(request);
         assert!(
             answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 505"),

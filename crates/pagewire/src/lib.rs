@@ -52,7 +52,7 @@ mod wait;
 pub use buf::{Chunk, Chunks, SendBuf};
 pub use host::{Builder, Host, StartError};
 pub use pagewire_device as device;
-pub use pagewire_device::Device;
+pub use pagewire_device::{Device, Pair};
 pub use pagewire_mem as mem;
 pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
 pub use pagewire_stack as stack;

@@ -21,7 +21,7 @@ async fn streams_are_async_read_and_async_write() {
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await.expect("read");
         stream.write_all(&all).await.expect("write");
-        stream.shutdown().await.expect("shutdown");
+        AsyncWriteExt::shutdown(&mut stream).await.expect("shutdown");
     });
     let mut stream =
         client.connect_async("10.0.0.1:9000".parse().expect("address")).await.expect("connect");
@@ -30,7 +30,7 @@ async fn streams_are_async_read_and_async_write() {
     let writer = tokio::spawn(async move {
         let mut stream = from;
         stream.write_all(&to).await.expect("write");
-        stream.shutdown().await.expect("shutdown");
+        AsyncWriteExt::shutdown(&mut stream).await.expect("shutdown");
     });
     let mut got = Vec::new();
     stream.read_to_end(&mut got).await.expect("read");

@@ -40,7 +40,7 @@ impl IsnGenerator {
 
     /// What to add to the clock to get the values of the timestamp option.
     ///
-    /// > RFC 7323 section 7.1: a random offset may be added to the timestamp clock on a
+    /// > RFC 7323 section 5.4: A random offset may be added to the timestamp clock on a
     /// > per-connection basis.
     ///
     /// The same connection gets the same offset again, so that timestamps of successive

@@ -5,12 +5,13 @@
 //! can be cut out but has the wrong length for its kind is skipped. RFC 9293 section 3.1 asks for
 //! no more:
 //!
-//! > MUST-7: TCP implementations MUST be prepared to handle an illegal option length (e.g., zero);
-//! > a suggested procedure is to reset the connection and log the error cause.
+//! > TCP implementations MUST be prepared to handle an illegal option length (e.g., zero); a
+//! > suggested procedure is to reset the connection and log the error cause (MUST-7).
 //!
 //! A reset for a garbled option would hand every middlebox a weapon; [`TcpOptions::malformed`]
 //! says that it happened, so that it can be counted.
 
+use crate::limits::MAX_WINDOW_SCALE;
 use crate::seq::Seq;
 
 /// Ends the list.
@@ -34,10 +35,6 @@ pub(crate) const TIMESTAMPS_ALIGNED: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTA
 
 /// Bytes that options can take: a header of 15 words less the 20 fixed bytes.
 pub(crate) const MAX_OPTIONS_LEN: usize = 40;
-
-/// > RFC 7323 section 2.3: If a Window Scale option is received with a shift.cnt value larger than
-/// > 14, the TCP SHOULD log the error but MUST use 14 instead of the specified value.
-pub(crate) const MAX_WINDOW_SCALE: u8 = 14;
 
 /// The options of a segment, as far as we know them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,7 +117,9 @@ impl<'a> Iterator for OptionIter<'a> {
         loop {
             let (&kind, rest) = self.0.split_first()?;
             match kind {
-                // > RFC 9293 section 3.1: A list of options can end at the EOL option
+                // > RFC 9293 section 3.2: This option code indicates the end of the option list.
+                // > This might not coincide with the end of the TCP header according to the Data
+                // > Offset field.
                 KIND_END => {
                     self.0 = &[];
                     return None;
@@ -170,6 +169,9 @@ impl TcpOptions {
             (KIND_MSS, &[hi, lo]) if syn && (hi, lo) != (0, 0) => {
                 self.mss = Some(u16::from_be_bytes([hi, lo]));
             }
+            // > RFC 7323 section 2.3: If a Window Scale option is received with a shift.cnt value
+            // > larger than 14, the TCP SHOULD log the error but MUST use 14 instead of the
+            // > specified value.
             (KIND_WINDOW_SCALE, &[shift]) if syn => {
                 self.window_scale = Some(shift.min(MAX_WINDOW_SCALE));
             }

@@ -5,8 +5,9 @@ use core::ops::{Add, AddAssign, Sub, SubAssign};
 
 /// A sequence number.
 ///
-/// > RFC 9293 section 3.4: The arithmetic dealing with sequence numbers must be performed modulo
-/// > 2**32. [...] great care should be taken in programming the comparison of such values.
+/// > RFC 9293 section 3.4: Since the space is finite, all arithmetic dealing with sequence numbers
+/// > must be performed modulo 2^32. [...] There are some subtleties to computer modulo arithmetic,
+/// > so great care should be taken in programming the comparison of such values.
 ///
 /// There is no total order on a circle, so this type has no `Ord`: `a.lt(b)` means that `b` lies
 /// less than half the circle ahead of `a`. It holds for numbers of one window, which are never

@@ -7,12 +7,13 @@ use std::net::IpAddr;
 
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, TxChecksum};
 
-use super::input::{Meta, Origin, Outcome, with_headroom};
+use super::input::{Meta, Origin, Outcome, Passed, take};
 use super::reassembly::Expired;
 use super::route::{Delivery, smallest_path_mtu};
+use super::transport::with_headroom;
 use super::wire::icmp::{self, v4, v6};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{IcmpKind, Inbound, Mem, Net, Outgoing, Received};
+use super::{IcmpKind, Mem, Net, Outgoing, Received};
 use crate::counters::DropReason;
 use crate::limits::{
     ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND,
@@ -99,7 +100,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: Meta,
     ) -> Outcome {
         let header = icmp::Header::parse(packet.head())?;
@@ -121,7 +122,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: Meta,
     ) -> Outcome {
         let header = icmp::Header::parse(packet.head())?;
@@ -133,7 +134,7 @@ impl Net {
             v6::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
             v6::NEIGHBOR_SOLICITATION | v6::NEIGHBOR_ADVERTISEMENT => {
                 self.handle_ndp(mem, now, packet, &meta)?;
-                Ok(None)
+                Ok(Passed::Nothing)
             }
             v6::ROUTER_SOLICITATION => Err(DropReason::NdpRouterSolicitation),
             v6::ROUTER_ADVERTISEMENT => Err(DropReason::NdpRouterAdvertisement),
@@ -149,7 +150,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        mut packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: Meta,
         reply: u8,
     ) -> Outcome {
@@ -164,7 +165,7 @@ impl Net {
         if let [kind, _code, c0, c1, ..] = packet.head_mut() {
             (*kind, *c0, *c1) = (reply, 0, 0);
         }
-        let Some(src) = self.answer_source(&meta, now) else { return Ok(None) };
+        let Some(src) = self.answer_source(&meta, now) else { return Ok(Passed::Nothing) };
         let room = match meta.dst {
             IpAddr::V4(_) => ethernet::LEN + ipv4::LEN,
             // With a fragment header, should the reply be as long as a reassembled request.
@@ -173,19 +174,19 @@ impl Net {
             }
             IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
         };
-        let mut packet = with_headroom(mem, packet, room)?;
+        let mut packet = with_headroom(mem, take(packet), room)?;
         (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
         // Refusals are counted where they happen.
         if self.send_icmp(mem, now, src, meta.src, None, packet) {
             self.counters.icmp_echo_answered += 1;
         }
-        Ok(None)
+        Ok(Passed::Nothing)
     }
 
     /// Passes up an error about something of ours.
     fn handle_error(
         &mut self,
-        mut packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: &Meta,
         header: icmp::Header,
     ) -> Outcome {
@@ -217,7 +218,7 @@ impl Net {
             other => other,
         };
         self.counters.icmp_errors_received += 1;
-        Ok(Some(Inbound::IcmpError { about, kind }))
+        Ok(Passed::Error { about, kind })
     }
 
     // Out.

@@ -24,12 +24,14 @@ use crate::error::{Error, StackError};
 use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET};
 
 mod discovery;
+mod extensions;
 mod icmp;
 mod input;
 mod neighbor;
 mod output;
 mod reassembly;
 mod route;
+mod transport;
 pub(crate) mod wire;
 
 #[cfg(test)]
@@ -211,6 +213,8 @@ pub(crate) struct Net {
     announce_at: Instant,
     /// No defence of an address before.
     defend_after: Instant,
+    /// The last source and destination of a unicast packet that were found good.
+    last_delivered: Option<(IpAddr, IpAddr)>,
     /// The last moment we were told.
     now: Instant,
 }
@@ -255,6 +259,7 @@ impl Net {
             announcements: if config.announce && ethernet { ANNOUNCEMENTS } else { 0 },
             announce_at: now,
             defend_after: now,
+            last_delivered: None,
             now,
         })
     }
@@ -355,10 +360,10 @@ impl Net {
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
-        while let Some(packet) = self.loopback.pop_front() {
+        while let Some(mut packet) = self.loopback.pop_front() {
             let origin = Origin { group: false, loopback: true };
-            let outcome = self.handle_ip(mem, now, packet, origin);
-            if let Some(inbound) = self.settle(outcome) {
+            let outcome = self.handle_ip(mem, now, &mut packet, origin);
+            if let Some(inbound) = self.settle(outcome, packet) {
                 return Some(inbound);
             }
         }

@@ -60,8 +60,10 @@ pub(crate) struct Inserted {
 }
 
 impl Inserted {
-    /// > RFC 2883 section 4: If the D-SACK-compliant receiver has received two or more duplicate
-    /// > contiguous subsegments, only the first is reported.
+    /// > RFC 2883 section 4: (1) A D-SACK block is only used to report a duplicate contiguous
+    /// > sequence of data received by the receiver in the most recent packet.
+    ///
+    /// There is one such block in an acknowledgement: of several ranges the first is kept.
     fn note_duplicate(&mut self, left: Seq, right: Seq) {
         match &mut self.duplicate {
             None => self.duplicate = Some((left, right)),

@@ -212,8 +212,10 @@ fn the_first_sack_block_holds_the_latest_segment_and_others_follow_by_age() {
     assert_eq!(sack(&queue), [(20, 34), (40, 44), (50, 54)]);
 }
 
-/// > RFC 2883 section 4.1: [...] the duplicate segment is reported in the first block, and the
-/// > block that it is a part of in the next
+/// > RFC 2883 section 4: (4) If the D-SACK block reports a duplicate contiguous sequence from a
+/// > (possibly larger) block of data in the receiver's data queue above the cumulative
+/// > acknowledgement, then the second SACK block in that SACK option should specify that (possibly
+/// > larger) block of data.
 #[test]
 fn a_duplicate_beyond_a_gap_moves_its_block_to_the_front_behind_the_callers() {
     let mut host = Host::new();

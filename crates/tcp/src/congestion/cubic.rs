@@ -138,8 +138,8 @@ impl Cubic {
         self.credit = 0;
     }
 
-    /// > 4.2: The elapsed time t MUST NOT include periods during which cwnd has not been updated
-    /// > due to application-limited behavior
+    /// > 4.2: The elapsed time t [...] MUST NOT include periods during which cwnd has not been
+    /// > updated due to application-limited behavior
     pub(super) fn on_application_limited(&mut self, now: Instant) {
         if self.epoch != Instant::FAR {
             self.epoch += now.saturating_since(self.last_ack);

@@ -50,8 +50,10 @@ struct Window {
 #[derive(Clone, Debug)]
 pub(crate) struct Congestion {
     window: Window,
-    /// Window and threshold before the last cut, for [`undo`](Self::undo).
-    before: Option<(u32, u32)>,
+    /// Window before the last cut, for [`undo`](Self::undo); 0: there is nothing to take back.
+    cwnd_before: u32,
+    /// Threshold before the last cut.
+    ssthresh_before: u32,
     algorithm: Algorithm,
     /// Segments in the initial window.
     initial_segments: u8,
@@ -82,7 +84,8 @@ impl Congestion {
         let window = Window { cwnd: 0, ssthresh: u32::MAX, mss };
         let mut congestion = Self {
             window,
-            before: None,
+            cwnd_before: 0,
+            ssthresh_before: 0,
             algorithm,
             initial_segments: initial_segments.clamp(1, 255) as u8,
             untouched: true,
@@ -118,9 +121,8 @@ impl Congestion {
     /// Whether a sender that had at most `max_flight` bytes outstanding in the last round trip was
     /// held back by the window; only then may it grow.
     ///
-    /// > RFC 9438 section 5.8: A flow is application limited if it is currently sending less than
-    /// > what is allowed by the congestion window. [...] it is recommended that cwnd is not
-    /// > increased
+    /// > RFC 9438 section 5.8: CUBIC does not increase its congestion window if a flow is
+    /// > application limited.
     ///
     /// In slow start half a window is enough, as in Linux: the window must be allowed to lead.
     pub(crate) fn is_limiting(&self, max_flight: u32) -> bool {
@@ -154,12 +156,13 @@ impl Congestion {
         self.untouched = false;
         let mut acked = acked.min(MAX_CONGESTION_WINDOW);
         if self.in_slow_start() {
-            // > RFC 5681 section 3.1: During slow start, a TCP increments cwnd by at most SMSS
-            // > bytes for each ACK received that cumulatively acknowledges new data.
-            // > RFC 3465 section 2.2 (ABC): cwnd is increased by the number of bytes acknowledged
+            // > RFC 5681 section 3.1: we RECOMMEND that TCP implementations increase cwnd, per:
+            // > cwnd += min (N, SMSS) where N is the number of previously unacknowledged bytes
+            // > acknowledged in the incoming ACK. This adjustment is part of Appropriate Byte
+            // > Counting [RFC3465]
             //
-            // As in Linux without RFC 3465's limit of 2*SMSS for each ACK: one acknowledgement
-            // stands for a whole super-frame, and a limit would end the exponential growth.
+            // As in Linux by all of N, without the limit of one or (RFC 3465) two segments for
+            // each ACK: one stands for a whole super-frame, and growth would not be exponential.
             let room = self.window.ssthresh - self.window.cwnd;
             let grow = acked.min(room);
             self.window.cwnd = self.window.cwnd.saturating_add(grow).min(MAX_CONGESTION_WINDOW);
@@ -181,8 +184,7 @@ impl Congestion {
     /// and not yet cumulatively acknowledged (RFC 5681's FlightSize).
     pub(crate) fn on_loss(&mut self, _now: Instant, flight: u32) {
         self.save_and_cut(flight);
-        // > RFC 5681 section 3.2 step 3 and RFC 6675 section 5 step 4.2: ssthresh = cwnd =
-        // > (FlightSize / 2)
+        // > RFC 6675 section 5: (4.2) ssthresh = cwnd = (FlightSize / 2)
         self.window.cwnd = self.window.ssthresh;
     }
 
@@ -202,8 +204,9 @@ impl Congestion {
 
     /// Recovery ended: everything that was outstanding when it began has been acknowledged.
     pub(crate) fn on_recovery_exit(&mut self, _now: Instant) {
-        // > RFC 6582 section 3.2 step 3: Set cwnd to [...] (2) ssthresh, where ssthresh is the
-        // > value set when fast retransmit was entered; this is termed "deflating" the window.
+        // > RFC 6582 section 3.2 step 3: Set cwnd to either [...] or (2) ssthresh, where ssthresh
+        // > is the value set when fast retransmit was entered [...]. This is termed "deflating"
+        // > the window.
         self.set_cwnd(self.window.ssthresh);
     }
 
@@ -237,14 +240,17 @@ impl Congestion {
 
     /// Takes back the last cut: the loss was none (RFC 5682, RFC 9438 section 4.9).
     ///
-    /// > RFC 9438 section 4.9.2: restore the original values [...] if the current cwnd is lower
-    /// > than cwnd_prior.
+    /// > RFC 9438 section 4.9.2: CUBIC MAY restore the original values of the above-mentioned
+    /// > variables as follows if the current cwnd is lower than cwnd_prior.
     pub(crate) fn undo(&mut self, _now: Instant) {
-        let Some((cwnd, ssthresh)) = self.before.take() else { return };
+        let cwnd = core::mem::take(&mut self.cwnd_before);
+        if cwnd == 0 {
+            return;
+        }
         self.timed_out = false;
         if self.window.cwnd < cwnd {
             self.window.cwnd = cwnd;
-            self.window.ssthresh = ssthresh;
+            self.window.ssthresh = self.ssthresh_before;
             if let Algorithm::Cubic(cubic) = &mut self.algorithm {
                 cubic.undo();
             }
@@ -298,7 +304,8 @@ impl Congestion {
 
     fn save_and_cut(&mut self, flight: u32) {
         self.untouched = false;
-        self.before = Some((self.window.cwnd, self.window.ssthresh));
+        self.cwnd_before = self.window.cwnd;
+        self.ssthresh_before = self.window.ssthresh;
         self.window.ssthresh = match &mut self.algorithm {
             Algorithm::Cubic(cubic) => cubic.decrease(self.window),
             Algorithm::NewReno(newreno) => newreno.decrease(self.window, flight),

@@ -53,7 +53,7 @@ fn round(congestion: &mut Congestion, from: Instant, rtt: &RttEstimator) -> Inst
 
 #[test]
 fn the_state_is_small() {
-    assert!(size_of::<Congestion>() <= 96, "{}", size_of::<Congestion>());
+    assert!(size_of::<Congestion>() <= 80, "{}", size_of::<Congestion>());
 }
 
 #[test]
@@ -336,8 +336,8 @@ fn rfc9438_4_8_after_a_timeout_avoidance_begins_on_a_plateau() {
     assert!((3..=10).contains(&grown), "{grown}");
 }
 
-/// > RFC 9438 section 4.2: The elapsed time t MUST NOT include periods during which cwnd has not
-/// > been updated due to application-limited behavior
+/// > RFC 9438 section 4.2: The elapsed time t [...] MUST NOT include periods during which cwnd has
+/// > not been updated due to application-limited behavior
 #[test]
 fn rfc9438_4_2_time_stands_still_while_the_application_is_the_limit() {
     let rtt = rtt(100);
@@ -398,7 +398,7 @@ fn cubics_course_after_a_loss_is_the_one_in_the_table() {
     insta::assert_snapshot!("cubic_after_a_loss_at_1000_segments_rtt_100ms", table);
 }
 
-/// Three algorithms' words for the same thing: a sawtooth with a loss every 10 seconds.
+/// Both algorithms on the same path: a sawtooth with a loss every 10 seconds.
 #[test]
 fn the_sawtooth_of_both_algorithms_is_the_one_in_the_table() {
     let rtt = rtt(40);
@@ -439,7 +439,8 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        8 => (any::<u32>(), any::<bool>()).prop_map(|(acked, limited)| Event::Ack { acked, limited }),
+        8 => (any::<u32>(), any::<bool>())
+            .prop_map(|(acked, limited)| Event::Ack { acked, limited }),
         8 => (1u32..100_000).prop_map(|acked| Event::Ack { acked, limited: true }),
         2 => Just(Event::Loss),
         1 => Just(Event::EcnEcho),

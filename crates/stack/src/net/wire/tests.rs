@@ -473,7 +473,8 @@ proptest! {
         };
         let bytes = [&header.to_bytes()[..], &payload].concat();
         let ours = |src: IpAddr, dst: IpAddr| {
-            let mut sum = pseudo_header_sum(src, dst, protocol::UDP, bytes.len());
+            let mut sum = pagewire_mem::checksum::Checksum::new();
+            sum.add_u16(pseudo_header_sum(src, dst, protocol::UDP, bytes.len()));
             sum.add_bytes(&bytes);
             match sum.finish() { 0 => 0xffff, sum => sum }
         };

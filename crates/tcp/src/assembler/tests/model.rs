@@ -45,7 +45,8 @@ fn op() -> impl Strategy<Value = Op> {
     let len = prop_oneof![4 => 0usize..40, 2 => 400usize..1500, 1 => 4000usize..9000];
     let offset = prop_oneof![3 => Just(0i32), 3 => -60i32..200, 1 => -2000i32..12_000];
     prop_oneof![
-        12 => (offset, len, memory).prop_map(|(offset, len, memory)| Op::Insert { offset, len, memory }),
+        12 => (offset, len, memory)
+            .prop_map(|(offset, len, memory)| Op::Insert { offset, len, memory }),
         1 => (0usize..3000).prop_map(Op::Read),
         1 => (0usize..3000).prop_map(Op::Take),
         1 => Just(Op::Release),
@@ -169,8 +170,8 @@ proptest! {
             prop_assert_eq!(queue.has_gaps(), !ranges.is_empty());
             let mut reported = sack(&queue);
             prop_assert_eq!(reported.len(), ranges.len().min(SackBlocks::MAX));
-            let all: Vec<_> =
-                ranges.iter().map(|&(l, r)| ((Seq(start) + l as u32).get(), (Seq(start) + r as u32).get())).collect();
+            let number = |offset: u64| (Seq(start) + offset as u32).get();
+            let all: Vec<_> = ranges.iter().map(|&(l, r)| (number(l), number(r))).collect();
             prop_assert!(reported.iter().all(|block| all.contains(block)));
             reported.sort_unstable();
             reported.dedup();

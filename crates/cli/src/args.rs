@@ -1,0 +1,325 @@
+//! What the command line can ask for.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pagewire_device::FaultConfig;
+
+use crate::limits::COPY_BELOW;
+
+/// A TCP/IP stack that moves pages instead of copying bytes: server, client, measurements.
+#[derive(Debug, Parser)]
+#[command(name = "pagewire", version, propagate_version = true, after_long_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  pagewire demo
+      copies and references compared, in one process; needs no privilege
+  pagewire serve --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 /srv/files
+      then: curl -O http://10.77.0.2/name
+  pagewire fetch --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 http://10.77.0.1:8000/name
+  pagewire bench stream --link tap --json
+
+Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a directory to a client in this process, by copy and by reference, and compare.
+    ///
+    /// Two hosts over the pair link; no privilege, nothing to install. Every file's SHA-256 is
+    /// checked, outside of the timed parts. Exit status 1 if one disagrees.
+    #[command(after_long_help = DEMO_EXAMPLES)]
+    Demo(DemoOptions),
+    /// Serve a directory over HTTP/1.1.
+    ///
+    /// Files are mapped and their pages sent by reference. Keep-alive, pipelining, HEAD, ranges,
+    /// conditional requests, directory index. Any client on the kernel's side of the tap will do.
+    #[command(after_long_help = SERVE_EXAMPLES)]
+    Serve(ServeOptions),
+    /// Get a file over HTTP, receiving by reference.
+    ///
+    /// The content goes to FILE.part, and becomes FILE when it is complete. An interrupted
+    /// download goes on where it stopped when the same command is run again, if the server says
+    /// that its file is still the same (FILE.part.from keeps what it said).
+    #[command(after_long_help = FETCH_EXAMPLES)]
+    Fetch(FetchOptions),
+    /// Measure, with the kernel's sockets beside it.
+    ///
+    /// Kernel and Pagewire take turns within one run; medians of all rounds are printed, with the
+    /// spread and with what was measured on.
+    #[command(after_long_help = BENCH_EXAMPLES)]
+    Bench(BenchOptions),
+}
+
+const DEMO_EXAMPLES: &str = "\
+Examples:
+  pagewire demo
+      with 1 GiB of made-up files of 0 bytes to 256 MiB, removed afterwards
+  pagewire demo /usr/share/doc
+      with the files of a directory";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  pagewire serve --tap pw0 --addr 10.77.0.2/24 --addr fd77::2/64 \\
+                 --host-addr 10.77.0.1/24 --host-addr fd77::1/64 /srv/files
+      then: curl http://10.77.0.2/        curl -g 'http://[fd77::2]/'
+  pagewire serve --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 --port 8080 \\
+                 --fault 'loss=2%,reorder=2%,dup=1%,delay=5ms,seed=1' --stats .
+      on a bad link, with counters at the end";
+
+const FETCH_EXAMPLES: &str = "\
+Examples:
+  pagewire fetch --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 http://10.77.0.1:8000/big.iso
+      from a server on the kernel's side: python3 -m http.server
+  pagewire fetch --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 http://10.77.0.1/a -o - | tar x";
+
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  pagewire bench stream                 bulk rate over the pair link, beside kernel loopback
+  pagewire bench stream --link tap      to and from a kernel socket, beside veth (root)
+  pagewire bench rr                     64 bytes there and back
+  pagewire bench idle --connections 100000
+  pagewire bench stream --json          one object per line";
+
+/// How the stack is connected.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Network options")]
+pub(crate) struct NetOptions {
+    /// Kind of link. `pair` joins two stacks of one process: demo and bench use it
+    #[arg(long, value_enum, default_value_t = Link::Tap, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// Name of the tap device, up to 15 bytes; made if it does not exist
+    #[arg(long, default_value = "pw0", value_name = "NAME")]
+    pub(crate) tap: String,
+
+    /// Address of this stack with the prefix length in bits; IPv4 or IPv6, repeatable
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) addr: Vec<String>,
+
+    /// Address that the kernel's side of a tap made here gets; repeatable
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) host_addr: Vec<String>,
+
+    /// Router for addresses outside of our networks; once for IPv4, once for IPv6
+    #[arg(long, value_name = "IP")]
+    pub(crate) gateway: Vec<String>,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the tap's, usually 1500]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    /// Write every frame to FILE, in pcapng
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+
+    /// Make the link bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter (us, ms,
+    /// s), rate (kbit, mbit, gbit per second), seed (a number), on (tx, rx, both), as in
+    /// 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) fault: Option<FaultConfig>,
+
+    /// Print copies by reason, drops by reason and TCP counters at the end; also on SIGUSR1
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+/// Kinds of links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Link {
+    /// Two ends in one process, frames by reference
+    Pair,
+    /// A tap device of the kernel; needs root or CAP_NET_ADMIN
+    Tap,
+}
+
+/// `pagewire demo`
+#[derive(Debug, Args)]
+pub(crate) struct DemoOptions {
+    /// Directory to serve; without it, 1 GiB of files is made in the temporary directory
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Bytes of files to make when no directory is given: a number with K, M or G (powers of 1024)
+    #[arg(long, default_value = "1G", value_parser = size, conflicts_with = "dir", value_name = "BYTES")]
+    pub(crate) size: u64,
+
+    /// Connections that fetch at the same time
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
+    pub(crate) connections: u16,
+
+    /// Print copies by reason, drops by reason and TCP counters of both hosts at the end; also on
+    /// SIGUSR1
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+/// `pagewire serve`
+#[derive(Debug, Args)]
+pub(crate) struct ServeOptions {
+    #[command(flatten)]
+    pub(crate) net: NetOptions,
+
+    /// Port to listen on, on all of our addresses
+    #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u16).range(1..), value_name = "PORT")]
+    pub(crate) port: u16,
+
+    /// Files smaller than so many bytes are read and copied instead of mapped and referenced;
+    /// 0: none; a number with K, M or G
+    #[arg(long, default_value_t = COPY_BELOW, value_parser = size, value_name = "BYTES")]
+    pub(crate) copy_below: u64,
+
+    /// Directory to serve
+    pub(crate) dir: PathBuf,
+}
+
+/// `pagewire fetch`
+#[derive(Debug, Args)]
+pub(crate) struct FetchOptions {
+    #[command(flatten)]
+    pub(crate) net: NetOptions,
+
+    /// Where to: http://ADDRESS[:PORT]/PATH, with an IPv4 address or an IPv6 address in brackets
+    pub(crate) url: String,
+
+    /// File to write; `-` for standard output [default: the last part of the URL's path]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// `pagewire bench`
+#[derive(Debug, Args)]
+pub(crate) struct BenchOptions {
+    #[command(subcommand)]
+    pub(crate) bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Bulk rate of one connection
+    Stream(StreamOptions),
+    /// 64 bytes there and back, both sides polling
+    Rr(RrOptions),
+    /// Memory that an established idle connection takes
+    Idle(IdleOptions),
+}
+
+/// What all measurements have in common.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BenchCommon {
+    /// Rounds of each engine, taken in turns; the first of them warms up and does not count
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=1000), value_name = "N")]
+    pub(crate) rounds: u16,
+
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print copies by reason, drops by reason and TCP counters after each round
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+/// `pagewire bench stream`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StreamOptions {
+    /// Kind of link
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// Direction over a tap, as seen from Pagewire [default: both]
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub(crate) direction: Option<Direction>,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// Where data goes, as seen from Pagewire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Direction {
+    Send,
+    Receive,
+}
+
+/// `pagewire bench rr`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RrOptions {
+    /// Bytes each way
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
+    pub(crate) size: u32,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// `pagewire bench idle`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct IdleOptions {
+    /// Established connections
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
+    pub(crate) connections: u32,
+
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A number of bytes with an optional unit.
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 10),
+        None => match text.strip_suffix(['M', 'm']) {
+            Some(digits) => (digits, 20),
+            None => text.strip_suffix(['G', 'g']).map_or((text, 0), |digits| (digits, 30)),
+        },
+    };
+    let n: u64 =
+        digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
+    n.checked_mul(1 << shift).ok_or_else(|| "this is more than 2^64 bytes".to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.01..=3600.0).contains(&s) => Ok(s),
+        _ => Err("give seconds between 0.01 and 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("64K"), Ok(65_536));
+        assert_eq!(size("2m"), Ok(2 << 20));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        assert!(
+            size("").is_err() && size("-1").is_err() && size("1T").is_err() && size("K").is_err()
+        );
+        assert!(size("99999999999G").is_err());
+    }
+}

@@ -1,0 +1,295 @@
+//! The kernel's sockets: peers of ours over a tap, and the yardstick beside ours.
+//!
+//! Every socket is set to CUBIC, because the machine's default may be a congestion control that
+//! paces; both threads are pinned, each to its own processor.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_tcp_congestion;
+use rustix::thread::gettid;
+
+use super::machine::{Sides, pin};
+use super::source::{Meter, Reader, Round, Source};
+use crate::failure::{Failure, reason};
+use crate::sys::new_network_namespace;
+
+/// Sizes of single reads and writes, in bytes, that are tried to find the best.
+pub(crate) const MESSAGES: [usize; 4] = [64 << 10, 128 << 10, 256 << 10, 1 << 20];
+
+/// Where kernel talks to kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    Loopback,
+    /// A veth pair between two network namespaces, which end with their threads.
+    Veth {
+        mtu: Option<u32>,
+    },
+}
+
+/// One message size, and one round with it.
+pub(crate) fn stream(
+    between: Between,
+    source: &Source,
+    message: usize,
+    reader: Reader,
+    seconds: f64,
+    sides: Sides,
+) -> Result<Round, Failure> {
+    let (ready, address) = mpsc::channel();
+    let (namespace, namespaces) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(move || -> Result<Round, Failure> {
+            pin(sides.right);
+            let ip = match between {
+                Between::Loopback => Ipv4Addr::LOCALHOST,
+                Between::Veth { .. } => {
+                    enter_namespace()?;
+                    let _ = namespace.send(gettid());
+                    RECEIVER
+                }
+            };
+            let listener = match between {
+                Between::Loopback => listen(ip.into())?,
+                Between::Veth { mtu } => {
+                    // The sender makes both ends; ours appears here.
+                    wait_for_link("pwb1")?;
+                    configure("pwb1", ip, mtu)?;
+                    listen(ip.into())?
+                }
+            };
+            let _ = ready.send(listener.local_addr().map_err(|e| failed(&e))?);
+            receive(accept(&listener)?, message, reader, seconds)
+        });
+        let sending = scope.spawn(move || -> Result<(), Failure> {
+            pin(sides.left);
+            if let Between::Veth { mtu } = between {
+                enter_namespace()?;
+                let Ok(peer) = namespaces.recv() else { return Ok(()) };
+                let peer = peer.as_raw_nonzero().to_string();
+                let veth = ["link", "add", "pwb0", "type", "veth", "peer", "name", "pwb1", "netns"];
+                ip(&[&veth[..], &[peer.as_str()]].concat())?;
+                configure("pwb0", SENDER, mtu)?;
+            }
+            // Disconnected: the receiver failed, and says why.
+            let Ok(to) = address.recv() else { return Ok(()) };
+            send(connect(to)?, source, message);
+            Ok(())
+        });
+        let sent = sending.join().unwrap_or_else(|_| Err(Failure::Failed("a thread died".into())));
+        let received =
+            receiving.join().unwrap_or_else(|_| Err(Failure::Failed("a thread died".into())));
+        sent.and(received)
+    })
+}
+
+const SENDER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+
+/// The size with the best rate, found in short rounds.
+pub(crate) fn best_message(
+    between: Between,
+    source: &Source,
+    reader: Reader,
+    sides: Sides,
+) -> Result<usize, Failure> {
+    let mut best = (0.0, MESSAGES[0]);
+    for message in MESSAGES {
+        let rate = stream(between, source, message, reader, 0.2, sides)?.gbit_per_s();
+        if rate > best.0 {
+            best = (rate, message);
+        }
+    }
+    Ok(best.1)
+}
+
+/// A listener on any free port.
+pub(crate) fn listen(ip: IpAddr) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0)).map_err(|e| failed(&e))?;
+    set_cubic(&listener);
+    Ok(listener)
+}
+
+/// How long a peer may take to connect, or to send its next byte.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The first connection, unless its peer failed.
+pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
+    listener.set_nonblocking(true).map_err(|e| failed(&e))?;
+    let deadline = Instant::now() + PATIENCE;
+    let connection = loop {
+        match listener.accept() {
+            Ok((connection, _)) => break connection,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                return Err(Failure::Failed("no connection came to the kernel's socket".into()));
+            }
+            Err(e) => return Err(failed(&e)),
+        }
+    };
+    let set = connection.set_nonblocking(false);
+    set.and_then(|()| connection.set_read_timeout(Some(PATIENCE))).map_err(|e| failed(&e))?;
+    Ok(connection)
+}
+
+/// A connection to an address that is about to listen.
+pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream, Failure> {
+    let connection = TcpStream::connect(to).map_err(|e| failed(&e))?;
+    set_cubic(&connection);
+    Ok(connection)
+}
+
+fn set_cubic(socket: impl rustix::fd::AsFd) {
+    if set_tcp_congestion(socket, "cubic").is_err() {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            eprintln!("note: CUBIC is not available, the kernel's default is measured")
+        });
+    }
+}
+
+/// Writes until the peer closes.
+pub(crate) fn send(mut connection: TcpStream, source: &Source, message: usize) {
+    for piece in source.pieces(message) {
+        if connection.write_all(piece).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads for a round, then closes.
+pub(crate) fn receive(
+    mut connection: TcpStream,
+    message: usize,
+    reader: Reader,
+    seconds: f64,
+) -> Result<Round, Failure> {
+    let mut buffer = vec![0; message];
+    let mut meter = Meter::new(seconds);
+    loop {
+        let n = match connection.read(&mut buffer) {
+            Ok(0) => return Err(Failure::Failed("a kernel sender ended too early".into())),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(failed(&e)),
+        };
+        reader.see(buffer.get(..n).unwrap_or_default());
+        if let Some(round) = meter.count(n) {
+            return Ok(round);
+        }
+    }
+}
+
+/// Sends `size` bytes there and back, both sides polling without sleep; times in nanoseconds.
+pub(crate) fn ping_pong(size: usize, seconds: f64, sides: Sides) -> Result<Vec<u32>, Failure> {
+    let listener = listen(Ipv4Addr::LOCALHOST.into())?;
+    let to = listener.local_addr().map_err(|e| failed(&e))?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            pin(sides.right);
+            let Ok(mut connection) = accept(&listener) else { return };
+            let _ = (connection.set_nodelay(true), connection.set_nonblocking(true));
+            let mut buffer = vec![0; size];
+            while poll(|| connection.read(&mut buffer), size).is_ok() {
+                if poll_write(&mut connection, &buffer).is_err() {
+                    return;
+                }
+            }
+        });
+        let pinging = scope.spawn(move || -> Result<Vec<u32>, Failure> {
+            pin(sides.left);
+            let mut connection = connect(to)?;
+            let set = connection.set_nodelay(true).and_then(|()| connection.set_nonblocking(true));
+            set.map_err(|e| failed(&e))?;
+            let mut buffer = vec![0x55; size];
+            let mut samples = super::rr::Samples::new(seconds);
+            loop {
+                let started = Instant::now();
+                poll_write(&mut connection, &buffer).map_err(|e| failed(&e))?;
+                poll(|| connection.read(&mut buffer), size).map_err(|e| failed(&e))?;
+                if samples.add(started) {
+                    return Ok(samples.finish());
+                }
+            }
+        });
+        pinging.join().unwrap_or_else(|_| Err(Failure::Failed("a thread died".into())))
+    })
+}
+
+/// Repeats a call that does not wait until it has moved `size` bytes in all. Small messages come
+/// whole; longer ones overwrite the buffer's start, which nobody looks at.
+pub(crate) fn poll(mut call: impl FnMut() -> io::Result<usize>, size: usize) -> io::Result<()> {
+    let mut moved = 0;
+    while moved < size {
+        match call() {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => moved += n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn poll_write(connection: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match connection.write(bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Moves this thread into a network namespace of its own.
+pub(crate) fn enter_namespace() -> Result<(), Failure> {
+    new_network_namespace().map_err(|e| {
+        let hint = "; this measurement needs root (CAP_SYS_ADMIN)";
+        Failure::because("making a network namespace", reason(&e) + hint)
+    })
+}
+
+fn configure(link: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Failure> {
+    ip(&["addr", "add", &format!("{address}/24"), "dev", link])?;
+    if let Some(mtu) = mtu {
+        ip(&["link", "set", link, "mtu", &mtu.to_string()])?;
+    }
+    ip(&["link", "set", link, "up"])
+}
+
+/// Until the kernel shows the link in this thread's namespace.
+fn wait_for_link(name: &str) -> Result<(), Failure> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        let mut show = Command::new("ip");
+        show.args(["link", "show", name]).stdout(Stdio::null()).stderr(Stdio::null());
+        if show.status().is_ok_and(|s| s.success()) {
+            return Ok(());
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    Err(Failure::Failed(format!("the veth end {name} did not appear")))
+}
+
+/// Runs iproute2 in this thread's network namespace.
+fn ip(args: &[&str]) -> Result<(), Failure> {
+    let what = format!("ip {}", args.join(" "));
+    let output = Command::new("ip").args(args).output().map_err(|e| {
+        Failure::because(&what, reason(&e) + "; install iproute2 to compare with veth")
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Failure::because(what, said))
+}
+
+fn failed(error: &io::Error) -> Failure {
+    Failure::because("a kernel socket", reason(error))
+}

@@ -1,0 +1,25 @@
+//! `pagewire bench`: measurements whose figures can be compared.
+//!
+//! Each engine has its turn in every round, the first round warms up and does not count, and what
+//! is printed is the median with the spread. Read [`report`] for the form, [`source`] for what is
+//! sent, [`kernel`] for the kernel's sockets that run beside ours.
+
+mod idle;
+mod kernel;
+mod machine;
+mod report;
+mod rr;
+mod source;
+mod stream;
+
+use crate::args::{Bench, BenchOptions};
+use crate::failure::Failure;
+
+/// Runs one measurement.
+pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
+    match &options.bench {
+        Bench::Stream(options) => stream::run(options),
+        Bench::Rr(options) => rr::run(options),
+        Bench::Idle(options) => idle::run(options),
+    }
+}

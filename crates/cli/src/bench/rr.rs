@@ -1,0 +1,274 @@
+//! `bench rr`: so many bytes there and back, and how often a sleeper is woken.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pagewire::Host;
+use pagewire_device::Pair;
+
+use super::kernel;
+use super::machine::{Machine, Sides, pin};
+use super::report::{Record, percentile, print, rounded};
+use super::source::{Round, Source, WARM_UP};
+use super::stream::{connect_in_turns, joined};
+use crate::args::RrOptions;
+use crate::failure::{Failure, reason};
+
+/// Most samples of one round: at one microsecond each, four seconds.
+const MAX_SAMPLES: usize = 4 << 20;
+
+/// Bytes of a batch whose wakeups are counted, and how many batches.
+const BATCH: usize = 256 << 10;
+const BATCHES: u64 = 2_000;
+
+/// Measures and prints.
+pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
+    let sides = Sides::choose();
+    let size = options.size as usize;
+    let mut engines = [Engine::new("pagewire", "pair"), Engine::new("kernel", "loopback")];
+    for round in 0..=options.common.rounds {
+        for engine in &mut engines {
+            let mut samples = match engine.name {
+                "pagewire" => pair(size, options.seconds, sides, options.common.stats)?,
+                _ => kernel::ping_pong(size, options.seconds, sides)?,
+            };
+            samples.sort_unstable();
+            // The first round warms up.
+            if round > 0 {
+                engine.add(&samples, size);
+            }
+        }
+    }
+    let wakeups = wakeups_per_batch()?;
+    let machine = Machine::describe();
+    let records: Vec<_> = engines
+        .iter()
+        .map(|e| {
+            let record = e.record(size);
+            let record = match e.name {
+                "pagewire" => record.with("wakeups_per_batch", rounded(wakeups, 3)),
+                _ => record,
+            };
+            record.on(&machine)
+        })
+        .collect();
+    let heading = format!(
+        "{machine}; {} rounds of {} s each, medians; both sides poll",
+        options.common.rounds, options.seconds
+    );
+    let columns = [
+        "engine",
+        "link",
+        "size",
+        "rtt_us_p50",
+        "rtt_us_p99",
+        "min_rtt_us_p50",
+        "max_rtt_us_p50",
+        "wakeups_per_batch",
+    ];
+    print(&records, options.common.json, &heading, &columns);
+    Ok(())
+}
+
+/// One engine's rounds.
+struct Engine {
+    name: &'static str,
+    link: &'static str,
+    rounds: Vec<Round>,
+    /// Percentiles of each round, in nanoseconds.
+    p50: Vec<u32>,
+    p99: Vec<u32>,
+}
+
+impl Engine {
+    fn new(name: &'static str, link: &'static str) -> Self {
+        Self { name, link, rounds: Vec::new(), p50: Vec::new(), p99: Vec::new() }
+    }
+
+    fn add(&mut self, sorted: &[u32], size: usize) {
+        let time = sorted.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
+        let bytes = 2 * (size * sorted.len()) as u64;
+        self.rounds.push(Round { bytes, time, receiver_cpu: Duration::ZERO });
+        self.p50.push(percentile(sorted, 0.5));
+        self.p99.push(percentile(sorted, 0.99));
+        self.p50.sort_unstable();
+        self.p99.sort_unstable();
+    }
+
+    fn record(&self, size: usize) -> Record {
+        let us = |ns: Option<&u32>| rounded(f64::from(ns.copied().unwrap_or(0)) / 1000.0, 3);
+        let median = |all: &[u32]| us(all.get(all.len() / 2));
+        Record::of_rounds("rr", self.name, self.link, &self.rounds)
+            .with("size", size)
+            .with("rtt_us_p50", median(&self.p50))
+            .with("rtt_us_p99", median(&self.p99))
+            .with("min_rtt_us_p50", us(self.p50.first()))
+            .with("max_rtt_us_p50", us(self.p50.last()))
+    }
+}
+
+/// Round-trip times, in nanoseconds, after a warm-up.
+pub(crate) struct Samples {
+    warm_until: Instant,
+    until: Instant,
+    all: Vec<u32>,
+}
+
+impl Samples {
+    pub(crate) fn new(seconds: f64) -> Self {
+        let warm_until = Instant::now() + WARM_UP;
+        let until = warm_until + Duration::from_secs_f64(seconds);
+        Self { warm_until, until, all: Vec::with_capacity(MAX_SAMPLES) }
+    }
+
+    /// Notes one that began at `started` and has just ended; `true`: the round is over.
+    pub(crate) fn add(&mut self, started: Instant) -> bool {
+        let now = Instant::now();
+        if now >= self.warm_until && self.all.len() < MAX_SAMPLES {
+            self.all.push(u32::try_from((now - started).as_nanos()).unwrap_or(u32::MAX));
+        }
+        now >= self.until
+    }
+
+    pub(crate) fn finish(self) -> Vec<u32> {
+        self.all
+    }
+}
+
+/// Two hosts, each polled by its own thread.
+fn pair(size: usize, seconds: f64, sides: Sides, stats: bool) -> Result<Vec<u32>, Failure> {
+    let (left, right) = hosts(true)?;
+    let (mut client, mut server) = connect_in_turns(&left, &right)?;
+    let done = AtomicBool::new(false);
+    let samples = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(sides.right);
+            let mut buffer = vec![0; size];
+            let mut have = 0;
+            while !done.load(Ordering::Relaxed) {
+                match server.read(buffer.get_mut(have..).unwrap_or_default()) {
+                    Ok(0) => return,
+                    Ok(n) => have += n,
+                    Err(_) => {
+                        right.turn();
+                    }
+                }
+                if have == size {
+                    have = 0;
+                    let turned = || right.turn();
+                    if write_all(&mut server, &buffer, turned).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        let pinging = scope.spawn(|| -> Result<Vec<u32>, Failure> {
+            pin(sides.left);
+            let result = (|| {
+                let mut buffer = vec![0x55; size];
+                let mut samples = Samples::new(seconds);
+                loop {
+                    let started = Instant::now();
+                    write_all(&mut client, &buffer, || left.turn())?;
+                    let mut have = 0;
+                    while have < size {
+                        match client.read(buffer.get_mut(have..).unwrap_or_default()) {
+                            Ok(0) => return Err(Failure::Failed("the peer went away".into())),
+                            Ok(n) => have += n,
+                            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                                left.turn();
+                            }
+                            Err(e) => return Err(Failure::Failed(reason(&e))),
+                        }
+                    }
+                    if samples.add(started) {
+                        return Ok(samples.finish());
+                    }
+                }
+            })();
+            done.store(true, Ordering::Relaxed);
+            result
+        });
+        joined(pinging)
+    })?;
+    if stats {
+        eprint!("{}{}", left.stats(), right.stats());
+    }
+    Ok(samples)
+}
+
+fn write_all(
+    stream: &mut impl Write,
+    mut bytes: &[u8],
+    mut turn: impl FnMut() -> bool,
+) -> Result<(), Failure> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                turn();
+            }
+            Err(e) => return Err(Failure::Failed(reason(&e))),
+        }
+    }
+    Ok(())
+}
+
+const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+fn hosts(manual: bool) -> Result<(Host, Host), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::Failed(e.to_string());
+    let (a, b) = Pair::new(Default::default()).map_err(|e| failed(&e))?;
+    let start = |device, address: Ipv4Addr| {
+        let host = Host::builder().device(device).address(format!("{address}/24"));
+        // Without spinning: a reader that finds nothing sleeps at once.
+        let host = if manual { host.manual() } else { host.spin(Duration::ZERO) };
+        host.start().map_err(|e| failed(&e))
+    };
+    Ok((start(a, LEFT)?, start(b, RIGHT)?))
+}
+
+/// How often a blocked reader is woken for what its peer queued at once: batches are sent by
+/// reference, one after the other, each when the last has been answered with one byte.
+fn wakeups_per_batch() -> Result<f64, Failure> {
+    let (left, right) = hosts(false)?;
+    let failed = |e: std::io::Error| Failure::Failed(reason(&e));
+    let on = SocketAddr::from((RIGHT, 9001));
+    let listener = right.listen(on).map_err(failed)?;
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| -> Result<u64, Failure> {
+            let (mut stream, _) = listener.accept().map_err(failed)?;
+            stream.set_nodelay(true).map_err(failed)?;
+            let mut frags = Vec::new();
+            let before = right.stats().wakeups;
+            for _ in 0..BATCHES {
+                let mut have = 0;
+                while have < BATCH {
+                    match stream.recv_into(BATCH, &mut frags).map_err(failed)? {
+                        0 => return Err(Failure::Failed("the peer went away".into())),
+                        n => have += n,
+                    }
+                    frags.clear();
+                }
+                stream.write_all(b"!").map_err(failed)?;
+            }
+            Ok(right.stats().wakeups - before)
+        });
+        let mut stream = left.connect(on).map_err(failed)?;
+        let source = Source::new();
+        for piece in source.frags(BATCH).take(BATCHES as usize) {
+            let mut answer = [0];
+            let sent = stream.send(piece).and_then(|_| stream.read_exact(&mut answer));
+            if let Err(e) = sent {
+                // The reader's error says more, if it has one.
+                joined(reading)?;
+                return Err(failed(e));
+            }
+        }
+        let wakeups = joined(reading)?;
+        Ok(wakeups as f64 / BATCHES as f64)
+    })
+}

@@ -1,0 +1,162 @@
+//! What is sent and how it is read: the same for every engine.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use pagewire_mem::{CopyLedger, Frag, PAGE_SIZE};
+
+/// Bytes of the buffer that senders walk through in order: larger than any cache, so that no
+/// figure comes from a buffer that is hot.
+pub(crate) const SOURCE_LEN: usize = 256 << 20;
+
+/// Of each round, before its clock runs: windows open, pages are touched, spins adapt.
+pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
+
+/// A buffer to send from, page-aligned; clones share it.
+#[derive(Clone)]
+pub(crate) struct Source {
+    bytes: Bytes,
+}
+
+impl Source {
+    pub(crate) fn new() -> Self {
+        let mut bytes = vec![0; SOURCE_LEN + PAGE_SIZE];
+        for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&(i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+        }
+        let start = bytes.as_ptr().align_offset(PAGE_SIZE).min(PAGE_SIZE);
+        Self { bytes: Bytes::from(bytes).slice(start..start + SOURCE_LEN) }
+    }
+
+    /// Pieces of so many bytes, in order, for ever.
+    pub(crate) fn pieces(&self, len: usize) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks_exact(len.clamp(1, SOURCE_LEN)).cycle()
+    }
+
+    /// The same by reference.
+    pub(crate) fn frags(&self, len: usize) -> impl Iterator<Item = Frag> + use<> {
+        let whole = Frag::from_bytes(self.bytes.clone());
+        let len = len.clamp(1, SOURCE_LEN);
+        (0..SOURCE_LEN / len).cycle().map(move |i| whole.slice(i * len..(i + 1) * len))
+    }
+}
+
+/// Whether the receiver touches what it received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    None,
+    Sum,
+}
+
+impl Reader {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sum => "sum",
+        }
+    }
+
+    /// Touches every byte, or none.
+    pub(crate) fn see(self, bytes: &[u8]) {
+        if self == Self::Sum {
+            std::hint::black_box(sum(bytes));
+        }
+    }
+
+    pub(crate) fn see_frag(self, frag: &Frag) {
+        if self == Self::Sum {
+            frag.for_each_piece(&mut CopyLedger::new(), |piece| self.see(piece));
+        }
+    }
+}
+
+/// The sum of all bytes as eight-byte words: the least work that needs each of them.
+pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let tail: u64 = rest.iter().map(|&b| u64::from(b)).sum();
+    words.iter().fold(tail, |sum, w| sum.wrapping_add(u64::from_le_bytes(*w)))
+}
+
+/// Counts what a receiver gets between the end of the warm-up and the end of the round.
+pub(crate) struct Meter {
+    begun: Option<(Instant, Duration)>,
+    warm_until: Instant,
+    length: Duration,
+    bytes: u64,
+}
+
+/// What a round came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub(crate) bytes: u64,
+    pub(crate) time: Duration,
+    /// CPU time of the receiving thread.
+    pub(crate) receiver_cpu: Duration,
+}
+
+impl Round {
+    pub(crate) fn gbit_per_s(&self) -> f64 {
+        self.bytes as f64 * 8e-9 / self.time.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Meter {
+    pub(crate) fn new(seconds: f64) -> Self {
+        let length = Duration::from_secs_f64(seconds);
+        Self { begun: None, warm_until: Instant::now() + WARM_UP, length, bytes: 0 }
+    }
+
+    /// Notes bytes that came; the result, when the round is over.
+    pub(crate) fn count(&mut self, bytes: usize) -> Option<Round> {
+        let now = Instant::now();
+        let Some((begun, cpu)) = self.begun else {
+            if now >= self.warm_until {
+                self.begun = Some((now, thread_cpu()));
+            }
+            return None;
+        };
+        self.bytes += bytes as u64;
+        let time = now - begun;
+        (time >= self.length).then(|| Round {
+            bytes: self.bytes,
+            time,
+            receiver_cpu: thread_cpu().saturating_sub(cpu),
+        })
+    }
+}
+
+/// CPU time of this thread.
+pub(crate) fn thread_cpu() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec.unsigned_abs(), u32::try_from(t.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_is_page_aligned_and_walked_in_order() {
+        let source = Source::new();
+        let mut pieces = source.pieces(100 << 20);
+        let first = pieces.next().unwrap();
+        assert!(first.as_ptr().addr().is_multiple_of(PAGE_SIZE));
+        let second = pieces.next().unwrap();
+        assert_eq!(second.as_ptr().addr() - first.as_ptr().addr(), 100 << 20);
+        assert_eq!(pieces.next().unwrap().as_ptr(), first.as_ptr());
+        let mut frags = source.frags(100 << 20);
+        assert_eq!(frags.next().unwrap().addr(), first.as_ptr().addr());
+        assert_eq!(frags.next().unwrap().addr(), second.as_ptr().addr());
+    }
+
+    #[test]
+    fn a_sum_needs_every_byte() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(1000).collect();
+        let all = sum(&bytes);
+        for i in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[i] ^= 1;
+            assert_ne!(sum(&changed), all, "byte {i}");
+        }
+    }
+}

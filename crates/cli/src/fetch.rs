@@ -1,0 +1,389 @@
+//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference.
+//!
+//! Content goes to `FILE.part`; `FILE.part.from` holds the URL and what the server called this
+//! state of the file, so that an interrupted download goes on only where the file is the same.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSlice, IsTerminal, Seek, SeekFrom, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pagewire_mem::{CopyLedger, Frag};
+
+use crate::args::FetchOptions;
+use crate::failure::{Failure, reason, say};
+use crate::http::body::{Body, BodyError, Framing};
+use crate::http::client::{self, CONNECT_TIME, Response};
+use crate::http::connection::{Connection, is_timeout};
+use crate::http::inbox::{Inbox, Transfer};
+use crate::http::response::Status;
+use crate::http::url::Url;
+use crate::limits::{MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
+use crate::net;
+use crate::signals::{self, Stop};
+
+/// Fetches one file.
+pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
+    let url = Url::parse(&options.url)?;
+    let output = Output::choose(options.output.as_deref(), &url)?;
+    let opened = net::open(&options.net)?;
+    let host = opened.host.clone();
+    let stop = signals::watch(move || eprint!("{}", host.stats()))?;
+    let connect = |to: SocketAddr| opened.host.connect_timeout(to, CONNECT_TIME);
+    let done = fetch(connect, &url, &output, &stop);
+    if let Ok(summary) = &done {
+        let line = format!("{output}: {summary}");
+        if matches!(output, Output::Stdout) {
+            eprintln!("{line}")
+        } else {
+            say(format_args!("{line}"))
+        }
+    }
+    opened.host.drain(Duration::from_millis(500));
+    if options.net.stats {
+        eprint!("{}", opened.host.stats());
+    }
+    done.map(drop)
+}
+
+/// What was transferred.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Summary {
+    /// Bytes received now.
+    pub(crate) bytes: u64,
+    /// Bytes that were there already.
+    pub(crate) resumed_at: u64,
+    pub(crate) seconds: f64,
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let gbit = self.bytes as f64 * 8e-9 / self.seconds.max(1e-9);
+        write!(f, "{} bytes in {:.3} s, {gbit:.2} Gbit/s", self.bytes, self.seconds)?;
+        if self.resumed_at > 0 {
+            write!(f, ", resumed at {}", self.resumed_at)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where content goes.
+#[derive(Debug)]
+pub(crate) enum Output {
+    Stdout,
+    File { path: PathBuf, part: PathBuf, note: PathBuf },
+}
+
+impl Output {
+    fn choose(asked: Option<&Path>, url: &Url) -> Result<Self, Failure> {
+        let path = match asked {
+            Some(path) if path == Path::new("-") => return Ok(Self::Stdout),
+            Some(path) => path.to_owned(),
+            None => url.file_name().map(PathBuf::from).ok_or_else(|| {
+                Failure::because(url.as_str(), "the URL names no file; name one with -o FILE")
+            })?,
+        };
+        if path.is_dir() {
+            let why = "this is a directory; name a file with -o FILE";
+            return Err(Failure::because(path.display(), why));
+        }
+        Ok(Self::file(path))
+    }
+
+    pub(crate) fn file(path: PathBuf) -> Self {
+        let with = |suffix: &str| {
+            let mut name = path.clone().into_os_string();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        Self::File { part: with(".part"), note: with(".part.from"), path }
+    }
+
+    /// How much of the file is there already, and what it is a part of.
+    fn resumable(&self, url: &Url) -> Option<(u64, String)> {
+        let Self::File { part, note, .. } = self else { return None };
+        let len = fs::metadata(part).ok().filter(|m| m.is_file())?.len();
+        let note = fs::read_to_string(note).ok()?;
+        let (from, validator) = note.trim_end().split_once('\n')?;
+        (len > 0 && from == url.as_str()).then(|| (len, validator.to_owned()))
+    }
+
+    /// Opens it at `offset`, cutting off what lies beyond, and notes what it will be a part of.
+    fn open(&self, url: &Url, offset: u64, validator: Option<&str>) -> io::Result<Sink> {
+        let Self::File { part, note, .. } = self else { return Ok(Sink::Stdout) };
+        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(part)?;
+        match validator {
+            // The note first: a part without a note starts over, which is safe.
+            Some(validator) => fs::write(note, format!("{}\n{validator}\n", url.as_str()))?,
+            None => drop(fs::remove_file(note)),
+        }
+        file.set_len(offset)?;
+        file.seek(SeekFrom::End(0))?;
+        Ok(Sink::File(file))
+    }
+
+    /// Forgets what was there.
+    fn discard(&self) {
+        if let Self::File { part, note, .. } = self {
+            let _ = (fs::remove_file(part), fs::remove_file(note));
+        }
+    }
+
+    /// Gives the complete file its name.
+    fn complete(&self) -> io::Result<()> {
+        if let Self::File { path, part, note } = self {
+            fs::rename(part, path)?;
+            let _ = fs::remove_file(note);
+        }
+        Ok(())
+    }
+
+    fn because(&self, error: &io::Error) -> Failure {
+        Failure::because(self, reason(error))
+    }
+}
+
+impl std::fmt::Display for Output {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Stdout => write!(f, "standard output"),
+            Self::File { path, .. } => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+enum Sink {
+    Stdout,
+    File(File),
+}
+
+impl Sink {
+    /// Writes all of the fragments with as few calls as possible.
+    fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
+        let to: &mut dyn Write = match self {
+            Self::Stdout => &mut io::stdout().lock(),
+            Self::File(file) => file,
+        };
+        let slices: Option<Vec<IoSlice<'_>>> =
+            frags.iter().map(|f| f.as_slice().map(IoSlice::new)).collect();
+        let Some(mut slices) = slices else {
+            // Memory that somebody else may change, as from a link by reference.
+            let mut bytes = Vec::new();
+            let mut uncounted = CopyLedger::new();
+            frags
+                .iter()
+                .for_each(|f| f.for_each_piece(&mut uncounted, |p| bytes.extend_from_slice(p)));
+            return to.write_all(&bytes);
+        };
+        let mut slices = slices.as_mut_slice();
+        while !slices.is_empty() {
+            match to.write_vectored(slices) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => IoSlice::advance_slices(&mut slices, n),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        to.flush()
+    }
+}
+
+/// Fetches `url` into `output`, following redirects; `connect` makes connections.
+pub(crate) fn fetch<C: Connection>(
+    mut connect: impl FnMut(SocketAddr) -> io::Result<C>,
+    url: &Url,
+    output: &Output,
+    stop: &Stop,
+) -> Result<Summary, Failure> {
+    let started = Instant::now();
+    let mut at = url.clone();
+    let mut resume = output.resumable(url);
+    let mut redirects = 0;
+    loop {
+        let failed = |why: &dyn std::fmt::Display| Failure::because(at.as_str(), why);
+        let mut connection = connect(at.address).map_err(|e| failed(&connect_reason(&e)))?;
+        let range = resume.as_ref().map(|(len, _)| format!("bytes={len}-"));
+        let mut fields = vec![("Connection", "close")];
+        if let (Some(range), Some((_, validator))) = (&range, &resume) {
+            fields.extend([("Range", range.as_str()), ("If-Range", validator.as_str())]);
+        }
+        client::send_get(&mut connection, Transfer::Reference, &at.target, &at.host, &fields)
+            .map_err(|e| failed(&reason(&e)))?;
+        let mut inbox = Inbox::new(Transfer::Reference);
+        let response = client::read_response(&mut connection, &mut inbox, || stop.proceed());
+        let response = response.map_err(|e| match stop.is_set() {
+            true => Failure::Interrupted("interrupted before the server answered".into()),
+            false => failed(&e),
+        })?;
+        let have = resume.as_ref().map_or(0, |(len, _)| *len);
+        let range = response.content_range;
+        let offset = match response.status {
+            200 => 0,
+            206 if have > 0
+                && range.and_then(|r| r.part).is_some_and(|(first, _)| first == have) =>
+            {
+                have
+            }
+            416 if have > 0 && range.and_then(|r| r.total) == Some(have) => {
+                output.complete().map_err(|e| output.because(&e))?;
+                let seconds = started.elapsed().as_secs_f64();
+                return Ok(Summary { bytes: 0, resumed_at: have, seconds });
+            }
+            // What we have does not fit what the server has.
+            206 | 416 if have > 0 => {
+                output.discard();
+                resume = None;
+                continue;
+            }
+            301 | 302 | 303 | 307 | 308 => {
+                redirects += 1;
+                if redirects > MAX_REDIRECTS {
+                    return Err(failed(&format!("more than {MAX_REDIRECTS} redirects")));
+                }
+                let location = response.location.as_deref();
+                at = at.join(location.ok_or_else(|| failed(&"a redirect that leads nowhere"))?)?;
+                continue;
+            }
+            code => {
+                let phrase = match Status(code).reason() {
+                    "Unknown" => String::new(),
+                    phrase => format!(" {phrase}"),
+                };
+                return Err(failed(&format!("the server answered {code}{phrase}")));
+            }
+        };
+        let validator = response.validator_for_ranges();
+        let mut sink = output.open(url, offset, validator).map_err(|e| output.because(&e))?;
+        let mut transfer = Running::new(&response, offset, started);
+        let body = transfer.receive(&mut connection, &mut inbox, &response, &mut sink, stop);
+        transfer.bar.finish_and_clear();
+        let total = transfer.total.map_or(String::new(), |t| format!(" of {t}"));
+        let resumable = validator.is_some() && matches!(output, Output::File { .. });
+        let hint = if resumable { "; run the same command again to go on" } else { "" };
+        let so_far = format!("after {}{total} bytes{hint}", offset + transfer.bytes);
+        match body {
+            Ok(()) => {}
+            Err(Ended::Stopped) => {
+                return Err(Failure::Interrupted(format!("interrupted {so_far}")));
+            }
+            Err(Ended::Stalled) => {
+                let silence = STALL_TIME.as_secs();
+                return Err(failed(&format!("nothing came for {silence} s, {so_far}")));
+            }
+            Err(Ended::Network(e)) => return Err(failed(&format!("{e}, {so_far}"))),
+            Err(Ended::Disk(e)) => return Err(output.because(&e)),
+        }
+        output.complete().map_err(|e| output.because(&e))?;
+        let seconds = started.elapsed().as_secs_f64();
+        return Ok(Summary { bytes: transfer.bytes, resumed_at: offset, seconds });
+    }
+}
+
+fn connect_reason(error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "; is a server listening there?",
+        io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable => {
+            "; is the address right, and the host up on this link?"
+        }
+        io::ErrorKind::NetworkUnreachable => {
+            "; give an --addr in its network, or a --gateway that knows the way"
+        }
+        _ => "",
+    };
+    format!("{}{hint}", reason(error))
+}
+
+/// A transfer of content.
+struct Running {
+    bytes: u64,
+    /// Of the whole file, if known.
+    total: Option<u64>,
+    offset: u64,
+    started: Instant,
+    bar: ProgressBar,
+}
+
+/// Why content ended too early.
+enum Ended {
+    Stopped,
+    Stalled,
+    Network(String),
+    Disk(io::Error),
+}
+
+impl Running {
+    fn new(response: &Response, offset: u64, started: Instant) -> Self {
+        let total = match response.framing {
+            Framing::Length(n) => Some(offset + n),
+            _ => response.content_range.and_then(|r| r.total),
+        };
+        Self { bytes: 0, total, offset, started, bar: ProgressBar::hidden() }
+    }
+
+    fn receive(
+        &mut self,
+        connection: &mut impl Connection,
+        inbox: &mut Inbox,
+        response: &Response,
+        sink: &mut Sink,
+        stop: &Stop,
+    ) -> Result<(), Ended> {
+        let mut body = Body::new(response.framing);
+        let mut pending = Vec::new();
+        let mut deadline = Instant::now() + STALL_TIME;
+        let network = |e: io::Error| Ended::Network(reason(&e));
+        connection.set_read_timeout(Some(TICK)).map_err(network)?;
+        loop {
+            if stop.is_set() {
+                sink.write(&pending).map_err(Ended::Disk)?;
+                return Err(Ended::Stopped);
+            }
+            let next = body.next(connection, inbox);
+            let end = match next {
+                Ok(Some(frag)) => {
+                    self.bytes += frag.len() as u64;
+                    pending.push(frag);
+                    deadline = Instant::now() + STALL_TIME;
+                    None
+                }
+                Ok(None) => Some(Ok(())),
+                Err(BodyError::Io(e)) if is_timeout(&e) && Instant::now() < deadline => None,
+                Err(BodyError::Io(e)) if is_timeout(&e) => Some(Err(Ended::Stalled)),
+                Err(BodyError::Io(e)) => Some(Err(network(e))),
+                Err(e) => Some(Err(Ended::Network(e.to_string()))),
+            };
+            if inbox.is_empty() || pending.len() >= MAX_IO_SLICES || end.is_some() {
+                sink.write(&pending).map_err(Ended::Disk)?;
+                pending.clear();
+                self.show();
+            }
+            if let Some(end) = end {
+                return end;
+            }
+        }
+    }
+
+    /// The bar appears on long transfers only, and only on a terminal.
+    fn show(&mut self) {
+        if self.bar.is_hidden() {
+            if self.started.elapsed() < PROGRESS_AFTER || !io::stderr().is_terminal() {
+                return;
+            }
+            self.bar = match self.total {
+                Some(total) => ProgressBar::new(total).with_style(bar_style()),
+                None => ProgressBar::new_spinner(),
+            };
+            self.bar.set_position(self.offset);
+            self.bar.reset_eta();
+        }
+        self.bar.set_position(self.offset + self.bytes);
+    }
+}
+
+/// How progress looks.
+pub(crate) fn bar_style() -> ProgressStyle {
+    let template = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

@@ -1,0 +1,36 @@
+//! What HTTP asks of a connection: the calls of `std`, and payload by reference both ways.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use pagewire_mem::{Frag, FragVec};
+
+/// A stream of bytes each way that can pass memory instead of copying it.
+///
+/// A timeout that runs out is an error of kind `TimedOut` or `WouldBlock`, and nothing was moved.
+pub(crate) trait Connection: Read + Write {
+    /// Queues bytes from the front of `frags` by reference, waiting for room for at least one;
+    /// returns how many were taken off.
+    fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize>;
+
+    /// Takes up to `max` bytes by reference to the back of `out`, waiting for at least one;
+    /// 0: the peer sends no more.
+    fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize>;
+
+    /// Bounds each wait of `read` and `recv_frags`.
+    fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// Bounds each wait of `write` and `send_frags`.
+    fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()>;
+
+    /// No more will be sent; what is queued still goes out.
+    fn shutdown_write(&mut self) -> io::Result<()>;
+
+    /// Resets the connection: the peer must not take what it has for the whole.
+    fn abort(&mut self);
+}
+
+/// Whether a timeout ran out.
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}

@@ -1,0 +1,23 @@
+//! HTTP/1.1 over any connection that can pass memory by reference.
+//!
+//! Read [`connection`] first (what is asked of a connection), then [`server`] (one connection's
+//! loop) or [`client`]; the rest are leaves: [`request`] and [`response`] are the messages,
+//! [`path`] finds files, [`files`] maps them, [`range`] and [`conditional`] decide what is sent.
+
+pub(crate) mod body;
+pub(crate) mod client;
+pub(crate) mod conditional;
+pub(crate) mod connection;
+pub(crate) mod files;
+pub(crate) mod inbox;
+pub(crate) mod listing;
+pub(crate) mod path;
+pub(crate) mod range;
+pub(crate) mod request;
+pub(crate) mod response;
+pub(crate) mod server;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+pub(crate) mod url;

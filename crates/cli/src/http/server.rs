@@ -1,0 +1,543 @@
+//! One connection's life on the server's side: a request, its response, the next.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use bytes::Bytes;
+use pagewire_mem::{Frag, FragVec};
+
+use super::body::{Body, BodyError};
+use super::conditional::Decision;
+use super::connection::{Connection, is_timeout};
+use super::files::{MappingCache, OpenFile};
+use super::inbox::{HeadError, Inbox, Transfer};
+use super::listing;
+use super::path::{Opened, RequestPath, Root};
+use super::range::{Selection, select};
+use super::request::{self, Method, Request};
+use super::response::{Head, Reject, Status};
+use crate::limits::{
+    HEAD_TIME, KEEP_ALIVE_TIME, LINGER_BYTES, LINGER_TIME, MAX_HEAD, MAX_REQUEST_BODY, MAX_TARGET,
+    SEND_PIECE, STALL_TIME, TICK,
+};
+
+/// A directory served, shared by all connections.
+pub(crate) struct Server {
+    root: Root,
+    mappings: MappingCache,
+    /// Files below so many bytes are read and copied.
+    copy_below: u64,
+    /// No new requests are taken.
+    pub(crate) stopping: AtomicBool,
+    pub(crate) counters: Counters,
+}
+
+/// What the server did.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Responses begun, by class: 2xx, 3xx, 4xx, 5xx.
+    classes: [AtomicU64; 4],
+    /// Bytes of files sent by reference.
+    pub(crate) by_reference: AtomicU64,
+    /// Bytes of files and pages sent by copy.
+    pub(crate) by_copy: AtomicU64,
+    /// Connections aborted because their file became shorter.
+    pub(crate) truncated: AtomicU64,
+    /// Connections aborted because the peer took nothing for too long.
+    pub(crate) stalled: AtomicU64,
+    /// Connections refused with a 503 because there were too many.
+    pub(crate) refused: AtomicU64,
+}
+
+impl Counters {
+    fn status(&self, status: Status) {
+        let class = usize::from(status.0 / 100).saturating_sub(2);
+        if let Some(n) = self.classes.get(class) {
+            n.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Names and values, for `--stats`.
+    pub(crate) fn report(&self) -> Vec<(&'static str, u64)> {
+        let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
+        let names = ["responses_2xx", "responses_3xx", "responses_4xx", "responses_5xx"];
+        let mut all: Vec<_> = names.into_iter().zip(self.classes.iter().map(get)).collect();
+        all.extend([
+            ("bytes_by_reference", get(&self.by_reference)),
+            ("bytes_by_copy", get(&self.by_copy)),
+            ("files_truncated", get(&self.truncated)),
+            ("connections_stalled", get(&self.stalled)),
+            ("connections_refused", get(&self.refused)),
+        ]);
+        all
+    }
+}
+
+/// Why a connection ends before its time.
+enum Broken {
+    /// The file became shorter than what we promised to send.
+    Truncated,
+    /// The peer took nothing for too long.
+    Stalled,
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The file sent last: until the peer has acknowledged it, it must not become shorter.
+type LastSent = Option<(OpenFile, u64)>;
+
+impl Server {
+    pub(crate) fn new(directory: &Path, copy_below: u64) -> io::Result<Self> {
+        crate::sys::survive_truncated_files()?;
+        Ok(Self {
+            root: Root::open(directory)?,
+            mappings: MappingCache::default(),
+            copy_below,
+            stopping: AtomicBool::new(false),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Serves requests until the peer, an error or `stopping` ends the connection.
+    pub(crate) fn serve(&self, connection: &mut impl Connection) {
+        let transfer =
+            if self.copy_below == u64::MAX { Transfer::Copy } else { Transfer::Reference };
+        let mut inbox = Inbox::new(transfer);
+        let mut last = None;
+        let end = loop {
+            match self.exchange(connection, &mut inbox, &mut last) {
+                Ok(true) => {}
+                Ok(false) => break self.close(connection, &mut inbox, &last),
+                Err(broken) => break Err(broken),
+            }
+        };
+        let counter = match end {
+            Ok(()) => return,
+            Err(Broken::Truncated) => Some(&self.counters.truncated),
+            Err(Broken::Stalled) => Some(&self.counters.stalled),
+            // The peer went away: its own business.
+            Err(Broken::Failed(_)) => None,
+        };
+        counter.map(|c| c.fetch_add(1, Ordering::Relaxed));
+        connection.abort();
+    }
+
+    /// One request and its response; `false`: the last.
+    fn exchange(
+        &self,
+        connection: &mut impl Connection,
+        inbox: &mut Inbox,
+        last: &mut LastSent,
+    ) -> Result<bool, Broken> {
+        let mut truncated = false;
+        let head = inbox.read_head(connection, KEEP_ALIVE_TIME, HEAD_TIME, || {
+            truncated = last.as_ref().is_some_and(|(file, end)| !file.reaches(*end));
+            Ok(!truncated && !self.stopping.load(Ordering::Relaxed))
+        });
+        let reject = match head {
+            _ if truncated => return Err(Broken::Truncated),
+            Ok(head) => match request::parse(&head) {
+                Ok(request) => match self.skip_content(connection, inbox, &request)? {
+                    Ok(()) => return self.respond(connection, &request, last),
+                    Err(reject) => reject,
+                },
+                Err(reject) => reject,
+            },
+            Err(HeadError::Ended | HeadError::Idle | HeadError::Stopped | HeadError::Cut) => {
+                return Ok(false);
+            }
+            Err(HeadError::Failed(e)) => return Err(e.into()),
+            Err(HeadError::Slow) => Reject::closing(408, "the request did not arrive in time"),
+            Err(HeadError::LongLine) => {
+                let text = format!("the request target is longer than {MAX_TARGET} bytes");
+                Reject::closing(414, text)
+            }
+            Err(HeadError::TooLong) => {
+                Reject::closing(431, format!("the request head is longer than {MAX_HEAD} bytes"))
+            }
+        };
+        self.send_reject(connection, Method::Get, &reject, false)
+    }
+
+    /// Reads over the content of a request, which means nothing to GET and HEAD.
+    fn skip_content(
+        &self,
+        connection: &mut impl Connection,
+        inbox: &mut Inbox,
+        request: &Request,
+    ) -> Result<Result<(), Reject>, Broken> {
+        let mut body = Body::new(request.framing);
+        let deadline = Instant::now() + HEAD_TIME;
+        let mut total = 0;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Err(Reject::closing(408, "the request did not arrive in time")));
+            }
+            connection.set_read_timeout(Some(left))?;
+            match body.next(connection, inbox) {
+                Ok(None) => return Ok(Ok(())),
+                Ok(Some(frag)) => total += frag.len() as u64,
+                Err(BodyError::Io(e)) if is_timeout(&e) => {}
+                Err(BodyError::Io(e)) => return Err(e.into()),
+                Err(e) => return Ok(Err(Reject::closing(400, e.to_string()))),
+            }
+            if total > MAX_REQUEST_BODY {
+                return Ok(Err(request::too_large()));
+            }
+        }
+    }
+
+    fn respond(
+        &self,
+        connection: &mut impl Connection,
+        request: &Request,
+        last: &mut LastSent,
+    ) -> Result<bool, Broken> {
+        let keep_alive = request.keep_alive && !self.stopping.load(Ordering::Relaxed);
+        match self.find(request) {
+            Ok(Found::File { file, mime }) => {
+                let file = OpenFile::new(file)?;
+                self.send_file(connection, request, file, &mime, keep_alive, last)?;
+                Ok(keep_alive)
+            }
+            Ok(Found::Page(page)) => {
+                let mut head = self.head(Status(200), keep_alive);
+                head.field("Content-Type", "text/html; charset=utf-8");
+                self.send_text(connection, head, request.method, page)?;
+                Ok(keep_alive)
+            }
+            Ok(Found::Moved(location)) => {
+                let mut head = self.head(Status(301), keep_alive);
+                head.field("Location", &location)
+                    .field("Content-Type", "text/plain; charset=utf-8");
+                self.send_text(connection, head, request.method, format!("see {location}\n"))?;
+                Ok(keep_alive)
+            }
+            Err(reject) => self.send_reject(connection, request.method, &reject, keep_alive),
+        }
+    }
+
+    fn find(&self, request: &Request) -> Result<Found, Reject> {
+        let path = RequestPath::decode(&request.path)?;
+        let directory = match self.root.find(&path)? {
+            Opened::File(_) if path.is_directory => {
+                return Err(Reject::new(404, "this is a file, its name does not end in a slash"));
+            }
+            Opened::File(file) => return Ok(Found::File { file, mime: mime(path.file_name()) }),
+            // RFC 3986 section 5.2: relative links in an index need the slash.
+            Opened::Directory(_) if !path.is_directory => {
+                return Ok(Found::Moved(path.as_directory_url()));
+            }
+            Opened::Directory(directory) => directory,
+        };
+        if let Ok(Opened::File(file)) = self.root.find(&path.join(b"index.html")) {
+            return Ok(Found::File { file, mime: mime(b"index.html") });
+        }
+        let page = listing::page(&directory, &path)
+            .map_err(|e| Reject::new(500, format!("the directory cannot be read: {e}")))?;
+        Ok(Found::Page(page))
+    }
+
+    fn send_file(
+        &self,
+        connection: &mut impl Connection,
+        request: &Request,
+        file: OpenFile,
+        mime: &str,
+        keep_alive: bool,
+        last: &mut LastSent,
+    ) -> Result<(), Broken> {
+        let decision = file.validators.decide(&request.conditions);
+        let range = match &request.range {
+            // RFC 9110 section 14.2: Range is defined for GET only, and evaluated after the
+            // conditions.
+            Some(range)
+                if request.method == Method::Get
+                    && decision == Decision::Proceed
+                    && file.validators.range_holds(&request.conditions) =>
+            {
+                select(range, file.len)
+            }
+            _ => Selection::Whole,
+        };
+        let (status, first, end) = match (decision, range) {
+            (Decision::NotModified, _) => (304, 0, 0),
+            (Decision::Failed, _) => (412, 0, 0),
+            (Decision::Proceed, Selection::Whole) => (200, 0, file.len),
+            (Decision::Proceed, Selection::Part { first, end }) => (206, first, end),
+            (Decision::Proceed, Selection::Unsatisfiable) => (416, 0, 0),
+        };
+        let mut head = self.head(Status(status), keep_alive);
+        head.field("ETag", &file.validators.etag);
+        if let Some(date) = file.validators.last_modified() {
+            head.field("Last-Modified", &date);
+        }
+        head.field("Accept-Ranges", "bytes");
+        match status {
+            304 => {}
+            412 => {
+                head.field("Content-Type", "text/plain; charset=utf-8");
+                let text = "the file is not in the state that the request asks for\n".to_owned();
+                return self.send_text(connection, head, request.method, text);
+            }
+            416 => {
+                head.field("Content-Range", &format!("bytes */{}", file.len));
+                head.field("Content-Type", "text/plain; charset=utf-8");
+                let text = format!("the file has {} bytes\n", file.len);
+                return self.send_text(connection, head, request.method, text);
+            }
+            _ => {
+                if status == 206 {
+                    let range = format!("bytes {first}-{}/{}", end - 1, file.len);
+                    head.field("Content-Range", &range);
+                }
+                head.field("Content-Type", mime).field("X-Content-Type-Options", "nosniff");
+                head.field("Content-Length", &(end - first).to_string());
+            }
+        }
+        let head = head.finish();
+        if request.method == Method::Head || first == end {
+            return self.send_all(connection, head.into(), None);
+        }
+        let sent = if file.len < self.copy_below {
+            self.copy_file(connection, head, &file, first, end)
+        } else {
+            self.reference_file(connection, head, &file, first, end)
+        };
+        if matches!(sent, Err(Broken::Truncated)) {
+            self.mappings.forget(&file);
+        }
+        sent?;
+        *last = Some((file, end));
+        Ok(())
+    }
+
+    /// Sends the head and bytes `first..end` of the file as references to its pages.
+    fn reference_file(
+        &self,
+        connection: &mut impl Connection,
+        head: Vec<u8>,
+        file: &OpenFile,
+        first: u64,
+        end: u64,
+    ) -> Result<(), Broken> {
+        let (mut head, mut at) = (Some(head), first);
+        while at < end {
+            let body = self.mappings.frags(file, at, SEND_PIECE.min(end - at));
+            let body = body.map_err(|e| io::Error::other(e.to_string()))?;
+            let len: u64 = body.iter().map(|f| f.len() as u64).sum();
+            at += len;
+            let mut frags = FragVec::new();
+            frags.extend(head.take().map(|h| Frag::from_bytes(Bytes::from(h))));
+            frags.extend(body);
+            self.send_frags(connection, frags, Some((file, at)))?;
+            self.counters.by_reference.fetch_add(len, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Sends the head and bytes `first..end` of the file through a buffer.
+    fn copy_file(
+        &self,
+        connection: &mut impl Connection,
+        head: Vec<u8>,
+        file: &OpenFile,
+        first: u64,
+        end: u64,
+    ) -> Result<(), Broken> {
+        let mut source = io::Seek::seek(&mut file.file(), io::SeekFrom::Start(first))
+            .map(|_| file.file().take(end - first))?;
+        let capacity = (end - first).min(SEND_PIECE / 4) as usize;
+        let (mut buffer, mut left) = (head, end - first);
+        let mut filled = buffer.len();
+        buffer.resize(filled + capacity, 0);
+        while left > 0 {
+            let room = buffer.get_mut(filled..).unwrap_or_default();
+            let n = match source.read(room) {
+                Ok(0) => return Err(Broken::Truncated),
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e.into()),
+            };
+            filled += n;
+            left -= n as u64;
+            if filled == buffer.len() || left == 0 {
+                self.write(connection, buffer.get(..filled).unwrap_or_default())?;
+                filled = 0;
+            }
+        }
+        self.counters.by_copy.fetch_add(end - first, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn head(&self, status: Status, keep_alive: bool) -> Head {
+        self.counters.status(status);
+        Head::new(status, keep_alive)
+    }
+
+    /// Sends a response whose content is made here.
+    fn send_text(
+        &self,
+        connection: &mut impl Connection,
+        mut head: Head,
+        method: Method,
+        text: String,
+    ) -> Result<(), Broken> {
+        head.field("Content-Length", &text.len().to_string());
+        let text = (method == Method::Get).then(|| Bytes::from(text));
+        self.send_all(connection, head.finish().into(), text)
+    }
+
+    /// Answers with a status and a line of text; `false` if the connection ends with it.
+    fn send_reject(
+        &self,
+        connection: &mut impl Connection,
+        method: Method,
+        reject: &Reject,
+        keep_alive: bool,
+    ) -> Result<bool, Broken> {
+        let keep_alive = keep_alive && !reject.close;
+        let mut head = self.head(reject.status, keep_alive);
+        head.field("Content-Type", "text/plain; charset=utf-8");
+        match reject.status.0 {
+            405 => drop(head.field("Allow", "GET, HEAD")),
+            503 => drop(head.field("Retry-After", "1")),
+            _ => {}
+        }
+        let Status(code) = reject.status;
+        let text = format!("{code} {}: {}\n", reject.status.reason(), reject.text);
+        self.send_text(connection, head, method, text)?;
+        Ok(keep_alive)
+    }
+
+    /// Mappings kept for the next reader.
+    #[cfg(test)]
+    pub(crate) fn windows_kept(&self) -> usize {
+        self.mappings.len()
+    }
+
+    /// One connection too many: says so, and is gone.
+    pub(crate) fn refuse(&self, connection: &mut impl Connection) {
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+        let reject = Reject::closing(503, "too many connections");
+        let sent = self.send_reject(connection, Method::Get, &reject, false);
+        if sent.is_err() || connection.shutdown_write().is_err() {
+            connection.abort();
+        }
+    }
+
+    fn send_all(
+        &self,
+        connection: &mut impl Connection,
+        head: Bytes,
+        text: Option<Bytes>,
+    ) -> Result<(), Broken> {
+        if self.copy_below == u64::MAX {
+            let whole = [&head[..], text.as_deref().unwrap_or_default()].concat();
+            return self.write(connection, &whole);
+        }
+        let frags = std::iter::once(head).chain(text).map(Frag::from_bytes).collect();
+        self.send_frags(connection, frags, None)
+    }
+
+    /// Sends until all is queued. While the peer takes nothing, looks now and then whether the
+    /// file that the bytes come from still has them.
+    fn send_frags(
+        &self,
+        connection: &mut impl Connection,
+        mut frags: FragVec,
+        source: Option<(&OpenFile, u64)>,
+    ) -> Result<(), Broken> {
+        let intact = || source.is_none_or(|(file, end)| file.reaches(end));
+        if !intact() {
+            return Err(Broken::Truncated);
+        }
+        connection.set_write_timeout(Some(TICK))?;
+        let mut deadline = Instant::now() + STALL_TIME;
+        while !frags.is_empty() {
+            match connection.send_frags(&mut frags) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(_) => deadline = Instant::now() + STALL_TIME,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if is_timeout(&e) && !intact() => return Err(Broken::Truncated),
+                Err(e) if is_timeout(&e) && Instant::now() < deadline => {}
+                Err(e) if is_timeout(&e) => return Err(Broken::Stalled),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, connection: &mut impl Connection, mut bytes: &[u8]) -> Result<(), Broken> {
+        connection.set_write_timeout(Some(TICK))?;
+        let mut deadline = Instant::now() + STALL_TIME;
+        while !bytes.is_empty() {
+            match connection.write(bytes) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(n) => {
+                    bytes = bytes.get(n..).unwrap_or_default();
+                    deadline = Instant::now() + STALL_TIME;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if is_timeout(&e) && Instant::now() < deadline => {}
+                Err(e) if is_timeout(&e) => return Err(Broken::Stalled),
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// RFC 9112 section 9.6: closing at once would reset the connection if the peer still sends,
+    /// and the reset may destroy our last response. So: no more from us, then read a while.
+    fn close(
+        &self,
+        connection: &mut impl Connection,
+        inbox: &mut Inbox,
+        last: &LastSent,
+    ) -> Result<(), Broken> {
+        connection.shutdown_write()?;
+        let mut read = 0;
+        let deadline = Instant::now() + LINGER_TIME;
+        while Instant::now() < deadline && read < LINGER_BYTES {
+            if let Some((file, end)) = last
+                && !file.reaches(*end)
+            {
+                return Err(Broken::Truncated);
+            }
+            connection.set_read_timeout(Some(TICK))?;
+            match inbox.fill(connection) {
+                Ok(false) => break,
+                Ok(true) => {
+                    while let Some(frag) = inbox.take(usize::MAX) {
+                        read += frag.len();
+                    }
+                }
+                Err(e) if is_timeout(&e) => {}
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a request is answered with.
+enum Found {
+    File { file: File, mime: String },
+    Page(String),
+    Moved(String),
+}
+
+fn mime(name: &[u8]) -> String {
+    let path = Path::new(std::ffi::OsStr::from_bytes(name));
+    mime_guess::from_path(path).first_or_octet_stream().to_string()
+}

@@ -1,0 +1,139 @@
+//! Kernel sockets as connections, so that HTTP is tested without the stack under it.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire_mem::{CopyLedger, Frag, FragVec};
+
+use super::connection::Connection;
+
+impl Connection for TcpStream {
+    fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
+        let mut bytes = Vec::new();
+        for frag in &*frags {
+            let part = frag.slice(0..64 * 1024);
+            part.for_each_piece(&mut CopyLedger::new(), |p| bytes.extend_from_slice(p));
+        }
+        let n = self.write(&bytes)?;
+        let mut left = n;
+        frags.retain(|frag| {
+            let taken = left.min(frag.len());
+            frag.advance(taken);
+            left -= taken;
+            !frag.is_empty()
+        });
+        Ok(n)
+    }
+
+    fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize> {
+        let mut bytes = vec![0; max.min(9000)];
+        let n = self.read(&mut bytes)?;
+        bytes.truncate(n);
+        out.push(Frag::from_bytes(Bytes::from(bytes)));
+        Ok(n)
+    }
+
+    fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        TcpStream::set_read_timeout(self, timeout)
+    }
+
+    fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        TcpStream::set_write_timeout(self, timeout)
+    }
+
+    fn shutdown_write(&mut self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+
+    fn abort(&mut self) {
+        let _ = self.shutdown(Shutdown::Both);
+    }
+}
+
+/// Two ends over the kernel's loopback.
+pub(crate) fn connected() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let left = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (left, listener.accept().unwrap().0)
+}
+
+/// A stream that gives what its script says, and remembers what was sent.
+#[derive(Default)]
+pub(crate) struct Script {
+    /// Pieces to receive; an error kind where a call fails. At the end, the stream ends.
+    pub(crate) incoming: std::collections::VecDeque<Result<Vec<u8>, io::ErrorKind>>,
+    pub(crate) sent: Vec<u8>,
+    pub(crate) aborted: bool,
+}
+
+impl Script {
+    pub(crate) fn new<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let incoming = pieces.into_iter().map(|p| Ok(p.to_vec())).collect();
+        Self { incoming, ..Self::default() }
+    }
+
+    /// One byte at a time.
+    pub(crate) fn trickle(bytes: &[u8]) -> Self {
+        Self::new(bytes.chunks(1))
+    }
+}
+
+impl Read for Script {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let Some(piece) = self.incoming.pop_front() else { return Ok(0) };
+        let piece = piece.map_err(io::Error::from)?;
+        let n = piece.len().min(buf.len());
+        buf[..n].copy_from_slice(&piece[..n]);
+        if n < piece.len() {
+            self.incoming.push_front(Ok(piece[n..].to_vec()));
+        }
+        Ok(n)
+    }
+}
+
+impl Write for Script {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.sent.extend_from_slice(buf);
+        Ok(buf.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Connection for Script {
+    fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
+        let before = self.sent.len();
+        for frag in frags.drain(..) {
+            frag.for_each_piece(&mut CopyLedger::new(), |p| self.sent.extend_from_slice(p));
+        }
+        Ok(self.sent.len() - before)
+    }
+
+    fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize> {
+        let mut bytes = vec![0; max];
+        let n = self.read(&mut bytes)?;
+        bytes.truncate(n);
+        out.push(Frag::from_bytes(Bytes::from(bytes)));
+        Ok(n)
+    }
+
+    fn set_read_timeout(&mut self, _: Option<Duration>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_write_timeout(&mut self, _: Option<Duration>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn shutdown_write(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        self.aborted = true;
+    }
+}

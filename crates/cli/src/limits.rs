@@ -1,0 +1,86 @@
+//! Every limit of the command, with its unit and its reason.
+
+use std::time::Duration;
+
+/// Connections served at once; one more gets a 503. Each has a thread with a stack of
+/// [`THREAD_STACK`], so all of them together reserve 256 MiB of address space.
+pub(crate) const MAX_CONNECTIONS: usize = 1024;
+
+/// Bytes of stack of a thread that serves a connection: its deepest frames are a directory listing
+/// and a request head, both on the heap.
+pub(crate) const THREAD_STACK: usize = 256 * 1024;
+
+/// Connections that wait to be accepted: what Linux's `somaxconn` has been since 5.4, cut to what
+/// we would serve at once.
+pub(crate) const BACKLOG: usize = 1024;
+
+/// Bytes of a request's or response's head. nginx and Apache stop at 32 and 8 KiB.
+pub(crate) const MAX_HEAD: usize = 32 * 1024;
+
+/// Bytes of a request target. RFC 9110 section 4.1 recommends at least 8,000 octets.
+pub(crate) const MAX_TARGET: usize = 8 * 1024;
+
+/// Header fields of one message.
+pub(crate) const MAX_HEADERS: usize = 100;
+
+/// Bytes of content that a request may carry. GET and HEAD give it no meaning (RFC 9110 section
+/// 9.3.1); it is only read to find the next request.
+pub(crate) const MAX_REQUEST_BODY: u64 = 64 * 1024;
+
+/// From the first byte of a request's head to its last.
+pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
+
+/// Without a byte of the next request, on a connection kept open.
+pub(crate) const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
+
+/// Without the peer taking a byte of a response, or giving one of a response that we wait for.
+pub(crate) const STALL_TIME: Duration = Duration::from_secs(30);
+
+/// How long a blocked operation sleeps before it looks whether its file was cut short or the
+/// command was asked to stop.
+pub(crate) const TICK: Duration = Duration::from_millis(500);
+
+/// How long running downloads may go on after the first interrupt.
+pub(crate) const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
+
+/// How long, and how many bytes, we read on after our last response, so that a reset does not
+/// overtake it (RFC 9112 section 9.6).
+pub(crate) const LINGER_TIME: Duration = Duration::from_secs(2);
+/// See [`LINGER_TIME`]; bytes.
+pub(crate) const LINGER_BYTES: usize = 256 * 1024;
+
+/// Bytes of a file in one mapping: a huge file is never mapped whole.
+pub(crate) const MAP_WINDOW: u64 = 64 * 1024 * 1024;
+
+/// Mappings kept for the next reader: 16 GiB of address space when all are whole windows, no
+/// memory beyond the page cache.
+pub(crate) const MAX_CACHED_WINDOWS: usize = 256;
+
+/// Bytes of a file handed to a connection at once. The file's length is looked at in between.
+pub(crate) const SEND_PIECE: u64 = 1024 * 1024;
+
+/// Files below this many bytes are read and copied unless `--copy-below` says otherwise: opening,
+/// mapping, faulting and unmapping a few pages costs more than copying them.
+pub(crate) const COPY_BELOW: u64 = 16 * 1024;
+
+/// Entries of a directory index; the rest is left out, and the page says so.
+pub(crate) const MAX_INDEX_ENTRIES: usize = 10_000;
+
+/// A file changed less than this ago may change again without its time stamp moving: ten ticks of
+/// the coarsest kernel clock. Its entity tag is weak until then.
+pub(crate) const SETTLE_TIME: Duration = Duration::from_millis(100);
+
+/// Redirects that `fetch` follows. RFC 9110 section 15.4 recalls a limit of five.
+pub(crate) const MAX_REDIRECTS: usize = 5;
+
+/// Bytes taken from a connection at once: four of the largest super-frames.
+pub(crate) const RECV_PIECE: usize = 256 * 1024;
+
+/// Slices in one gathering write to a file: Linux's `IOV_MAX` is 1024.
+pub(crate) const MAX_IO_SLICES: usize = 256;
+
+/// Bytes in a line that frames a chunk, extensions included.
+pub(crate) const MAX_CHUNK_LINE: usize = 4096;
+
+/// Transfers shorter than this show no progress bar.
+pub(crate) const PROGRESS_AFTER: Duration = Duration::from_millis(750);

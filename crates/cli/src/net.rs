@@ -1,0 +1,168 @@
+//! From network options to a running host.
+
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pagewire::Host;
+use pagewire_device::{Device, Fault, Pcap, PcapConfig, Tap};
+
+use crate::args::{Link, NetOptions};
+use crate::failure::{Failure, reason};
+
+/// A host on the link that was asked for.
+pub(crate) struct Opened {
+    pub(crate) host: Host,
+    /// Ours.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// Opens the device, puts the wrappers around it, and starts a stack on it.
+pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
+    if options.link == Link::Pair {
+        let text = "--link pair joins two stacks of one process; this command needs --link tap \
+                    (pagewire demo serves and fetches over a pair)";
+        return Err(Failure::Usage(text.into()));
+    }
+    let ours = networks("--addr", &options.addr)?;
+    let theirs = networks("--host-addr", &options.host_addr)?;
+    check_addresses(&ours, &theirs)?;
+    let gateways = gateways(options, &ours)?;
+
+    let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
+    if let Some(mtu) = options.mtu {
+        tap = tap.mtu(mtu as usize);
+    }
+    let tap = tap.open().map_err(|e| Failure::Failed(e.to_string()))?;
+    let device = wrap(Box::new(tap), options)?;
+
+    let mut builder = Host::builder().boxed_device(device);
+    for addr in &options.addr {
+        builder = builder.address(addr);
+    }
+    for gateway in gateways {
+        builder = builder.gateway(gateway.to_string());
+    }
+    let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
+    Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect() })
+}
+
+/// The capture is nearest to the stack, so that it shows what the stack sees.
+fn wrap(mut device: Box<dyn Device>, options: &NetOptions) -> Result<Box<dyn Device>, Failure> {
+    if let Some(config) = options.fault {
+        device = Box::new(Fault::new(device, config));
+    }
+    if let Some(path) = &options.pcap {
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let config = PcapConfig { epoch, ..PcapConfig::default() };
+        let failed =
+            |e: std::io::Error| Failure::because(format!("--pcap {}", path.display()), reason(&e));
+        device = Box::new(Pcap::create(device, path, config).map_err(failed)?);
+    }
+    Ok(device)
+}
+
+/// An address with its network.
+#[derive(Clone, Copy, Debug)]
+struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl Network {
+    fn contains(&self, other: IpAddr) -> bool {
+        let bits = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => (u128::from(u32::from(ip)) << 96, 32),
+            IpAddr::V6(ip) => (u128::from(ip), 128),
+        };
+        let ((a, a_len), (b, b_len)) = (bits(self.address), bits(other));
+        let host = 128 - u32::from(self.prefix).min(a_len);
+        a_len == b_len && (a ^ b).checked_shr(host).unwrap_or(0) == 0
+    }
+}
+
+fn networks(option: &str, texts: &[String]) -> Result<Vec<Network>, Failure> {
+    let parse = |text: &String| {
+        let hint = "give an address with its prefix length, such as 10.77.0.2/24 or fd77::2/64";
+        let failed = |()| Failure::because(format!("{option} {text}"), hint);
+        let (address, prefix) = text.split_once('/').ok_or_else(|| failed(()))?;
+        let address: IpAddr = address.parse().map_err(|_| failed(()))?;
+        let prefix: u8 = prefix.parse().map_err(|_| failed(()))?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        if prefix > most { Err(failed(())) } else { Ok(Network { address, prefix }) }
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// Mistakes that would only show as silence.
+fn check_addresses(ours: &[Network], theirs: &[Network]) -> Result<(), Failure> {
+    if ours.is_empty() {
+        let text = "--addr is missing: give this stack an address, such as --addr 10.77.0.2/24";
+        return Err(Failure::Failed(text.into()));
+    }
+    for their in theirs {
+        if ours.iter().any(|our| our.address == their.address) {
+            let text = format!(
+                "--addr and --host-addr are both {}: the two ends of a link need different ones",
+                their.address
+            );
+            return Err(Failure::Failed(text));
+        }
+        if !ours.iter().any(|our| our.contains(their.address)) {
+            let text = format!(
+                "--host-addr {} is in no network of --addr: the two ends could not reach each other",
+                their.address
+            );
+            return Err(Failure::Failed(text));
+        }
+    }
+    Ok(())
+}
+
+fn gateways(options: &NetOptions, ours: &[Network]) -> Result<Vec<IpAddr>, Failure> {
+    let parse = |text: &String| {
+        let failed = |why: &str| Failure::because(format!("--gateway {text}"), why);
+        let gateway: IpAddr = text
+            .parse()
+            .map_err(|_| failed("give an address without a prefix length, such as 10.77.0.1"))?;
+        if !ours.iter().any(|our| our.contains(gateway)) {
+            return Err(failed("it is in no network of --addr, so it cannot be reached"));
+        }
+        Ok(gateway)
+    };
+    options.gateway.iter().map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(ours: &[&str], theirs: &[&str]) -> Result<(), Failure> {
+        let read = |texts: &[&str]| {
+            networks("--addr", &texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>())
+        };
+        check_addresses(&read(ours)?, &read(theirs)?)
+    }
+
+    #[test]
+    fn addresses_that_cannot_work_are_refused() {
+        assert!(check(&["10.77.0.2/24"], &["10.77.0.1/24"]).is_ok());
+        assert!(check(&["10.77.0.2/24", "fd77::2/64"], &["fd77::1/64", "10.77.0.1/24"]).is_ok());
+        assert!(check(&["10.77.0.2/24"], &[]).is_ok());
+        assert!(check(&["0.0.0.1/0"], &["255.0.0.1/0"]).is_ok());
+        for (ours, theirs) in [
+            (&[][..], &[][..]),
+            (&["10.77.0.2"], &[]),
+            (&["10.77.0.2/33"], &[]),
+            (&["10.77.0.256/24"], &[]),
+            (&["fd77::2/129"], &[]),
+            (&["host/24"], &[]),
+            (&["10.77.0.2/24"], &["10.77.0.2/24"]),
+            (&["10.77.0.2/24"], &["10.78.0.1/24"]),
+            (&["10.77.0.2/25"], &["10.77.0.129/25"]),
+            (&["10.77.0.2/24"], &["fd77::1/64"]),
+            (&["fd77::2/64"], &["fd77:0:0:1::1/64"]),
+        ] {
+            assert!(matches!(check(ours, theirs), Err(Failure::Failed(_))), "{ours:?} {theirs:?}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Interrupts and requests for statistics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use crate::failure::{Failure, reason};
+
+/// Whether the command was asked to stop. Clones share the answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// For loops that ask whether to go on.
+    pub(crate) fn proceed(&self) -> bool {
+        !self.is_set()
+    }
+
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Watches SIGINT and SIGTERM (the first sets `Stop`, the second ends the process at once) and
+/// SIGUSR1, which calls `on_usr1`, on a thread of its own.
+pub(crate) fn watch(on_usr1: impl Fn() + Send + 'static) -> Result<Stop, Failure> {
+    let failed = |e: std::io::Error| Failure::because("handling signals", reason(&e));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(failed)?;
+    let stop = Stop::default();
+    let seen = stop.clone();
+    let watching = move || {
+        for signal in signals.forever() {
+            match signal {
+                SIGUSR1 => on_usr1(),
+                signal if seen.is_set() => {
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
+                _ => seen.set(),
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(watching).map_err(failed)?;
+    Ok(stop)
+}

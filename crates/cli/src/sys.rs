@@ -1,0 +1,70 @@
+//! The calls that have no safe form: this crate's only unsafe code.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::thread::UnshareFlags;
+
+/// Bytes in the smallest page of every machine that Pagewire runs on.
+const PAGE: usize = pagewire_mem::PAGE_SIZE;
+
+/// Pages that were touched although their file had become shorter.
+static LOST_PAGES: AtomicU64 = AtomicU64::new(0);
+
+/// How many pages of mapped files were touched after a truncation.
+pub(crate) fn lost_pages() -> u64 {
+    LOST_PAGES.load(Ordering::Relaxed)
+}
+
+/// From now on, touching a page of a mapped file beyond the file's end reads zeros instead of
+/// ending the process. The server notices by the file's length and aborts the connection; without
+/// this, any thread that sums or copies payload in between would take all connections down.
+pub(crate) fn survive_truncated_files() -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid `sigaction`: no handler, an empty mask, no flags.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: `action` is initialised and its handler has the signature that SA_SIGINFO asks for;
+    // the handler itself only makes calls that are safe in a signal handler.
+    match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO.
+    let code = unsafe { (*info).si_code };
+    // SAFETY: as above; for SIGBUS the address field is the one that is set.
+    let address = unsafe { (*info).si_addr() };
+    // SAFETY: the thread's own errno; saved because the interrupted code may be about to read it.
+    let errno = unsafe { *libc::__errno_location() };
+    let page = address.map_addr(|a| a & !(PAGE - 1));
+    let fixed = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let mapped = if code == libc::BUS_ADRERR {
+        // SAFETY: the kernel just said that this page is mapped and has nothing behind it, so no
+        // live value is in it; a page of zeros takes its place in a mapping that stays ours. `mmap`
+        // is a plain system call and allocates nothing.
+        unsafe { libc::mmap(page, PAGE, libc::PROT_READ, fixed, -1, 0) }
+    } else {
+        libc::MAP_FAILED
+    };
+    if mapped == libc::MAP_FAILED {
+        // SAFETY: async-signal-safe; the fault repeats and ends the process as it would have.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    } else {
+        LOST_PAGES.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: the thread's own errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Moves this thread into a network namespace of its own, which ends with the last thread, socket
+/// and device in it.
+pub(crate) fn new_network_namespace() -> io::Result<()> {
+    // SAFETY: only the network namespace is left; descriptors stay shared.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
+}

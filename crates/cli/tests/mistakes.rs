@@ -1,0 +1,207 @@
+//! What the command says when it is used wrongly, or when something is not as it must be: one line
+//! that says what to do, and the right exit status.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+
+const ADDR: [&str; 2] = ["--addr", "10.77.0.2/24"];
+
+fn pagewire(args: &[&str]) -> Output {
+    Command::new(PAGEWIRE).args(args).output().expect("the command runs")
+}
+
+/// Fails with status 1 and one line that contains all of `says`.
+fn fails(args: &[&str], says: &[&str]) {
+    judge(&pagewire(args), args, says);
+}
+
+fn judge(output: &Output, args: &[&str], says: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+    assert!(text.starts_with("pagewire: ") && text.ends_with('\n'), "{args:?}: {text}");
+    assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+    for part in says {
+        assert!(text.contains(part), "{args:?}: {text:?} does not say {part:?}");
+    }
+}
+
+fn serve<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&["serve"], more, &["/"]].concat()
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for args in [
+        &[][..],
+        &["dance"],
+        &["serve"],
+        &["serve", "--port", "0", "/"],
+        &["serve", "--port", "65536", "/"],
+        &["serve", "--mtu", "100", "/"],
+        &["serve", "--mtu", "65536", "/"],
+        &["serve", "--copy-below", "many", "/"],
+        &["serve", "--link", "vhost-user", "/"],
+        &["serve", "--link", "pair", "/"],
+        &["serve", "--fault", "loss=200%", "/"],
+        &["serve", "--fault", "gremlins=1", "/"],
+        &["fetch"],
+        &["fetch", "--link", "pair", "http://10.77.0.1/"],
+        &["demo", "--size", "1G", "/tmp"],
+        &["demo", "--connections", "0"],
+        &["bench"],
+        &["bench", "stream", "--rounds", "2"],
+        &["bench", "stream", "--seconds", "0"],
+        &["bench", "idle", "--connections", "0"],
+    ] {
+        let args: Vec<&str> = match args {
+            ["fetch", "--link", "pair", url] => {
+                vec!["fetch", "--link", "pair", "-o", "/tmp/x", url]
+            }
+            _ => args.to_vec(),
+        };
+        let output = pagewire(&args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(!text.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn help_says_units_and_shows_examples() {
+    for command in ["demo", "serve", "fetch", "bench"] {
+        let output = pagewire(&[command, "--help"]);
+        assert!(output.status.success());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("Examples:"), "{command}: {text}");
+    }
+    let text = pagewire(&["serve", "--help"]).stdout;
+    let text = String::from_utf8_lossy(&text);
+    assert!(text.contains("in bytes") && !text.contains("vhost"), "{text}");
+    assert!(pagewire(&["--version"]).status.success());
+}
+
+#[test]
+fn an_address_mistake_says_what_an_address_looks_like() {
+    fails(&serve(&[]), &["--addr is missing", "10.77.0.2/24"]);
+    for wrong in ["10.77.0.2", "10.77.0.2/33", "10.77.0.300/24", "fd77::2/129", "eth0", ""] {
+        fails(&serve(&["--addr", wrong]), &["--addr", wrong, "such as 10.77.0.2/24"]);
+        let args = [&ADDR[..], &["--host-addr", wrong]].concat();
+        fails(&serve(&args), &["--host-addr", wrong, "such as 10.77.0.2/24"]);
+    }
+    let same = [&ADDR[..], &["--host-addr", "10.77.0.2/24"]].concat();
+    fails(&serve(&same), &["10.77.0.2", "different"]);
+    let apart = [&ADDR[..], &["--host-addr", "10.78.0.1/24"]].concat();
+    fails(&serve(&apart), &["10.78.0.1", "in no network of --addr"]);
+}
+
+#[test]
+fn a_route_mistake_says_why_the_router_cannot_be_reached() {
+    let far = [&ADDR[..], &["--gateway", "10.78.0.1"]].concat();
+    fails(&serve(&far), &["--gateway 10.78.0.1", "in no network of --addr"]);
+    let wrong = [&ADDR[..], &["--gateway", "10.77.0.1/24"]].concat();
+    fails(&serve(&wrong), &["--gateway 10.77.0.1/24", "without a prefix length"]);
+}
+
+#[test]
+fn a_tap_mistake_says_what_a_name_may_be() {
+    for name in ["sixteen-letters!", "a/b", "", "."] {
+        fails(&serve(&[&ADDR[..], &["--tap", name]].concat()), &[]);
+    }
+}
+
+#[test]
+fn an_unreadable_directory_is_named() {
+    let absent = [&["serve"], &ADDR[..], &["/no/such/directory"]].concat();
+    fails(&absent, &["/no/such/directory", "No such file or directory", "name a directory"]);
+    let file = [&["serve"], &ADDR[..], &["/etc/passwd"]].concat();
+    fails(&file, &["/etc/passwd", "Not a directory"]);
+    fails(&["demo", "/no/such/directory"], &["/no/such/directory", "No such file or directory"]);
+}
+
+#[test]
+fn a_url_that_cannot_be_fetched_says_why() {
+    let fetch = |url| [&["fetch"], &ADDR[..], &[url]].concat();
+    fails(&fetch("10.77.0.1/x"), &["not a URL"]);
+    fails(&fetch("https://10.77.0.1/x"), &["only http://"]);
+    fails(&fetch("http://example.org/x"), &["no resolver", "address"]);
+    fails(&fetch("http://10.77.0.1/"), &["-o FILE"]);
+    fails(&[&fetch("http://10.77.0.1/x")[..], &["-o", "/tmp"]].concat(), &["directory", "-o FILE"]);
+}
+
+/// As another user, where this one may do everything.
+fn unprivileged(args: &[&str]) -> Option<Output> {
+    let mut command = Command::new(PAGEWIRE);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65_534).gid(65_534);
+    }
+    let output = command.args(args).stdin(Stdio::null()).output();
+    if output.is_err() {
+        eprintln!("SKIPPED: another user may not run {PAGEWIRE}");
+    }
+    output.ok()
+}
+
+#[test]
+fn a_missing_permission_says_which() {
+    let args = serve(&[&ADDR[..], &["--tap", "pwmistake"]].concat());
+    if let Some(output) = unprivileged(&args) {
+        let text = String::from_utf8_lossy(&output.stderr).to_lowercase();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("root") || text.contains("cap_net_admin") || text.contains("modprobe"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let closed = directory.path().join("closed");
+    std::fs::create_dir(&closed).expect("a directory");
+    let nothing = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+    std::fs::set_permissions(&closed, nothing).expect("permissions");
+    let closed = closed.to_str().expect("text");
+    let args = [&["serve"], &ADDR[..], &[closed]].concat();
+    if let Some(output) = unprivileged(&args) {
+        judge(&output, &args, &["Permission denied", "that you may read"]);
+    }
+}
+
+/// Killed at the end of the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn with_root_a_tap_that_is_taken_a_capture_that_cannot_be_written_and_silence_are_reported() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
+        eprintln!("SKIPPED: needs root and /dev/net/tun");
+        return;
+    }
+    let tap = format!("pwm{}", std::process::id());
+    let net = ["--tap", &tap, "--addr", "10.213.77.2/24", "--host-addr", "10.213.77.1/24"];
+    let capture = [&net[..], &["--pcap", "/no/such/directory/x"]].concat();
+    fails(&serve(&capture), &["--pcap /no/such/directory/x", "No such file"]);
+    let fetch = |url| [&["fetch"], &net[..], &["-o", "/dev/null", url]].concat();
+    fails(&fetch("http://10.213.77.1:1/x"), &["10.213.77.1:1", "listening"]);
+    fails(&fetch("http://10.99.0.1/x"), &["10.99.0.1", "--gateway"]);
+
+    let mut server = Command::new(PAGEWIRE);
+    server.args(serve(&net)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Running(server.spawn().expect("the server starts"));
+    let mut line = String::new();
+    let stdout = server.0.stdout.take().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("a line");
+    assert!(line.contains("http://10.213.77.2/"), "{line}");
+    fails(&serve(&net), &[&tap, "another program has it open"]);
+    // An interrupt ends it cleanly.
+    let pid = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");
+    assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
+}

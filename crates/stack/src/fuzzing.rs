@@ -1,0 +1,56 @@
+//! Doors for the fuzz targets: each parser, on bytes from anywhere. Not part of the interface.
+
+use crate::net::wire::{arp, ethernet, icmp, ipv4, ipv6, ndp, udp};
+
+/// An Ethernet header that parses is emitted as it was.
+pub fn ethernet(data: &[u8]) {
+    if let Ok(header) = ethernet::Header::parse(data) {
+        assert_eq!(data.get(..ethernet::LEN), Some(&header.emit()[..]));
+    }
+}
+
+/// An ARP packet that parses is emitted and parsed again to the same value.
+pub fn arp(data: &[u8]) {
+    if let Ok(packet) = arp::Packet::parse(data) {
+        assert_eq!(arp::Packet::parse(&packet.emit()), Ok(packet));
+    }
+}
+
+/// An IPv4 header, in a packet that is as long as the bytes.
+pub fn ipv4(data: &[u8]) {
+    if let Ok(header) = ipv4::Header::parse(data, data.len()) {
+        assert!(header.emit().len() <= data.len());
+    }
+}
+
+/// An IPv6 header, then everything as each kind of extension header.
+pub fn ipv6(data: &[u8]) {
+    if let Ok(header) = ipv6::Header::parse(data, data.len()) {
+        assert!(header.emit().len() <= data.len());
+    }
+    if let Ok(fragment) = ipv6::Fragment::parse(data) {
+        assert_eq!(ipv6::Fragment::parse(&fragment.emit()), Ok(fragment));
+    }
+    let _ = ipv6::Extension::parse(data);
+    let _ = ipv6::check_options(data);
+}
+
+/// An ICMP message, and what an error quotes in both versions.
+pub fn icmp(data: &[u8]) {
+    let _ = icmp::Header::parse(data);
+    let _ = icmp::parse_quoted_v4(data);
+    let _ = icmp::parse_quoted_v6(data);
+}
+
+/// A neighbour discovery message that parses is emitted and parsed again to the same value.
+pub fn ndp(data: &[u8]) {
+    if let Ok(message) = ndp::Message::parse(data) {
+        let (bytes, len) = message.emit();
+        assert_eq!(bytes.get(..len).map(ndp::Message::parse), Some(Ok(message)));
+    }
+}
+
+/// A UDP header, in a packet that is as long as the bytes.
+pub fn udp(data: &[u8]) {
+    let _ = udp::Header::parse(data, data.len());
+}

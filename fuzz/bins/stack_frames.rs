@@ -1,0 +1,8 @@
+//! See `targets::stack_frames`.
+#![no_main]
+
+#[path = "../src/targets.rs"]
+#[allow(dead_code)]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::stack_frames(data));
