@@ -162,3 +162,52 @@ pub trait Device: Send {
         None
     }
 }
+
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn capabilities(&self) -> &Capabilities {
+        (**self).capabilities()
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        (**self).transmit(now, frames, ledger)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        (**self).receive(now, frames, max, ledger)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        (**self).poll_timeout()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).wait_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        (**self).arm()
+    }
+
+    fn disarm(&mut self) {
+        (**self).disarm();
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        (**self).counters()
+    }
+
+    fn pool_audit(&self) -> Option<pagewire_mem::PoolAudit> {
+        (**self).pool_audit()
+    }
+}

@@ -3,10 +3,25 @@
 //! A [`Device`] is a trait object that is called once per burst and concrete inside. Debug aids
 //! are wrappers over any device, never an `if debug` in a driver.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
 mod device;
+mod fault;
 mod headers;
+pub mod limits;
 pub mod offload;
+mod pair;
+mod pcap;
 pub mod tap;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+pub use fault::{
+    Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection, FaultLine,
+    FaultRng, Passed,
+};
+pub use pair::{Pair, PairConfig, PairEnd};
+pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use tap::{Tap, TapBuilder};

@@ -121,8 +121,9 @@ impl CopyLedger {
 /// Copies `len` bytes of payload and counts them.
 ///
 /// # Safety
-/// `dst` is valid for writes of `len` bytes that nobody else can reach; `src` is readable for
-/// `len` bytes and does not overlap. With [`Access::Private`] nobody writes `src` meanwhile.
+/// `dst` is valid for writes of `len` bytes and `src` for reads. With [`Access::Private`] nobody
+/// else writes `src` or reaches `dst` meanwhile, and the two do not overlap; pass
+/// [`Access::Shared`] if that cannot be said of both.
 pub(crate) unsafe fn copy_payload(
     dst: NonNull<u8>,
     src: *const u8,
@@ -135,13 +136,16 @@ pub(crate) unsafe fn copy_payload(
     match access {
         // SAFETY: the caller's promise.
         Access::Private => unsafe { core::ptr::copy_nonoverlapping(src, dst.as_ptr(), len) },
-        // SAFETY: the caller's promise, less that the source may change meanwhile.
+        // SAFETY: the caller's promise of both ranges; this copy bears writers and overlap.
         Access::Shared => unsafe { copy_shared(dst.as_ptr(), src, len) },
     }
 }
 
 /// A copy whose source may change under it: the bytes are whatever they were when read, and the
 /// compiler may assume nothing about them.
+///
+/// # Safety
+/// `dst` is valid for writes of `len` bytes and `src` for reads.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     // SAFETY: `rep movsb` reads and writes exactly `len` bytes, valid by the caller's promise. An
@@ -158,11 +162,20 @@ unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// A copy byte by byte, for machines without a string instruction.
+///
+/// # Safety
+/// `dst` is valid for writes of `len` bytes and `src` for reads.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     for i in 0..len {
-        // SAFETY: `i < len`, and both ranges are valid by the caller's promise; volatile, because
-        // the source may change.
-        unsafe { dst.add(i).write(src.add(i).read_volatile()) };
+        // SAFETY: `i < len`, within the source by the caller's promise.
+        let from = unsafe { src.add(i) };
+        // SAFETY: `i < len`, within the destination by the caller's promise.
+        let to = unsafe { dst.add(i) };
+        // SAFETY: valid for reads, see above; volatile, because the byte may change meanwhile.
+        let byte = unsafe { from.read_volatile() };
+        // SAFETY: valid for writes, see above; volatile, because others may look on.
+        unsafe { to.write_volatile(byte) };
     }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
-use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE};
+use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE, SNAPSHOT_LEN};
 use crate::pool::PoolShared;
 
 /// Fragments in order; two without an allocation, which is what most packets have.
@@ -25,7 +25,8 @@ pub enum Access {
     Shared,
 }
 
-/// A range of bytes that does not move and is not written while any clone of it lives.
+/// A range of bytes that does not move and, unless [`Access::Shared`], is not written while any
+/// clone of it lives.
 ///
 /// Cloning takes a reference, dropping gives it back; the last drop returns the memory to its
 /// owner: the page pool, the sender's buffer, a mapping.
@@ -36,15 +37,16 @@ pub struct Frag {
     hold: Hold,
 }
 
+/// Two variants, so that it takes two words: a fragment is 32 bytes, two to a cache line.
 #[derive(Clone)]
 enum Hold {
-    /// Static or empty.
-    Nothing,
-    /// References to each page that the range touches.
-    Pages(Arc<PoolShared>),
+    /// References to each page that the range touches; `None`: static or empty, nothing is held.
+    Pages(Option<Arc<PoolShared>>),
     /// Whatever keeps the bytes: `Bytes`, a region, a sender's buffer with its completion.
     Keep(Arc<dyn Any + Send + Sync>),
 }
+
+const _: () = assert!(size_of::<Frag>() == 32);
 
 // SAFETY: a fragment is a reference-counted view of bytes that are not written (or, with
 // `Access::Shared`, are only reached through copies that tolerate writers); all of its holds are
@@ -56,7 +58,8 @@ unsafe impl Sync for Frag {}
 impl Frag {
     /// No bytes.
     pub const fn empty() -> Self {
-        Self { ptr: NonNull::dangling(), len: 0, access: Access::Private, hold: Hold::Nothing }
+        let (ptr, hold) = (NonNull::dangling(), Hold::Pages(None));
+        Self { ptr, len: 0, access: Access::Private, hold }
     }
 
     /// Owned bytes by reference. `bytes` beyond 4 GiB - 1 are cut: split first.
@@ -74,15 +77,17 @@ impl Frag {
     pub fn from_static(bytes: &'static [u8]) -> Self {
         let len = bytes.len().min(MAX_FRAG_LEN) as u32;
         let ptr = NonNull::from(bytes).cast::<u8>();
-        Self { ptr, len, access: Access::Private, hold: Hold::Nothing }
+        Self { ptr, len, access: Access::Private, hold: Hold::Pages(None) }
     }
 
     /// Any memory, kept alive by `keep`, whose drop is the release.
     ///
     /// # Safety
-    /// `ptr..ptr+len` stays valid for reads while `keep` lives, and `len` is at most
-    /// [`MAX_FRAG_LEN`](crate::limits::MAX_FRAG_LEN). With [`Access::Private`] nobody writes it
-    /// meanwhile.
+    /// `ptr..ptr+len` stays where it is while `keep` lives, and `len` is at most
+    /// [`MAX_FRAG_LEN`](crate::limits::MAX_FRAG_LEN). With [`Access::Private`] it is readable and
+    /// nobody writes it meanwhile; with [`Access::Shared`] whoever reads memory that cannot be
+    /// read takes the signal. All fragments made with clones of one `keep` lie in one allocation
+    /// or mapping, because neighbours among them are joined.
     pub unsafe fn from_raw(
         ptr: NonNull<u8>,
         len: usize,
@@ -102,7 +107,7 @@ impl Frag {
         // SAFETY: the caller's promise that the range lies in the region.
         let ptr = unsafe { pool.region().base().add(offset) };
         let access = pool.region().access();
-        Self { ptr, len: len as u32, access, hold: Hold::Pages(pool) }
+        Self { ptr, len: len as u32, access, hold: Hold::Pages(Some(pool)) }
     }
 
     /// Bytes in the fragment.
@@ -152,7 +157,7 @@ impl Frag {
     /// counted, its length otherwise.
     pub fn pinned(&self) -> usize {
         match &self.hold {
-            Hold::Pages(_) if self.len > 0 => {
+            Hold::Pages(Some(_)) if self.len > 0 => {
                 let first = self.addr() / PAGE_SIZE;
                 let last = (self.addr() + self.len() - 1) / PAGE_SIZE;
                 (last - first + 1) * PAGE_SIZE
@@ -173,7 +178,7 @@ impl Frag {
         let ptr = unsafe { self.ptr.add(start) };
         let part =
             Self { ptr, len: (end - start) as u32, access: self.access, hold: self.hold.clone() };
-        if let Hold::Pages(pool) = &part.hold {
+        if let Hold::Pages(Some(pool)) = &part.hold {
             pool.acquire(part.pool_offset(pool), part.len());
         }
         part
@@ -195,7 +200,7 @@ impl Frag {
         self.ptr = unsafe { self.ptr.add(n) };
         self.len -= n as u32;
         // The references we have are divided between the parts; a page cut in two needs one more.
-        if let Hold::Pages(pool) = &self.hold {
+        if let Hold::Pages(Some(pool)) = &self.hold {
             let cut = self.pool_offset(pool);
             if !cut.is_multiple_of(PAGE_SIZE) {
                 pool.acquire(cut, 1);
@@ -230,7 +235,7 @@ impl Frag {
         let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
         let adjacent = self.addr() + self.len() == next.addr() && self.access == next.access;
         let same = match (&self.hold, &next.hold) {
-            (Hold::Pages(a), Hold::Pages(b)) => Arc::ptr_eq(a, b),
+            (Hold::Pages(Some(a)), Hold::Pages(Some(b))) => Arc::ptr_eq(a, b),
             (Hold::Keep(a), Hold::Keep(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
@@ -238,7 +243,7 @@ impl Frag {
             return Err(next);
         }
         // Both parts hold the page they meet in; one of the two references goes.
-        if let Hold::Pages(pool) = &next.hold {
+        if let Hold::Pages(Some(pool)) = &next.hold {
             let cut = next.pool_offset(pool);
             if !cut.is_multiple_of(PAGE_SIZE) {
                 pool.release(cut, 1);
@@ -249,7 +254,8 @@ impl Frag {
         Ok(())
     }
 
-    /// Whether `next` starts where this one ends and nothing hinders one slice over both.
+    /// Whether `next` starts at the address where this one ends, with the same access. Only
+    /// [`try_append`](Self::try_append) knows whether both are one memory.
     pub fn is_followed_by(&self, next: &Self) -> bool {
         self.addr() + self.len() == next.addr() && self.access == next.access
     }
@@ -269,8 +275,39 @@ impl Frag {
             // SAFETY: `offset < len`, because `n > 0`.
             let from = unsafe { self.ptr.as_ptr().add(offset) };
             // SAFETY: `offset + n <= len`, so the source is in range; `dst` is an exclusive slice
-            // of at least `n` bytes, so it cannot overlap memory that fragments share.
+            // of at least `n` bytes, so it cannot overlap private memory, whose fragments may be
+            // borrowed; a copy from shared memory bears overlap.
             unsafe { copy_payload(to, from, n, self.access, ledger, reason) };
+        }
+        n
+    }
+
+    /// Copies up to `len` bytes from `offset` on to memory that is no slice: a guest's buffer, a
+    /// buffer not yet initialised; fewer at the end of the fragment. Returns how many.
+    ///
+    /// # Safety
+    /// `dst` is valid for writes of `len` bytes. With `to` [`Access::Private`] nobody else
+    /// reaches them meanwhile, and no fragment covers them.
+    pub unsafe fn copy_to_raw(
+        &self,
+        offset: usize,
+        dst: NonNull<u8>,
+        len: usize,
+        to: Access,
+        ledger: &mut CopyLedger,
+        reason: CopyReason,
+    ) -> usize {
+        let n = len.min(self.len().saturating_sub(offset));
+        if n > 0 {
+            let access = match to {
+                Access::Private => self.access,
+                Access::Shared => Access::Shared,
+            };
+            // SAFETY: `offset < len` of the fragment, because `n > 0`.
+            let from = unsafe { self.ptr.as_ptr().add(offset) };
+            // SAFETY: `offset + n <= len` of the fragment, so the source is in range; the
+            // destination is the caller's promise.
+            unsafe { copy_payload(dst, from, n, access, ledger, reason) };
         }
         n
     }
@@ -282,7 +319,7 @@ impl Frag {
             f(all);
             return;
         }
-        let mut snapshot = [0u8; 2048];
+        let mut snapshot = [0u8; SNAPSHOT_LEN];
         let mut at = 0;
         while at < self.len() {
             let n = self.copy_to(at, &mut snapshot, ledger, CopyReason::Snapshot);
@@ -300,10 +337,18 @@ impl Frag {
                 self.0.as_slice().unwrap_or_default()
             }
         }
-        match self.access {
-            Access::Private => Ok(Bytes::from_owner(Owner(self))),
-            Access::Shared => Err(self),
+        if self.access == Access::Shared {
+            return Err(self);
         }
+        // What came as `Bytes` goes as the same `Bytes`, without an allocation.
+        if let Hold::Keep(keep) = &self.hold
+            && let Some(bytes) = keep.downcast_ref::<Bytes>()
+            && let Some(start) = self.addr().checked_sub(bytes.as_ptr().addr())
+            && let Some(end) = start.checked_add(self.len()).filter(|&end| end <= bytes.len())
+        {
+            return Ok(bytes.slice(start..end));
+        }
+        Ok(Bytes::from_owner(Owner(self)))
     }
 
     fn pool_offset(&self, pool: &PoolShared) -> usize {
@@ -318,7 +363,7 @@ impl Frag {
 
 impl Clone for Frag {
     fn clone(&self) -> Self {
-        if let Hold::Pages(pool) = &self.hold {
+        if let Hold::Pages(Some(pool)) = &self.hold {
             pool.acquire(self.pool_offset(pool), self.len());
         }
         Self { ptr: self.ptr, len: self.len, access: self.access, hold: self.hold.clone() }
@@ -328,7 +373,7 @@ impl Clone for Frag {
 impl Drop for Frag {
     fn drop(&mut self) {
         if self.len > 0
-            && let Hold::Pages(pool) = &self.hold
+            && let Hold::Pages(Some(pool)) = &self.hold
         {
             pool.release(self.pool_offset(pool), self.len());
         }
@@ -350,8 +395,8 @@ impl From<Bytes> for Frag {
 impl fmt::Debug for Frag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hold = match self.hold {
-            Hold::Nothing => "static",
-            Hold::Pages(_) => "pages",
+            Hold::Pages(None) => "static",
+            Hold::Pages(Some(_)) => "pages",
             Hold::Keep(_) => "kept",
         };
         write!(f, "Frag({hold} {:#x}+{} {:?})", self.addr(), self.len, self.access)

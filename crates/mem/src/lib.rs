@@ -21,6 +21,7 @@ pub mod limits;
 mod packet;
 mod pool;
 mod region;
+mod sync;
 mod writer;
 
 pub use clock::Instant;

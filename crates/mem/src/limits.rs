@@ -5,7 +5,20 @@ pub const PAGE_SIZE: usize = 4096;
 
 /// Pages in a group, the unit in which bulk receivers take memory: one word of the free map.
 /// 64 pages are 256 KiB, four of the largest super-frames side by side.
+#[cfg(not(loom))]
 pub const GROUP_PAGES: usize = 64;
+
+/// Pages in a group under the model checker: few enough that every schedule can be tried.
+#[cfg(loom)]
+pub const GROUP_PAGES: usize = 4;
+
+/// Pages that a [`PageWriter`](crate::PageWriter) takes at least when it copies: one 64 KiB
+/// super-frame, so that small writes share a run and stay adjacent.
+pub const WRITE_RUN_PAGES: usize = if GROUP_PAGES < 16 { GROUP_PAGES } else { 16 };
+
+/// Partly used groups that one allocation looks at before it breaks a whole group, or settles for
+/// a shorter run: bounds the search in a big, fragmented pool to about a microsecond.
+pub const SCAN_GROUPS: usize = 32;
 
 /// Fragments a packet may carry. Linux's default for one packet (`MAX_SKB_FRAGS`): a 64 KiB
 /// payload in 4 KiB pages that begins in the middle of one.
@@ -15,8 +28,22 @@ pub const MAX_FRAGS: usize = 17;
 /// TCP header (60) are 118; the rest rounds up to two cache lines.
 pub const HEAD_CAPACITY: usize = 128;
 
-/// Longest single fragment, in bytes: its length is kept in 32 bits.
+/// Longest single fragment, and most fragment bytes in one packet: lengths are kept in 32 bits.
 pub const MAX_FRAG_LEN: usize = u32::MAX as usize;
 
-/// Most pages in one pool: page numbers are 32-bit and one value ends the return list.
+/// Most pages in one pool (64 GiB): page numbers are 32-bit and one value ends the return list.
 pub const MAX_POOL_PAGES: usize = 1 << 24;
+
+/// References to one page at which the process aborts, as `Arc` does at its limit: only a program
+/// that leaks clones without end comes here, and a wrapped count would free a page in use. Half
+/// the counter's range, so that threads that pass it at once cannot wrap it before they abort.
+pub const MAX_PAGE_REFS: u32 = 1 << 31;
+
+/// Bytes of a snapshot, on the stack: half a page costs no stack probe and spreads the start-up
+/// cost of a string copy.
+pub const SNAPSHOT_LEN: usize = 2048;
+
+// Lengths up to `MAX_FRAG_LEN` must be valid lengths of slices, and byte offsets of pages of the
+// largest pool must fit `usize`.
+const _: () = assert!(usize::BITS == 64, "Pagewire needs a 64-bit machine");
+const _: () = assert!(GROUP_PAGES <= 64, "a group is one word of the free map");

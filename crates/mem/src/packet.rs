@@ -176,10 +176,14 @@ impl PacketBuf {
         &self.frags
     }
 
-    /// Adds a fragment at the end; gives it back if there are [`MAX_FRAGS`] already. Empty ones
-    /// vanish, ones that continue the last are merged.
+    /// Adds a fragment at the end; gives it back if there are [`MAX_FRAGS`] already, or if all
+    /// together would be longer than one may be. Empty ones vanish, ones that continue the last
+    /// are merged.
     pub fn push_frag(&mut self, frag: Frag) -> Result<(), Frag> {
         let len = frag.len() as u32;
+        if self.frag_len.checked_add(len).is_none() {
+            return Err(frag);
+        }
         let frag = match self.frags.last_mut() {
             Some(last) => match last.try_append(frag) {
                 Ok(()) => {
@@ -206,16 +210,22 @@ impl PacketBuf {
     }
 
     /// Makes sure that the head holds at least `n` bytes, by moving header bytes that landed in
-    /// fragments; `false` if the packet or the head is too short for that. Header bytes are not
-    /// payload: they are not counted.
+    /// fragments; `false`, and nothing moves, if the packet has fewer than `n` bytes or `n` is more
+    /// than [`HEAD_CAPACITY`]. Header bytes are not payload: they are not counted.
     pub fn linearize(&mut self, n: usize) -> bool {
         let have = self.head().len();
         if n <= have {
             return true;
         }
         let need = n - have;
-        if n > self.len() || need > self.tailroom() {
+        if n > self.len() || n > HEAD_CAPACITY {
             return false;
+        }
+        if need > self.tailroom() {
+            // Headers that were pulled left room in front: with all options, Ethernet, IP and TCP
+            // are longer together than the head, but never any two of them.
+            self.head.copy_within(usize::from(self.start)..usize::from(self.end), 0);
+            (self.start, self.end) = (0, have as u16);
         }
         let mut uncounted = CopyLedger::new();
         let mut end = usize::from(self.end);

@@ -7,15 +7,27 @@
 //! ```text
 //!   free map --alloc--> PageWriter --commit--> Frag(s) --last drop--> return list --drain--> free map
 //! ```
+//!
+//! Conservation: a page is free (its bit is set, its count is 0), returned (its bit is clear, its
+//! count is 0, it is on the list) or out (its bit is clear, its count says how many writers and
+//! fragments touch it). [`PagePool::audit`] walks all three and must find each page once.
 
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use crate::limits::{GROUP_PAGES, MAX_POOL_PAGES, PAGE_SIZE};
+use crate::limits::{GROUP_PAGES, MAX_PAGE_REFS, MAX_POOL_PAGES, PAGE_SIZE, SCAN_GROUPS};
 use crate::region::{MemError, Region};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Ends the return list.
 const NIL: u32 = u32::MAX;
+
+/// The free map's word of a group that is wholly free.
+const WHOLE: u64 = u64::MAX >> (64 - GROUP_PAGES);
+
+/// A cache line of its own, so that threads that return pages do not slow down those that count
+/// references. Two lines, because processors fetch them in pairs.
+#[repr(align(128))]
+struct OwnLine<T>(T);
 
 /// The part of a pool that fragments on other threads reach.
 pub(crate) struct PoolShared {
@@ -24,7 +36,7 @@ pub(crate) struct PoolShared {
     refs: Box<[AtomicU32]>,
     /// The return list: `next[p]` is the page pushed before `p`.
     next: Box<[AtomicU32]>,
-    returned: AtomicU32,
+    returned: OwnLine<AtomicU32>,
 }
 
 /// Allocator of pages, owned by one thread.
@@ -33,11 +45,13 @@ pub struct PagePool {
     /// A set bit is a free page; one word per group.
     free: Vec<u64>,
     free_pages: usize,
+    /// A set bit is a group that is partly free: neither wholly used nor wholly free.
+    partial: Vec<u64>,
     /// Groups that were wholly free when pushed, most recently freed last: reuse of memory that
     /// is still in cache. Entries may be stale; `listed` keeps each group in here at most once.
     whole: Vec<u32>,
     listed: Vec<bool>,
-    /// Where the search for single pages goes on.
+    /// Group at which the search for partly free ones goes on.
     hint: usize,
 }
 
@@ -50,7 +64,8 @@ pub struct PoolStats {
     pub free: usize,
 }
 
-/// Result of walking all of a pool's counts: `free + returned + out` must equal `total`.
+/// Result of walking all of a pool's counts. A page that is none of the three is on its way to the
+/// return list this very moment; a page that is two of them at once is a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolAudit {
     /// Pages in the pool.
@@ -61,12 +76,14 @@ pub struct PoolAudit {
     pub returned: usize,
     /// Pages that a writer or a fragment refers to.
     pub out: usize,
+    /// Pages that were found in more than one of these places.
+    pub twice: usize,
 }
 
 impl PoolAudit {
     /// Whether every page is accounted for exactly once.
     pub fn is_conserved(&self) -> bool {
-        self.free + self.returned + self.out == self.total
+        self.free + self.returned + self.out == self.total && self.twice == 0
     }
 }
 
@@ -78,27 +95,30 @@ impl PagePool {
         Self::over(Region::memfd(name, len)?)
     }
 
-    /// A pool over a writable region whose length is a multiple of 256 KiB.
+    /// A pool over a writable, page-aligned region whose length is a multiple of 256 KiB. The
+    /// region is the pool's until the pool and the last fragment of its pages are gone: no other
+    /// pool and no [`Region::frag`] can be made of it.
     pub fn over(region: Region) -> Result<Self, MemError> {
         let pages = region.len() / PAGE_SIZE;
-        if !region.is_writable()
-            || !region.len().is_multiple_of(GROUP_PAGES * PAGE_SIZE)
+        if !region.len().is_multiple_of(GROUP_PAGES * PAGE_SIZE)
             || pages == 0
             || pages > MAX_POOL_PAGES
         {
             return Err(MemError::Length(region.len()));
         }
+        region.claim_pages()?;
         let groups = pages / GROUP_PAGES;
         let shared = PoolShared {
             region,
             refs: (0..pages).map(|_| AtomicU32::new(0)).collect(),
             next: (0..pages).map(|_| AtomicU32::new(NIL)).collect(),
-            returned: AtomicU32::new(NIL),
+            returned: OwnLine(AtomicU32::new(NIL)),
         };
         Ok(Self {
             shared: Arc::new(shared),
-            free: vec![u64::MAX; groups],
+            free: vec![WHOLE; groups],
             free_pages: pages,
+            partial: vec![0; groups.div_ceil(64)],
             // Last in, first out: the lowest addresses are handed out first.
             whole: (0..groups as u32).rev().collect(),
             listed: vec![true; groups],
@@ -113,13 +133,13 @@ impl PagePool {
 
     /// Takes home the pages released since the last call; once per turn. Returns how many.
     pub fn drain(&mut self) -> usize {
-        if self.shared.returned.load(Ordering::Relaxed) == NIL {
+        if self.shared.returned.0.load(Ordering::Relaxed) == NIL {
             return 0;
         }
         // Acquire pairs with the Release of `PoolShared::push_chain`: what the releasing threads
         // read from the pages happens before we hand them to a new writer, and the links they
         // stored are visible. Taking the whole list at once leaves no ABA.
-        let mut page = self.shared.returned.swap(NIL, Ordering::Acquire);
+        let mut page = self.shared.returned.0.swap(NIL, Ordering::Acquire);
         let mut count = 0;
         while page != NIL {
             let Some(next) = self.shared.next.get(page as usize) else { break };
@@ -131,19 +151,50 @@ impl PagePool {
         count
     }
 
-    /// Walks all counts; for tests, simulation and debug builds. Nothing may be released
-    /// concurrently, or the sum can miss a page in flight.
+    /// Walks all counts; for tests, simulation and debug builds.
+    ///
+    /// Other threads may clone and drop fragments meanwhile; then a page whose last reference is
+    /// just going can be missing from the sum, but none is ever found twice. Where nothing is
+    /// released concurrently, [`PoolAudit::is_conserved`] holds after every call on the pool, its
+    /// writers and its fragments. A page is out once, however many fragments share it, and a
+    /// writer's spare pages are out.
     pub fn audit(&self) -> PoolAudit {
-        let mut returned = 0;
-        let mut page = self.shared.returned.load(Ordering::Acquire);
-        while let Some(next) = self.shared.next.get(page as usize) {
-            returned += 1;
+        // The list before the counts: a page on it stays there with a count of 0, while one that
+        // is out now may be on it soon.
+        let mut returned = vec![false; self.shared.refs.len()];
+        let mut page = self.shared.returned.0.load(Ordering::Acquire);
+        // Only the owner takes pages off the list, and we borrow it: from this head on it stands.
+        while let (Some(seen), Some(next)) =
+            (returned.get_mut(page as usize), self.shared.next.get(page as usize))
+        {
+            if core::mem::replace(seen, true) {
+                break;
+            }
             page = next.load(Ordering::Relaxed);
         }
-        let out = self.shared.refs.iter().filter(|r| r.load(Ordering::Relaxed) > 0).count();
-        let free = self.free.iter().map(|w| w.count_ones() as usize).sum();
-        debug_assert_eq!(free, self.free_pages);
-        PoolAudit { total: self.shared.refs.len(), free, returned, out }
+        let total = self.shared.refs.len();
+        let mut audit = PoolAudit { total, free: 0, returned: 0, out: 0, twice: 0 };
+        for (page, (refs, returned)) in self.shared.refs.iter().zip(returned).enumerate() {
+            let free = self.free.get(page / GROUP_PAGES).is_some_and(|w| w & bit(page) != 0);
+            let out = refs.load(Ordering::Relaxed) > 0;
+            audit.free += usize::from(free);
+            audit.returned += usize::from(returned);
+            audit.out += usize::from(out);
+            audit.twice += usize::from(u8::from(free) + u8::from(returned) + u8::from(out) > 1);
+        }
+        // A cycle in the list ends the walk above; it shows as a list that does not end.
+        audit.twice += usize::from(page != NIL);
+        debug_assert_eq!(audit.free, self.free_pages, "the count of free pages is off");
+        audit
+    }
+
+    /// In debug builds: walks all counts and panics if a page is lost or found twice. Only where
+    /// no other thread releases pages at the same time.
+    pub fn debug_assert_conserved(&self) {
+        if cfg!(debug_assertions) {
+            let audit = self.audit();
+            debug_assert!(audit.is_conserved(), "pages are not conserved: {audit:?}");
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<PoolShared> {
@@ -151,8 +202,11 @@ impl PagePool {
     }
 
     /// A run of up to `want` adjacent pages (at most one group), as `(first, count)`, each with
-    /// one reference that now belongs to the caller. Prefers the whole group that follows page
-    /// `after`, then the most recently freed whole group, then whatever run is left.
+    /// one reference that now belongs to the caller; `None` if no page is free.
+    ///
+    /// Prefers, in this order: the pages that follow page `after - 1`; for less than a group, the
+    /// first run in a partly used group that is long enough; the most recently freed whole group;
+    /// the longest run in a partly used group.
     pub(crate) fn alloc_run(
         &mut self,
         want: usize,
@@ -162,106 +216,185 @@ impl PagePool {
         if self.free_pages < want {
             self.drain();
         }
-        let found = if want == GROUP_PAGES {
-            self.take_whole(after).or_else(|| self.take_partial(want))
-        } else {
-            self.take_partial(want).or_else(|| {
-                let (first, count) = self.take_whole(after)?;
-                for page in first + want..first + count {
-                    self.put(page);
-                }
-                Some((first, want))
-            })
+        let (first, count) = match self.find(want, after) {
+            Some(run) => run,
+            // Before settling for less, see what came home.
+            None => {
+                self.drain();
+                self.find(want, after).or_else(|| {
+                    let (group, start, len) = self.scan(want)?;
+                    Some(self.take(group, start, len))
+                })?
+            }
         };
-        let (first, count) = found?;
         for r in self.shared.refs.get(first..first + count)? {
+            debug_assert_eq!(r.load(Ordering::Relaxed), 0, "a free page has references");
+            // Relaxed: whoever gets a fragment of the page gets it after this by the same path.
             r.store(1, Ordering::Relaxed);
         }
         Some((first, count))
     }
 
-    fn take_whole(&mut self, after: Option<usize>) -> Option<(usize, usize)> {
-        let adjacent = after.filter(|p| p.is_multiple_of(GROUP_PAGES)).map(|p| p / GROUP_PAGES);
-        let group = match adjacent.filter(|&g| self.free.get(g) == Some(&u64::MAX)) {
-            Some(group) => group,
-            None => loop {
-                let group = self.whole.pop()? as usize;
-                if let Some(listed) = self.listed.get_mut(group) {
-                    *listed = false;
-                }
-                if self.free.get(group) == Some(&u64::MAX) {
-                    break group;
-                }
-            },
-        };
-        *self.free.get_mut(group)? = 0;
-        self.free_pages -= GROUP_PAGES;
-        Some((group * GROUP_PAGES, GROUP_PAGES))
+    /// A run of `want` pages, or the continuation of a run to the end of its group.
+    fn find(&mut self, want: usize, after: Option<usize>) -> Option<(usize, usize)> {
+        if let Some((group, start, len)) = after.and_then(|page| self.following(page, want)) {
+            return Some(self.take(group, start, len));
+        }
+        if want < GROUP_PAGES
+            && let Some((group, start, len)) = self.scan(want)
+            && len == want
+        {
+            return Some(self.take(group, start, len));
+        }
+        let group = self.pop_whole()?;
+        Some(self.take(group, 0, want))
     }
 
-    /// The first run of `want` free pages in a partly used group, or the longest shorter one.
-    fn take_partial(&mut self, want: usize) -> Option<(usize, usize)> {
-        let groups = self.free.len();
-        let mut best: Option<(usize, u32, u32)> = None;
-        for i in 0..groups {
-            let group = (self.hint + i) % groups;
-            let word = *self.free.get(group)?;
-            if word == 0 || (word == u64::MAX && want < GROUP_PAGES) {
-                continue;
+    /// The free run that starts at `page`, if it has `want` pages or reaches its group's end.
+    fn following(&self, page: usize, want: usize) -> Option<(usize, usize, usize)> {
+        let (group, start) = (page / GROUP_PAGES, page % GROUP_PAGES);
+        let word = *self.free.get(group)?;
+        let len = (!(word >> start)).trailing_zeros() as usize;
+        let fits = len >= want || (len > 0 && start + len == GROUP_PAGES);
+        fits.then_some((group, start, len.min(want)))
+    }
+
+    /// The most recently freed whole group.
+    fn pop_whole(&mut self) -> Option<usize> {
+        loop {
+            let group = self.whole.pop()? as usize;
+            if let Some(listed) = self.listed.get_mut(group) {
+                *listed = false;
             }
-            let (start, len) = longest_run(word, want as u32);
-            if best.is_none_or(|(_, _, b)| len > b) {
-                best = Some((group, start, len));
-                if len as usize >= want {
-                    break;
-                }
+            if self.free.get(group) == Some(&WHOLE) {
+                return Some(group);
             }
         }
-        let (group, start, len) = best?;
-        self.hint = group;
-        let mask = if len == 64 { u64::MAX } else { ((1u64 << len) - 1) << start };
-        *self.free.get_mut(group)? &= !mask;
-        self.free_pages -= len as usize;
-        Some((group * GROUP_PAGES + start as usize, len as usize))
+    }
+
+    /// Among the next [`SCAN_GROUPS`] partly free groups, the first run of `want` pages, or the
+    /// longest shorter one: group, start and length.
+    fn scan(&mut self, want: usize) -> Option<(usize, usize, usize)> {
+        let mut best: Option<(usize, usize, usize)> = None;
+        let (mut from, mut wrapped) = (self.hint, false);
+        for _ in 0..SCAN_GROUPS {
+            let Some(group) = self.next_partial(from) else { break };
+            wrapped |= group < from;
+            if wrapped && group >= self.hint {
+                break;
+            }
+            let Some(&word) = self.free.get(group) else { break };
+            let longest = best.map_or(0, |(_, _, len)| len);
+            if let Some((start, len)) = longest_run(word, want, longest) {
+                best = Some((group, start, len));
+                if len == want {
+                    // Next time, go on where this time was served.
+                    self.hint = group;
+                    return best;
+                }
+            }
+            from = group + 1;
+        }
+        // Or behind those that did not serve.
+        self.hint = from % self.free.len();
+        best
+    }
+
+    /// The first partly free group at or after `from`, else the first of all.
+    fn next_partial(&self, from: usize) -> Option<usize> {
+        let words = self.partial.len();
+        let first = from / 64;
+        (0..=words).find_map(|i| {
+            let at = (first + i) % words;
+            let mut word = *self.partial.get(at)?;
+            if i == 0 && first < words {
+                word &= u64::MAX << (from % 64);
+            }
+            (word != 0).then(|| at * 64 + word.trailing_zeros() as usize)
+        })
+    }
+
+    /// Takes a free run out of the free map; returns its first page and its length.
+    fn take(&mut self, group: usize, start: usize, len: usize) -> (usize, usize) {
+        if let Some(word) = self.free.get_mut(group) {
+            let run = (u64::MAX >> (64 - len)) << start;
+            debug_assert_eq!(*word & run, run, "a page in use is handed out");
+            *word &= !run;
+            self.free_pages -= len;
+        }
+        self.note_partial(group);
+        (group * GROUP_PAGES + start, len)
+    }
+
+    fn note_partial(&mut self, group: usize) {
+        let is_partial = self.free.get(group).is_some_and(|&word| word != 0 && word != WHOLE);
+        if let Some(partial) = self.partial.get_mut(group / 64) {
+            let bit = 1 << (group % 64);
+            *partial = if is_partial { *partial | bit } else { *partial & !bit };
+        }
     }
 
     fn put(&mut self, page: usize) {
         let group = page / GROUP_PAGES;
         let Some(word) = self.free.get_mut(group) else { return };
-        let bit = 1u64 << (page % GROUP_PAGES);
-        debug_assert_eq!(*word & bit, 0, "page {page} came home twice");
-        *word |= bit;
+        debug_assert_eq!(*word & bit(page), 0, "page {page} came home twice");
+        let before = *word;
+        *word |= bit(page);
         self.free_pages += 1;
-        if *word == u64::MAX
+        if *word != WHOLE && before != 0 {
+            return; // Partly free, as it was.
+        }
+        if *word == WHOLE
             && let Some(listed) = self.listed.get_mut(group)
             && !*listed
         {
             *listed = true;
             self.whole.push(group as u32);
         }
+        self.note_partial(group);
     }
 }
 
-/// Start and length of the first run of at least `want` set bits, or of the longest, capped.
-fn longest_run(word: u64, want: u32) -> (u32, u32) {
-    let (mut best, mut best_len) = (0, 0);
-    let mut at = 0;
-    while at < 64 {
-        let rest = word >> at;
-        if rest == 0 {
-            break;
-        }
-        let start = at + rest.trailing_zeros();
-        let len = (!(word >> start)).trailing_zeros().min(64 - start);
-        if len > best_len {
-            (best, best_len) = (start, len);
-        }
-        if len >= want {
-            break;
-        }
-        at = start + len;
+impl core::fmt::Debug for PagePool {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "PagePool({:?})", self.stats())
     }
-    (best, best_len.min(want))
+}
+
+/// A page's bit in its group's word.
+fn bit(page: usize) -> u64 {
+    1 << (page % GROUP_PAGES)
+}
+
+/// The places in `word` where a run of at least `len` (not 0) set bits begins.
+fn runs(word: u64, len: usize) -> u64 {
+    let (mut starts, mut have) = (word, 1);
+    while have < len {
+        let step = have.min(len - have);
+        starts &= starts >> step;
+        have += step;
+    }
+    starts
+}
+
+/// Start and length of the first run of at least `want` set bits, capped, or of the longest, if
+/// that is longer than `than`, which is less than `want`.
+fn longest_run(word: u64, want: usize, than: usize) -> Option<(usize, usize)> {
+    let first = |starts: u64| starts.trailing_zeros() as usize;
+    match runs(word, want) {
+        0 => {}
+        starts => return Some((first(starts), want)),
+    }
+    let (mut len, mut starts) = (than + 1, runs(word, than + 1));
+    if starts == 0 {
+        return None;
+    }
+    loop {
+        match runs(word, len + 1) {
+            0 => return Some((first(starts), len)),
+            longer => (len, starts) = (len + 1, longer),
+        }
+    }
 }
 
 impl PoolShared {
@@ -284,6 +417,9 @@ impl PoolShared {
         for r in self.refs.get(Self::span(offset, len)).into_iter().flatten() {
             let before = r.fetch_add(1, Ordering::Relaxed);
             debug_assert!(before > 0, "reference to a free page");
+            if before >= MAX_PAGE_REFS {
+                std::process::abort();
+            }
         }
     }
 
@@ -301,8 +437,14 @@ impl PoolShared {
             // who gave theirs back earlier.
             if r.load(Ordering::Acquire) == 1 {
                 r.store(0, Ordering::Relaxed);
-            } else if r.fetch_sub(1, Ordering::AcqRel) != 1 {
-                continue;
+            } else {
+                // Release: our reads of the page happen before whoever takes the count to 0
+                // sends it home. Acquire: the same, if that is us.
+                let before = r.fetch_sub(1, Ordering::AcqRel);
+                debug_assert!(before > 0, "release of a free page");
+                if before != 1 {
+                    continue;
+                }
             }
             next.store(first, Ordering::Relaxed);
             if first == NIL {
@@ -318,12 +460,12 @@ impl PoolShared {
     /// Puts the chain `first -> … -> last` on the return list.
     fn push_chain(&self, first: u32, last: u32) {
         let Some(tail) = self.next.get(last as usize) else { return };
-        let mut head = self.returned.load(Ordering::Relaxed);
+        let mut head = self.returned.0.load(Ordering::Relaxed);
         loop {
             tail.store(head, Ordering::Relaxed);
             // Release pairs with the Acquire swap in `PagePool::drain`; it publishes the links
             // and orders our last reads of the pages before their reuse.
-            match self.returned.compare_exchange_weak(
+            match self.returned.0.compare_exchange_weak(
                 head,
                 first,
                 Ordering::Release,
@@ -335,3 +477,13 @@ impl PoolShared {
         }
     }
 }
+
+impl Drop for PoolShared {
+    fn drop(&mut self) {
+        // The pool, its writers and its fragments each hold an `Arc` of this: all are gone.
+        self.region.unclaim_pages();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

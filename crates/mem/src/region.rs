@@ -1,13 +1,18 @@
 //! Mappings. A [`Region`] owns the only raw pointer to its bytes; everything else borrows from it.
+//!
+//! A region serves one of two uses, never both: a [`PagePool`](crate::PagePool) writes its pages,
+//! or [`Region::frag`] lends ranges that nobody writes. Were both allowed, safe code could watch a
+//! `&[u8]` change. The first use claims the region; the other then fails.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, Ordering};
 use std::any::Any;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::frag::{Access, Frag};
@@ -30,6 +35,13 @@ pub enum MemError {
         /// Bytes the region has.
         region: usize,
     },
+    /// The region serves another use already: pages of a pool are written, lent fragments never
+    /// are, so one region cannot be both.
+    #[error("the region already serves as {0}; take another region")]
+    Claimed(&'static str),
+    /// The region cannot hold pages that the stack writes.
+    #[error("the region is read-only or not page-aligned")]
+    NotPages,
     /// The kernel refused.
     #[error("{0}: {1}")]
     System(&'static str, #[source] std::io::Error),
@@ -44,8 +56,17 @@ struct Mapping {
     len: usize,
     access: Access,
     writable: bool,
+    /// One of [`UNUSED`], [`LENT`] and [`POOLED`].
+    claim: AtomicU8,
     backing: Backing,
 }
+
+/// No pool and no fragment was made from the region.
+const UNUSED: u8 = 0;
+/// Fragments were made: its bytes are never written by us again.
+const LENT: u8 = 1;
+/// A pool, or fragments of its pages, live: no other fragment may be made.
+const POOLED: u8 = 2;
 
 enum Backing {
     /// We mapped it, we unmap it.
@@ -64,45 +85,59 @@ unsafe impl Sync for Mapping {}
 impl Region {
     /// `len` bytes of fresh zeroed memory behind a memfd called `name`, so that it can be mapped
     /// again or handed to another process. `len` is a positive multiple of [`PAGE_SIZE`].
+    ///
+    /// The file is sealed: its size is fixed, and whoever gets hold of it can map it for reading
+    /// only. This mapping stays the only way to write it, which makes the bytes private. On a
+    /// kernel that cannot seal so (Linux before 5.1) the region has no [`fd`](Self::fd).
     pub fn memfd(name: &str, len: usize) -> Result<Self, MemError> {
-        check_len(len)?;
-        let fd = memfd_create(name, MemfdFlags::CLOEXEC)
-            .map_err(|e| MemError::System("memfd_create", e.into()))?;
-        ftruncate(&fd, len as u64).map_err(|e| MemError::System("ftruncate", e.into()))?;
-        let base = map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, 0)?;
-        Ok(Self(Arc::new(Mapping {
-            base,
-            len,
-            access: Access::Private,
-            writable: true,
-            backing: Backing::Mapped { fd: Some(fd) },
-        })))
+        let (base, fd) = map_memfd(name, len)?;
+        let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        let fd = fcntl_add_seals(&fd, seals).is_ok().then_some(fd);
+        Ok(Self::mapped(base, len, Access::Private, true, fd))
     }
 
-    /// A read-only view of `len` bytes of `file` from `offset` (a multiple of [`PAGE_SIZE`]).
+    /// Like [`memfd`](Self::memfd), for memory that another process shall write: the file may be
+    /// mapped writable by whoever gets hold of it, so the bytes count as shared. Its size is fixed.
+    pub fn memfd_shared(name: &str, len: usize) -> Result<Self, MemError> {
+        let (base, fd) = map_memfd(name, len)?;
+        let sealed = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL);
+        let region = Self::mapped(base, len, Access::Shared, true, Some(fd));
+        sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
+        Ok(region)
+    }
+
+    /// A read-only view of `len` bytes of `file` from `offset` (a multiple of [`PAGE_SIZE`]),
+    /// which must lie within the file as it is now.
     ///
     /// The bytes count as shared: another process may write or truncate the file at any time.
     /// Nothing in the stack forms a reference to them. Whoever touches bytes past a truncation
     /// gets `SIGBUS`; devices that gather in the kernel get `EFAULT`, a counted drop.
     pub fn file(file: &File, offset: u64, len: usize) -> Result<Self, MemError> {
-        if len == 0 || !offset.is_multiple_of(PAGE_SIZE as u64) {
+        if len == 0 || len > isize::MAX as usize || !offset.is_multiple_of(PAGE_SIZE as u64) {
             return Err(MemError::Length(len));
         }
+        let meta = file.metadata().map_err(|e| MemError::System("fstat", e))?;
+        // Devices can be mapped too, and have no length here.
+        let end = offset.checked_add(len as u64);
+        if meta.is_file() && end.is_none_or(|end| end > meta.len()) {
+            let (offset, region) = (offset as usize, meta.len() as usize);
+            return Err(MemError::Range { offset, len, region });
+        }
         let base = map(file.as_fd(), len, ProtFlags::READ, MapFlags::SHARED, offset)?;
-        Ok(Self(Arc::new(Mapping {
-            base,
-            len,
-            access: Access::Shared,
-            writable: false,
-            backing: Backing::Mapped { fd: None },
-        })))
+        Ok(Self::mapped(base, len, Access::Shared, false, None))
     }
 
     /// Takes in memory that something else owns: a guest's, a device's, an application's.
     ///
     /// # Safety
-    /// `base..base+len` stays mapped and readable (and writable, if `writable`) for as long as
-    /// `keep` lives. With [`Access::Private`] nobody else writes it while a [`Frag`] points there.
+    /// - `base..base+len` stays one mapping for as long as `keep` lives, and `len` is at most
+    ///   `isize::MAX`.
+    /// - With [`Access::Private`] it stays readable, and nobody else writes it while a [`Frag`]
+    ///   points there.
+    /// - With [`Access::Shared`] it may also be memory that cannot be read (`PROT_NONE`) or that
+    ///   shrinks: fragments pass it along untouched, and whoever reads it takes the signal.
+    /// - With `writable` it stays writable, and is the stack's to write: no other region over the
+    ///   same bytes is in use, and with [`Access::Private`] nobody else reads or writes it.
     pub unsafe fn adopt(
         base: NonNull<u8>,
         len: usize,
@@ -110,8 +145,19 @@ impl Region {
         writable: bool,
         keep: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        let backing = Backing::Adopted { _keep: keep };
-        Self(Arc::new(Mapping { base, len, access, writable, backing }))
+        let (claim, backing) = (AtomicU8::new(UNUSED), Backing::Adopted { _keep: keep });
+        Self(Arc::new(Mapping { base, len, access, writable, claim, backing }))
+    }
+
+    fn mapped(
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+        writable: bool,
+        fd: Option<OwnedFd>,
+    ) -> Self {
+        let (claim, backing) = (AtomicU8::new(UNUSED), Backing::Mapped { fd });
+        Self(Arc::new(Mapping { base, len, access, writable, claim, backing }))
     }
 
     /// Bytes in the region.
@@ -119,9 +165,9 @@ impl Region {
         self.0.len
     }
 
-    /// Never: a region has at least one byte.
+    /// Whether there are none: never, but for adopted memory of no length.
     pub fn is_empty(&self) -> bool {
-        false
+        self.0.len == 0
     }
 
     /// Whether somebody else may write these bytes.
@@ -142,19 +188,58 @@ impl Region {
         }
     }
 
-    /// Bytes `offset..offset+len` as a fragment that keeps the region mapped.
+    /// Bytes `offset..offset+len` as a fragment that keeps the region mapped. Fails where a pool
+    /// writes the region: pages of a pool become fragments through a
+    /// [`PageWriter`](crate::PageWriter) only.
     pub fn frag(&self, offset: usize, len: usize) -> Result<Frag, MemError> {
         let range = MemError::Range { offset, len, region: self.0.len };
         let end = offset.checked_add(len).filter(|&end| end <= self.0.len);
         if end.is_none() || len > MAX_FRAG_LEN {
             return Err(range);
         }
+        self.claim(LENT)?;
         // SAFETY: `offset <= len of the mapping`, checked above, so the address is in the mapping
         // or one past it.
         let ptr = unsafe { self.0.base.add(offset) };
         // SAFETY: the range was checked to lie in the mapping, which the clone keeps mapped; with
-        // `Access::Private` the region's maker promised that nobody else writes it.
+        // `Access::Private` the region's maker promised that nobody else writes it, and the claim
+        // that no pool does.
         Ok(unsafe { Frag::from_raw(ptr, len, self.0.access, Arc::clone(&self.0) as _) })
+    }
+
+    /// Takes the region for a pool, until [`unclaim_pages`](Self::unclaim_pages).
+    pub(crate) fn claim_pages(&self) -> Result<(), MemError> {
+        if !self.0.writable || !self.0.base.as_ptr().addr().is_multiple_of(PAGE_SIZE) {
+            return Err(MemError::NotPages);
+        }
+        match self.claim(POOLED)? {
+            UNUSED => Ok(()),
+            _ => Err(MemError::Claimed("pages of a pool")),
+        }
+    }
+
+    /// Ends a pool's claim. Only when the pool and every fragment of its pages are gone.
+    pub(crate) fn unclaim_pages(&self) {
+        // Release pairs with the Acquire in `claim`: what was read and written through the old
+        // pool happens before the next use.
+        self.0.claim.store(UNUSED, Ordering::Release);
+    }
+
+    /// Claims the region for one use, if it has no other; returns what it was claimed for before.
+    fn claim(&self, wanted: u8) -> Result<u8, MemError> {
+        // The plain load keeps the usual case, a region that is lent again and again, cheap.
+        let before = match self.0.claim.load(Ordering::Acquire) {
+            UNUSED => {
+                self.0.claim.compare_exchange(UNUSED, wanted, Ordering::Acquire, Ordering::Acquire)
+            }
+            claimed => Err(claimed),
+        };
+        match before {
+            Ok(before) => Ok(before),
+            Err(before) if before == wanted => Ok(before),
+            Err(POOLED) => Err(MemError::Claimed("pages of a pool")),
+            Err(_) => Err(MemError::Claimed("lent memory")),
+        }
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -184,6 +269,16 @@ fn check_len(len: usize) -> Result<(), MemError> {
         return Err(MemError::Length(len));
     }
     Ok(())
+}
+
+/// A new memfd of `len` zero bytes, and our mapping of it.
+fn map_memfd(name: &str, len: usize) -> Result<(NonNull<u8>, OwnedFd), MemError> {
+    check_len(len)?;
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .map_err(|e| MemError::System("memfd_create", e.into()))?;
+    ftruncate(&fd, len as u64).map_err(|e| MemError::System("ftruncate", e.into()))?;
+    let base = map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, 0)?;
+    Ok((base, fd))
 }
 
 fn map(

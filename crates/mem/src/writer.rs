@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag, FragVec};
-use crate::limits::{GROUP_PAGES, MAX_FRAGS, PAGE_SIZE};
+use crate::limits::{GROUP_PAGES, MAX_FRAGS, PAGE_SIZE, WRITE_RUN_PAGES};
 use crate::pool::{PagePool, PoolShared};
 
 /// Fills adjacent pages of a pool front to back and turns what was filled into fragments.
@@ -53,13 +53,33 @@ impl PageWriter {
     }
 
     /// Makes sure that something is spare: takes a new run of up to `pages` when nothing is left,
-    /// the one right behind the last if that is free. `false`: the pool is empty.
+    /// the one right behind the last if that is free. At most one group is taken. `false`: the
+    /// pool is empty.
+    ///
+    /// Adjacent memory lets long ranges be lent as one slice, but a stream of it walks through the
+    /// whole pool. [`abandon`](Self::abandon) first, to get what was freed last and is in cache.
     pub fn refill(&mut self, pool: &mut PagePool, pages: usize) -> bool {
         if self.spare() > 0 {
             return true;
         }
-        let after = self.run.take().map(|r| r.end / PAGE_SIZE);
-        let Some((first, count)) = pool.alloc_run(pages.min(GROUP_PAGES), after) else {
+        let after = self.run.as_ref().map(|r| r.end / PAGE_SIZE);
+        self.take_run(pool, pages, after)
+    }
+
+    /// Like [`refill`](Self::refill), for a copy of `left` bytes: where a group ends, memory that
+    /// is still in the cache is worth more than the next address: copying there takes a third of
+    /// the time.
+    fn refill_to_copy(&mut self, pool: &mut PagePool, left: usize) -> bool {
+        if self.spare() > 0 {
+            return true;
+        }
+        let after = self.run.as_ref().map(|r| r.end / PAGE_SIZE);
+        let after = after.filter(|page| !page.is_multiple_of(GROUP_PAGES));
+        self.take_run(pool, left.div_ceil(PAGE_SIZE).max(WRITE_RUN_PAGES), after)
+    }
+
+    fn take_run(&mut self, pool: &mut PagePool, pages: usize, after: Option<usize>) -> bool {
+        let Some((first, count)) = pool.alloc_run(pages, after) else {
             return false;
         };
         let pos = first * PAGE_SIZE;
@@ -124,8 +144,8 @@ impl PageWriter {
 
     /// Address and length of the spare bytes, for a device to write into.
     ///
-    /// Whoever writes through the pointer must be done before the next call on this writer, and
-    /// must not write past the length.
+    /// Whoever writes through the pointer must be done before the next call on this writer that
+    /// takes `&mut self`, and must not write past the length.
     pub fn spare_ptr(&self) -> Option<(NonNull<u8>, usize)> {
         let run = self.run.as_ref().filter(|r| r.pos < r.end)?;
         // SAFETY: `pos < end`, and the run lies within the pool's region.
@@ -191,13 +211,14 @@ impl PageWriter {
         reason: CopyReason,
     ) -> (FragVec, usize) {
         let (mut out, mut copied) = (FragVec::new(), 0);
-        while !src.is_empty() && self.refill(pool, src.len().div_ceil(PAGE_SIZE).max(16)) {
+        while !src.is_empty() && self.refill_to_copy(pool, src.len()) {
             let Some((at, spare)) = self.spare_ptr() else { break };
             let n = spare.min(src.len());
             let Some((now, later)) = src.split_at_checked(n) else { break };
-            // SAFETY: `at` is valid for `spare >= n` bytes that only this writer may touch; `now`
-            // is a live slice of `n` bytes elsewhere.
-            unsafe { copy_payload(at, now.as_ptr(), n, Access::Private, ledger, reason) };
+            // SAFETY: `at` is valid for `spare >= n` bytes, which only this writer may touch
+            // unless the region is shared; `now` is a live slice of `n` bytes, and slices do not
+            // reach into private regions' spare pages.
+            unsafe { copy_payload(at, now.as_ptr(), n, self.access(), ledger, reason) };
             push_merged(&mut out, self.commit(n));
             copied += n;
             src = later;
@@ -216,20 +237,30 @@ impl PageWriter {
         let (mut out, mut copied) = (FragVec::new(), 0);
         while copied < src.len() {
             let left = src.len() - copied;
-            if !self.refill(pool, left.div_ceil(PAGE_SIZE).max(16)) {
+            if !self.refill_to_copy(pool, left) {
                 break;
             }
             let Some((at, spare)) = self.spare_ptr() else { break };
             let n = spare.min(left);
             // SAFETY: `copied < len` of the fragment.
             let from = unsafe { src.as_ptr().add(copied) };
-            // SAFETY: `at` is valid for `n` bytes that only this writer may touch; the source
-            // range `copied..copied+n` lies within the fragment, which we hold.
-            unsafe { copy_payload(at, from, n, src.access(), ledger, reason) };
+            let access = match self.access() {
+                Access::Private => src.access(),
+                Access::Shared => Access::Shared,
+            };
+            // SAFETY: `at` is valid for `n` bytes, which only this writer may touch unless the
+            // region is shared; the source range `copied..copied+n` lies within the fragment,
+            // which we hold, so it is no spare memory of this writer.
+            unsafe { copy_payload(at, from, n, access, ledger, reason) };
             push_merged(&mut out, self.commit(n));
             copied += n;
         }
         (out, copied)
+    }
+
+    /// Who else may touch the spare bytes.
+    fn access(&self) -> Access {
+        self.run.as_ref().map_or(Access::Private, |run| run.pool.region().access())
     }
 }
 
@@ -243,6 +274,12 @@ fn push_merged(out: &mut FragVec, frag: Frag) {
         None => frag,
     };
     out.push(frag);
+}
+
+impl core::fmt::Debug for PageWriter {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "PageWriter(spare {})", self.spare())
+    }
 }
 
 impl Drop for Run {

@@ -1,1 +1,62 @@
-//! (crate docs)
+//! A TCP/IP stack for Linux programs that moves pages instead of copying bytes.
+//!
+//! Start a [`Host`] on a device, then use [`TcpStream`], [`TcpListener`] and [`UdpSocket`] as
+//! those of `std::net`. What these cannot do is here too: [`TcpStream::send`] queues owned memory
+//! by reference, and [`TcpStream::recv_chunks`] takes received memory by reference; a [`Chunk`]
+//! that one connection received can be sent on another as it is.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use pagewire::{Host, Pair};
+//!
+//! let (left, right) = Pair::new(Default::default())?;
+//! let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+//! let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+//!
+//! let listener = server.listen("10.0.0.1:9000")?;
+//! let mut conn = client.connect("10.0.0.1:9000")?;
+//! let (mut peer, _) = listener.accept()?;
+//!
+//! conn.send(bytes::Bytes::from_static(b"by reference"))?;
+//! let chunks = peer.recv_chunks(1 << 20)?;
+//! assert_eq!(chunks.len(), 12);
+//! peer.write_all(b"thanks")?;
+//! let mut answer = [0; 6];
+//! conn.read_exact(&mut answer)?;
+//! assert_eq!(client.stats().ledger.get(pagewire::CopyReason::AppRead), 6);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Threads
+//!
+//! A host is one stack behind one mutex with one driver thread that waits on the device and the
+//! next deadline. A thread that calls a socket does its work inline under the lock. Whoever has
+//! to wait polls the device for a short while first ([`Builder::spin`]), then sleeps. Several
+//! hosts, one per device queue, use several cores.
+//!
+//! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`].
+
+#![forbid(unsafe_code)]
+
+mod buf;
+mod driver;
+mod host;
+mod shared;
+mod stats;
+mod tcp;
+#[cfg(feature = "tokio")]
+mod tokio;
+mod udp;
+mod wait;
+
+pub use buf::{Chunk, Chunks, SendBuf};
+pub use host::{Builder, Host, StartError};
+pub use pagewire_device as device;
+pub use pagewire_device::Device;
+pub use pagewire_mem as mem;
+pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
+pub use pagewire_stack as stack;
+pub use pagewire_stack::TcpConfig;
+pub use stats::Stats;
+pub use tcp::{Incoming, TcpListener, TcpStream};
+pub use udp::UdpSocket;

@@ -4,6 +4,8 @@
 
 use core::fmt;
 
+use pagewire_tcp::DropReason as TcpDropReason;
+
 /// Declares an enum of reasons once: variant, stable name, meaning.
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
@@ -270,11 +272,16 @@ macro_rules! counters {
         pub struct Counters {
             $($(#[$doc])+ pub $field: u64,)+
             drops: [u64; DropReason::COUNT],
+            tcp_drops: [u64; TcpDropReason::COUNT],
         }
 
         impl Default for Counters {
             fn default() -> Self {
-                Self { $($field: 0,)+ drops: [0; DropReason::COUNT] }
+                Self {
+                    $($field: 0,)+
+                    drops: [0; DropReason::COUNT],
+                    tcp_drops: [0; TcpDropReason::COUNT],
+                }
             }
         }
 
@@ -288,6 +295,9 @@ macro_rules! counters {
             pub fn add(&mut self, other: &Self) {
                 $(self.$field += other.$field;)+
                 for (n, m) in self.drops.iter_mut().zip(other.drops) {
+                    *n += m;
+                }
+                for (n, m) in self.tcp_drops.iter_mut().zip(other.tcp_drops) {
                     *n += m;
                 }
             }
@@ -406,9 +416,26 @@ impl Counters {
         DropReason::ALL.iter().map(|&reason| (reason, self.drops(reason)))
     }
 
+    /// Counts one segment, or a part of one, that a connection dropped.
+    pub fn drop_tcp(&mut self, reason: TcpDropReason) {
+        if let Some(count) = self.tcp_drops.get_mut(reason as usize) {
+            *count += 1;
+        }
+    }
+
+    /// Drops by connections for this reason.
+    pub fn tcp_drops(&self, reason: TcpDropReason) -> u64 {
+        self.tcp_drops.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Every reason that connections have with its count.
+    pub fn iter_tcp_drops(&self) -> impl Iterator<Item = (TcpDropReason, u64)> + '_ {
+        TcpDropReason::ALL.iter().map(|&reason| (reason, self.tcp_drops(reason)))
+    }
+
     /// Drops for all reasons.
     pub fn total_drops(&self) -> u64 {
-        self.drops.iter().sum()
+        self.drops.iter().sum::<u64>() + self.tcp_drops.iter().sum::<u64>()
     }
 }
 
@@ -419,6 +446,9 @@ impl fmt::Display for Counters {
             writeln!(f, "{name:<28} {n}")?;
         }
         for (reason, n) in self.iter_drops().filter(|(_, n)| *n > 0) {
+            writeln!(f, "drop {:<23} {n}", reason.name())?;
+        }
+        for (reason, n) in self.iter_tcp_drops().filter(|(_, n)| *n > 0) {
             writeln!(f, "drop {:<23} {n}", reason.name())?;
         }
         Ok(())

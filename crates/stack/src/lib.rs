@@ -1,4 +1,9 @@
-//! Link, IP, ICMP, UDP and sockets of the Pagewire stack.
+//! Link, IP, ICMP, UDP and sockets of the Pagewire stack: everything between a device's frames and
+//! an application's verbs, without a clock, a random source, a thread or a system call.
+//!
+//! Read [`Stack`] first: its methods are sorted into inputs (`handle_*`), verbs of the application
+//! (`tcp_*`, `udp_*`) and outputs (`poll_*`), and its page says in which order to call them.
+
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
@@ -8,9 +13,18 @@
 mod cidr;
 mod counters;
 mod error;
+mod event;
 pub mod limits;
+#[allow(dead_code)]
 mod net;
+mod sockets;
+mod stack;
+mod timer_wheel;
 
 pub use cidr::{Cidr, CidrError};
 pub use counters::{Counters, DropReason};
 pub use error::{Error, StackError};
+pub use event::{ErrorOrigin, Event, QueuedError, Readiness};
+pub use pagewire_tcp::{Config as TcpConfig, Info as TcpInfo, KeepAlive};
+pub use sockets::table::SocketId;
+pub use stack::{Stack, StackConfig, TcpOption};

@@ -138,3 +138,67 @@ pub const ICMP_ERROR_LEN_V4: usize = 576;
 
 /// Longest IPv6 ICMP error, in bytes (RFC 4443 section 2.4(c)).
 pub const ICMP_ERROR_LEN_V6: usize = 1280;
+
+// Sockets.
+
+/// Sockets of one stack, of all kinds and states: a million established connections, with their
+/// queues empty, take about a gigabyte.
+pub const MAX_SOCKETS: usize = 1 << 20;
+
+/// First ephemeral port (Linux's `ip_local_port_range`).
+pub const EPHEMERAL_FIRST: u16 = 32_768;
+
+/// Last ephemeral port.
+pub const EPHEMERAL_LAST: u16 = 60_999;
+
+/// Largest backlog of a listener, in connections (Linux's `somaxconn`).
+pub const MAX_BACKLOG: usize = 4096;
+
+/// Connections in TIME-WAIT that nobody owns; the oldest goes first. At less than a kilobyte each
+/// they take at most 16 MiB.
+pub const TIME_WAIT_CONNECTIONS: usize = 16_384;
+
+/// Resets per second in answer to segments that belong to no connection, once the burst is spent:
+/// as many as ICMP errors, and for the same reason.
+pub const RESETS_PER_SECOND: u32 = 1000;
+
+/// Resets in one burst.
+pub const RESETS_BURST: u32 = 200;
+
+/// Segments that one connection may send before others have their turn: a megabyte in
+/// super-frames.
+pub const SEGMENTS_PER_CONNECTION: usize = 16;
+
+/// Segments of one `poll_transmit`: what a device takes at once.
+pub const SEGMENTS_PER_POLL: usize = 64;
+
+/// Looped-back packets and notices handled in one `poll_transmit`.
+pub const LOOPBACKS_PER_POLL: usize = 64;
+
+/// How often a stack whose pool is used up looks whether other threads have let go of pages; what
+/// happens in the stack itself is noticed at once.
+pub const STARVED_CHECK: Duration = Duration::from_millis(10);
+
+/// Bytes that a datagram socket queues, each datagram charged with the memory that it keeps from
+/// reuse: five times Linux's `rmem_default`, because pages are charged whole.
+pub const UDP_RECEIVE_BYTES: usize = 1 << 20;
+
+/// Datagrams that a socket queues.
+pub const UDP_RECEIVE_DATAGRAMS: usize = 4096;
+
+/// Bytes charged for a queued datagram beside its payload: its entry in the queue.
+pub const UDP_OVERHEAD: usize = 128;
+
+/// Payload bytes of a datagram below which it is copied out of a page that it would keep from
+/// reuse, as for TCP.
+pub const UDP_SMALL: usize = 512;
+
+/// Longest payload of a datagram over IPv4, in bytes: 65,535 less 20 and 8 of headers.
+pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
+
+/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 40 and 8 of headers, because no
+/// packet of ours is longer than [`MAX_IP_PACKET`], whatever the version.
+pub const UDP_MAX_PAYLOAD_V6: usize = 65_487;
+
+/// Entries of a socket's error queue; further ones are dropped.
+pub const ERROR_QUEUE: usize = 64;

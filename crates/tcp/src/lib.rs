@@ -1,1 +1,70 @@
-//! (crate docs)
+//! The TCP machine of the Pagewire stack: one connection, no I/O (RFC 9293).
+//!
+//! A [`Connection`] never reads a clock and never sends anything by itself. Its methods are of
+//! four kinds, and a driver calls them in this order:
+//!
+//! 1. **inputs**: [`handle_segment`](Connection::handle_segment),
+//!    [`handle_timeout`](Connection::handle_timeout), [`handle_icmp`](Connection::handle_icmp);
+//! 2. **verbs of the application**: [`send`](Connection::send), [`read`](Connection::read),
+//!    [`close`](Connection::close) and so on;
+//! 3. **outputs**, after any of those: [`poll_transmit`](Connection::poll_transmit) until it
+//!    returns `None`, then [`poll_timeout`](Connection::poll_timeout);
+//! 4. **getters**, at any time.
+//!
+//! Read [`State`] first (the state machine as a table), then `connection.rs` (what a connection
+//! remembers), `input.rs` (the steps of RFC 9293 section 3.10.7 in their order), `output.rs` (what
+//! is sent, and when), `recovery.rs` (what is sent again) and `timers.rs`.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+#![allow(dead_code)]
+
+mod ack;
+mod application;
+mod assembler;
+mod config;
+mod congestion;
+mod connection;
+mod error;
+mod flight;
+mod header;
+mod icmp;
+mod info;
+mod input;
+mod isn;
+pub mod limits;
+mod options;
+mod output;
+mod recovery;
+mod reset;
+mod rtt;
+mod segment;
+mod send_queue;
+mod seq;
+mod state;
+mod timeout;
+mod timers;
+mod window;
+
+pub use config::{Config, KeepAlive, LinkLimits};
+pub use congestion::CongestionKind;
+pub use connection::{Connection, Env, Ports};
+pub use error::{DropReason, TcpError};
+pub use header::{
+    CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
+};
+pub use info::{Info, Readiness};
+pub use isn::IsnGenerator;
+pub use options::{OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
+pub use reset::reset_for;
+pub use segment::{Disposition, IcmpKind, IcmpNotice, SegmentOut};
+pub use seq::Seq;
+pub use state::{Event, State};

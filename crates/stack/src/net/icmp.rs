@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use pagewire_mem::{CopyReason, Instant, PacketBuf, TxChecksum};
+use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, TxChecksum};
 
 use super::input::{Meta, Origin, Outcome, Passed, take};
 use super::reassembly::Expired;
@@ -195,8 +195,7 @@ impl Net {
             return Err(DropReason::IcmpQuoteNotOurs);
         }
         // As much of the quoted packet as the head takes: all headers that we send.
-        let room = packet.head().len() + packet.tailroom();
-        packet.linearize(room.min(packet.len()));
+        packet.linearize(HEAD_CAPACITY.min(packet.len()));
         let quote = packet.head().get(icmp::LEN..).unwrap_or_default();
         let (about, quoted_len) = match meta.dst {
             IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),

@@ -72,6 +72,7 @@ pub(crate) struct NetConfig {
 
 /// What came in for the sockets.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every packet")]
 pub(crate) enum Inbound {
     /// A transport packet to an address of ours (or to a group or broadcast, UDP only).
     Transport(Received),

@@ -1,0 +1,286 @@
+//! The command against the kernel: `curl` and `python3 -m http.server` on the kernel's side of a
+//! tap, in a network namespace that each test makes and removes. Needs root; skips loudly without.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+const FAULT: &str = "loss=2%,reorder=2%,dup=1%,delay=5ms,seed=1";
+const NET: [&str; 10] = [
+    "--tap",
+    "pw0",
+    "--addr",
+    "10.77.0.2/24",
+    "--addr",
+    "fd77::2/64",
+    "--host-addr",
+    "10.77.0.1/24",
+    "--host-addr",
+    "fd77::1/64",
+];
+
+/// A network namespace and a directory, both gone on drop.
+struct Lab {
+    netns: String,
+    dir: PathBuf,
+}
+
+impl Lab {
+    /// `None`, loudly, without root or without one of the programs.
+    fn new(name: &str, programs: &[&str]) -> Option<Self> {
+        let have = |p: &str| Command::new("which").arg(p).output().is_ok_and(|o| o.status.success());
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
+            eprintln!("SKIPPED {name}: needs root and /dev/net/tun");
+            return None;
+        }
+        if let Some(missing) = programs.iter().chain(&["ip"]).find(|p| !have(p)) {
+            eprintln!("SKIPPED {name}: {missing} is not installed");
+            return None;
+        }
+        let netns = format!("pw-{name}-{}", std::process::id());
+        run(Command::new("ip").args(["netns", "add", &netns]));
+        let dir = std::env::temp_dir().join(&netns);
+        fs::create_dir_all(&dir).expect("temporary directory");
+        let lab = Self { netns, dir };
+        lab.ok("ip", &["link", "set", "lo", "up"]);
+        Some(lab)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.netns, program]).current_dir(&self.dir);
+        command
+    }
+
+    fn output(&self, program: &str, args: &[&str]) -> Output {
+        self.command(program).args(args).output().expect("program runs")
+    }
+
+    fn ok(&self, program: &str, args: &[&str]) -> String {
+        run(self.command(program).args(args))
+    }
+
+    /// Starts a program and waits for the first line that it prints.
+    fn server(&self, program: &str, args: &[&str]) -> Server {
+        let mut child = self
+            .command(program)
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("server starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let first = lines.next().and_then(Result::ok);
+        let server = Server(child);
+        assert!(first.is_some(), "the server ended without a word");
+        server
+    }
+
+    fn serve(&self, dir: &str, more: &[&str]) -> Server {
+        let args: Vec<&str> = ["serve"].iter().chain(&NET).chain(more).copied().chain([dir]).collect();
+        self.server(PAGEWIRE, &args)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Status and headers or body of a request, as `curl` sees it.
+    fn curl(&self, args: &[&str]) -> String {
+        let args: Vec<&str> = ["-sS", "--max-time", "60"].iter().chain(args).copied().collect();
+        self.ok("curl", &args)
+    }
+
+    /// What the server answers to raw bytes.
+    fn raw(&self, request: &str) -> String {
+        let script = format!(
+            "exec 3<>/dev/tcp/10.77.0.2/80; printf '{request}' >&3; timeout 10 head -n 1 <&3"
+        );
+        self.ok("bash", &["-c", &script])
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.netns]).status();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A child that ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("program runs");
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// `len` bytes that depend on `seed` and on their position.
+fn write_file(path: &Path, len: u64, seed: u64) {
+    let mut file = std::io::BufWriter::new(fs::File::create(path).expect("file"));
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut left = len;
+    while left > 0 {
+        let mut block = [0u8; 4096];
+        for word in block.chunks_exact_mut(8) {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            word.copy_from_slice(&x.to_le_bytes());
+        }
+        let n = left.min(4096) as usize;
+        file.write_all(&block[..n]).expect("room for the file");
+        left -= n as u64;
+    }
+    file.flush().expect("room for the file");
+}
+
+fn assert_same(a: &Path, b: &Path) {
+    run(Command::new("cmp").args([a, b]));
+}
+
+const SIZES: [u64; 12] =
+    [0, 1, 511, 1448, 4095, 4096, 4097, 65_535, 65_536, 1_000_003, 3_145_728, 16_777_213];
+
+fn mixed_files(lab: &Lab, dir: &str, count: usize) -> Vec<String> {
+    fs::create_dir_all(lab.path(dir)).expect("directory");
+    (0..count)
+        .map(|i| {
+            let name = format!("file-{i}.bin");
+            write_file(&lab.path(dir).join(&name), SIZES[i % SIZES.len()], i as u64);
+            name
+        })
+        .collect()
+}
+
+/// Every file through `curl`, 32 at a time, over both IP versions.
+fn fetch_all(lab: &Lab, files: &[String]) {
+    for (version, host) in [("v4", "10.77.0.2"), ("v6", "[fd77::2]")] {
+        fs::create_dir_all(lab.path(version)).expect("directory");
+        let config: String = files
+            .iter()
+            .map(|f| format!("url = \"http://{host}/{f}\"\noutput = \"{version}/{f}\"\n"))
+            .collect();
+        fs::write(lab.path("curl.cfg"), config).expect("curl's list");
+        lab.ok(
+            "curl",
+            &["-sSfg", "-Z", "--parallel-max", "32", "--max-time", "300", "-K", "curl.cfg"],
+        );
+        for f in files {
+            assert_same(&lab.path("www").join(f), &lab.path(version).join(f));
+        }
+    }
+}
+
+#[test]
+fn curl_gets_every_file_intact_over_both_ip_versions_32_at_a_time() {
+    let Some(lab) = Lab::new("curl", &["curl"]) else { return };
+    let files = mixed_files(&lab, "www", 48);
+    let _server = lab.serve("www", &[]);
+    fetch_all(&lab, &files);
+}
+
+#[test]
+fn curl_gets_every_file_intact_through_a_bad_network() {
+    let Some(lab) = Lab::new("bad", &["curl"]) else { return };
+    let files = mixed_files(&lab, "www", 36);
+    let _server = lab.serve("www", &["--fault", FAULT]);
+    fetch_all(&lab, &files);
+}
+
+#[test]
+fn ranges_heads_and_resumed_downloads_work() {
+    let Some(lab) = Lab::new("range", &["curl"]) else { return };
+    let whole = lab.path("www/big");
+    fs::create_dir_all(lab.path("www")).expect("directory");
+    write_file(&whole, 64 << 20, 7);
+    let _server = lab.serve("www", &[]);
+    let url = "http://10.77.0.2/big";
+
+    let head = lab.curl(&["-I", url]);
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.to_lowercase().contains("content-length: 67108864"), "{head}");
+
+    lab.curl(&["--range", "1000000-1999999", "-o", "part", url]);
+    let bytes = fs::read(&whole).expect("file");
+    assert_eq!(fs::read(lab.path("part")).expect("part"), &bytes[1_000_000..2_000_000]);
+
+    // Slow enough to be cut off in the middle after a second, then resumed.
+    let cut = lab.output("curl", &["-s", "--limit-rate", "16M", "-m", "1", "-o", "whole", url]);
+    assert!(!cut.status.success(), "the first try was to be interrupted");
+    let got = fs::metadata(lab.path("whole")).expect("partial file").len();
+    assert!(got < 64 << 20, "nothing was left to resume");
+    lab.curl(&["-C", "-", "-o", "whole", url]);
+    assert_same(&whole, &lab.path("whole"));
+}
+
+#[test]
+fn requests_that_climb_out_or_make_no_sense_get_a_4xx() {
+    let Some(lab) = Lab::new("hostile", &["curl"]) else { return };
+    fs::create_dir_all(lab.path("www")).expect("directory");
+    fs::write(lab.path("secret"), "secret").expect("file");
+    let _server = lab.serve("www", &[]);
+    for path in ["/../secret", "/%2e%2e/secret", "/..%2fsecret", "/a/../../secret", "/nothing"] {
+        let url = format!("http://10.77.0.2{path}");
+        let code = lab.curl(&["--path-as-is", "-o", "/dev/null", "-w", "%{http_code}", &url]);
+        assert!(code.starts_with('4'), "{path}: {code}");
+    }
+    for request in ["GARBAGE\\r\\n\\r\\n", "GET\\r\\n\\r\\n", "GET / HTTP/9.9\\r\\n\\r\\n", "\\x00\\x01\\x02\\r\\n\\r\\n"] {
+        let answer = lab.raw(request);
+        assert!(
+            answer.starts_with("HTTP/1.1 4") || answer.starts_with("HTTP/1.1 505"),
+            "{request}: {answer}"
+        );
+    }
+    // It still serves.
+    let code = lab.curl(&["-o", "/dev/null", "-w", "%{http_code}", "http://10.77.0.2/"]);
+    assert_eq!(code, "200");
+}
+
+fn fetch_from_python(name: &str, len: u64, more: &[&str]) {
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    fs::create_dir_all(lab.path("www")).expect("directory");
+    write_file(&lab.path("www/big"), len, 3);
+    // The tap, and with it the kernel's address, appears with the fetch: bind to any address.
+    let python = "import http.server, functools, sys\n\
+        h = functools.partial(http.server.SimpleHTTPRequestHandler, directory='www')\n\
+        s = http.server.ThreadingHTTPServer(('', 8000), h)\n\
+        print('ready', flush=True)\n\
+        s.serve_forever()\n";
+    let _server = lab.server("python3", &["-c", python]);
+    let args: Vec<&str> = ["fetch"]
+        .iter()
+        .chain(&NET)
+        .chain(more)
+        .copied()
+        .chain(["http://10.77.0.1:8000/big", "-o", "got"])
+        .collect();
+    lab.ok(PAGEWIRE, &args);
+    assert_same(&lab.path("www/big"), &lab.path("got"));
+}
+
+#[test]
+fn fetch_gets_a_gibibyte_intact_from_a_kernel_web_server() {
+    fetch_from_python("fetch", 1 << 30, &[]);
+}
+
+#[test]
+fn fetch_gets_a_file_intact_through_a_bad_network() {
+    fetch_from_python("fetchbad", 64 << 20, &["--fault", FAULT]);
+}

@@ -1,0 +1,315 @@
+//! What a fault wrapper does to frames, as written on a command line:
+//! `loss=1%,reorder=0.5%,dup=1%,corrupt=0.1%,delay=10ms,jitter=1ms,rate=1gbit,seed=7,limit=1000`.
+
+use core::fmt;
+use core::str::FromStr;
+use std::time::Duration;
+
+use crate::limits::{FAULT_MAX_DELAY, FAULT_MAX_FRAMES, FAULT_QUEUE_FRAMES};
+
+/// Faults of a link. The default has none.
+///
+/// As text: `name=value` joined by commas, in any order, each at most once; what is not named is
+/// the default. Printing gives text that parses to the same.
+///
+/// | name | value | meaning |
+/// |---|---|---|
+/// | `loss` | `1%` | frames that vanish |
+/// | `dup` | `1%` | frames that arrive twice |
+/// | `reorder` | `0.5%` | frames held back until one to four later ones have passed, or 5 ms |
+/// | `corrupt` | `0.1%` | frames of which one bit is turned over |
+/// | `delay`, `jitter` | `10ms` | time on the way, and how far it varies up and down; the order stays |
+/// | `rate` | `1gbit` | bits in a second (`bit`, `kbit`, `mbit`, `gbit`; powers of ten) |
+/// | `limit` | `1000` | frames that wait for `rate`; more are lost |
+/// | `seed` | `7` | the same seed does the same to the same frames |
+/// | `on` | `both`, `tx`, `rx` | which way, as seen from the stack |
+/// | `cut` | `yes`, `no` | cut super-frames first, so that the others count packets on the wire |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultConfig {
+    /// Frames that vanish.
+    pub loss: Chance,
+    /// Frames that arrive twice.
+    pub duplicate: Chance,
+    /// Frames that others overtake.
+    pub reorder: Chance,
+    /// Frames of which one bit is turned over.
+    pub corrupt: Chance,
+    /// Time on the way.
+    pub delay: Duration,
+    /// How far the delay varies, up and down, evenly.
+    pub jitter: Duration,
+    /// Bits in a second; `None`: as fast as they come.
+    pub rate: Option<u64>,
+    /// Frames that wait for `rate`.
+    pub limit: usize,
+    /// Where the random numbers start.
+    pub seed: u64,
+    /// Which way.
+    pub on: FaultDirection,
+    /// Cut super-frames into the frames of the wire first.
+    pub cut: bool,
+}
+
+/// Which frames a fault wrapper touches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FaultDirection {
+    /// All.
+    #[default]
+    Both,
+    /// Those that the stack sends.
+    Transmit,
+    /// Those that the stack receives.
+    Receive,
+}
+
+/// How often something happens, in millionths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Chance(u32);
+
+/// A text that is no [`FaultConfig`]; says which part and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("fault `{part}`: {why}")]
+pub struct FaultConfigError {
+    part: String,
+    why: String,
+}
+
+impl Chance {
+    /// Never.
+    pub const NEVER: Self = Self(0);
+    /// Every time.
+    pub const ALWAYS: Self = Self(1_000_000);
+
+    /// `n` times in a million; more than a million counts as a million.
+    pub const fn per_million(n: u32) -> Self {
+        Self(if n < 1_000_000 { n } else { 1_000_000 })
+    }
+
+    /// `n` times in a hundred; more than a hundred counts as a hundred.
+    pub const fn percent(n: u32) -> Self {
+        Self::per_million(n.saturating_mul(10_000))
+    }
+
+    /// Times in a million.
+    pub const fn as_per_million(self) -> u32 {
+        self.0
+    }
+
+    /// Whether it happens, for a random number.
+    pub(crate) const fn happens(self, random: u64) -> bool {
+        // The upper half, scaled down to a million: without a bias that anybody could measure.
+        ((random >> 32) * 1_000_000) >> 32 < self.0 as u64
+    }
+}
+
+impl Default for FaultConfig {
+    fn default() -> Self {
+        Self {
+            loss: Chance::NEVER,
+            duplicate: Chance::NEVER,
+            reorder: Chance::NEVER,
+            corrupt: Chance::NEVER,
+            delay: Duration::ZERO,
+            jitter: Duration::ZERO,
+            rate: None,
+            limit: FAULT_QUEUE_FRAMES,
+            seed: 0,
+            on: FaultDirection::Both,
+            cut: false,
+        }
+    }
+}
+
+const NAMES: &str = "loss, dup, reorder, corrupt, delay, jitter, rate, limit, seed, on, cut";
+
+impl FromStr for FaultConfig {
+    type Err = FaultConfigError;
+
+    fn from_str(text: &str) -> Result<Self, FaultConfigError> {
+        let mut config = Self::default();
+        let mut seen: Vec<&str> = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let error = |why: String| FaultConfigError { part: part.to_owned(), why };
+            let Some((name, value)) = part.split_once('=') else {
+                return Err(error(format!("expected name=value; names are {NAMES}")));
+            };
+            let (name, value) = (name.trim(), value.trim());
+            if seen.contains(&name) {
+                return Err(error(format!("`{name}` is given twice")));
+            }
+            seen.push(name);
+            config.set(name, value).map_err(error)?;
+        }
+        Ok(config)
+    }
+}
+
+impl FaultConfig {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "loss" => self.loss = value.parse()?,
+            "dup" => self.duplicate = value.parse()?,
+            "reorder" => self.reorder = value.parse()?,
+            "corrupt" => self.corrupt = value.parse()?,
+            "delay" => self.delay = duration(value)?,
+            "jitter" => self.jitter = duration(value)?,
+            "rate" => self.rate = Some(rate(value)?),
+            "limit" => {
+                let range = 1..=FAULT_MAX_FRAMES;
+                self.limit = value.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| {
+                    format!("a limit is a number of frames from 1 to {FAULT_MAX_FRAMES}")
+                })?;
+            }
+            "seed" => {
+                self.seed = value.parse().map_err(|_| "a seed is a whole number below 2^64")?;
+            }
+            "on" => {
+                self.on = match value {
+                    "both" => FaultDirection::Both,
+                    "tx" => FaultDirection::Transmit,
+                    "rx" => FaultDirection::Receive,
+                    _ => return Err("`on` is both, tx or rx".into()),
+                }
+            }
+            "cut" => {
+                self.cut = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err("`cut` is yes or no".into()),
+                }
+            }
+            _ => return Err(format!("no such name; names are {NAMES}")),
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Chance {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let why = || "a chance is a percentage from 0% to 100%, to at most 0.0001%".to_owned();
+        let number = text.strip_suffix('%').ok_or_else(why)?;
+        let millionths = decimal(number, 10_000).ok_or_else(why)?;
+        match u32::try_from(millionths) {
+            Ok(n) if n <= 1_000_000 => Ok(Self(n)),
+            _ => Err(why()),
+        }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let why = || {
+        let most = FAULT_MAX_DELAY.as_secs();
+        format!("a time is a number with s, ms, us or ns, at most {most}s")
+    };
+    let (number, unit) = split_unit(text);
+    let unit = match unit {
+        "s" => 1_000_000_000,
+        "ms" => 1_000_000,
+        "us" => 1_000,
+        "ns" => 1,
+        _ => return Err(why()),
+    };
+    let time = Duration::from_nanos(decimal(number, unit).ok_or_else(why)?);
+    if time <= FAULT_MAX_DELAY { Ok(time) } else { Err(why()) }
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    let why = || "a rate is a number above 0 with bit, kbit, mbit or gbit".to_owned();
+    let (number, unit) = split_unit(text);
+    let unit = match unit {
+        "gbit" => 1_000_000_000,
+        "mbit" => 1_000_000,
+        "kbit" => 1_000,
+        "bit" => 1,
+        _ => return Err(why()),
+    };
+    decimal(number, unit).filter(|&n| n > 0).ok_or_else(why)
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()))
+}
+
+/// `text` times `unit`, a power of ten; `None` unless that is a whole number that fits.
+fn decimal(text: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) {
+        return None;
+    }
+    let mut value = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    let mut place = unit;
+    for digit in fraction.bytes().map(|b| u64::from(b - b'0')) {
+        if !place.is_multiple_of(10) {
+            return (digit == 0).then_some(value);
+        }
+        place /= 10;
+        value = value.checked_add(digit * place)?;
+    }
+    Some(value)
+}
+
+impl fmt::Display for FaultConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let none = Self::default();
+        let Self { loss, duplicate, reorder, corrupt, delay, jitter, rate, limit, seed, on, cut } =
+            *self;
+        // Always there, so that a link without faults has a text too.
+        write!(f, "loss={loss}")?;
+        for (name, chance) in [("dup", duplicate), ("reorder", reorder), ("corrupt", corrupt)] {
+            if chance != Chance::NEVER {
+                write!(f, ",{name}={chance}")?;
+            }
+        }
+        const TIME: [(u64, &str); 4] =
+            [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
+        for (name, time) in [("delay", delay), ("jitter", jitter)] {
+            if time != Duration::ZERO {
+                write!(f, ",{name}=")?;
+                with_unit(f, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), &TIME)?;
+            }
+        }
+        if let Some(rate) = rate {
+            const RATE: [(u64, &str); 4] =
+                [(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1_000, "kbit"), (1, "bit")];
+            f.write_str(",rate=")?;
+            with_unit(f, rate, &RATE)?;
+        }
+        if limit != none.limit {
+            write!(f, ",limit={limit}")?;
+        }
+        if seed != none.seed {
+            write!(f, ",seed={seed}")?;
+        }
+        match on {
+            FaultDirection::Both => {}
+            FaultDirection::Transmit => f.write_str(",on=tx")?,
+            FaultDirection::Receive => f.write_str(",on=rx")?,
+        }
+        if cut {
+            f.write_str(",cut=yes")?;
+        }
+        Ok(())
+    }
+}
+
+/// In the largest unit that leaves no fraction.
+fn with_unit(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)]) -> fmt::Result {
+    match units.iter().find(|(unit, _)| value.is_multiple_of(*unit)) {
+        Some((unit, name)) => write!(f, "{}{name}", value / unit),
+        None => write!(f, "{value}"),
+    }
+}
+
+impl fmt::Display for Chance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, fraction) = (self.0 / 10_000, self.0 % 10_000);
+        if fraction == 0 {
+            return write!(f, "{whole}%");
+        }
+        let digits = format!("{fraction:04}");
+        write!(f, "{whole}.{}%", digits.trim_end_matches('0'))
+    }
+}

@@ -1,0 +1,240 @@
+//! What happens to frames on a bad line, decided without I/O: time is an argument, luck comes from
+//! a seed. The fault wrapper has one of these for each direction, the simulator one for each link.
+//!
+//! ```text
+//!   handle --> lost? --> queue for the rate --> delay --------------> line, by time --> poll
+//!                        full? lost        \--> held back: 1 to 4 overtake, or 5 ms --/
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+
+use super::config::FaultConfig;
+use crate::limits::{FAULT_HOLD, FAULT_MAX_FRAMES, FAULT_MAX_HELD, FAULT_OVERTAKERS};
+
+/// One direction of a bad line. Frames go in with [`handle`](Self::handle) and come out of
+/// [`poll`](Self::poll) when their time has come.
+#[derive(Clone, Debug)]
+pub struct FaultLine<T> {
+    config: FaultConfig,
+    random: FaultRng,
+    /// On the way, the first to arrive in front.
+    line: VecDeque<OnTheWay<T>>,
+    /// Held back, in the order of arrival.
+    held: Vec<Held<T>>,
+    /// When each frame that waits for the rate has left, the first in front.
+    queue: VecDeque<Instant>,
+    /// When the last frame of the queue has left.
+    busy_until: Instant,
+    /// When the last frame that kept its place arrives: jitter does not reorder.
+    last_due: Instant,
+    counters: FaultCounters,
+}
+
+/// What a line did so far, in frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounters {
+    /// Handed to the line.
+    pub offered: u64,
+    /// Came out, copies included.
+    pub delivered: u64,
+    /// Vanished by chance.
+    pub lost: u64,
+    /// Vanished because too many waited for the rate.
+    pub lost_queue_full: u64,
+    /// Vanished because the line can hold no more.
+    pub lost_line_full: u64,
+    /// Copies made.
+    pub duplicated: u64,
+    /// Held back to be overtaken.
+    pub reordered: u64,
+    /// Marked to be damaged.
+    pub corrupted: u64,
+}
+
+/// A frame that has come to the end of the line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed<T> {
+    /// The frame.
+    pub item: T,
+    /// `Some`: one bit is to be turned over, which one this random number decides.
+    pub damage: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct OnTheWay<T> {
+    due: Instant,
+    passed: Passed<T>,
+}
+
+#[derive(Clone, Debug)]
+struct Held<T> {
+    /// Goes on after this many others, or at this time.
+    overtakers: u64,
+    until: Instant,
+    passed: Passed<T>,
+}
+
+impl<T: Clone> FaultLine<T> {
+    /// A line with nothing on it.
+    pub fn new(config: FaultConfig) -> Self {
+        Self {
+            config,
+            random: FaultRng::new(config.seed),
+            line: VecDeque::new(),
+            held: Vec::new(),
+            queue: VecDeque::new(),
+            busy_until: Instant::ZERO,
+            last_due: Instant::ZERO,
+            counters: FaultCounters::default(),
+        }
+    }
+
+    /// A frame of `bytes` bytes enters the line.
+    pub fn handle(&mut self, now: Instant, item: T, bytes: usize) {
+        self.counters.offered += 1;
+        // Always the same number of draws, so that turning one fault up does not reshuffle the
+        // others.
+        let [loss, duplicate, reorder, corrupt, damage, overtakers, jitter] =
+            std::array::from_fn(|_| self.random.next_u64());
+        let config = self.config;
+        if config.loss.happens(loss) {
+            self.counters.lost += 1;
+            return;
+        }
+        let copies = 1 + usize::from(config.duplicate.happens(duplicate));
+        if self.line.len() + self.held.len() + copies > FAULT_MAX_FRAMES {
+            self.counters.lost_line_full += 1;
+            return;
+        }
+        let Some(left) = self.enqueue(now, bytes) else {
+            self.counters.lost_queue_full += 1;
+            return;
+        };
+        let due = self.last_due.max(left + self.travel_time(jitter));
+        self.last_due = due;
+        if copies > 1 {
+            self.counters.duplicated += 1;
+            self.pass(due, Passed { item: item.clone(), damage: None });
+        }
+        let damage = config.corrupt.happens(corrupt).then_some(damage);
+        self.counters.corrupted += u64::from(damage.is_some());
+        let passed = Passed { item, damage };
+        if config.reorder.happens(reorder) && self.held.len() < FAULT_MAX_HELD {
+            self.counters.reordered += 1;
+            let overtakers = 1 + overtakers % FAULT_OVERTAKERS;
+            self.held.push(Held { overtakers, until: due + FAULT_HOLD, passed });
+        } else {
+            self.pass(due, passed);
+        }
+    }
+
+    /// The next frame that has arrived by `now`.
+    pub fn poll(&mut self, now: Instant) -> Option<Passed<T>> {
+        while let Some(at) = self.held.iter().position(|held| held.until <= now) {
+            let held = self.held.remove(at);
+            self.insert(held.until, held.passed);
+        }
+        if self.line.front()?.due > now {
+            return None;
+        }
+        let OnTheWay { passed, .. } = self.line.pop_front()?;
+        self.counters.delivered += 1;
+        Some(passed)
+    }
+
+    /// When [`poll`](Self::poll) has something next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let held = self.held.iter().map(|held| held.until);
+        held.chain(self.line.front().map(|first| first.due)).min()
+    }
+
+    /// Frames on the line, held ones included.
+    pub fn in_flight(&self) -> usize {
+        self.line.len() + self.held.len()
+    }
+
+    /// What is on the line, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        let line = self.line.iter().map(|on| &on.passed.item);
+        line.chain(self.held.iter().map(|held| &held.passed.item))
+    }
+
+    /// Counts so far.
+    pub fn counters(&self) -> FaultCounters {
+        self.counters
+    }
+
+    /// When the frame has left the queue for the rate; `None`: there is no room in it.
+    fn enqueue(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
+        let Some(rate) = self.config.rate else { return Some(now) };
+        while self.queue.front().is_some_and(|&left| left <= now) {
+            self.queue.pop_front();
+        }
+        if self.queue.len() >= self.config.limit {
+            return None;
+        }
+        let ns = (bytes as u128 * 8 * 1_000_000_000).div_ceil(u128::from(rate));
+        let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
+        self.busy_until = self.busy_until.max(now) + time;
+        self.queue.push_back(self.busy_until);
+        Some(self.busy_until)
+    }
+
+    fn travel_time(&self, random: u64) -> Duration {
+        let jitter = u64::try_from(self.config.jitter.as_nanos()).unwrap_or(u64::MAX / 2);
+        let span = u128::from(jitter) * 2 + 1;
+        let up = ((u128::from(random) * span) >> 64) as u64;
+        let most = self.config.delay + self.config.jitter;
+        most.saturating_sub(Duration::from_nanos(up))
+    }
+
+    /// A frame that keeps its place; those held back that it is the last to overtake follow it.
+    fn pass(&mut self, due: Instant, passed: Passed<T>) {
+        self.insert(due, passed);
+        for held in &mut self.held {
+            held.overtakers = held.overtakers.saturating_sub(1);
+        }
+        while let Some(at) = self.held.iter().position(|held| held.overtakers == 0) {
+            let held = self.held.remove(at);
+            self.insert(due, held.passed);
+        }
+    }
+
+    /// Puts a frame on the line, behind those that arrive at the same time.
+    fn insert(&mut self, due: Instant, passed: Passed<T>) {
+        let at = match self.line.back() {
+            Some(last) if last.due > due => self.line.partition_point(|on| on.due <= due),
+            _ => self.line.len(),
+        };
+        self.line.insert(at, OnTheWay { due, passed });
+    }
+}
+
+/// Random numbers that stay the same for a seed whatever library is updated, so that a seed in a
+/// report means the same next year: SplitMix64 (Steele, Lea, Flood, 2014).
+#[derive(Clone, Debug)]
+pub struct FaultRng(u64);
+
+impl FaultRng {
+    /// The numbers of a seed.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub const fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`; 0 if `n` is 0.
+    pub const fn below(&mut self, n: u64) -> u64 {
+        ((self.next_u64() as u128 * n as u128) >> 64) as u64
+    }
+}

@@ -1,0 +1,309 @@
+//! A wrapper that makes any device bad in a repeatable way. What happens to which frame is decided
+//! in `line`, settings are in `config`; here frames are moved, cut and damaged.
+//!
+//! ```text
+//!   stack --transmit--> [cut] line --> ready --> device
+//!   stack <--receive--- ready <-- line [cut] <-- device
+//! ```
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+use bytes::Bytes;
+use pagewire_mem::checksum::Checksum;
+use pagewire_mem::{
+    CopyLedger, CopyReason, Frag, Instant, PacketBuf, PoolAudit, RxChecksum, TxChecksum,
+};
+
+use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
+use crate::headers::{self, Transport};
+use crate::offload;
+
+pub use config::{Chance, FaultConfig, FaultConfigError, FaultDirection};
+pub use line::{FaultCounters, FaultLine, FaultRng, Passed};
+
+mod config;
+mod line;
+#[cfg(test)]
+mod line_tests;
+#[cfg(test)]
+mod tests;
+
+/// A device with faults. Payload is never changed in place, because it is shared: a damaged frame
+/// gets a private copy of the piece that the damage is in, counted as `CopyReason::Fault`.
+///
+/// Frames count as the stack builds them: a super-frame is lost as one. With
+/// [`FaultConfig::cut`] super-frames are cut first, so that chances are those of packets on the
+/// wire.
+pub struct Fault<D> {
+    device: D,
+    cut: bool,
+    transmit: Option<Way>,
+    receive: Option<Way>,
+    /// What the device handed over last, on its way into the line.
+    arrived: VecDeque<PacketBuf>,
+}
+
+/// One direction: the line, and what has come out of it but was not taken yet.
+struct Way {
+    line: FaultLine<PacketBuf>,
+    ready: VecDeque<PacketBuf>,
+}
+
+impl<D: Device> Fault<D> {
+    /// `device` with these faults.
+    pub fn new(device: D, config: FaultConfig) -> Self {
+        // Each direction has luck of its own.
+        let mut seeds = FaultRng::new(config.seed);
+        let mut way = |but: FaultDirection| {
+            let seed = seeds.next_u64();
+            let line = FaultLine::new(FaultConfig { seed, ..config });
+            (config.on != but).then_some(Way { line, ready: VecDeque::new() })
+        };
+        let transmit = way(FaultDirection::Receive);
+        let receive = way(FaultDirection::Transmit);
+        Self { device, cut: config.cut, transmit, receive, arrived: VecDeque::new() }
+    }
+
+    /// What happened to frames that the stack sent.
+    pub fn transmit_faults(&self) -> FaultCounters {
+        self.transmit.as_ref().map(|way| way.line.counters()).unwrap_or_default()
+    }
+
+    /// What happened to frames that the stack was to receive.
+    pub fn receive_faults(&self) -> FaultCounters {
+        self.receive.as_ref().map(|way| way.line.counters()).unwrap_or_default()
+    }
+
+    /// The device inside.
+    pub fn get_ref(&self) -> &D {
+        &self.device
+    }
+
+    /// Sends what has come to the end of the line.
+    fn pump(&mut self, now: Instant, ledger: &mut CopyLedger) -> Result<(), DeviceError> {
+        let Some(way) = &mut self.transmit else { return Ok(()) };
+        way.collect(now, self.device.capabilities().medium, ledger);
+        if way.ready.is_empty() {
+            return Ok(());
+        }
+        self.device.transmit(now, &mut way.ready, ledger)
+    }
+}
+
+impl Way {
+    fn handle(&mut self, now: Instant, frame: PacketBuf, cut: bool, ledger: &mut CopyLedger) {
+        if !cut || frame.gso.is_none() {
+            let bytes = frame.len();
+            return self.line.handle(now, frame, bytes);
+        }
+        for wire in cut_frame(frame, ledger) {
+            let bytes = wire.len();
+            self.line.handle(now, wire, bytes);
+        }
+    }
+
+    /// Takes what has arrived off the line, and damages what is to be damaged.
+    fn collect(&mut self, now: Instant, medium: Medium, ledger: &mut CopyLedger) {
+        while let Some(Passed { item, damage }) = self.line.poll(now) {
+            match damage {
+                None => self.ready.push_back(item),
+                Some(random) => self.ready.extend(damage_frame(item, medium, random, ledger)),
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.line.poll_timeout()
+    }
+}
+
+impl<D: Device> Device for Fault<D> {
+    fn capabilities(&self) -> &Capabilities {
+        self.device.capabilities()
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        if self.transmit.is_none() {
+            return self.device.transmit(now, frames, ledger);
+        }
+        self.pump(now, ledger)?;
+        let Some(way) = &mut self.transmit else { return Ok(()) };
+        // What the device has no room for stands in front of what comes now, which stays with the
+        // stack: no queue grows here.
+        if !way.ready.is_empty() {
+            return Ok(());
+        }
+        for frame in frames.drain(..) {
+            way.handle(now, frame, self.cut, ledger);
+        }
+        self.pump(now, ledger)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        self.pump(now, ledger)?;
+        let Some(way) = &mut self.receive else {
+            return self.device.receive(now, frames, max, ledger);
+        };
+        let result = self.device.receive(now, &mut self.arrived, max, ledger);
+        for mut frame in self.arrived.drain(..) {
+            if self.cut && frame.gso.is_some() {
+                leave_checksum_open(&mut frame);
+            }
+            way.handle(now, frame, self.cut, ledger);
+        }
+        way.collect(now, self.device.capabilities().medium, ledger);
+        let count = max.min(way.ready.len());
+        frames.extend(way.ready.drain(..count));
+        result.map(|_| count)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let ways = [&self.transmit, &self.receive].into_iter().flatten();
+        let lines = ways.filter_map(Way::poll_timeout);
+        lines.chain(self.device.poll_timeout()).min()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.wait_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        let waiting = self.receive.as_ref().is_some_and(|way| !way.ready.is_empty());
+        self.device.arm() || waiting
+    }
+
+    fn disarm(&mut self) {
+        self.device.disarm();
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.device.counters()
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        self.device.pool_audit()
+    }
+}
+
+/// Cuts a super-frame into the frames of the wire. One whose headers cannot be read stays whole.
+fn cut_frame(frame: PacketBuf, ledger: &mut CopyLedger) -> VecDeque<PacketBuf> {
+    let mut wire = VecDeque::new();
+    // A frame shares its payload: the clone is references.
+    if offload::segment(frame.clone(), &mut wire, ledger).is_err() {
+        wire.clear();
+        wire.push_back(frame);
+    }
+    wire
+}
+
+/// Turns one bit over, behind the link header (whose damage a wire's own check finds). The frame
+/// comes out with a complete checksum that does not fit any more, and with the receiver told to
+/// look; a super-frame comes out as frames of the wire, of which one is damaged.
+fn damage_frame(
+    mut frame: PacketBuf,
+    medium: Medium,
+    random: u64,
+    ledger: &mut CopyLedger,
+) -> VecDeque<PacketBuf> {
+    if frame.rx_checksum == RxChecksum::Valid {
+        leave_checksum_open(&mut frame);
+    }
+    let mut wire = if frame.gso.is_some() {
+        cut_frame(frame, ledger)
+    } else {
+        // Fails only where the field is not in the frame, and then there is nothing to complete.
+        let _ = offload::complete_checksum(&mut frame, ledger);
+        frame.tx_checksum = TxChecksum::Done;
+        VecDeque::from([frame])
+    };
+    let mut random = FaultRng::new(random);
+    let victim = random.below(wire.len() as u64) as usize;
+    if let Some(frame) = wire.get_mut(victim) {
+        let link = match medium {
+            Medium::Ethernet => 14,
+            Medium::Ip => 0,
+        };
+        let span = frame.len().saturating_sub(link);
+        if span > 0 {
+            let at = link + random.below(span as u64) as usize;
+            flip(frame, at, 1 << random.below(8), ledger);
+        }
+    }
+    // Every one of them was completed, so every one can be verified.
+    for frame in &mut wire {
+        frame.rx_checksum = RxChecksum::Unknown;
+    }
+    wire
+}
+
+/// Turns the bits of `mask` over in byte `at` of a frame.
+fn flip(frame: &mut PacketBuf, at: usize, mask: u8, ledger: &mut CopyLedger) {
+    if let Some(byte) = frame.head_mut().get_mut(at) {
+        *byte ^= mask;
+        return;
+    }
+    let mut at = at - frame.head().len();
+    let mut hit = false;
+    for frag in frame.take_frags() {
+        let len = frag.len();
+        let frag = if hit {
+            frag
+        } else if at < len {
+            hit = true;
+            damaged_copy(&frag, at, mask, ledger)
+        } else {
+            at -= len;
+            frag
+        };
+        // As many as came out go in.
+        let _ = frame.push_frag(frag);
+    }
+}
+
+fn damaged_copy(frag: &Frag, at: usize, mask: u8, ledger: &mut CopyLedger) -> Frag {
+    let mut copy = vec![0; frag.len()];
+    frag.copy_to(0, &mut copy, ledger, CopyReason::Fault);
+    if let Some(byte) = copy.get_mut(at) {
+        *byte ^= mask;
+    }
+    Frag::from_bytes(Bytes::from(copy))
+}
+
+/// Makes a received frame whose checksum was vouched for look as it did when it was sent, with the
+/// checksum left to be completed: the field may never have been filled in.
+fn leave_checksum_open(frame: &mut PacketBuf) {
+    let Ok(layout) = headers::parse(frame.head()) else { return };
+    let (protocol, offset) = match layout.transport {
+        Transport::Tcp => (6, 16),
+        Transport::Udp => (17, 6),
+        Transport::Other => return,
+    };
+    let field = layout.transport_at + offset;
+    let mut sum = Checksum::new();
+    if let Some(addresses) = layout.addresses(frame.head()) {
+        sum.add_bytes(addresses);
+    }
+    sum.add_u16(protocol);
+    sum.add_u16((layout.end - layout.transport_at) as u16);
+    let Some(bytes) = frame.head_mut().get_mut(field..field + 2) else { return };
+    if protocol == 17 && bytes == [0, 0] && !layout.v6 {
+        // RFC 768: "An all zero transmitted checksum value means that the transmitter generated
+        // no checksum".
+        return;
+    }
+    bytes.copy_from_slice(&sum.sum().to_be_bytes());
+    frame.tx_checksum =
+        TxChecksum::Partial { start: layout.transport_at as u16, offset: offset as u16 };
+}

@@ -1,0 +1,311 @@
+//! What a stack sees of a bad link: on a pair, in virtual time.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire_mem::checksum::Checksum;
+use pagewire_mem::{
+    CopyLedger, CopyReason, Frag, Gso, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
+};
+
+use super::{Chance, Fault, FaultConfig, FaultDirection};
+use crate::{Device, Pair, PairConfig, PairEnd};
+
+const HEADERS: usize = 14 + 20 + 20;
+
+/// A TCP segment as a stack hands it to a device with offload.
+fn segment(seq: u32, payload: &[u8], gso_size: Option<u16>) -> PacketBuf {
+    let mut head = [0u8; HEADERS];
+    head[12..14].copy_from_slice(&0x0800u16.to_be_bytes());
+    let total = (HEADERS - 14 + payload.len()) as u16;
+    let ip = &mut head[14..34];
+    ip[0] = 0x45;
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    (ip[8], ip[9]) = (64, 6);
+    ip[12..20].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    let mut sum = Checksum::new();
+    sum.add_bytes(ip);
+    let sum = sum.finish();
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    let tcp = &mut head[34..];
+    tcp[0..4].copy_from_slice(&[0, 80, 0, 90]);
+    tcp[4..8].copy_from_slice(&seq.to_be_bytes());
+    tcp[12..14].copy_from_slice(&[5 << 4, 0x10]);
+    let pseudo = pseudo_sum(&[10, 0, 0, 1, 10, 0, 0, 2], total - 20).sum();
+    head[50..52].copy_from_slice(&pseudo.to_be_bytes());
+    let mut frame = PacketBuf::for_tx();
+    frame.push(HEADERS).expect("room").copy_from_slice(&head);
+    // In two pieces, so that damage can hit either.
+    let (front, back) = payload.split_at(payload.len() / 2);
+    for part in [front, back] {
+        frame.push_frag(Frag::from_bytes(Bytes::copy_from_slice(part))).expect("room");
+    }
+    frame.tx_checksum = TxChecksum::Partial { start: 34, offset: 16 };
+    frame.gso = gso_size.map(|size| Gso { kind: GsoKind::TcpV4, size, header_len: HEADERS as u16 });
+    frame
+}
+
+fn pseudo_sum(addresses: &[u8], tcp_len: u16) -> Checksum {
+    let mut sum = Checksum::new();
+    sum.add_bytes(addresses);
+    sum.add_u16(6);
+    sum.add_u16(tcp_len);
+    sum
+}
+
+fn bytes(frame: &PacketBuf) -> Vec<u8> {
+    let mut all = frame.head().to_vec();
+    for frag in frame.frags() {
+        frag.for_each_piece(&mut CopyLedger::new(), |piece| all.extend_from_slice(piece));
+    }
+    all
+}
+
+/// Whether IP header and TCP checksum both fit, as a receiver without offload would look.
+fn verifies(frame: &PacketBuf) -> bool {
+    let all = bytes(frame);
+    let (Some(ip), Some(tcp)) = (all.get(14..34), all.get(34..)) else { return false };
+    let mut header = Checksum::new();
+    header.add_bytes(ip);
+    let mut sum = pseudo_sum(&ip[12..20], tcp.len() as u16);
+    sum.add_bytes(tcp);
+    header.finish() == 0 && sum.finish() == 0
+}
+
+fn seq(frame: &PacketBuf) -> u32 {
+    u32::from_be_bytes(frame.head()[38..42].try_into().expect("four bytes"))
+}
+
+fn link(text: &str) -> (Fault<PairEnd>, PairEnd) {
+    link_over(text, PairConfig::default())
+}
+
+fn link_over(text: &str, pair: PairConfig) -> (Fault<PairEnd>, PairEnd) {
+    let (left, right) = Pair::new(pair).expect("a pair");
+    (Fault::new(left, text.parse().expect(text)), right)
+}
+
+fn send(end: &mut impl Device, at: Instant, frames: Vec<PacketBuf>) -> VecDeque<PacketBuf> {
+    let mut frames = VecDeque::from(frames);
+    end.transmit(at, &mut frames, &mut CopyLedger::new()).expect("transmit");
+    frames
+}
+
+fn receive(end: &mut impl Device, at: Instant) -> Vec<PacketBuf> {
+    let mut frames = VecDeque::new();
+    end.receive(at, &mut frames, 1000, &mut CopyLedger::new()).expect("receive");
+    frames.into()
+}
+
+#[test]
+fn a_link_without_faults_is_the_device_itself() {
+    let (mut left, mut right) = link("loss=0%");
+    let frame = segment(1, &[7; 1000], None);
+    let at = frame.frags()[0].addr();
+    send(&mut left, Instant::ZERO, vec![frame]);
+    let got = receive(&mut right, Instant::ZERO);
+    assert_eq!(got[0].rx_checksum, RxChecksum::Valid);
+    assert_eq!(got[0].frags()[0].addr(), at, "still by reference");
+    assert_eq!((left.poll_timeout(), left.wait_fd().is_some()), (None, true));
+    assert_eq!(left.capabilities().mtu, right.capabilities().mtu);
+}
+
+#[test]
+fn losses_in_both_directions_are_counted_apart() {
+    let (mut left, mut right) = link("loss=20%,seed=5");
+    let mut got = (0, 0);
+    for i in 0..100 {
+        send(&mut left, Instant::ZERO, vec![segment(i, b"x", None)]);
+        send(&mut right, Instant::ZERO, vec![segment(i, b"x", None)]);
+        got.0 += receive(&mut right, Instant::ZERO).len() as u64;
+        got.1 += receive(&mut left, Instant::ZERO).len() as u64;
+    }
+    let (tx, rx) = (left.transmit_faults(), left.receive_faults());
+    assert_eq!((got.0 + tx.lost, got.1 + rx.lost), (100, 100));
+    assert!(tx.lost > 5 && rx.lost > 5, "{tx:?} {rx:?}");
+    assert_ne!(tx, rx, "each direction has luck of its own");
+}
+
+#[test]
+fn one_direction_can_be_left_alone() {
+    for (on, tx, rx) in [("tx", 0, 1), ("rx", 1, 0)] {
+        let (mut left, mut right) = link(&format!("loss=100%,on={on}"));
+        send(&mut left, Instant::ZERO, vec![segment(1, b"x", None)]);
+        send(&mut right, Instant::ZERO, vec![segment(1, b"x", None)]);
+        assert_eq!(receive(&mut right, Instant::ZERO).len(), tx, "on={on}");
+        assert_eq!(receive(&mut left, Instant::ZERO).len(), rx, "on={on}");
+    }
+}
+
+#[test]
+fn delayed_frames_ask_to_be_called_and_leave_on_time() {
+    let (mut left, mut right) = link("delay=10ms");
+    send(&mut left, Instant::from_millis(1), vec![segment(1, b"x", None)]);
+    assert_eq!(left.poll_timeout(), Some(Instant::from_millis(11)));
+    assert!(receive(&mut right, Instant::from_millis(10)).is_empty());
+    send(&mut left, Instant::from_millis(11), vec![]);
+    assert_eq!(receive(&mut right, Instant::from_millis(11)).len(), 1);
+    send(&mut right, Instant::from_millis(20), vec![segment(1, b"x", None)]);
+    assert!(receive(&mut left, Instant::from_millis(20)).is_empty());
+    assert_eq!(left.poll_timeout(), Some(Instant::from_millis(30)));
+    assert_eq!(receive(&mut left, Instant::from_millis(30)).len(), 1);
+    assert_eq!(left.poll_timeout(), None);
+}
+
+#[test]
+fn receiving_sends_what_is_due_too() {
+    let (mut left, mut right) = link("delay=10ms");
+    send(&mut left, Instant::ZERO, vec![segment(1, b"x", None)]);
+    receive(&mut left, Instant::from_millis(10));
+    assert_eq!(receive(&mut right, Instant::from_millis(10)).len(), 1);
+}
+
+#[test]
+fn a_full_device_pushes_back_and_nothing_is_lost() {
+    let pair = PairConfig { queue_frames: 4, ..PairConfig::default() };
+    let (mut left, mut right) = link_over("dup=100%", pair);
+    let frames = (0..6).map(|i| segment(i, b"x", None)).collect();
+    assert!(send(&mut left, Instant::ZERO, frames).is_empty(), "taken, four of twelve sent");
+    let rest = send(&mut left, Instant::ZERO, vec![segment(6, b"x", None)]);
+    assert_eq!(rest.len(), 1, "no more is taken before those are gone");
+    let mut got = Vec::new();
+    for _ in 0..3 {
+        got.extend(receive(&mut right, Instant::ZERO).iter().map(seq));
+        receive(&mut left, Instant::ZERO);
+    }
+    assert_eq!(got, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]);
+    assert!(send(&mut left, Instant::ZERO, rest.into()).is_empty());
+    assert_eq!(receive(&mut right, Instant::ZERO).len(), 2);
+}
+
+#[test]
+fn frames_beyond_what_was_asked_for_are_kept_and_announced() {
+    let (mut left, mut right) = link("dup=100%");
+    send(&mut right, Instant::ZERO, vec![segment(1, b"x", None), segment(2, b"x", None)]);
+    let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
+    let n = left.receive(Instant::ZERO, &mut frames, 3, &mut ledger).expect("receive");
+    assert_eq!((n, frames.len()), (3, 3));
+    assert!(left.arm(), "there is one more");
+    left.disarm();
+    assert_eq!(receive(&mut left, Instant::ZERO).len(), 1);
+    assert!(!left.arm());
+}
+
+#[test]
+fn damage_hits_one_bit_of_a_private_copy_and_the_checksum_tells() {
+    let payload: Vec<u8> = (0..2000u32).map(|i| i as u8).collect();
+    for (tx, text) in [(true, "corrupt=100%,on=tx"), (false, "corrupt=100%,on=rx")] {
+        for seed in 0..200 {
+            let (mut left, mut right) = link(&format!("{text},seed={seed}"));
+            let mut ledger = CopyLedger::new();
+            let frame = segment(1, &payload, None);
+            let pieces = frame.frags().to_vec();
+            let mut frames = VecDeque::from([frame]);
+            let mut got = VecDeque::new();
+            if tx {
+                left.transmit(Instant::ZERO, &mut frames, &mut ledger).expect("transmit");
+                right.receive(Instant::ZERO, &mut got, 9, &mut ledger).expect("receive");
+            } else {
+                right.transmit(Instant::ZERO, &mut frames, &mut ledger).expect("transmit");
+                left.receive(Instant::ZERO, &mut got, 9, &mut ledger).expect("receive");
+            }
+            assert_eq!(got.len(), 1);
+            assert_eq!(got[0].rx_checksum, RxChecksum::Unknown, "the receiver must look");
+            assert!(!verifies(&got[0]), "seed {seed}: the damage went unseen");
+            let clean: Vec<u8> =
+                pieces.iter().flat_map(|f| f.as_slice().expect("private")).copied().collect();
+            assert_eq!(clean, payload, "the sender's memory is as it was");
+            let damaged = bytes(&got[0])[HEADERS..] != payload[..];
+            let copied = if damaged { 1000 } else { 0 };
+            assert_eq!(ledger.get(CopyReason::Fault), copied, "one piece, if in the payload");
+        }
+    }
+}
+
+#[test]
+fn an_undamaged_frame_beside_a_damaged_one_is_whole() {
+    let (mut left, mut right) = link("corrupt=50%,seed=2");
+    let frames = (0..100).map(|i| segment(i, &[3; 500], None)).collect();
+    send(&mut left, Instant::ZERO, frames);
+    let got = receive(&mut right, Instant::ZERO);
+    let damaged = got.iter().filter(|f| f.rx_checksum == RxChecksum::Unknown).count();
+    assert_eq!(damaged as u64, left.transmit_faults().corrupted);
+    assert!((30..70).contains(&damaged));
+}
+
+#[test]
+fn a_damaged_super_frame_becomes_wire_frames_of_which_one_is_damaged() {
+    let pair = PairConfig { mtu: 1500, ..PairConfig::default() };
+    for on in ["tx", "rx"] {
+        let (mut left, mut right) = link_over(&format!("corrupt=100%,on={on}"), pair.clone());
+        let frame = segment(100, &[5; 5000], Some(1000));
+        let got = if on == "tx" {
+            send(&mut left, Instant::ZERO, vec![frame]);
+            receive(&mut right, Instant::ZERO)
+        } else {
+            send(&mut right, Instant::ZERO, vec![frame]);
+            receive(&mut left, Instant::ZERO)
+        };
+        assert_eq!(got.len(), 5, "on={on}");
+        assert!(got.iter().all(|f| f.gso.is_none() && f.rx_checksum == RxChecksum::Unknown));
+        assert_eq!(got.iter().filter(|f| verifies(f)).count(), 4, "on={on}");
+    }
+}
+
+#[test]
+fn cutting_makes_chances_those_of_wire_packets() {
+    let pair = PairConfig { mtu: 1500, ..PairConfig::default() };
+    for on in ["tx", "rx"] {
+        let text = format!("loss=10%,cut=yes,seed=4,on={on}");
+        let (mut left, mut right) = link_over(&text, pair.clone());
+        let (mut got, mut lost) = (Vec::new(), 0);
+        for i in 0..10 {
+            let frame = segment(i * 50_000, &[5; 50_000], Some(1000));
+            if on == "tx" {
+                send(&mut left, Instant::ZERO, vec![frame]);
+                got.extend(receive(&mut right, Instant::ZERO));
+                lost = left.transmit_faults().lost;
+            } else {
+                send(&mut right, Instant::ZERO, vec![frame]);
+                got.extend(receive(&mut left, Instant::ZERO));
+                lost = left.receive_faults().lost;
+            }
+        }
+        assert_eq!(got.len() as u64 + lost, 500, "on={on}");
+        assert!((30..70).contains(&lost), "on={on}: {lost}");
+        assert!(got.iter().all(verifies), "on={on}: every wire frame is complete");
+    }
+}
+
+#[test]
+fn what_is_no_ip_is_damaged_all_the_same_and_never_panics() {
+    for len in [0usize, 1, 13, 14, 15, 42, 60] {
+        for seed in 0..20 {
+            let (mut left, mut right) = link(&format!("corrupt=100%,cut=yes,seed={seed}"));
+            let mut frame = PacketBuf::for_tx();
+            frame.push(len).expect("room").fill(0xa5);
+            send(&mut left, Instant::ZERO, vec![frame]);
+            let got = receive(&mut right, Instant::ZERO);
+            let clean = vec![0xa5; len];
+            assert_eq!(bytes(&got[0]) == clean, len <= 14, "only behind the link header");
+        }
+    }
+}
+
+#[test]
+fn wrappers_wrap_boxes_and_each_other() {
+    let (left, mut right) = Pair::new(PairConfig::default()).expect("a pair");
+    let inner: Box<dyn Device> = Box::new(left);
+    let lossless = FaultConfig { delay: Duration::from_millis(1), ..FaultConfig::default() };
+    let lossy =
+        FaultConfig { loss: Chance::ALWAYS, on: FaultDirection::Receive, ..FaultConfig::default() };
+    let mut outer: Box<dyn Device> =
+        Box::new(Fault::new(Box::new(Fault::new(inner, lossless)) as Box<dyn Device>, lossy));
+    send(&mut outer, Instant::ZERO, vec![segment(1, b"x", None)]);
+    assert_eq!(outer.poll_timeout(), Some(Instant::from_millis(1)));
+    send(&mut outer, Instant::from_millis(1), vec![]);
+    // The inner wrapper sends what is due when it is asked to receive.
+    receive(&mut outer, Instant::from_millis(1));
+    assert_eq!(receive(&mut right, Instant::ZERO).len(), 1);
+}

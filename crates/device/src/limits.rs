@@ -1,0 +1,51 @@
+//! Every limit of this crate, with its unit and its reason.
+
+/// Frames that each direction of a pair holds unless told otherwise: four windows of 4 MiB in
+/// super-frames; a ring of 64 KiB that stays in the second-level cache.
+pub const PAIR_QUEUE_FRAMES: usize = 256;
+
+/// Most frames that a direction of a pair may be told to hold: 16 MiB of slots.
+pub const PAIR_MAX_QUEUE_FRAMES: usize = 1 << 16;
+
+/// Largest IP packet of a pair unless told otherwise, in bytes: 15 whole pages of payload (61,440)
+/// behind the longest of the usual headers, IPv6 (40), TCP (20) and its timestamps (12). Over IPv4
+/// (20) the same packet has room for 20 bytes more than 15 pages. 16 pages would be 65,608, more
+/// than the 65,535 that the length field of IPv4 can say.
+pub const PAIR_MTU: usize = 15 * pagewire_mem::PAGE_SIZE + 40 + 20 + 12;
+
+/// Smallest MTU that a device may have, in bytes: what every IPv4 host must take (RFC 791). IPv6
+/// wants 1,280.
+pub const MIN_MTU: usize = 576;
+
+/// Largest IP packet, in bytes: the length field of IPv4 has 16 bits.
+pub const MAX_MTU: usize = 65_535;
+
+/// Bytes in front of the IP packet that an Ethernet device takes: the header and one VLAN tag.
+pub const MAX_LINK_HEADER: usize = 18;
+
+/// Bytes of a frame that a capture keeps unless told otherwise: all of the largest super-frame.
+pub const PCAP_SNAPLEN: u32 = 262_144;
+
+/// Bytes that a capture gathers before it writes, so that a burst costs one system call.
+pub const PCAP_BUFFER: usize = 256 << 10;
+
+/// Frames that wait for a fault wrapper's rate limit unless told otherwise; then the tail is
+/// dropped. The default length of a Linux interface's queue.
+pub const FAULT_QUEUE_FRAMES: usize = 1000;
+
+/// Most frames that a fault wrapper may be told to queue, and that it delays in each direction; as
+/// many again are lost, and counted.
+pub const FAULT_MAX_FRAMES: usize = 1 << 16;
+
+/// Most frames held back at once to be overtaken; with more, a frame keeps its place.
+pub const FAULT_MAX_HELD: usize = 64;
+
+/// Most frames that overtake one that is held back. Three make a sender count three duplicate
+/// acknowledgements (RFC 5681); one more, to go beyond.
+pub const FAULT_OVERTAKERS: u64 = 4;
+
+/// Longest time for which a frame is held back when too few follow to overtake it.
+pub const FAULT_HOLD: core::time::Duration = core::time::Duration::from_millis(5);
+
+/// Longest delay of a fault wrapper: beyond it no TCP connection is set up.
+pub const FAULT_MAX_DELAY: core::time::Duration = core::time::Duration::from_secs(60);

@@ -1,0 +1,368 @@
+//! Byte path, steps S6 and R1 over the pair link: two ends in one process, frames pass by value
+//! and payload by reference. Read `spsc` (the queue) and `bell` (who wakes whom) beside it.
+//!
+//! ```text
+//!   left end                                     right end
+//!   transmit --> [ ring of PacketBuf ] --------> receive
+//!   receive  <-------- [ ring of PacketBuf ] <-- transmit
+//!   eventfd  <- rung by right                    eventfd  <- rung by left
+//! ```
+//!
+//! Each end belongs to one thread at a time, the two to different threads if they like. A ring
+//! that is full leaves frames with the sender, so nothing is lost on a pair; an end whose peer is
+//! gone sees silence, and what it sends is dropped and counted (a cable that was pulled, not an
+//! error: connections time out as they would on a wire).
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use pagewire_mem::{CopyLedger, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+use crate::limits::{
+    MAX_LINK_HEADER, MAX_MTU, MIN_MTU, PAIR_MAX_QUEUE_FRAMES, PAIR_MTU, PAIR_QUEUE_FRAMES,
+};
+
+use bell::{Bell, FRAMES, GONE, ROOM};
+use spsc::{Consumer, Producer};
+
+mod bell;
+mod spsc;
+#[cfg(test)]
+mod spsc_tests;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+/// Settings of a pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairConfig {
+    /// Largest IP packet, in bytes: 576 to 65,535, at least 1,280 for IPv6. The default, 61,512,
+    /// carries 15 whole pages of TCP payload with timestamps over either IP version.
+    pub mtu: usize,
+    /// Frames that each direction holds, rounded up to a power of two: 1 to 65,536.
+    pub queue_frames: usize,
+    /// Link addresses of the left and of the right end.
+    pub macs: [[u8; 6]; 2],
+    /// Checksums are left out (frames never leave the process) and super-frames pass uncut.
+    /// `false`: the pair offers neither, so that a stack on it works as on a plain network card.
+    pub offload: bool,
+}
+
+impl Default for PairConfig {
+    fn default() -> Self {
+        Self {
+            mtu: PAIR_MTU,
+            queue_frames: PAIR_QUEUE_FRAMES,
+            // Locally administered, unicast: the second bit of the first byte.
+            macs: [[0x02, 0x50, 0x57, 0, 0, 1], [0x02, 0x50, 0x57, 0, 0, 2]],
+            offload: true,
+        }
+    }
+}
+
+/// Makes pairs.
+#[derive(Debug)]
+pub struct Pair;
+
+impl Pair {
+    /// Two ends of a new link, left and right.
+    ///
+    /// # Errors
+    /// [`DeviceError::Config`] if a setting is out of its range, [`DeviceError::System`] if the
+    /// process has no descriptor left.
+    // Not `Self`: a pair has no life of its own, only its ends have.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new(config: PairConfig) -> Result<(PairEnd, PairEnd), DeviceError> {
+        config.check()?;
+        let (left_tx, right_rx) = spsc::ring(config.queue_frames);
+        let (right_tx, left_rx) = spsc::ring(config.queue_frames);
+        let (left, right) = (Arc::new(Waiter::new()?), Arc::new(Waiter::new()?));
+        let [left_mac, right_mac] = config.macs;
+        Ok((
+            PairEnd::new(config.capabilities(left_mac), left_tx, left_rx, &left, &right),
+            PairEnd::new(config.capabilities(right_mac), right_tx, right_rx, &right, &left),
+        ))
+    }
+}
+
+/// One end of a pair.
+pub struct PairEnd {
+    capabilities: Capabilities,
+    tx: Producer<PacketBuf>,
+    rx: Consumer<PacketBuf>,
+    /// Behind the queues: fields are dropped in order, and a peer that this wakes for the last
+    /// time must find the queues closed.
+    peer: Peer,
+    ours: Arc<Waiter>,
+    /// The last `transmit` left frames behind.
+    blocked: bool,
+    armed: bool,
+    /// Rings that the peer took upon itself and that we have not read from our eventfd yet.
+    unread_rings: u64,
+    counters: DeviceCounters,
+}
+
+/// The other end, as far as we wake it.
+struct Peer(Arc<Waiter>);
+
+/// How an end sleeps: the word it sets, and the descriptor that its peer then writes to.
+struct Waiter {
+    bell: Bell,
+    event: OwnedFd,
+}
+
+impl PairConfig {
+    fn check(&self) -> Result<(), DeviceError> {
+        let refuse = |what: String| Err(DeviceError::Config(what));
+        if !(MIN_MTU..=MAX_MTU).contains(&self.mtu) {
+            return refuse(format!(
+                "pair: mtu {} is not between {MIN_MTU} and {MAX_MTU} bytes",
+                self.mtu
+            ));
+        }
+        if !(1..=PAIR_MAX_QUEUE_FRAMES).contains(&self.queue_frames) {
+            return refuse(format!(
+                "pair: queue_frames {} is not between 1 and {PAIR_MAX_QUEUE_FRAMES}",
+                self.queue_frames
+            ));
+        }
+        let [left, right] = self.macs;
+        if left == right || self.macs.iter().any(|mac| mac[0] & 1 != 0) {
+            return refuse("pair: the two link addresses must be different and unicast".into());
+        }
+        Ok(())
+    }
+
+    fn capabilities(&self, mac: [u8; 6]) -> Capabilities {
+        Capabilities {
+            medium: Medium::Ethernet,
+            mac,
+            mtu: self.mtu,
+            // With a large MTU a segment is a super-frame already: the little that would fit in
+            // the 16-bit length beyond it would only make a small one after every large one.
+            max_super_frame: if self.offload && self.mtu <= MAX_MTU / 2 {
+                MAX_MTU
+            } else {
+                self.mtu
+            },
+            rx_checksum: self.offload,
+            tx_checksum: self.offload,
+            tso_v4: self.offload,
+            tso_v6: self.offload,
+            max_frags: MAX_FRAGS,
+            header_split: HeaderSplit::Native,
+            queues: 1,
+            by_reference: true,
+        }
+    }
+}
+
+impl PairEnd {
+    fn new(
+        capabilities: Capabilities,
+        tx: Producer<PacketBuf>,
+        rx: Consumer<PacketBuf>,
+        ours: &Arc<Waiter>,
+        theirs: &Arc<Waiter>,
+    ) -> Self {
+        Self {
+            capabilities,
+            tx,
+            rx,
+            peer: Peer(Arc::clone(theirs)),
+            ours: Arc::clone(ours),
+            blocked: false,
+            armed: false,
+            unread_rings: 0,
+            counters: DeviceCounters::default(),
+        }
+    }
+
+    /// Whether the other end was dropped. Frames that it sent before may still be there.
+    pub fn is_peer_gone(&self) -> bool {
+        self.tx.is_closed()
+    }
+
+    /// Whether the frame can cross this link at all.
+    fn can_send(&self, frame: &PacketBuf) -> bool {
+        let caps = &self.capabilities;
+        let limit = match frame.gso {
+            Some(_) if !caps.tso_v4 => return false,
+            Some(_) => caps.max_super_frame,
+            None => caps.mtu,
+        };
+        let partial = matches!(frame.tx_checksum, TxChecksum::Partial { .. });
+        frame.len() <= limit + MAX_LINK_HEADER && (caps.tx_checksum || !partial)
+    }
+
+    /// Drops, and counts, what a peer that is gone did not take: its pages go home now, not when
+    /// this end is dropped.
+    fn reclaim(&mut self) {
+        if self.tx.is_closed() {
+            self.counters.tx_dropped_closed += self.tx.reclaim() as u64;
+        }
+    }
+}
+
+impl Device for PairEnd {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn transmit(
+        &mut self,
+        _now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        _ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        if self.tx.is_closed() {
+            self.counters.tx_dropped_closed += frames.len() as u64;
+            frames.clear();
+            self.reclaim();
+        }
+        while !self.tx.is_full() {
+            let Some(mut frame) = frames.pop_front() else { break };
+            if !self.can_send(&frame) {
+                self.counters.tx_dropped_error += 1;
+                continue;
+            }
+            let bytes = frame.len() as u64;
+            hand_over(&mut frame);
+            if self.tx.push(frame).is_ok() {
+                self.counters.tx_frames += 1;
+                self.counters.tx_bytes += bytes;
+            }
+        }
+        self.blocked = !frames.is_empty();
+        if self.tx.publish() && self.peer.wake(FRAMES) {
+            self.counters.syscalls += 1;
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        _now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        _ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        let mut count = 0;
+        while count < max {
+            let Some(frame) = self.rx.pop() else { break };
+            count += 1;
+            self.counters.rx_bytes += frame.len() as u64;
+            self.counters.rx_payload_bytes += frame.frag_len() as u64;
+            let aligned = frame.frags().iter().filter(|frag| frag.is_page_aligned());
+            self.counters.rx_aligned_bytes += aligned.map(|frag| frag.len() as u64).sum::<u64>();
+            frames.push_back(frame);
+        }
+        self.counters.rx_frames += count as u64;
+        if self.rx.release() {
+            let (left, capacity) = (self.rx.available(), self.rx.capacity());
+            if is_roomy(capacity.saturating_sub(left), capacity) && self.peer.wake(ROOM) {
+                self.counters.syscalls += 1;
+            }
+        }
+        self.reclaim();
+        Ok(count)
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ours.event.as_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        if self.armed {
+            self.disarm();
+        }
+        self.armed = true;
+        self.ours.bell.set(if self.blocked { FRAMES | ROOM } else { FRAMES });
+        // Look again, after the fence in `set`: what the peer did before it could see the word.
+        let room =
+            self.blocked && (self.tx.is_closed() || is_roomy(self.tx.free(), self.tx.capacity()));
+        self.reclaim();
+        room || self.rx.available() > 0
+    }
+
+    fn disarm(&mut self) {
+        if !std::mem::take(&mut self.armed) && self.unread_rings == 0 {
+            return;
+        }
+        // Only a peer that took the word rings, and once; so we know whether there is, or soon
+        // will be, anything to read, and polling costs no system call.
+        if self.ours.bell.clear() {
+            self.unread_rings += 1;
+        }
+        if self.unread_rings > 0 {
+            self.unread_rings = self.unread_rings.saturating_sub(self.ours.read_rings());
+            self.counters.syscalls += 1;
+        }
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.counters
+    }
+}
+
+/// Turns what the sender says about a frame into what the receiver may believe.
+fn hand_over(frame: &mut PacketBuf) {
+    frame.rx_checksum = match std::mem::take(&mut frame.tx_checksum) {
+        // The sum was never taken, because nothing can go wrong with memory that stays where it is.
+        TxChecksum::Partial { .. } => RxChecksum::Valid,
+        // Somebody took it, on a stack without offload, or to damage the frame on purpose: verify.
+        TxChecksum::Done => RxChecksum::Unknown,
+    };
+}
+
+/// Whether a sender that ran out of room is worth waking: half of the ring is free. It looks for
+/// the same before it sleeps.
+fn is_roomy(free: usize, capacity: usize) -> bool {
+    free >= capacity.div_ceil(2)
+}
+
+impl Peer {
+    /// Wakes the peer if it sleeps and waits for this; `true` if that took a system call.
+    fn wake(&self, what: u32) -> bool {
+        let rings = self.0.bell.claim(what);
+        if rings {
+            self.0.ring();
+        }
+        rings
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.wake(GONE);
+    }
+}
+
+impl Waiter {
+    fn new() -> Result<Self, DeviceError> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| {
+            DeviceError::System {
+                what: "pair: eventfd (is the limit on open files reached?)".into(),
+                source: e.into(),
+            }
+        })?;
+        Ok(Self { bell: Bell::default(), event })
+    }
+
+    fn ring(&self) {
+        // Fails only when 2^64 - 1 rings are unread; then the reader is awake anyhow.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Rings since the last call; 0 if none has arrived yet.
+    fn read_rings(&self) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::read(&self.event, &mut count) {
+            Ok(8) => u64::from_ne_bytes(count),
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Captures: a wrapper that writes every frame of a device to a pcapng file, as Wireshark opens
+//! it, and the writer below it. Read [`Pcap`] first.
+//!
+//! A capture shows what the stack and the device hand each other: super-frames as they are, and
+//! transport checksums that are left to the device as they stand (Wireshark's "checksum offload").
+//! Writing payload to the file is no copy of the ledger, with one exception: payload that somebody
+//! else may change is read through snapshots, which are counted as `CopyReason::Snapshot`. So a
+//! test that counts copies runs without a capture.
+//!
+//! The section and the interface description are written by `pcap-file`. Its packet block wants
+//! the frame in one piece, so ours, which takes pieces, is written here.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use pagewire_mem::{CopyLedger, Instant, PacketBuf, PoolAudit};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::{DataLink, Endianness, PcapError};
+
+use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
+use crate::limits::{PCAP_BUFFER, PCAP_SNAPLEN};
+
+#[cfg(test)]
+mod tests;
+
+/// Settings of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PcapConfig {
+    /// Bytes of each frame that are kept; its true length is always recorded.
+    pub snaplen: u32,
+    /// What the stack's clock calls zero, as time since 1970-01-01 UTC. With zero, captures start
+    /// in 1970.
+    pub epoch: Duration,
+}
+
+impl Default for PcapConfig {
+    fn default() -> Self {
+        Self { snaplen: PCAP_SNAPLEN, epoch: Duration::ZERO }
+    }
+}
+
+/// Which way a captured frame went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PcapDirection {
+    /// From the device to the stack.
+    In,
+    /// From the stack to the device.
+    Out,
+}
+
+/// Counts of a capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PcapCounters {
+    /// Frames written.
+    pub frames: u64,
+    /// Frames not written, because the file could not take them: all since the first error.
+    pub lost: u64,
+}
+
+/// A device whose frames are written to a file. Traffic passes unchanged, whatever happens to the
+/// file: the first error ends the capture, is logged, and what is missing is counted.
+pub struct Pcap<D, W: Write + Send> {
+    device: D,
+    capture: Capture<W>,
+    /// Frames at the front of the caller's queue that were recorded, but that the device had no
+    /// room for.
+    recorded: usize,
+}
+
+struct Capture<W: Write + Send> {
+    /// `None` after an error.
+    writer: Option<(PcapWriter<W>, PcapInterface)>,
+    counters: PcapCounters,
+}
+
+impl<D: Device> Pcap<D, File> {
+    /// Captures to a new file; one that exists is overwritten.
+    pub fn create(device: D, path: impl AsRef<Path>, config: PcapConfig) -> io::Result<Self> {
+        Self::new(device, File::create(path)?, config)
+    }
+}
+
+impl<D: Device, W: Write + Send> Pcap<D, W> {
+    /// Captures to `writer`, which need not be buffered.
+    pub fn new(device: D, writer: W, config: PcapConfig) -> io::Result<Self> {
+        let mut writer = PcapWriter::new(writer, config)?;
+        let interface = writer.add_interface("pagewire", device.capabilities().medium)?;
+        let capture =
+            Capture { writer: Some((writer, interface)), counters: PcapCounters::default() };
+        Ok(Self { device, capture, recorded: 0 })
+    }
+
+    /// Counts of the capture.
+    pub fn capture_counters(&self) -> PcapCounters {
+        self.capture.counters
+    }
+
+    /// The device inside.
+    pub fn get_ref(&self) -> &D {
+        &self.device
+    }
+}
+
+impl<W: Write + Send> Capture<W> {
+    fn record<'a>(
+        &mut self,
+        now: Instant,
+        direction: PcapDirection,
+        frames: impl Iterator<Item = &'a PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) {
+        for frame in frames {
+            let Some((writer, interface)) = &mut self.writer else {
+                self.counters.lost += 1;
+                continue;
+            };
+            match writer.record(*interface, now, direction, frame, ledger) {
+                Ok(()) => self.counters.frames += 1,
+                Err(error) => {
+                    self.counters.lost += 1;
+                    self.stop(&error);
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some((writer, _)) = &mut self.writer
+            && let Err(error) = writer.flush()
+        {
+            self.stop(&error);
+        }
+    }
+
+    fn stop(&mut self, error: &io::Error) {
+        tracing::warn!(%error, "capture stopped: the file cannot be written; traffic goes on");
+        // What is buffered cannot be written either: dropping the writer would only try again.
+        if let Some((writer, _)) = self.writer.take() {
+            writer.abandon();
+        }
+    }
+}
+
+impl<D: Device, W: Write + Send> Device for Pcap<D, W> {
+    fn capabilities(&self) -> &Capabilities {
+        self.device.capabilities()
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        self.capture.record(now, PcapDirection::Out, frames.iter().skip(self.recorded), ledger);
+        let result = self.device.transmit(now, frames, ledger);
+        self.recorded = frames.len();
+        result
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        let before = frames.len();
+        let result = self.device.receive(now, frames, max, ledger);
+        self.capture.record(now, PcapDirection::In, frames.iter().skip(before), ledger);
+        result
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.device.poll_timeout()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.wait_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        // About to sleep: time to write, and whoever looks at the file sees all there is.
+        self.capture.flush();
+        self.device.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.device.disarm();
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.device.counters()
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        self.device.pool_audit()
+    }
+}
+
+/// Names an interface of one [`PcapWriter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PcapInterface(u32);
+
+/// Writes pcapng: little-endian, one section, timestamps in nanoseconds.
+pub struct PcapWriter<W: Write> {
+    out: PcapNgWriter<BufWriter<W>>,
+    config: PcapConfig,
+    interfaces: u32,
+}
+
+impl<W: Write> PcapWriter<W> {
+    /// Begins a file.
+    pub fn new(writer: W, config: PcapConfig) -> io::Result<Self> {
+        let buffered = BufWriter::with_capacity(PCAP_BUFFER, writer);
+        let out = PcapNgWriter::with_endianness(buffered, Endianness::Little).map_err(to_io)?;
+        Ok(Self { out, config, interfaces: 0 })
+    }
+
+    /// Describes an interface whose frames follow.
+    pub fn add_interface(&mut self, name: &str, medium: Medium) -> io::Result<PcapInterface> {
+        let block = InterfaceDescriptionBlock {
+            linktype: match medium {
+                Medium::Ethernet => DataLink::ETHERNET,
+                Medium::Ip => DataLink::RAW,
+            },
+            snaplen: self.config.snaplen,
+            options: vec![
+                InterfaceDescriptionOption::IfName(name.into()),
+                // Ten to the minus nine.
+                InterfaceDescriptionOption::IfTsResol(9),
+            ],
+        };
+        self.out.write_pcapng_block(block).map_err(to_io)?;
+        self.interfaces += 1;
+        Ok(PcapInterface(self.interfaces - 1))
+    }
+
+    /// Writes a frame.
+    pub fn record(
+        &mut self,
+        interface: PcapInterface,
+        now: Instant,
+        direction: PcapDirection,
+        frame: &PacketBuf,
+        ledger: &mut CopyLedger,
+    ) -> io::Result<()> {
+        let kept = frame.len().min(self.config.snaplen as usize);
+        let padding = kept.next_multiple_of(4) - kept;
+        let time = (self.config.epoch + Duration::from_nanos(now.as_nanos())).as_nanos() as u64;
+        let total = (PACKET_BLOCK_OVERHEAD + kept + padding) as u32;
+        // pcapng (draft-ietf-opsawg-pcapng) section 4.3, Enhanced Packet Block: type, total
+        // length, interface, time (high, low), captured length, original length.
+        let before = [
+            6,
+            total,
+            interface.0,
+            (time >> 32) as u32,
+            time as u32,
+            kept as u32,
+            frame.len() as u32,
+        ];
+        // Options: epb_flags (code 2, four bytes; 1 is inbound, 2 is outbound), end of options.
+        let flags = match direction {
+            PcapDirection::In => 1,
+            PcapDirection::Out => 2,
+        };
+        let after = [2 | 4 << 16, flags, 0, total];
+
+        let out = self.out.get_mut();
+        write_words(out, &before)?;
+        let head = frame.head();
+        let in_head = kept.min(head.len());
+        out.write_all(head.get(..in_head).unwrap_or_default())?;
+        let (mut left, mut result) = (kept - in_head, Ok(()));
+        for frag in frame.frags() {
+            if left == 0 || result.is_err() {
+                break;
+            }
+            let part = frag.slice(0..left);
+            left -= part.len();
+            part.for_each_piece(ledger, |piece| {
+                if result.is_ok() {
+                    result = out.write_all(piece);
+                }
+            });
+        }
+        result?;
+        out.write_all([0; 3].get(..padding).unwrap_or_default())?;
+        write_words(out, &after)
+    }
+
+    /// Hands everything to the file.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.get_mut().flush()
+    }
+
+    /// Drops the writer without writing what is buffered.
+    fn abandon(self) {
+        let _ = self.out.into_inner().into_parts();
+    }
+}
+
+/// Bytes of a packet block besides the frame and its padding: 7 words before, 4 behind.
+const PACKET_BLOCK_OVERHEAD: usize = 7 * 4 + 4 * 4;
+
+fn write_words(out: &mut impl Write, words: &[u32]) -> io::Result<()> {
+    words.iter().try_for_each(|word| out.write_all(&word.to_le_bytes()))
+}
+
+fn to_io(error: PcapError) -> io::Error {
+    match error {
+        PcapError::IoError(error) => error,
+        other => io::Error::other(other),
+    }
+}

@@ -1,0 +1,111 @@
+//! The driver: the thread that waits on the device and on the next deadline.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::shared::{INLINE_GRACE, Poller, Shared};
+
+/// Longest sleep when nothing at all is due: a bound on what a lost wake-up could cost.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// How long a host that is going away keeps sending what was queued.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+
+/// Turns a spinning thread makes between looks at the clock's progress cost nothing; this many
+/// pauses between them leave the lock to others.
+const PAUSES: u32 = 16;
+
+/// Runs until the host is dropped and its connections are quiet.
+pub(crate) fn run(shared: &Arc<Shared>) {
+    let mut idle_since = shared.now();
+    let mut stop_at = None;
+    loop {
+        let now = shared.now();
+        let mut inner = shared.lock();
+        if shared.stopping() {
+            let stop_at = *stop_at.get_or_insert(now + SHUTDOWN_GRACE);
+            if now >= stop_at || inner.stack.is_quiet() {
+                return;
+            }
+        }
+        if shared.spinners.load(Ordering::Relaxed) > 0
+            || inner.last_inline.is_some_and(|at| now < at + INLINE_GRACE)
+        {
+            inner.poller = Poller::Deferred;
+            drop(inner);
+            sleep(shared, None, INLINE_GRACE);
+            continue;
+        }
+        inner.poller = Poller::Running;
+        inner.device.disarm();
+        let worked = inner.turn(now);
+        if worked || inner.has_wakers() {
+            idle_since = now;
+        }
+        if now.saturating_since(idle_since) < shared.spin_max && !shared.stopping() {
+            shared.unlock_and_wake(inner);
+            pause();
+            continue;
+        }
+        let mut wait = LONGEST_SLEEP;
+        if let Some(at) = inner.deadline() {
+            wait = wait.min(at.saturating_since(now));
+        }
+        if wait.is_zero() || inner.device.arm() {
+            inner.device.disarm();
+            shared.unlock_and_wake(inner);
+            continue;
+        }
+        inner.poller = Poller::Armed;
+        inner.armed_until = now + wait;
+        let fd = inner.device_fd();
+        shared.unlock_and_wake(inner);
+        sleep(shared, fd.as_ref(), wait);
+    }
+}
+
+/// Sleeps until the device, the eventfd or the clock says otherwise.
+fn sleep(shared: &Shared, device: Option<&Arc<OwnedFd>>, wait: Duration) {
+    let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+    let wake = PollFd::new(&shared.wake, PollFlags::IN);
+    let woken = match device {
+        Some(device) => {
+            let mut fds = [wake, PollFd::new(device, PollFlags::IN)];
+            let n = poll(&mut fds, Some(&timeout));
+            n.is_ok() && !fds.first().is_none_or(|f| f.revents().is_empty())
+        }
+        None => poll(&mut [wake], Some(&timeout)).is_ok_and(|n| n > 0),
+    };
+    if woken {
+        let _ = rustix::io::read(&shared.wake, &mut [0u8; 8]);
+    }
+}
+
+/// A moment outside of the lock.
+pub(crate) fn pause() {
+    for _ in 0..PAUSES {
+        std::hint::spin_loop();
+    }
+}
+
+/// Waits on the device without a driver thread, at most until `until`.
+pub(crate) fn wait_for_device(shared: &Shared, until: Option<Instant>) {
+    let now = shared.now();
+    let mut inner = shared.lock();
+    let mut wait = LONGEST_SLEEP;
+    for at in [inner.deadline(), until].into_iter().flatten() {
+        wait = wait.min(at.saturating_since(now));
+    }
+    if !wait.is_zero() && !inner.device.arm() {
+        let fd = inner.device_fd();
+        drop(inner);
+        sleep(shared, fd.as_ref(), wait);
+        inner = shared.lock();
+    }
+    inner.device.disarm();
+}

@@ -1,0 +1,359 @@
+//! A host: one stack on one device.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant as WallClock};
+
+use pagewire_device::Device;
+use pagewire_mem::Instant;
+use pagewire_stack::TcpConfig;
+use pagewire_stack::{Cidr, Error, Stack, StackConfig};
+
+use crate::driver;
+use crate::shared::{Interest, Shared, io_error};
+use crate::stats::Stats;
+use crate::tcp::{TcpListener, TcpStream};
+use crate::udp::UdpSocket;
+use crate::wait::Patience;
+
+/// Connections that may wait for `accept` unless `listen_with` says otherwise; what Linux
+/// programs get from `std::net`.
+const DEFAULT_BACKLOG: usize = 128;
+
+/// How long a thread that waits polls the device before it sleeps. Waking a thread on another
+/// core costs 20 to 250 µs, a spinning one half a microsecond.
+const DEFAULT_SPIN: Duration = Duration::from_micros(50);
+
+/// One stack on one device: where connections are made and accepted.
+///
+/// Cheap to clone. Sockets keep their host running; when the last of them and the last clone are
+/// gone, what was queued is still sent for up to two seconds, in the background.
+#[derive(Clone)]
+pub struct Host(Arc<Handle>);
+
+/// What clones and sockets hold; its drop stops the driver.
+pub(crate) struct Handle {
+    pub(crate) shared: Arc<Shared>,
+    driver: Option<JoinHandle<()>>,
+}
+
+/// Settings of a host that is to be started; see [`Host::builder`].
+#[must_use]
+pub struct Builder {
+    device: Option<Box<dyn Device>>,
+    addresses: Vec<String>,
+    gateways: Vec<String>,
+    pool_bytes: Option<usize>,
+    tcp: TcpConfig,
+    spin: Duration,
+    manual: bool,
+}
+
+/// Why a host did not start; the text says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No device was given.
+    #[error("a host needs a device: call `.device(..)` before `.start()`")]
+    NoDevice,
+    /// An address or a gateway that cannot be read.
+    #[error("address {text:?}: {why}")]
+    Address {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The stack refused the settings.
+    #[error(transparent)]
+    Stack(#[from] pagewire_stack::StackError),
+    /// The system refused a descriptor, a thread or random bytes.
+    #[error("starting a host: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<StartError> for io::Error {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::System(error) => error,
+            other => Self::new(io::ErrorKind::InvalidInput, other),
+        }
+    }
+}
+
+impl Host {
+    /// Settings to start from.
+    pub fn builder() -> Builder {
+        Builder {
+            device: None,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            pool_bytes: None,
+            tcp: TcpConfig::default(),
+            spin: DEFAULT_SPIN,
+            manual: false,
+        }
+    }
+
+    /// Opens a connection and waits until it stands. Of several addresses, the first that
+    /// answers is taken.
+    pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
+        self.connect_each(to, None)
+    }
+
+    /// [`connect`](Self::connect), waiting at most `limit` for each address.
+    pub fn connect_timeout(
+        &self,
+        to: impl ToSocketAddrs,
+        limit: Duration,
+    ) -> io::Result<TcpStream> {
+        self.connect_each(to, Some(limit))
+    }
+
+    fn connect_each(
+        &self,
+        to: impl ToSocketAddrs,
+        limit: Option<Duration>,
+    ) -> io::Result<TcpStream> {
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
+        for remote in to.to_socket_addrs()? {
+            match self.start_connect(remote).and_then(|stream| {
+                stream.wait_connected(Patience::For(limit))?;
+                Ok(stream)
+            }) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Begins to open a connection and returns at once; it is usable when it becomes writable.
+    pub fn start_connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
+        let id = self.shared().with(|stack, now| stack.tcp_connect(now, remote, None));
+        Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(io_error)?))
+    }
+
+    /// Listens for connections. An unspecified address (`0.0.0.0`, `[::]`) stands for all of this
+    /// host's, port 0 for a free one.
+    pub fn listen(&self, on: impl ToSocketAddrs) -> io::Result<TcpListener> {
+        self.listen_with(on, DEFAULT_BACKLOG)
+    }
+
+    /// [`listen`](Self::listen) with room for `backlog` connections that wait for `accept`.
+    pub fn listen_with(&self, on: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
+        let id = first_address(on, |local| {
+            self.shared().with(|stack, now| stack.tcp_listen(now, local, backlog))
+        })?;
+        Ok(TcpListener::new(Arc::clone(&self.0), id))
+    }
+
+    /// A datagram socket bound to a local address.
+    pub fn udp(&self, on: impl ToSocketAddrs) -> io::Result<UdpSocket> {
+        let id = first_address(on, |local| self.shared().with(|stack, _| stack.udp_bind(local)))?;
+        Ok(UdpSocket::new(Arc::clone(&self.0), id))
+    }
+
+    /// Receives, lets the stack work, and sends; what the driver thread does otherwise. Returns
+    /// whether anything came in. For hosts started with [`Builder::manual`].
+    pub fn turn(&self) -> bool {
+        let shared = self.shared();
+        let now = shared.now();
+        let mut inner = shared.lock();
+        let worked = inner.turn(now);
+        shared.unlock_and_wake(inner);
+        worked
+    }
+
+    /// Waits until the device has something, a timer is due or `limit` is over, then does a
+    /// [`turn`](Self::turn). For hosts started with [`Builder::manual`].
+    pub fn wait_turn(&self, limit: Duration) -> bool {
+        if self.turn() {
+            return true;
+        }
+        driver::wait_for_device(self.shared(), Some(self.shared().now() + limit));
+        self.turn()
+    }
+
+    /// Counters, drops by reason and the copy ledger, as they stand now.
+    pub fn stats(&self) -> Stats {
+        let inner = self.shared().lock();
+        Stats {
+            ledger: *inner.stack.ledger(),
+            counters: inner.stack.counters().clone(),
+            device: inner.device.counters(),
+            wakeups: inner.wakeups,
+            device_error: inner.device_error.clone(),
+        }
+    }
+
+    /// Pages of the host's pool, and of the device's if it has one.
+    pub fn pool_audits(&self) -> Vec<pagewire_mem::PoolAudit> {
+        let inner = self.shared().lock();
+        [Some(inner.stack.pool_audit()), inner.device.pool_audit()].into_iter().flatten().collect()
+    }
+
+    /// Waits until every connection has sent all it has and was acknowledged, at most `limit`;
+    /// `false` if that was not enough.
+    pub fn drain(&self, limit: Duration) -> bool {
+        let until = self.shared().now() + limit;
+        loop {
+            if self.shared().lock().stack.is_quiet() {
+                return true;
+            }
+            if self.shared().now() >= until {
+                return false;
+            }
+            if self.shared().manual {
+                self.wait_turn(Duration::from_millis(1));
+            } else {
+                std::thread::park_timeout(Duration::from_micros(200));
+            }
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.0.shared
+    }
+}
+
+fn first_address<T>(
+    on: impl ToSocketAddrs,
+    mut bind: impl FnMut(SocketAddr) -> Result<T, Error>,
+) -> io::Result<T> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
+    for local in on.to_socket_addrs()? {
+        match bind(local) {
+            Ok(id) => return Ok(id),
+            Err(error) => last = io_error(error),
+        }
+    }
+    Err(last)
+}
+
+impl Builder {
+    /// The device that moves this host's frames.
+    pub fn device(mut self, device: impl Device + 'static) -> Self {
+        self.device = Some(Box::new(device));
+        self
+    }
+
+    /// The same, chosen at run time.
+    pub fn boxed_device(mut self, device: Box<dyn Device>) -> Self {
+        self.device = Some(device);
+        self
+    }
+
+    /// One of this host's addresses with the length of its network's prefix, `"10.77.0.2/24"` or
+    /// `"fd77::2/64"`; may be called several times.
+    pub fn address(mut self, cidr: impl AsRef<str>) -> Self {
+        self.addresses.push(cidr.as_ref().to_owned());
+        self
+    }
+
+    /// Where packets go that are for no network of ours; one for each IP version.
+    pub fn gateway(mut self, ip: impl AsRef<str>) -> Self {
+        self.gateways.push(ip.as_ref().to_owned());
+        self
+    }
+
+    /// Bytes of memory for payload that was written by copy; touched only as far as used.
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// Settings of new connections.
+    pub fn tcp_config(mut self, config: TcpConfig) -> Self {
+        self.tcp = config;
+        self
+    }
+
+    /// How long a thread that waits polls the device before it sleeps, at most; zero: not at all.
+    pub fn spin(mut self, limit: Duration) -> Self {
+        self.spin = limit;
+        self
+    }
+
+    /// No driver thread: the caller drives with [`Host::turn`]. Blocking calls drive while they
+    /// wait.
+    pub fn manual(mut self) -> Self {
+        self.manual = true;
+        self
+    }
+
+    /// Starts the host.
+    pub fn start(self) -> Result<Host, StartError> {
+        let device = self.device.ok_or(StartError::NoDevice)?;
+        let addresses = parse_all::<Cidr>(&self.addresses)?;
+        let gateways = parse_all::<IpAddr>(&self.gateways)?;
+        let zero = WallClock::now();
+        let mut config = StackConfig::new(device.capabilities().clone(), addresses, rand::random());
+        config.gateways = gateways;
+        config.tcp = self.tcp;
+        if let Some(bytes) = self.pool_bytes {
+            config.pool_bytes = bytes;
+        }
+        let stack = Stack::new(Instant::ZERO, config)?;
+        let shared = Arc::new(Shared::new(stack, device, zero, self.spin, self.manual)?);
+        let driver = if self.manual {
+            None
+        } else {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name("pagewire".into());
+            Some(thread.spawn(move || driver::run(&shared))?)
+        };
+        Ok(Host(Arc::new(Handle { shared, driver })))
+    }
+}
+
+fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, StartError>
+where
+    T::Err: std::fmt::Display,
+{
+    let parse = |text: &String| {
+        let why = |e: T::Err| StartError::Address { text: text.clone(), why: e.to_string() };
+        text.parse().map_err(why)
+    };
+    texts.iter().map(parse).collect()
+}
+
+impl Handle {
+    pub(crate) fn close(&self, id: pagewire_stack::SocketId) {
+        let now = self.shared.now();
+        let mut inner = self.shared.lock();
+        inner.forget(id);
+        inner.stack.close(now, id);
+        inner.flush(now);
+        self.shared.rearm_timer(&mut inner);
+        self.shared.unlock_and_wake(inner);
+    }
+
+    pub(crate) fn wait<T>(
+        &self,
+        id: pagewire_stack::SocketId,
+        interest: Interest,
+        patience: Patience,
+        op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        self.shared.wait(id, interest, patience, op)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if self.driver.take().is_some() {
+            self.shared.kick();
+        }
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("manual", &self.0.shared.manual).finish_non_exhaustive()
+    }
+}

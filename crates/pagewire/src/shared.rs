@@ -1,0 +1,316 @@
+//! What the application's threads and the driver share: one stack, one device, one lock.
+//!
+//! Who polls the device is one of three, decided under the lock ([`Poller`]):
+//!
+//! ```text
+//!               device idle for `spin`                a thread begins to wait
+//!   Running --------------------------> Armed ----------------------------------> Deferred
+//!      ^  <-- device or eventfd wakes --/   (the driver sleeps on device + eventfd)   |
+//!      \------- the waiting thread gave up, or nobody polled for `INLINE_GRACE` ------/
+//! ```
+//!
+//! In `Deferred` an application thread that waits polls the device inline, which is what makes a
+//! round trip cost microseconds; the driver only looks now and then whether it still does.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::{Duration, Instant as WallClock};
+
+use pagewire_device::Device;
+use pagewire_mem::{Instant, PacketBuf};
+use pagewire_stack::{Error, Readiness, SocketId, Stack};
+
+/// Frames taken from the device at once: enough to share the cost of a turn, few enough that
+/// acknowledgements leave while the data is still in cache.
+const RECEIVE_BURST: usize = 64;
+
+/// Rounds of receive and transmit in one turn, so that a flood cannot hold the lock for ever.
+const ROUNDS_PER_TURN: usize = 4;
+
+/// How long after the last inline poll the driver takes the device back. Bounds the time that a
+/// frame can wait while an application thread computes.
+pub(crate) const INLINE_GRACE: Duration = Duration::from_micros(200);
+
+/// Who polls the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Poller {
+    /// The driver, busily.
+    Running,
+    /// The driver, asleep until the device or the eventfd wakes it.
+    Armed,
+    /// An application thread, inline.
+    Deferred,
+}
+
+/// One host.
+pub(crate) struct Shared {
+    inner: Mutex<Inner>,
+    zero: WallClock,
+    /// Wakes the driver out of its sleep.
+    pub(crate) wake: OwnedFd,
+    pub(crate) stop: AtomicBool,
+    /// Application threads that poll the device inline; at most one.
+    pub(crate) spinners: AtomicU32,
+    /// How long a wait spins before it sleeps: the setting and its adaptive value, nanoseconds.
+    pub(crate) spin_max: Duration,
+    pub(crate) spin_now: AtomicU64,
+    /// Without a driver thread, waits drive the stack themselves.
+    pub(crate) manual: bool,
+}
+
+/// What the lock guards.
+pub(crate) struct Inner {
+    pub(crate) stack: Stack,
+    pub(crate) device: Box<dyn Device>,
+    /// A duplicate of the device's descriptor.
+    wait_fd: Option<Arc<OwnedFd>>,
+    rx: VecDeque<PacketBuf>,
+    tx: VecDeque<PacketBuf>,
+    waits: HashMap<SocketId, Waits>,
+    /// Wakers to be called once the lock is let go: one wake per waiter and batch.
+    ready: Vec<Waker>,
+    pub(crate) poller: Poller,
+    /// When an armed driver wakes by itself.
+    pub(crate) armed_until: Instant,
+    /// When an application thread last polled the device.
+    pub(crate) last_inline: Option<Instant>,
+    pub(crate) wakeups: u64,
+    pub(crate) device_error: Option<String>,
+}
+
+/// Who waits for a socket.
+#[derive(Default)]
+struct Waits {
+    read: Vec<Waker>,
+    write: Vec<Waker>,
+}
+
+/// What a wait is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    /// Data, a connection to accept, the end of the stream, an error.
+    Read,
+    /// Room to send, the end of the handshake, an error.
+    Write,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        stack: Stack,
+        device: Box<dyn Device>,
+        zero: WallClock,
+        spin: Duration,
+        manual: bool,
+    ) -> std::io::Result<Self> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let wait_fd =
+            device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
+        let inner = Inner {
+            stack,
+            device,
+            wait_fd,
+            rx: VecDeque::with_capacity(RECEIVE_BURST),
+            tx: VecDeque::with_capacity(RECEIVE_BURST),
+            waits: HashMap::new(),
+            ready: Vec::new(),
+            poller: Poller::Running,
+            armed_until: Instant::FAR,
+            last_inline: None,
+            wakeups: 0,
+            device_error: None,
+        };
+        Ok(Self {
+            inner: Mutex::new(inner),
+            zero,
+            wake: rustix::event::eventfd(0, flags)?,
+            stop: AtomicBool::new(false),
+            spinners: AtomicU32::new(0),
+            spin_max: spin,
+            spin_now: AtomicU64::new(spin.as_nanos() as u64),
+            manual,
+        })
+    }
+
+    /// The one clock of the host.
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(self.zero.elapsed().as_nanos() as u64)
+    }
+
+    /// The lock. A thread that panicked inside left the stack between two operations of the
+    /// core, each of which keeps its invariants: going on is safe.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Lets go of the lock, then wakes whoever has to be woken.
+    pub(crate) fn unlock_and_wake(&self, mut inner: MutexGuard<'_, Inner>) {
+        if inner.ready.is_empty() {
+            return;
+        }
+        let ready = std::mem::take(&mut inner.ready);
+        drop(inner);
+        ready.into_iter().for_each(Waker::wake);
+    }
+
+    /// One operation of the application under the lock, its output sent at once.
+    pub(crate) fn with<T>(&self, op: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+        let now = self.now();
+        let mut inner = self.lock();
+        let result = op(&mut inner.stack, now);
+        inner.flush(now);
+        self.rearm_timer(&mut inner);
+        self.unlock_and_wake(inner);
+        result
+    }
+
+    /// Wakes the driver if it sleeps beyond a deadline that was just set, or while frames wait
+    /// for room in the device.
+    pub(crate) fn rearm_timer(&self, inner: &mut Inner) {
+        if inner.poller == Poller::Armed && (inner.deadline_moved() || inner.is_blocked()) {
+            inner.armed_until = Instant::ZERO;
+            self.kick();
+        }
+    }
+
+    /// Wakes the driver.
+    pub(crate) fn kick(&self) {
+        // A full counter means that a wake-up is pending already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+}
+
+impl Inner {
+    /// Receives, lets the stack work, sends. Returns whether anything came in.
+    pub(crate) fn turn(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        for _ in 0..ROUNDS_PER_TURN {
+            let received = self.receive(now);
+            worked |= received > 0;
+            self.flush(now);
+            if received < RECEIVE_BURST {
+                break;
+            }
+        }
+        self.stack.end_turn();
+        worked
+    }
+
+    fn receive(&mut self, now: Instant) -> usize {
+        let Self { stack, device, rx, .. } = self;
+        let n = match device.receive(now, rx, RECEIVE_BURST, stack.ledger_mut()) {
+            Ok(n) => n,
+            Err(error) => {
+                self.note_device_error(&error);
+                0
+            }
+        };
+        while let Some(frame) = self.rx.pop_front() {
+            self.stack.handle_frame(now, frame);
+        }
+        n
+    }
+
+    /// Timers, output, events.
+    pub(crate) fn flush(&mut self, now: Instant) {
+        if self.stack.poll_timeout().is_some_and(|at| at <= now) {
+            self.stack.handle_timeout(now);
+        }
+        loop {
+            // What the device had no room for goes first; until then, make no more.
+            let more = self.tx.is_empty() && self.stack.poll_transmit(now, &mut self.tx);
+            if self.tx.is_empty() && self.device.poll_timeout().is_none_or(|at| at > now) {
+                break;
+            }
+            let Self { stack, device, tx, .. } = self;
+            if let Err(error) = device.transmit(now, tx, stack.ledger_mut()) {
+                self.note_device_error(&error);
+                self.tx.clear();
+            }
+            if !more || !self.tx.is_empty() {
+                break;
+            }
+        }
+        while let Some(event) = self.stack.poll_event() {
+            self.note_ready(event.socket, event.readiness);
+        }
+    }
+
+    fn note_ready(&mut self, socket: SocketId, readiness: Readiness) {
+        let Some(waits) = self.waits.get_mut(&socket) else { return };
+        let before = self.ready.len();
+        if readiness.intersects(Readiness::FOR_READ) {
+            self.ready.append(&mut waits.read);
+        }
+        if readiness.intersects(Readiness::FOR_WRITE) {
+            self.ready.append(&mut waits.write);
+        }
+        self.wakeups += (self.ready.len() - before) as u64;
+    }
+
+    /// Has `waker` called when `socket` becomes ready; once.
+    pub(crate) fn register(&mut self, socket: SocketId, interest: Interest, waker: &Waker) {
+        let waits = self.waits.entry(socket).or_default();
+        let list = match interest {
+            Interest::Read => &mut waits.read,
+            Interest::Write => &mut waits.write,
+        };
+        if !list.iter().any(|w| w.will_wake(waker)) {
+            list.push(waker.clone());
+        }
+    }
+
+    /// The socket's owner is gone: nobody waits any more.
+    pub(crate) fn forget(&mut self, socket: SocketId) {
+        if let Some(mut waits) = self.waits.remove(&socket) {
+            self.ready.append(&mut waits.read);
+            self.ready.append(&mut waits.write);
+        }
+    }
+
+    /// When a turn is due although nothing comes in.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match (self.stack.poll_timeout(), self.device.poll_timeout()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Whether a turn is due before the driver means to wake.
+    fn deadline_moved(&self) -> bool {
+        self.deadline().unwrap_or(Instant::FAR) < self.armed_until
+    }
+
+    /// Whether somebody is to be woken after this turn.
+    pub(crate) fn has_wakers(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The device's descriptor, to wait on without the lock.
+    pub(crate) fn device_fd(&self) -> Option<Arc<OwnedFd>> {
+        self.wait_fd.clone()
+    }
+
+    /// Whether frames wait for room in the device.
+    pub(crate) fn is_blocked(&self) -> bool {
+        !self.tx.is_empty()
+    }
+
+    fn note_device_error(&mut self, error: &pagewire_device::DeviceError) {
+        if self.device_error.is_none() {
+            tracing::warn!(%error, "device failed");
+            self.device_error = Some(error.to_string());
+        }
+    }
+}
+
+/// The stack's errors in the words of `std::io`, errno included.
+pub(crate) fn io_error(error: Error) -> std::io::Error {
+    std::io::Error::from_raw_os_error(error.errno())
+}

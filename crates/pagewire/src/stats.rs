@@ -1,0 +1,57 @@
+//! What a host counted.
+
+use std::fmt;
+
+use pagewire_device::DeviceCounters;
+use pagewire_mem::CopyLedger;
+use pagewire_stack::Counters;
+
+/// Counts of one host at one moment. `Display` is the report of `--stats`.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// Payload bytes copied, by reason.
+    pub ledger: CopyLedger,
+    /// Packets, connections, drops by reason.
+    pub counters: Counters,
+    /// What the device counted.
+    pub device: DeviceCounters,
+    /// Waiting threads that were woken.
+    pub wakeups: u64,
+    /// The first failure of the device as a whole, if there was one.
+    pub device_error: Option<String>,
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "payload bytes copied: {} by the stack", self.ledger.ours())?;
+        for (reason, bytes) in self.ledger.iter().filter(|(_, bytes)| *bytes > 0) {
+            writeln!(f, "  {:<24} {bytes}", reason.name())?;
+        }
+        let d = &self.device;
+        writeln!(f, "device")?;
+        for (name, value) in [
+            ("tx_frames", d.tx_frames),
+            ("tx_bytes", d.tx_bytes),
+            ("rx_frames", d.rx_frames),
+            ("rx_bytes", d.rx_bytes),
+            ("syscalls", d.syscalls),
+            ("tx_dropped_full", d.tx_dropped_full),
+            ("tx_dropped_closed", d.tx_dropped_closed),
+            ("tx_dropped_error", d.tx_dropped_error),
+            ("rx_dropped_memory", d.rx_dropped_memory),
+            ("rx_dropped_malformed", d.rx_dropped_malformed),
+            ("rx_payload_bytes", d.rx_payload_bytes),
+            ("rx_aligned_bytes", d.rx_aligned_bytes),
+            ("rx_mispredicted", d.rx_mispredicted),
+        ] {
+            if value > 0 {
+                writeln!(f, "  {name:<24} {value}")?;
+            }
+        }
+        write!(f, "{}", self.counters)?;
+        if let Some(error) = &self.device_error {
+            writeln!(f, "device failed: {error}")?;
+        }
+        Ok(())
+    }
+}

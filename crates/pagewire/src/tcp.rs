@@ -1,0 +1,342 @@
+//! Streams and listeners.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pagewire_mem::Frag;
+use pagewire_stack::{Error, Readiness, SocketId};
+
+use crate::buf::{Chunks, SendBuf};
+use crate::host::Handle;
+use crate::shared::{Interest, io_error};
+use crate::wait::Patience;
+
+/// A TCP connection. Cheap to clone: clones are the same connection, which closes when the last
+/// is dropped.
+///
+/// Dropping closes as Linux does: what was sent is still delivered in the background; if received
+/// data was left unread, the peer gets a reset.
+#[derive(Clone)]
+pub struct TcpStream(pub(crate) Arc<Socket>);
+
+/// A socket that listens for connections.
+#[derive(Clone)]
+pub struct TcpListener(pub(crate) Arc<Socket>);
+
+/// A socket of the stack, closed on drop, and how its owner wants to wait.
+pub(crate) struct Socket {
+    pub(crate) host: Arc<Handle>,
+    pub(crate) id: SocketId,
+    nonblocking: AtomicBool,
+    timeouts: Mutex<Timeouts>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Timeouts {
+    read: Option<Duration>,
+    write: Option<Duration>,
+}
+
+impl Socket {
+    pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Arc<Self> {
+        let (nonblocking, timeouts) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self { host, id, nonblocking, timeouts })
+    }
+
+    pub(crate) fn patience(&self, interest: Interest) -> Patience {
+        if self.nonblocking.load(Ordering::Relaxed) {
+            return Patience::None;
+        }
+        let timeouts = *self.timeouts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Patience::For(match interest {
+            Interest::Read => timeouts.read,
+            Interest::Write => timeouts.write,
+        })
+    }
+
+    pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_timeout(
+        &self,
+        interest: Interest,
+        limit: Option<Duration>,
+    ) -> io::Result<()> {
+        if limit.is_some_and(|limit| limit.is_zero()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout cannot be zero"));
+        }
+        let mut timeouts = self.timeouts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match interest {
+            Interest::Read => timeouts.read = limit,
+            Interest::Write => timeouts.write = limit,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.host.shared.lock().stack.local_addr(self.id).map_err(io_error)
+    }
+
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        self.host.shared.lock().stack.take_error(self.id).map(io_error)
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.host.close(self.id);
+    }
+}
+
+impl TcpStream {
+    pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Self {
+        Self(Socket::new(host, id))
+    }
+
+    pub(crate) fn wait_connected(&self, patience: Patience) -> io::Result<()> {
+        let id = self.0.id;
+        self.0.host.wait(id, Interest::Write, patience, |stack, _| {
+            let readiness = stack.readiness(id)?;
+            if let Some(error) = stack.take_error(id) {
+                return Err(error);
+            }
+            if readiness.contains(Readiness::CONNECTED) { Ok(()) } else { Err(Error::WouldBlock) }
+        })
+    }
+
+    /// Queues memory by reference and waits until all of it is queued. It is let go when the
+    /// peer has acknowledged it. Returns how many bytes that were.
+    ///
+    /// # Errors
+    /// `BrokenPipe` after [`shutdown`](Self::shutdown) or when the peer is gone,
+    /// `ConnectionReset`, `TimedOut`; `WouldBlock` on a non-blocking stream if nothing was
+    /// queued. If something was queued before the error, that is what is returned.
+    pub fn send(&self, buf: impl Into<SendBuf>) -> io::Result<usize> {
+        let mut buf = buf.into();
+        let all = buf.len();
+        while !buf.is_empty() {
+            if let Err(error) = self.send_some(&mut buf) {
+                let sent = all - buf.len();
+                return if sent > 0 { Ok(sent) } else { Err(error) };
+            }
+        }
+        Ok(all)
+    }
+
+    /// Queues as much from the front of `buf` as there is room for, waiting for some room unless
+    /// the stream is non-blocking; takes it out of `buf` and returns how much that was.
+    pub fn send_some(&self, buf: &mut SendBuf) -> io::Result<usize> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.0.host.wait(id, Interest::Write, patience, |stack, now| {
+            stack.tcp_send(now, id, &mut buf.frags)
+        })
+    }
+
+    /// Takes received bytes by reference, up to `max`, waiting for at least one; empty at the end
+    /// of the stream.
+    pub fn recv_chunks(&self, max: usize) -> io::Result<Chunks> {
+        let mut frags = Vec::new();
+        self.recv_into(max, &mut frags)?;
+        Ok(Chunks::from_frags(frags))
+    }
+
+    /// As [`recv_chunks`](Self::recv_chunks), into a vector that the caller keeps. Returns the
+    /// number of bytes, 0 at the end of the stream.
+    pub fn recv_into(&self, max: usize, frags: &mut Vec<Frag>) -> io::Result<usize> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
+        self.0.host.wait(id, Interest::Read, patience, |stack, now| {
+            stack.tcp_recv_chunks(now, id, max, frags)
+        })
+    }
+
+    /// The address of the other side.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.0.host.shared.lock().stack.remote_addr(self.0.id).map_err(io_error)
+    }
+
+    /// The address of this side.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Ends one direction or both: after `Write` the peer sees the end of the stream once it has
+    /// read everything.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let id = self.0.id;
+        self.0.host.shared.with(|stack, now| stack.tcp_shutdown(now, id, how)).map_err(io_error)
+    }
+
+    /// Drops the connection at once with a reset.
+    pub fn abort(&self) {
+        let id = self.0.id;
+        self.0.host.shared.with(|stack, now| stack.abort(now, id));
+    }
+
+    /// Whether calls that would wait return `WouldBlock` instead.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.0.set_nonblocking(nonblocking);
+        Ok(())
+    }
+
+    /// Whether small pieces leave at once (true) or wait for an acknowledgement to be joined
+    /// (Nagle, RFC 896; the default).
+    pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
+        let id = self.0.id;
+        let set = pagewire_stack::TcpOption::NoDelay(nodelay);
+        self.0.host.shared.with(|stack, now| stack.tcp_set_option(now, id, set)).map_err(io_error)
+    }
+
+    /// Longest wait for data; `None` for ever. The error is `TimedOut`.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.set_timeout(Interest::Read, limit)
+    }
+
+    /// Longest wait for room; `None` for ever. The error is `TimedOut`.
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.set_timeout(Interest::Write, limit)
+    }
+
+    /// The error that the connection ended with, once.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.0.take_error())
+    }
+
+    /// What the machine knows of this connection.
+    pub fn info(&self) -> io::Result<pagewire_stack::TcpInfo> {
+        self.0.host.shared.lock().stack.tcp_info(self.0.id).map_err(io_error)
+    }
+
+    pub(crate) fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.0.host.wait(id, Interest::Read, patience, |stack, now| stack.tcp_read(now, id, buf))
+    }
+
+    pub(crate) fn write_some(&self, buf: &[u8]) -> io::Result<usize> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.0.host.wait(id, Interest::Write, patience, |stack, now| stack.tcp_write(now, id, buf))
+    }
+}
+
+impl Read for &TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_some(buf)
+    }
+}
+
+impl Write for &TcpStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_some(buf)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut written = 0;
+        for buf in bufs.iter().filter(|b| !b.is_empty()) {
+            match self.write_some(buf) {
+                Ok(n) => {
+                    written += n;
+                    if n < buf.len() {
+                        break;
+                    }
+                }
+                Err(_) if written > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for TcpStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_some(buf)
+    }
+}
+
+impl Write for TcpStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_some(buf)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(bufs)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TcpListener {
+    pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Self {
+        Self(Socket::new(host, id))
+    }
+
+    /// Takes the next connection, waiting for one unless the listener is non-blocking.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
+        let (conn, remote) = self
+            .0
+            .host
+            .wait(id, Interest::Read, patience, |stack, now| stack.tcp_accept(now, id))?;
+        Ok((TcpStream::new(Arc::clone(&self.0.host), conn), remote))
+    }
+
+    /// Connections as they come, for ever.
+    pub fn incoming(&self) -> Incoming<'_> {
+        Incoming(self)
+    }
+
+    /// The address it listens on.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Whether `accept` returns `WouldBlock` instead of waiting.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.0.set_nonblocking(nonblocking);
+        Ok(())
+    }
+}
+
+/// Iterator over the connections of a listener; never ends.
+#[derive(Debug)]
+pub struct Incoming<'a>(&'a TcpListener);
+
+impl Iterator for Incoming<'_> {
+    type Item = io::Result<TcpStream>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.accept().map(|(stream, _)| stream))
+    }
+}
+
+impl std::fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (local, peer) = (self.local_addr().ok(), self.peer_addr().ok());
+        f.debug_struct("TcpStream").field("local", &local).field("peer", &peer).finish()
+    }
+}
+
+impl std::fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpListener").field("local", &self.local_addr().ok()).finish()
+    }
+}

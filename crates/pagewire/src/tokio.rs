@@ -1,0 +1,156 @@
+//! Async forms, with feature `tokio`.
+//!
+//! The traits are tokio's, the waking is our own: the driver thread calls the task's waker, so
+//! these work on any executor.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use pagewire_mem::Instant;
+use pagewire_stack::{Error, Stack};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::buf::{Chunks, SendBuf};
+use crate::host::Host;
+use crate::shared::{Interest, io_error};
+use crate::tcp::{Socket, TcpListener, TcpStream};
+use crate::udp::UdpSocket;
+use crate::wait::Patience;
+
+fn poll_op<T>(
+    socket: &Socket,
+    interest: Interest,
+    cx: &Context<'_>,
+    mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+) -> Poll<io::Result<T>> {
+    match socket.host.shared.try_or_register(socket.id, interest, cx.waker(), &mut op) {
+        Err(Error::WouldBlock) => Poll::Pending,
+        done => Poll::Ready(done.map_err(io_error)),
+    }
+}
+
+impl Host {
+    /// Opens a connection; see [`connect`](Self::connect).
+    pub async fn connect_async(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        let stream = self.start_connect(to)?;
+        poll_fn(|cx| match stream.wait_connected(Patience::None) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let id = stream.0.id;
+                poll_op(&stream.0, Interest::Write, cx, |stack, _| {
+                    let ready = stack.readiness(id)?;
+                    let waits = !ready.intersects(pagewire_stack::Readiness::FOR_WRITE);
+                    if waits { Err(Error::WouldBlock) } else { Ok(()) }
+                })
+                .map(|_| stream.wait_connected(Patience::None))
+            }
+            done => Poll::Ready(done),
+        })
+        .await?;
+        Ok(stream)
+    }
+}
+
+impl TcpStream {
+    /// Queues memory by reference until all of it is queued; see [`send`](Self::send).
+    pub async fn send_async(&self, buf: impl Into<SendBuf>) -> io::Result<usize> {
+        let (id, mut buf) = (self.0.id, buf.into());
+        let all = buf.len();
+        while !buf.is_empty() {
+            let frags = &mut buf.frags;
+            poll_fn(|cx| {
+                poll_op(&self.0, Interest::Write, cx, |stack, now| stack.tcp_send(now, id, frags))
+            })
+            .await?;
+        }
+        Ok(all)
+    }
+
+    /// Takes received bytes by reference; see [`recv_chunks`](Self::recv_chunks).
+    pub async fn recv_chunks_async(&self, max: usize) -> io::Result<Chunks> {
+        let (id, mut frags) = (self.0.id, Vec::new());
+        poll_fn(|cx| {
+            poll_op(&self.0, Interest::Read, cx, |stack, now| {
+                stack.tcp_recv_chunks(now, id, max, &mut frags)
+            })
+        })
+        .await?;
+        Ok(Chunks::from_frags(frags))
+    }
+}
+
+impl TcpListener {
+    /// Takes the next connection; see [`accept`](Self::accept).
+    pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let id = self.0.id;
+        let (conn, remote) = poll_fn(|cx| {
+            poll_op(&self.0, Interest::Read, cx, |stack, now| stack.tcp_accept(now, id))
+        })
+        .await?;
+        Ok((TcpStream::new(Arc::clone(&self.0.host), conn), remote))
+    }
+}
+
+impl UdpSocket {
+    /// Sends a datagram by copy; see [`send_to`](Self::send_to).
+    pub async fn send_to_async(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
+        let id = self.0.id;
+        poll_fn(|cx| {
+            poll_op(&self.0, Interest::Write, cx, |stack, now| {
+                stack.udp_write_to(now, id, data, Some(to))
+            })
+        })
+        .await
+    }
+
+    /// Receives a datagram by copy; see [`recv_from`](Self::recv_from).
+    pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let id = self.0.id;
+        poll_fn(|cx| {
+            poll_op(&self.0, Interest::Read, cx, |stack, now| stack.udp_read_from(now, id, buf))
+        })
+        .await
+    }
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let id = self.0.id;
+        if buf.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        let n = poll_op(&self.0, Interest::Read, cx, |stack, now| {
+            stack.tcp_read(now, id, buf.initialize_unfilled())
+        });
+        n.map_ok(|n| buf.advance(n))
+    }
+}
+
+impl AsyncWrite for TcpStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let id = self.0.id;
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        poll_op(&self.0, Interest::Write, cx, |stack, now| stack.tcp_write(now, id, buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.shutdown(std::net::Shutdown::Write))
+    }
+}

@@ -1,0 +1,117 @@
+//! Datagram sockets.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagewire_stack::SocketId;
+
+use crate::buf::{Chunks, SendBuf};
+use crate::host::Handle;
+use crate::shared::{Interest, io_error};
+use crate::tcp::Socket;
+
+/// A UDP socket. Cheap to clone: clones are the same socket.
+#[derive(Clone)]
+pub struct UdpSocket(pub(crate) Arc<Socket>);
+
+impl UdpSocket {
+    pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Self {
+        Self(Socket::new(host, id))
+    }
+
+    /// Sends a datagram by copy. Returns its length.
+    pub fn send_to(&self, data: &[u8], to: impl ToSocketAddrs) -> io::Result<usize> {
+        self.send_copy(data, Some(first(to)?))
+    }
+
+    /// Sends a datagram by reference. Returns its length.
+    pub fn send_buf_to(
+        &self,
+        data: impl Into<SendBuf>,
+        to: impl ToSocketAddrs,
+    ) -> io::Result<usize> {
+        self.send_frags(data.into(), Some(first(to)?))
+    }
+
+    /// Receives a datagram by copy: its length in `buf` (cut if it does not fit) and its sender.
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
+        self.0
+            .host
+            .wait(id, Interest::Read, patience, |stack, now| stack.udp_read_from(now, id, buf))
+    }
+
+    /// Receives a datagram by reference.
+    pub fn recv_buf_from(&self) -> io::Result<(Chunks, SocketAddr)> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
+        let (frags, from) = self
+            .0
+            .host
+            .wait(id, Interest::Read, patience, |stack, now| stack.udp_recv_from(now, id))?;
+        Ok((Chunks::from_frags(frags.into_vec()), from))
+    }
+
+    /// Sets where `send` goes, and receives from there only.
+    pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
+        let (id, to) = (self.0.id, first(to)?);
+        self.0.host.shared.with(|stack, now| stack.udp_connect(now, id, to)).map_err(io_error)
+    }
+
+    /// Sends a datagram by copy to where the socket is connected.
+    pub fn send(&self, data: &[u8]) -> io::Result<usize> {
+        self.send_copy(data, None)
+    }
+
+    /// Receives a datagram by copy from where the socket is connected.
+    pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        self.recv_from(buf).map(|(n, _)| n)
+    }
+
+    /// The address of this side.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// Whether calls that would wait return `WouldBlock` instead.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.0.set_nonblocking(nonblocking);
+        Ok(())
+    }
+
+    /// Longest wait for a datagram; `None` for ever. The error is `TimedOut`.
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.0.set_timeout(Interest::Read, limit)
+    }
+
+    /// The pending error, once: a port that nobody listens on, an unreachable host.
+    pub fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.0.take_error())
+    }
+
+    fn send_copy(&self, data: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
+        self.0
+            .host
+            .wait(id, Interest::Write, patience, |stack, now| stack.udp_write_to(now, id, data, to))
+    }
+
+    fn send_frags(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<usize> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
+        self.0.host.wait(id, Interest::Write, patience, |stack, now| {
+            stack.udp_send_to(now, id, data.frags.clone(), to)
+        })
+    }
+}
+
+fn first(to: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+    let none = || io::Error::new(io::ErrorKind::InvalidInput, "no address to send to");
+    to.to_socket_addrs()?.next().ok_or_else(none)
+}
+
+impl std::fmt::Debug for UdpSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UdpSocket").field("local", &self.local_addr().ok()).finish()
+    }
+}

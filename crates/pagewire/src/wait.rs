@@ -1,0 +1,181 @@
+//! Waiting: spin briefly, polling the device inline, then sleep.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+use pagewire_stack::{Error, SocketId, Stack};
+
+use crate::driver;
+use crate::shared::{Interest, Poller, Shared, io_error};
+
+/// How long and whether to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// Not at all: `WouldBlock`.
+    None,
+    /// For ever, or for a time.
+    For(Option<Duration>),
+}
+
+/// The spin shrinks to no less than this, so that it can find out when spinning pays again.
+const LEAST_SPIN: Duration = Duration::from_micros(2);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl Shared {
+    /// Repeats `op` until it has an answer, waiting for `interest` in between.
+    pub(crate) fn wait<T>(
+        &self,
+        socket: SocketId,
+        interest: Interest,
+        patience: Patience,
+        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        let mut attempt = || match self.with(&mut op) {
+            Err(Error::WouldBlock) => None,
+            done => Some(done.map_err(io_error)),
+        };
+        if let Some(done) = attempt() {
+            return done;
+        }
+        let deadline = match patience {
+            Patience::None => return Err(io_error(Error::WouldBlock)),
+            Patience::For(limit) => limit.map(|limit| self.now() + limit),
+        };
+        if self.manual {
+            return self.wait_driving(deadline, op);
+        }
+        if let Some(done) = self.spin(&mut op) {
+            return done.map_err(io_error);
+        }
+        self.park(socket, interest, deadline, op)
+    }
+
+    /// Polls the device for a while, if nobody else does. Adaptive: a spin that finds something
+    /// doubles the next one, up to the setting; one that does not halves it.
+    fn spin<T>(
+        &self,
+        op: &mut impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    ) -> Option<Result<T, Error>> {
+        let limit = Duration::from_nanos(self.spin_now.load(Ordering::Relaxed));
+        if limit.is_zero()
+            || self.spinners.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            return None;
+        }
+        let until = self.now() + limit;
+        let mut first = true;
+        let done = loop {
+            let now = self.now();
+            let mut inner = self.lock();
+            if std::mem::take(&mut first) {
+                inner.device.disarm();
+                if inner.poller == Poller::Armed {
+                    inner.poller = Poller::Deferred;
+                    self.kick();
+                }
+            }
+            inner.turn(now);
+            inner.last_inline = Some(now);
+            let result = op(&mut inner.stack, now);
+            inner.flush(now);
+            self.unlock_and_wake(inner);
+            match result {
+                Err(Error::WouldBlock) if now < until => driver::pause(),
+                Err(Error::WouldBlock) => break None,
+                done => break Some(done),
+            }
+        };
+        let next = if done.is_some() { limit * 2 } else { limit / 2 };
+        let next = next.clamp(LEAST_SPIN.min(self.spin_max), self.spin_max);
+        self.spin_now.store(next.as_nanos() as u64, Ordering::Relaxed);
+        self.spinners.store(0, Ordering::Release);
+        if done.is_none() {
+            // The driver takes the device back now, not after its grace.
+            let mut inner = self.lock();
+            inner.last_inline = None;
+            if inner.poller == Poller::Deferred {
+                self.kick();
+            }
+        }
+        done
+    }
+
+    /// Sleeps until the socket's waker is called, again and again.
+    fn park<T>(
+        &self,
+        socket: SocketId,
+        interest: Interest,
+        deadline: Option<Instant>,
+        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        loop {
+            match self.try_or_register(socket, interest, &waker, &mut op) {
+                Err(Error::WouldBlock) => {}
+                done => return done.map_err(io_error),
+            }
+            match deadline.map(|at| at.saturating_since(self.now())) {
+                None => std::thread::park(),
+                Some(left) if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
+                Some(left) => std::thread::park_timeout(left),
+            }
+        }
+    }
+
+    /// Tries once, and has the waker called later if the answer is `WouldBlock`: both under one
+    /// lock, so that nothing can happen in between.
+    pub(crate) fn try_or_register<T>(
+        &self,
+        socket: SocketId,
+        interest: Interest,
+        waker: &Waker,
+        op: &mut impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let now = self.now();
+        let mut inner = self.lock();
+        let result = op(&mut inner.stack, now);
+        if let Err(Error::WouldBlock) = result {
+            inner.register(socket, interest, waker);
+        }
+        inner.flush(now);
+        self.rearm_timer(&mut inner);
+        self.unlock_and_wake(inner);
+        result
+    }
+
+    /// Without a driver thread: drives the stack until there is an answer.
+    fn wait_driving<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        loop {
+            let now = self.now();
+            let mut inner = self.lock();
+            let worked = inner.turn(now);
+            let result = op(&mut inner.stack, now);
+            inner.flush(now);
+            self.unlock_and_wake(inner);
+            match result {
+                Err(Error::WouldBlock) if deadline.is_some_and(|at| now >= at) => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(Error::WouldBlock) if worked => {}
+                Err(Error::WouldBlock) => driver::wait_for_device(self, deadline),
+                done => return done.map_err(io_error),
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Hosts over the pair link: what a program sees.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire::device::Pair;
+use pagewire::{CopyReason, Frag, Host, Region, SendBuf, TcpListener, TcpStream};
+
+fn hosts() -> (Host, Host) {
+    let (left, right) = Pair::new(Default::default()).expect("pair");
+    let start = |builder: pagewire::Builder| builder.start().expect("host");
+    let server = Host::builder().device(left).address("10.0.0.1/24").address("fd00::1/64");
+    let client = Host::builder().device(right).address("10.0.0.2/24").address("fd00::2/64");
+    (start(server), start(client))
+}
+
+struct Joined {
+    server: Host,
+    client: Host,
+    listener: TcpListener,
+    /// The client's end.
+    near: TcpStream,
+    /// The server's end.
+    far: TcpStream,
+}
+
+fn joined() -> Joined {
+    let (server, client) = hosts();
+    let listener = server.listen("10.0.0.1:9000").expect("listen");
+    let near = client.connect("10.0.0.1:9000").expect("connect");
+    let (far, from) = listener.accept().expect("accept");
+    assert_eq!(from, near.local_addr().expect("address"));
+    Joined { server, client, listener, near, far }
+}
+
+fn pattern(len: usize) -> Bytes {
+    (0..len).map(|i| (i * 31 + i / 251) as u8).collect::<Vec<u8>>().into()
+}
+
+fn read_all(stream: &TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    { stream }.read_to_end(&mut all).expect("stream ends");
+    all
+}
+
+fn kind<T: std::fmt::Debug>(result: io::Result<T>) -> io::ErrorKind {
+    result.expect_err("an error").kind()
+}
+
+#[test]
+fn bytes_arrive_over_both_ip_versions() {
+    let (server, client) = hosts();
+    for address in ["10.0.0.1:80", "[fd00::1]:80"] {
+        let listener = server.listen(address).expect("listen");
+        let mut near = client.connect(address).expect("connect");
+        let (far, _) = listener.accept().expect("accept");
+        near.write_all(b"hello").expect("write");
+        near.shutdown(Shutdown::Write).expect("shutdown");
+        assert_eq!(read_all(&far), b"hello");
+    }
+}
+
+#[test]
+fn owned_bytes_go_from_hand_to_hand_without_a_copy() {
+    let j = joined();
+    let sent = pattern(8 << 20);
+    let copy = sent.clone();
+    let sender = thread::spawn(move || {
+        j.near.send(copy).expect("send");
+        j.near.shutdown(Shutdown::Write).expect("shutdown");
+        j.near
+    });
+    let mut at = 0;
+    loop {
+        let chunks = j.far.recv_chunks(1 << 20).expect("receive");
+        if chunks.is_empty() {
+            break;
+        }
+        for chunk in chunks {
+            let bytes = chunk.as_slice().expect("private memory");
+            assert_eq!(bytes, &sent[at..at + bytes.len()]);
+            assert_eq!(bytes.as_ptr(), sent[at..].as_ptr(), "the very same memory");
+            at += bytes.len();
+        }
+    }
+    assert_eq!(at, sent.len());
+    drop(sender.join().expect("sender"));
+    assert_eq!(j.client.stats().ledger.ours(), 0);
+    assert_eq!(j.server.stats().ledger.ours(), 0);
+}
+
+#[test]
+fn plain_writes_and_reads_cost_one_counted_copy_each() {
+    let j = joined();
+    let sent = pattern(3_000_001);
+    let copy = sent.clone();
+    let sender = thread::spawn(move || {
+        { &j.near }.write_all(&copy).expect("write");
+        j.near.shutdown(Shutdown::Write).expect("shutdown");
+        j.near
+    });
+    assert_eq!(read_all(&j.far), sent);
+    drop(sender.join().expect("sender"));
+    assert_eq!(j.client.stats().ledger.get(CopyReason::AppWrite), sent.len() as u64);
+    assert_eq!(j.server.stats().ledger.get(CopyReason::AppRead), sent.len() as u64);
+}
+
+#[test]
+fn what_is_received_can_be_sent_on_without_a_copy() {
+    let first = joined();
+    let second = joined();
+    let sent = pattern(2_000_000);
+    first.near.send(sent.clone()).expect("send");
+    first.near.shutdown(Shutdown::Write).expect("shutdown");
+    let relay = thread::spawn(move || {
+        loop {
+            let chunks = first.far.recv_chunks(1 << 18).expect("receive");
+            if chunks.is_empty() {
+                break;
+            }
+            second.near.send(chunks).expect("send on");
+        }
+        second.near.shutdown(Shutdown::Write).expect("shutdown");
+        (first.server.stats().ledger, second.client.stats().ledger)
+    });
+    let mut got = Vec::new();
+    loop {
+        let chunks = second.far.recv_chunks(usize::MAX).expect("receive");
+        if chunks.is_empty() {
+            break;
+        }
+        chunks.for_each_piece(|piece| got.extend_from_slice(piece));
+    }
+    assert_eq!(got, sent);
+    let (received, forwarded) = relay.join().expect("relay");
+    assert_eq!((received.ours(), forwarded.ours()), (0, 0));
+}
+
+#[test]
+fn a_mapped_file_travels_by_reference_and_is_never_borrowed() {
+    let j = joined();
+    let path = std::env::temp_dir().join(format!("pagewire-map-{}", std::process::id()));
+    let content = pattern(300_000);
+    std::fs::write(&path, &content).expect("file");
+    let file = std::fs::File::open(&path).expect("file");
+    let region = Region::file(&file, 0, content.len()).expect("mapping");
+    std::fs::remove_file(&path).expect("removed");
+    j.near.send(region.frag(0, content.len()).expect("in range")).expect("send");
+    j.near.shutdown(Shutdown::Write).expect("shutdown");
+    let mut got = Vec::new();
+    loop {
+        let chunks = j.far.recv_chunks(usize::MAX).expect("receive");
+        if chunks.is_empty() {
+            break;
+        }
+        assert!(chunks.iter().all(|c| c.as_slice().is_none()), "somebody else may change it");
+        chunks.for_each_piece(|piece| got.extend_from_slice(piece));
+    }
+    assert_eq!(got, content);
+    assert_eq!(j.client.stats().ledger.ours() + j.server.stats().ledger.ours(), 0);
+}
+
+#[test]
+fn chunks_outlive_their_connection_and_their_host() {
+    let j = joined();
+    j.near.send(pattern(100_000)).expect("send");
+    j.near.shutdown(Shutdown::Write).expect("shutdown");
+    let mut kept = Vec::new();
+    loop {
+        let chunks = j.far.recv_chunks(usize::MAX).expect("receive");
+        if chunks.is_empty() {
+            break;
+        }
+        kept.push(chunks);
+    }
+    drop(j);
+    let mut got = Vec::new();
+    kept.iter().for_each(|c| c.for_each_piece(|piece| got.extend_from_slice(piece)));
+    assert_eq!(got, pattern(100_000));
+}
+
+#[test]
+fn each_direction_ends_on_its_own() {
+    let j = joined();
+    { &j.near }.write_all(b"request").expect("write");
+    j.near.shutdown(Shutdown::Write).expect("shutdown");
+    assert_eq!(read_all(&j.far), b"request");
+    { &j.far }.write_all(b"a long answer").expect("the other direction is open");
+    drop(j.far);
+    assert_eq!(read_all(&j.near), b"a long answer");
+    assert_eq!(kind({ &j.near }.write(b"more")), io::ErrorKind::BrokenPipe);
+}
+
+#[test]
+fn a_port_that_nobody_listens_on_refuses() {
+    let (_server, client) = hosts();
+    assert_eq!(kind(client.connect("10.0.0.1:1")), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_port_is_listened_on_once() {
+    let j = joined();
+    assert_eq!(kind(j.server.listen("10.0.0.1:9000")), io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn an_address_that_is_not_ours_cannot_be_listened_on() {
+    let (server, _client) = hosts();
+    assert_eq!(kind(server.listen("10.9.9.9:80")), io::ErrorKind::AddrNotAvailable);
+}
+
+#[test]
+fn calls_that_would_wait_say_so_when_told_not_to() {
+    let j = joined();
+    j.near.set_nonblocking(true).expect("set");
+    j.listener.set_nonblocking(true).expect("set");
+    assert_eq!(kind({ &j.near }.read(&mut [0; 8])), io::ErrorKind::WouldBlock);
+    assert_eq!(kind(j.near.recv_chunks(8)), io::ErrorKind::WouldBlock);
+    assert_eq!(kind(j.listener.accept()), io::ErrorKind::WouldBlock);
+    let mut buf = SendBuf::from(pattern(64 << 20));
+    while j.near.send_some(&mut buf).is_ok() {}
+    assert!(!buf.is_empty(), "the send buffer has a limit");
+}
+
+#[test]
+fn waits_end_when_their_time_is_over() {
+    let j = joined();
+    j.near.set_read_timeout(Some(Duration::from_millis(5))).expect("set");
+    assert_eq!(kind({ &j.near }.read(&mut [0; 8])), io::ErrorKind::TimedOut);
+    assert_eq!(kind(j.near.set_read_timeout(Some(Duration::ZERO))), io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn an_aborted_connection_is_reset_on_the_other_side() {
+    let j = joined();
+    j.near.abort();
+    assert_eq!(kind({ &j.far }.read(&mut [0; 8])), io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_blocked_reader_is_woken() {
+    let j = joined();
+    let reader = thread::spawn(move || {
+        let mut buf = [0; 4];
+        { &j.far }.read_exact(&mut buf).expect("read");
+        (buf, j.far)
+    });
+    { &j.near }.write_all(b"ping").expect("write");
+    assert_eq!(&reader.join().expect("reader").0, b"ping");
+}
+
+#[test]
+fn many_threads_share_one_host() {
+    let (server, client) = hosts();
+    let listener = server.listen("0.0.0.0:7").expect("listen");
+    let echo = thread::spawn(move || {
+        let streams = listener.incoming().take(16).map(|s| s.expect("accept"));
+        let workers: Vec<_> = streams
+            .map(|s| {
+                thread::spawn(move || {
+                    loop {
+                        let chunks = s.recv_chunks(1 << 16).expect("receive");
+                        if chunks.is_empty() {
+                            return;
+                        }
+                        s.send(chunks).expect("echo");
+                    }
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|w| w.join().expect("worker"));
+    });
+    let clients: Vec<_> = (0..16)
+        .map(|i| {
+            let client = client.clone();
+            thread::spawn(move || {
+                let mut stream = client.connect("10.0.0.1:7").expect("connect");
+                for round in 0..50 {
+                    let sent = pattern(i * 1000 + round);
+                    stream.write_all(&sent).expect("write");
+                    let mut got = vec![0; sent.len()];
+                    stream.read_exact(&mut got).expect("read");
+                    assert_eq!(got, sent);
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|c| c.join().expect("client"));
+    echo.join().expect("server");
+}
+
+#[test]
+fn hosts_without_threads_are_driven_by_their_caller() {
+    let (left, right) = Pair::new(Default::default()).expect("pair");
+    let server =
+        Host::builder().device(left).address("10.0.0.1/24").manual().start().expect("host");
+    let client =
+        Host::builder().device(right).address("10.0.0.2/24").manual().start().expect("host");
+    let listener = server.listen("10.0.0.1:5").expect("listen");
+    listener.set_nonblocking(true).expect("set");
+    let near = client.start_connect("10.0.0.1:5".parse().expect("address")).expect("connect");
+    near.set_nonblocking(true).expect("set");
+    let far = loop {
+        client.turn();
+        server.turn();
+        if let Ok((far, _)) = listener.accept() {
+            break far;
+        }
+    };
+    far.set_nonblocking(true).expect("set");
+    let mut buf = SendBuf::from(pattern(1 << 20));
+    let mut got = 0;
+    while got < 1 << 20 {
+        let _ = near.send_some(&mut buf);
+        client.turn();
+        server.turn();
+        if let Ok(chunks) = far.recv_chunks(usize::MAX) {
+            got += chunks.len();
+        }
+    }
+    assert_eq!(server.stats().ledger.ours() + client.stats().ledger.ours(), 0);
+}
+
+#[test]
+fn datagrams_arrive_whole_with_their_sender() {
+    let (server, client) = hosts();
+    let one = server.udp("10.0.0.1:53").expect("bind");
+    let two = client.udp("10.0.0.2:0").expect("bind");
+    for len in [0, 1, 1472, 9000, 65_507] {
+        let sent = pattern(len);
+        two.send_to(&sent, "10.0.0.1:53").expect("send");
+        let mut buf = vec![0; 65_535];
+        let (n, from) = one.recv_from(&mut buf).expect("receive");
+        assert_eq!((&buf[..n], from), (&sent[..], two.local_addr().expect("address")));
+    }
+    assert!(two.send_to(&pattern(65_508), "10.0.0.1:53").is_err(), "longer than a datagram");
+}
+
+#[test]
+fn mistakes_in_settings_are_told_in_words() {
+    let none = Host::builder().start().expect_err("no device");
+    assert!(none.to_string().contains("device"), "{none}");
+    let (left, _right) = Pair::new(Default::default()).expect("pair");
+    let bad = Host::builder().device(left).address("10.0.0.300/24").start().expect_err("address");
+    assert!(bad.to_string().contains("10.0.0.300/24"), "{bad}");
+}
+
+#[test]
+fn every_page_is_home_when_all_is_done() {
+    let j = joined();
+    let sent = pattern(500_000);
+    { &j.near }.write_all(&sent).expect("write");
+    j.near.shutdown(Shutdown::Write).expect("shutdown");
+    assert_eq!(read_all(&j.far), sent);
+    assert!(j.client.drain(Duration::from_secs(10)), "everything is acknowledged");
+    for audit in j.client.pool_audits().into_iter().chain(j.server.pool_audits()) {
+        assert!(audit.is_conserved(), "{audit:?}");
+    }
+}
+
+#[test]
+fn empty_sends_are_nothing() {
+    let j = joined();
+    assert_eq!(j.near.send(Frag::empty()).expect("send"), 0);
+    assert_eq!({ &j.near }.write(b"").expect("write"), 0);
+    assert_eq!({ &j.near }.read(&mut []).expect("read"), 0);
+}

@@ -1,0 +1,233 @@
+//! Byte path, step R4: which socket a packet is for.
+//!
+//! Connections are found by a keyed hash of addresses and ports, so that strangers cannot choose
+//! packets that collide; the hash table holds socket indices only (five bytes each, with its
+//! control byte) and compares against the sockets themselves. The socket that was found last is
+//! tried first: packets come in bursts of one flow. What is bound to a port without a peer
+//! (listeners, datagram sockets) is found by port.
+
+use core::hash::Hasher;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use hashbrown::HashTable;
+use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
+
+use crate::sockets::table::Table;
+
+/// A connection's two ends, ours first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tuple {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) local_port: u16,
+    pub(crate) remote_port: u16,
+}
+
+impl Tuple {
+    pub(crate) fn new(local: SocketAddr, remote: SocketAddr) -> Self {
+        let (local_port, remote_port) = (local.port(), remote.port());
+        Self { local: local.ip(), remote: remote.ip(), local_port, remote_port }
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.local, self.local_port)
+    }
+
+    pub(crate) fn remote_addr(&self) -> SocketAddr {
+        SocketAddr::new(self.remote, self.remote_port)
+    }
+}
+
+/// Connections by their tuple.
+pub(crate) struct Demux {
+    key: [u8; 16],
+    table: HashTable<u32>,
+    last: u32,
+}
+
+impl Demux {
+    pub(crate) fn new(key: [u8; 16]) -> Self {
+        Self { key, table: HashTable::new(), last: u32::MAX }
+    }
+
+    /// The connection with this tuple.
+    pub(crate) fn find(&mut self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
+        let is_it =
+            |index: u32| sockets.tcp(index).is_some_and(|s| s.in_demux && s.tuple == *tuple);
+        if is_it(self.last) {
+            return Some(self.last);
+        }
+        let found = *self.table.find(hash(self.key, tuple), |&index| is_it(index))?;
+        self.last = found;
+        Some(found)
+    }
+
+    /// Makes the connection at `index` findable. Its tuple is not in yet.
+    pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32) {
+        let Some(socket) = sockets.tcp_mut(index) else { return };
+        debug_assert!(!socket.in_demux);
+        socket.in_demux = true;
+        let (key, hash_now) = (self.key, hash(self.key, &socket.tuple));
+        let rehash = |&i: &u32| sockets.tcp(i).map_or(0, |s| hash(key, &s.tuple));
+        self.table.insert_unique(hash_now, index, rehash);
+    }
+
+    /// The connection at `index` is found no longer.
+    pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) {
+        let Some(socket) = sockets.tcp_mut(index) else { return };
+        if !core::mem::take(&mut socket.in_demux) {
+            return;
+        }
+        let found = self.table.find_entry(hash(self.key, &socket.tuple), |&i| i == index);
+        debug_assert!(found.is_ok(), "a connection in the demux is in its table");
+        if let Ok(entry) = found {
+            entry.remove();
+        }
+    }
+}
+
+fn hash(key: [u8; 16], tuple: &Tuple) -> u64 {
+    let mut hasher = SipHasher13::new_with_key(&key);
+    for ip in [tuple.local, tuple.remote] {
+        match ip {
+            IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
+            IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
+        }
+    }
+    hasher.write_u32(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port));
+    hasher.finish()
+}
+
+/// Sockets without a peer, by the address and port they are bound to.
+///
+/// An unspecified address stands for all of ours: `0.0.0.0` for IPv4's, `::` for those of both
+/// versions (as Linux has it unless `IPV6_V6ONLY` is set). The most specific one gets the packet.
+#[derive(Default)]
+pub(crate) struct Binds {
+    ports: HashTable<Port>,
+}
+
+struct Port {
+    port: u16,
+    bound: SmallVec<[(IpAddr, u32); 1]>,
+}
+
+const ANY_V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+
+impl Binds {
+    /// The socket that takes packets to `port` of our address `addr`.
+    pub(crate) fn find(&self, addr: IpAddr, port: u16) -> Option<u32> {
+        let bound = &self.entry(port)?.bound;
+        let at = |wanted: IpAddr| bound.iter().find(|(a, _)| *a == wanted).map(|(_, i)| *i);
+        at(addr).or_else(|| if addr.is_ipv4() { at(ANY_V4) } else { None }).or_else(|| at(ANY))
+    }
+
+    /// Whether binding there would take packets from somebody who is bound already.
+    pub(crate) fn conflicts(&self, addr: IpAddr, port: u16) -> bool {
+        let overlaps = |other: IpAddr| {
+            let same_version = addr.is_ipv4() == other.is_ipv4();
+            addr == other
+                || addr == ANY
+                || other == ANY
+                || (same_version && (addr.is_unspecified() || other.is_unspecified()))
+        };
+        self.entry(port).is_some_and(|p| p.bound.iter().any(|(other, _)| overlaps(*other)))
+    }
+
+    /// Whether anybody is bound to the port.
+    pub(crate) fn uses(&self, port: u16) -> bool {
+        self.entry(port).is_some()
+    }
+
+    pub(crate) fn insert(&mut self, addr: IpAddr, port: u16, index: u32) {
+        let is_it = |p: &Port| p.port == port;
+        match self.ports.find_mut(port_hash(port), is_it) {
+            Some(entry) => entry.bound.push((addr, index)),
+            None => {
+                let bound = SmallVec::from_buf([(addr, index)]);
+                let rehash = |p: &Port| port_hash(p.port);
+                self.ports.insert_unique(port_hash(port), Port { port, bound }, rehash);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, port: u16, index: u32) {
+        let Ok(mut entry) = self.ports.find_entry(port_hash(port), |p| p.port == port) else {
+            return;
+        };
+        entry.get_mut().bound.retain(|(_, i)| *i != index);
+        if entry.get().bound.is_empty() {
+            entry.remove();
+        }
+    }
+
+    fn entry(&self, port: u16) -> Option<&Port> {
+        self.ports.find(port_hash(port), |p| p.port == port)
+    }
+}
+
+/// Ports are bound by us, not by strangers: no key is needed, only a spread over the upper bits.
+fn port_hash(port: u16) -> u64 {
+    u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(s: &str) -> IpAddr {
+        s.parse().unwrap()
+    }
+
+    #[test]
+    fn the_most_specific_binding_gets_the_packet() {
+        let mut binds = Binds::default();
+        binds.insert(ip("10.0.0.1"), 80, 1);
+        binds.insert(ANY_V4, 80, 2);
+        binds.insert(ANY, 80, 3);
+        assert_eq!(binds.find(ip("10.0.0.1"), 80), Some(1));
+        assert_eq!(binds.find(ip("10.0.0.2"), 80), Some(2));
+        assert_eq!(binds.find(ip("fd00::1"), 80), Some(3));
+        assert_eq!(binds.find(ip("10.0.0.1"), 81), None);
+    }
+
+    #[test]
+    fn an_ipv4_wildcard_takes_no_ipv6() {
+        let mut binds = Binds::default();
+        binds.insert(ANY_V4, 80, 1);
+        assert_eq!(binds.find(ip("fd00::1"), 80), None);
+        assert!(!binds.conflicts(ip("fd00::1"), 80));
+    }
+
+    #[test]
+    fn the_dual_wildcard_takes_both_versions_and_conflicts_with_both() {
+        let mut binds = Binds::default();
+        binds.insert(ANY, 80, 1);
+        assert_eq!(binds.find(ip("10.0.0.1"), 80), Some(1));
+        assert_eq!(binds.find(ip("fd00::1"), 80), Some(1));
+        for addr in ["0.0.0.0", "10.0.0.1", "::", "fd00::1"] {
+            assert!(binds.conflicts(ip(addr), 80), "{addr}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_conflicts_with_a_specific_address_in_either_order() {
+        let mut binds = Binds::default();
+        binds.insert(ip("10.0.0.1"), 80, 1);
+        assert!(binds.conflicts(ANY_V4, 80));
+        assert!(binds.conflicts(ANY, 80));
+        assert!(binds.conflicts(ip("10.0.0.1"), 80));
+        assert!(!binds.conflicts(ip("10.0.0.2"), 80));
+    }
+
+    #[test]
+    fn a_removed_binding_frees_its_port() {
+        let mut binds = Binds::default();
+        binds.insert(ANY, 80, 7);
+        binds.remove(80, 7);
+        assert!(!binds.uses(80));
+        assert_eq!(binds.find(ip("fd00::1"), 80), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! Listeners: half-open connections, and those that wait to be accepted.
+//!
+//! ```text
+//!   SYN --> half-open (at most backlog + 1) --ACK--> queued (at most backlog + 1) --accept--> App
+//!             | reset, timeout: gone                    | reset: accepted all the same, and then
+//!             v                                         v reading says what happened
+//! ```
+//!
+//! The limits are Linux's: a backlog of N lets N + 1 in. A full queue of either kind drops the
+//! segment that would add to it, counted, and the peer tries again; nothing is refused.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use pagewire_mem::Instant;
+use pagewire_tcp::{Connection, Flags, Seq, State, TcpHeader};
+
+use super::Socket;
+use super::demux::Tuple;
+use super::table::SocketId;
+use super::tcp::{Owner, TcpSocket, canonical, ports};
+use crate::counters::DropReason;
+use crate::error::Error;
+use crate::event::Readiness;
+use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
+use crate::stack::Stack;
+
+/// A socket that listens.
+pub(crate) struct Listener {
+    pub(crate) local: SocketAddr,
+    backlog: usize,
+    /// Connections whose handshake is not complete.
+    pub(crate) half_open: usize,
+    /// Connections that wait to be accepted, oldest first.
+    queue: VecDeque<u32>,
+    pub(crate) unchecked: bool,
+    pub(crate) reported: Readiness,
+}
+
+impl Listener {
+    pub(crate) fn readiness(&self) -> Readiness {
+        if self.queue.is_empty() { Readiness::NONE } else { Readiness::READABLE }
+    }
+
+    /// Whether no further connection may wait to be accepted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.queue.len() > self.backlog
+    }
+}
+
+impl Stack {
+    /// Listens for connections to `local`, whose port may be 0 for a free one. An unspecified
+    /// address stands for all of ours, `::` for those of both IP versions.
+    ///
+    /// # Errors
+    /// `AddressInUse`, also if another listener's wildcard covers the address;
+    /// `AddressNotAvailable` if it is not ours, or no ephemeral port is free.
+    pub fn tcp_listen(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> Result<SocketId, Error> {
+        let _ = now;
+        let local = canonical(local);
+        let local = self.bindable(local, Kind::Tcp)?;
+        let listener = Listener {
+            local,
+            backlog: backlog.min(MAX_BACKLOG),
+            half_open: 0,
+            queue: VecDeque::new(),
+            unchecked: false,
+            reported: Readiness::NONE,
+        };
+        let socket = Socket::Listener(Box::new(listener));
+        let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        self.sockets.tcp_binds.insert(local.ip(), local.port(), id.index());
+        Ok(id)
+    }
+
+    /// Takes the oldest connection that waits, and the address of its peer.
+    ///
+    /// # Errors
+    /// `WouldBlock` when none waits, `InvalidInput` if the socket does not listen.
+    pub fn tcp_accept(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+    ) -> Result<(SocketId, SocketAddr), Error> {
+        let _ = now;
+        let Socket::Listener(listener) = self.sockets.table.get_mut(id)? else {
+            return Err(Error::InvalidInput);
+        };
+        let taken = listener.queue.pop_front();
+        listener.reported &= listener.readiness();
+        let index = taken.ok_or(Error::WouldBlock)?;
+        let socket = self.sockets.table.tcp_mut(index).ok_or(Error::WouldBlock)?;
+        socket.owner = Owner::App;
+        // Whoever gets a connection looks at it first: no event for what it is ready for already.
+        socket.reported = socket.readiness();
+        let remote = socket.tuple.remote_addr();
+        let id = self.sockets.table.id_of(index).ok_or(Error::WouldBlock)?;
+        Ok((id, remote))
+    }
+
+    /// A segment to the listener at `index` that belongs to no connection (RFC 9293 section
+    /// 3.10.7.2). `iss_above`: the connection reopens one from TIME-WAIT.
+    pub(crate) fn listener_input(
+        &mut self,
+        now: Instant,
+        index: u32,
+        tuple: Tuple,
+        header: &TcpHeader,
+        payload_len: usize,
+        iss_above: Option<Seq>,
+    ) {
+        // > First, check for a RST: An incoming RST segment could not be valid since it could not
+        // > have been sent in response to anything sent by this incarnation of the connection. An
+        // > incoming RST should be ignored. Second, check for an ACK: Any acknowledgment is bad if
+        // > it arrives on a connection still in the LISTEN state. An acceptable reset segment
+        // > should be formed for any arriving ACK-bearing segment. Third, check for a SYN.
+        let flags = header.flags & (Flags::RST | Flags::ACK | Flags::SYN | Flags::FIN);
+        if flags != Flags::SYN {
+            self.net.counters.drop_one(DropReason::TcpListenNotSyn);
+            if header.flags.contains(Flags::ACK) {
+                self.send_reset(now, &tuple, header, payload_len);
+            }
+            return;
+        }
+        let Some(listener) = self.sockets.table.listener_mut(index) else { return };
+        let full = if listener.is_full() {
+            Some(DropReason::TcpBacklogFull)
+        } else if listener.half_open > listener.backlog {
+            Some(DropReason::TcpHalfOpenLimit)
+        } else {
+            None
+        };
+        if let Some(reason) = full {
+            self.net.counters.drop_one(reason);
+            return;
+        }
+        let (iss, ts) = self.numbers(now, &tuple);
+        let iss = match iss_above {
+            Some(above) if !iss.gt(above) => above + ISS_STEP,
+            _ => iss,
+        };
+        let config = Arc::clone(&self.sockets.config);
+        let link = self.tcp_link(&tuple);
+        let conn = Connection::accept(now, config, link, ports(&tuple), iss, ts, header);
+        let socket = TcpSocket::new(conn, tuple, Owner::HalfOpen { listener: index });
+        if self.insert_connection(socket).is_none() {
+            self.net.counters.drop_one(DropReason::TcpConnectionLimit);
+            return;
+        }
+        if let Some(listener) = self.sockets.table.listener_mut(index) {
+            listener.half_open += 1;
+        }
+        self.net.counters.tcp_passive_opens += 1;
+    }
+
+    /// A half-open connection took a segment: if that completed the handshake, it waits to be
+    /// accepted from here on.
+    pub(crate) fn promote(&mut self, index: u32, listener_index: u32) {
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        if matches!(socket.conn.state(), State::SynReceived | State::SynSent | State::Closed) {
+            return;
+        }
+        socket.owner = Owner::Queued { listener: listener_index };
+        if let Some(listener) = self.sockets.table.listener_mut(listener_index) {
+            listener.half_open = listener.half_open.saturating_sub(1);
+            listener.queue.push_back(index);
+        }
+        self.sockets.check_later(listener_index);
+    }
+
+    /// Listening ends: connections that nobody has accepted are reset.
+    pub(crate) fn close_listener(&mut self, index: u32) {
+        let Some(listener) = self.sockets.table.listener_mut(index) else { return };
+        let port = listener.local.port();
+        self.sockets.tcp_binds.remove(port, index);
+        self.sockets.table.remove(index);
+        let pending = |socket: &Socket| match socket {
+            Socket::Tcp(s) => matches!(s.owner,
+                Owner::HalfOpen { listener } | Owner::Queued { listener } if listener == index),
+            _ => false,
+        };
+        let table = &self.sockets.table;
+        let orphans: Vec<u32> =
+            table.iter().filter(|(_, socket)| pending(socket)).map(|(i, _)| i).collect();
+        for orphan in orphans {
+            if let Some(socket) = self.sockets.table.tcp_mut(orphan) {
+                socket.owner = Owner::Nobody;
+            }
+            self.tcp_abort(orphan);
+        }
+    }
+
+    /// Where a socket without a peer is bound: `local`, its port chosen if it is 0.
+    pub(crate) fn bindable(&mut self, local: SocketAddr, kind: Kind) -> Result<SocketAddr, Error> {
+        let ip: IpAddr = local.ip();
+        if !ip.is_unspecified() && !self.net.is_local(ip) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let sockets = &mut self.sockets;
+        let binds = match kind {
+            Kind::Tcp => &sockets.tcp_binds,
+            Kind::Udp => &sockets.udp_binds,
+        };
+        let port = match local.port() {
+            0 => sockets
+                .ports
+                .choose(ip, None, |port| !binds.conflicts(ip, port))
+                .ok_or(Error::AddressNotAvailable)?,
+            port if binds.conflicts(ip, port) => return Err(Error::AddressInUse),
+            port => port,
+        };
+        Ok(SocketAddr::new(ip, port))
+    }
+}
+
+/// Which ports are asked about.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Tcp,
+    Udp,
+}
+
+/// Distance from the old connection's last sequence number to a reopened one's first: more than
+/// any segment still under way from the largest unscaled window (as Linux has it).
+const ISS_STEP: u32 = 65_535 + 2;

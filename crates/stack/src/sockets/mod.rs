@@ -1,0 +1,205 @@
+//! Sockets: who they are, and what has to be done for them.
+//!
+//! Read [`Sockets`] first, then `tcp.rs` (connections), `listener.rs`, `udp.rs`; `table.rs`,
+//! `demux.rs` and `ports.rs` find them.
+
+pub(crate) mod demux;
+pub(crate) mod listener;
+pub(crate) mod ports;
+pub(crate) mod reset;
+pub(crate) mod table;
+pub(crate) mod tcp;
+pub(crate) mod udp;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pagewire_mem::Instant;
+use pagewire_tcp::IsnGenerator;
+use siphasher::sip::SipHasher13;
+
+use crate::TcpConfig;
+use crate::event::{ErrorOrigin, Event, QueuedError, Readiness};
+use crate::limits::ERROR_QUEUE;
+use crate::timer_wheel::TimerWheel;
+use demux::{Binds, Demux};
+use listener::Listener;
+use ports::Ports;
+use reset::RateLimit;
+use table::{SocketId, Table};
+use tcp::TcpSocket;
+use udp::UdpSocket;
+
+/// A socket of any kind; boxed, so that a slot of the table is small.
+pub(crate) enum Socket {
+    Tcp(Box<TcpSocket>),
+    Listener(Box<Listener>),
+    Udp(Box<UdpSocket>),
+}
+
+/// All sockets of a stack.
+///
+/// What happens to a socket only marks it: a connection goes on the list `dirty` until
+/// `poll_transmit` has asked it for segments and set its timer, any socket goes on `unchecked`
+/// until `poll_event` has compared its readiness. So a burst of segments costs one
+/// acknowledgement, one timer and one event for each connection.
+pub(crate) struct Sockets {
+    pub(crate) table: Table,
+    pub(crate) demux: Demux,
+    /// Listeners by port.
+    pub(crate) tcp_binds: Binds,
+    /// Datagram sockets by port.
+    pub(crate) udp_binds: Binds,
+    pub(crate) ports: Ports,
+    pub(crate) isn: IsnGenerator,
+    pub(crate) wheel: TimerWheel,
+    /// Settings of new connections.
+    pub(crate) config: Arc<TcpConfig>,
+    /// Connections that may have something to send, each once; entries may be stale.
+    pub(crate) dirty: VecDeque<u32>,
+    /// Sockets whose readiness may have grown, each once; entries may be stale.
+    pub(crate) unchecked: VecDeque<u32>,
+    /// Connections in TIME-WAIT, oldest first; entries may be stale.
+    pub(crate) time_wait: VecDeque<SocketId>,
+    /// Connections whose owners wait for pages to write into.
+    pub(crate) starved: Vec<u32>,
+    /// When to look whether there are some.
+    pub(crate) starved_until: Instant,
+    pub(crate) resets: RateLimit,
+    /// Timers that fired together.
+    pub(crate) expired: Vec<u32>,
+}
+
+impl Sockets {
+    /// No sockets yet. Every table that strangers can fill, and every number that they should not
+    /// guess, has a key of its own, derived from the stack's secret.
+    pub(crate) fn new(now: Instant, secret: &[u8; 32], config: TcpConfig) -> Self {
+        Self {
+            table: Table::default(),
+            demux: Demux::new(derive(secret, b"demux")),
+            tcp_binds: Binds::default(),
+            udp_binds: Binds::default(),
+            ports: Ports::new(derive(secret, b"ports")),
+            isn: IsnGenerator::new(derive(secret, b"isn")),
+            wheel: TimerWheel::new(now),
+            config: Arc::new(config),
+            dirty: VecDeque::new(),
+            unchecked: VecDeque::new(),
+            time_wait: VecDeque::new(),
+            starved: Vec::new(),
+            starved_until: now,
+            resets: RateLimit::new(now),
+            expired: Vec::new(),
+        }
+    }
+
+    /// Something happened to the connection at `index`: it may send, and be ready for more.
+    pub(crate) fn touch(&mut self, index: u32) {
+        let Some(socket) = self.table.tcp_mut(index) else { return };
+        if !core::mem::replace(&mut socket.dirty, true) {
+            self.dirty.push_back(index);
+        }
+        if !core::mem::replace(&mut socket.unchecked, true) {
+            self.unchecked.push_back(index);
+        }
+    }
+
+    /// The socket at `index`, no connection, may be ready for more.
+    pub(crate) fn check_later(&mut self, index: u32) {
+        let unchecked = match self.table.at_mut(index) {
+            Some(Socket::Listener(socket)) => &mut socket.unchecked,
+            Some(Socket::Udp(socket)) => &mut socket.unchecked,
+            Some(Socket::Tcp(_)) | None => return,
+        };
+        if !core::mem::replace(unchecked, true) {
+            self.unchecked.push_back(index);
+        }
+    }
+
+    /// The next socket that became ready for something since it was last asked.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        while let Some(index) = self.unchecked.pop_front() {
+            let Some(socket) = self.table.at_mut(index) else { continue };
+            let readiness = socket.readiness();
+            let (unchecked, reported) = match socket {
+                Socket::Tcp(s) if s.owner == tcp::Owner::App => (&mut s.unchecked, &mut s.reported),
+                Socket::Tcp(s) => {
+                    s.unchecked = false;
+                    continue;
+                }
+                Socket::Listener(s) => (&mut s.unchecked, &mut s.reported),
+                Socket::Udp(s) => (&mut s.unchecked, &mut s.reported),
+            };
+            *unchecked = false;
+            let gained = readiness & !*reported;
+            *reported = readiness;
+            if !gained.is_empty()
+                && let Some(socket) = self.table.id_of(index)
+            {
+                return Some(Event { socket, gained, readiness });
+            }
+        }
+        None
+    }
+}
+
+impl Socket {
+    /// How things stand.
+    pub(crate) fn readiness(&self) -> Readiness {
+        match self {
+            Self::Tcp(socket) => socket.readiness(),
+            Self::Listener(socket) => socket.readiness(),
+            Self::Udp(socket) => socket.readiness(),
+        }
+    }
+
+    /// Whether it has nothing left to send, or to have acknowledged.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.is_quiet(),
+            Self::Listener(_) | Self::Udp(_) => true,
+        }
+    }
+
+    /// Errors queued, if the owner asked for them.
+    pub(crate) fn errors_mut(&mut self) -> Option<&mut ErrorQueue> {
+        match self {
+            Self::Tcp(socket) => socket.extra.as_mut()?.errors.as_mut(),
+            Self::Udp(socket) => socket.errors.as_mut(),
+            Self::Listener(_) => None,
+        }
+    }
+}
+
+/// A bounded queue of errors.
+#[derive(Default)]
+pub(crate) struct ErrorQueue(VecDeque<QueuedError>);
+
+impl ErrorQueue {
+    pub(crate) fn push(&mut self, error: crate::Error, origin: ErrorOrigin) {
+        if self.0.len() < ERROR_QUEUE {
+            self.0.push_back(QueuedError { error, origin });
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<QueuedError> {
+        self.0.pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A key for one purpose.
+fn derive(secret: &[u8; 32], purpose: &[u8]) -> [u8; 16] {
+    use core::hash::Hasher;
+    let (mut key, mut out) = ([0u8; 16], [0u8; 16]);
+    for (half, to) in secret.chunks(16).zip(out.chunks_mut(8)) {
+        key.copy_from_slice(half);
+        let mut hasher = SipHasher13::new_with_key(&key);
+        hasher.write(purpose);
+        to.copy_from_slice(&hasher.finish().to_ne_bytes());
+    }
+    out
+}

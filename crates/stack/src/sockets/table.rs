@@ -1,0 +1,144 @@
+//! The sockets of a stack, by id.
+
+use crate::error::Error;
+use crate::sockets::Socket;
+use crate::sockets::listener::Listener;
+use crate::sockets::tcp::TcpSocket;
+use crate::sockets::udp::UdpSocket;
+
+/// Names a socket of one stack. Never used again: an id whose socket is gone gives
+/// [`Error::NoSuchSocket`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId {
+    index: u32,
+    generation: u32,
+}
+
+impl SocketId {
+    /// Where the socket is in the table: small numbers, used again after the socket is gone.
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+}
+
+/// A slab with generations. Sockets are boxed, so a slot costs 24 bytes and a closed connection
+/// gives its memory back at once; inside the stack a socket goes by its index alone.
+#[derive(Default)]
+pub(crate) struct Table {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+struct Slot {
+    /// Of the socket in the slot, or of the next one to be there.
+    generation: u32,
+    socket: Option<Socket>,
+}
+
+impl Table {
+    /// Puts a socket in; `None` when `limit` sockets are in.
+    pub(crate) fn insert(&mut self, socket: Socket, limit: usize) -> Option<SocketId> {
+        if self.len() >= limit {
+            return None;
+        }
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let index = u32::try_from(self.slots.len()).ok().filter(|&i| i != u32::MAX)?;
+                self.slots.push(Slot { generation: 0, socket: None });
+                index
+            }
+        };
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.socket = Some(socket);
+        Some(SocketId { index, generation: slot.generation })
+    }
+
+    /// Takes a socket out; its id is stale from here on.
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Socket> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let socket = slot.socket.take()?;
+        // A slot whose generations are used up is never used again.
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
+            self.free.push(index);
+        }
+        Some(socket)
+    }
+
+    /// Makes `id` stale although its socket stays.
+    pub(crate) fn disown(&mut self, id: SocketId) {
+        if let Some(slot) = self.slots.get_mut(id.index as usize)
+            && slot.generation == id.generation
+        {
+            // At the very end of its generations a slot's last id stays good until it is empty.
+            slot.generation = slot.generation.saturating_add(1);
+        }
+    }
+
+    /// Sockets in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// The id of the socket at `index`.
+    pub(crate) fn id_of(&self, index: u32) -> Option<SocketId> {
+        let slot = self.slots.get(index as usize)?;
+        slot.socket.as_ref()?;
+        Some(SocketId { index, generation: slot.generation })
+    }
+
+    /// The socket that `id` names.
+    pub(crate) fn get(&self, id: SocketId) -> Result<&Socket, Error> {
+        let slot = self.slots.get(id.index as usize).filter(|s| s.generation == id.generation);
+        slot.and_then(|s| s.socket.as_ref()).ok_or(Error::NoSuchSocket)
+    }
+
+    /// The socket that `id` names.
+    pub(crate) fn get_mut(&mut self, id: SocketId) -> Result<&mut Socket, Error> {
+        let slot = self.slots.get_mut(id.index as usize).filter(|s| s.generation == id.generation);
+        slot.and_then(|s| s.socket.as_mut()).ok_or(Error::NoSuchSocket)
+    }
+
+    pub(crate) fn at(&self, index: u32) -> Option<&Socket> {
+        self.slots.get(index as usize)?.socket.as_ref()
+    }
+
+    pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut Socket> {
+        self.slots.get_mut(index as usize)?.socket.as_mut()
+    }
+
+    pub(crate) fn tcp(&self, index: u32) -> Option<&TcpSocket> {
+        match self.at(index)? {
+            Socket::Tcp(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn tcp_mut(&mut self, index: u32) -> Option<&mut TcpSocket> {
+        match self.at_mut(index)? {
+            Socket::Tcp(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn listener_mut(&mut self, index: u32) -> Option<&mut Listener> {
+        match self.at_mut(index)? {
+            Socket::Listener(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn udp_mut(&mut self, index: u32) -> Option<&mut UdpSocket> {
+        match self.at_mut(index)? {
+            Socket::Udp(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    /// All sockets with their indices.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Socket)> {
+        let sockets = self.slots.iter().enumerate();
+        sockets.filter_map(|(i, slot)| Some((i as u32, slot.socket.as_ref()?)))
+    }
+}

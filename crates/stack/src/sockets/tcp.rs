@@ -1,0 +1,759 @@
+//! Byte path, steps R5 and S3 seen from the stack: connections, and what goes in and out of them.
+//!
+//! Inputs first (`tcp_input`), then what is done once per burst (`transmit_dirty`, `settle`), then
+//! the application's verbs. Listeners are in `listener.rs`.
+
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+
+use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Instant, PacketBuf};
+use pagewire_tcp::{
+    CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits, MAX_HEADER_LEN,
+    Ports as TcpPorts, SegmentOut, Seq, State, TcpError, TcpHeader, reset_for,
+};
+
+use super::demux::Tuple;
+use super::table::SocketId;
+use super::{ErrorQueue, Socket};
+use crate::counters::DropReason;
+use crate::error::Error;
+use crate::event::{ErrorOrigin, Readiness};
+use crate::limits::{
+    MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL, STARVED_CHECK,
+    TIME_WAIT_CONNECTIONS,
+};
+use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
+use crate::stack::{Stack, TcpOption};
+use crate::{Counters, TcpInfo};
+
+/// A connection and its place in the stack.
+pub(crate) struct TcpSocket {
+    pub(crate) conn: Connection,
+    pub(crate) tuple: Tuple,
+    pub(crate) owner: Owner,
+    /// Whether segments find it.
+    pub(crate) in_demux: bool,
+    /// On the list of those that may send.
+    pub(crate) dirty: bool,
+    /// On the list of those whose readiness may have grown.
+    pub(crate) unchecked: bool,
+    /// What the owner knows that it is ready for.
+    pub(crate) reported: Readiness,
+    /// On the list of those that wait for pages to write into.
+    starved: bool,
+    in_time_wait: bool,
+    /// Second of the stack's clock in which the neighbour was last told that it is heard.
+    reachable_at: u32,
+    /// What few connections need.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// What few connections need.
+#[derive(Default)]
+pub(crate) struct Extra {
+    /// Copies made for this connection.
+    ledger: Option<CopyLedger>,
+    pub(crate) errors: Option<ErrorQueue>,
+}
+
+/// Who a connection belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The application, by its id.
+    App,
+    /// A listener, the handshake not complete.
+    HalfOpen { listener: u32 },
+    /// A listener, waiting to be accepted.
+    Queued { listener: u32 },
+    /// Nobody: it delivers what is queued and goes.
+    Nobody,
+}
+
+impl TcpSocket {
+    pub(crate) fn new(conn: Connection, tuple: Tuple, owner: Owner) -> Self {
+        Self {
+            conn,
+            tuple,
+            owner,
+            in_demux: false,
+            dirty: false,
+            unchecked: false,
+            reported: Readiness::NONE,
+            starved: false,
+            in_time_wait: false,
+            reachable_at: 0,
+            extra: None,
+        }
+    }
+
+    pub(crate) fn readiness(&self) -> Readiness {
+        let mut readiness = Readiness::from_tcp(self.conn.readiness());
+        if self.errors().is_some_and(|e| !e.is_empty()) {
+            readiness |= Readiness::ERROR;
+        }
+        readiness
+    }
+
+    /// Whether nothing is left to be sent or to be acknowledged.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let info = self.conn.info();
+        let closing = matches!(info.state, State::FinWait1 | State::Closing | State::LastAck);
+        info.unsent == 0 && info.unacked == 0 && !closing
+    }
+
+    fn errors(&self) -> Option<&ErrorQueue> {
+        self.extra.as_ref()?.errors.as_ref()
+    }
+
+    pub(crate) fn take_error(&mut self) -> Option<Error> {
+        let error = self.conn.take_error()?;
+        self.reported &= self.readiness();
+        Some(error_from(error))
+    }
+
+    /// Lets the connection work with what the host lends it.
+    pub(crate) fn work<T>(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        f: impl FnOnce(&mut Connection, &mut Env<'_>) -> T,
+    ) -> T {
+        let Mem { pool, writer, ledger } = mem;
+        let Some(own) = self.extra.as_mut().and_then(|e| e.ledger.as_mut()) else {
+            return f(&mut self.conn, &mut Env { now, ledger, pool, writer });
+        };
+        let mut copies = CopyLedger::new();
+        let result = f(&mut self.conn, &mut Env { now, ledger: &mut copies, pool, writer });
+        own.add(&copies);
+        ledger.add(&copies);
+        result
+    }
+}
+
+/// Inputs.
+impl Stack {
+    /// Byte path, step R4: a TCP segment, checksum verified.
+    pub(crate) fn tcp_input(&mut self, now: Instant, mut received: Received) {
+        let header = match TcpHeader::parse(received.packet.head()) {
+            Ok((header, _)) => header,
+            Err(error) => {
+                self.net.counters.drop_tcp(error.reason());
+                return;
+            }
+        };
+        let tuple = Tuple {
+            local: received.dst,
+            remote: received.src,
+            local_port: header.dst_port,
+            remote_port: header.src_port,
+        };
+        if let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) {
+            let (payload, ecn) = (received.packet.take_frags(), received.ecn);
+            self.connection_input(now, index, &header, payload, ecn);
+        } else if let Some(index) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
+            self.listener_input(now, index, tuple, &header, received.packet.frag_len(), None);
+        } else {
+            self.net.counters.drop_one(DropReason::TcpNoSocket);
+            self.send_reset(now, &tuple, &header, received.packet.frag_len());
+        }
+    }
+
+    /// Byte path, step R5: a segment of the connection at `index`.
+    fn connection_input(
+        &mut self,
+        now: Instant,
+        index: u32,
+        header: &TcpHeader,
+        payload: FragVec,
+        ecn: u8,
+    ) {
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let owner = socket.owner;
+        if let Owner::HalfOpen { listener } = owner
+            && !header.flags.contains(Flags::RST)
+            && header.flags.contains(Flags::ACK)
+            && self.sockets.table.listener_mut(listener).is_some_and(|l| l.is_full())
+        {
+            // The acknowledgement that would complete the handshake is ignored, as Linux does;
+            // our SYN,ACK is sent again and gives the application another chance to accept.
+            self.net.counters.drop_one(DropReason::TcpBacklogFull);
+            return;
+        }
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let disposition = socket
+            .work(&mut self.mem, now, |conn, env| conn.handle_segment(env, header, payload, ecn));
+        match disposition {
+            Disposition::Accepted => {
+                let second = (now.as_millis() / 1000) as u32;
+                if socket.reachable_at != second {
+                    socket.reachable_at = second;
+                    self.net.handle_reachable(now, socket.tuple.remote);
+                }
+            }
+            Disposition::Dropped(reason) => self.net.counters.drop_tcp(reason),
+            Disposition::SynInTimeWait { iss_above } => {
+                self.reopen(now, index, header, iss_above);
+                return;
+            }
+        }
+        if let Owner::HalfOpen { listener } = owner {
+            self.promote(index, listener);
+        }
+        self.sockets.touch(index);
+    }
+
+    /// A SYN for a connection in TIME-WAIT: a new connection in its place, if somebody listens.
+    fn reopen(&mut self, now: Instant, index: u32, syn: &TcpHeader, iss_above: Seq) {
+        let Some(socket) = self.sockets.table.tcp(index) else { return };
+        let (tuple, owner) = (socket.tuple, socket.owner);
+        let Some(listener) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) else {
+            self.net.counters.drop_one(DropReason::TcpNoSocket);
+            return;
+        };
+        self.sockets.demux.remove(&mut self.sockets.table, index);
+        if owner == Owner::Nobody {
+            self.remove_connection(index);
+        }
+        self.listener_input(now, listener, tuple, syn, 0, Some(iss_above));
+    }
+
+    /// An ICMP error about a segment that we sent.
+    pub(crate) fn tcp_icmp(&mut self, now: Instant, about: &Quoted, kind: IcmpKind) {
+        let tuple = Tuple {
+            local: about.src,
+            remote: about.dst,
+            local_port: about.src_port,
+            remote_port: about.dst_port,
+        };
+        let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) else { return };
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let before = socket.conn.info().send_mss;
+        let notice =
+            IcmpNotice { seq: Seq(about.seq), kind: tcp_kind(kind, tuple.remote.is_ipv6()) };
+        socket.work(&mut self.mem, now, |conn, env| conn.handle_icmp(env, notice));
+        match kind {
+            // RFC 5927 section 7.2: a quoted sequence number outside of what is in flight is a
+            // forgery; the connection checks, and only then the path is remembered as narrow.
+            IcmpKind::PacketTooBig { mtu } if socket.conn.info().send_mss < before => {
+                self.net.handle_path_mtu(now, tuple.remote, mtu);
+            }
+            IcmpKind::PacketTooBig { .. } => {}
+            _ => {
+                let error = error_of_icmp(kind);
+                if let Some(errors) = socket.extra.as_mut().and_then(|e| e.errors.as_mut()) {
+                    errors.push(error, ErrorOrigin::Icmp);
+                }
+            }
+        }
+        self.sockets.touch(index);
+    }
+
+    /// The timer of the connection at `index` has fired.
+    pub(crate) fn tcp_timeout(&mut self, now: Instant, index: u32) {
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        // The timer may stand at an earlier moment than the connection wants by now.
+        if socket.conn.poll_timeout().is_some_and(|at| at <= now) {
+            socket.work(&mut self.mem, now, |conn, env| conn.handle_timeout(env));
+        }
+        self.sockets.touch(index);
+    }
+
+    /// Answers a segment that belongs to no connection.
+    pub(crate) fn send_reset(
+        &mut self,
+        now: Instant,
+        tuple: &Tuple,
+        header: &TcpHeader,
+        payload_len: usize,
+    ) {
+        let Some(reset) = reset_for(header, payload_len) else { return };
+        if !self.sockets.resets.take(now) {
+            self.net.counters.drop_one(DropReason::TcpResetRateLimited);
+            return;
+        }
+        let segment = SegmentOut { header: reset, payload: FragVec::new(), gso_size: None, ecn: 0 };
+        self.send_segment(now, tuple, segment);
+    }
+}
+
+/// Outputs.
+impl Stack {
+    /// Byte path, step S3: asks the connections that may send, in turns. Returns whether some
+    /// still may.
+    pub(crate) fn transmit_dirty(&mut self, now: Instant) -> bool {
+        let mut budget = SEGMENTS_PER_POLL;
+        while budget > 0
+            && let Some(index) = self.sockets.dirty.pop_front()
+        {
+            let mut burst = budget.min(SEGMENTS_PER_CONNECTION);
+            loop {
+                let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) else {
+                    break;
+                };
+                if burst == 0 {
+                    self.sockets.dirty.push_back(index);
+                    break;
+                }
+                let segment = socket.work(&mut self.mem, now, |conn, env| conn.poll_transmit(env));
+                let Some(segment) = segment else {
+                    socket.dirty = false;
+                    self.settle(now, index);
+                    break;
+                };
+                let tuple = socket.tuple;
+                self.send_segment(now, &tuple, segment);
+                burst -= 1;
+                budget -= 1;
+            }
+        }
+        !self.sockets.dirty.is_empty()
+    }
+
+    /// Byte path, step S4 begins: one segment becomes a packet.
+    fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
+        let SegmentOut { header, payload, gso_size, ecn } = segment;
+        let mut packet = PacketBuf::for_tx();
+        let header_len = header.len();
+        let Some(room) = packet.push(header_len) else { return };
+        header.emit(room);
+        for frag in payload {
+            // A connection hands out at most as many fragments as a packet takes.
+            let pushed = packet.push_frag(frag);
+            debug_assert!(pushed.is_ok(), "a segment has at most MAX_FRAGS fragments");
+        }
+        packet.gso = gso_size.map(|size| Gso {
+            kind: if tuple.local.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 },
+            size,
+            header_len: header_len as u16,
+        });
+        if header.flags.contains(Flags::RST) {
+            self.net.counters.tcp_resets_sent += 1;
+        }
+        let out = Outgoing {
+            src: tuple.local,
+            dst: tuple.remote,
+            protocol: protocol::TCP,
+            ecn,
+            hop_limit: None,
+            checksum_offset: Some(CHECKSUM_OFFSET as u16),
+            packet,
+        };
+        // What the network layer cannot send it counts as dropped; the connection sends again.
+        let _ = self.net.send(&mut self.mem, now, out);
+    }
+
+    /// The connection at `index` has nothing to send for now: sets its timer, and lets go of it if
+    /// it is over.
+    fn settle(&mut self, now: Instant, index: u32) {
+        let _ = now;
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        if socket.conn.is_closed() {
+            self.finish(index);
+            return;
+        }
+        let state = socket.conn.state();
+        match socket.conn.poll_timeout() {
+            None => self.sockets.wheel.cancel(index),
+            Some(at) if self.sockets.wheel.covers(index, at) => {}
+            Some(at) => self.sockets.wheel.schedule(index, at),
+        }
+        if state == State::TimeWait && !socket.in_time_wait {
+            socket.in_time_wait = true;
+            self.enter_time_wait(index);
+        }
+    }
+
+    /// The connection is over: segments find it no longer, and if nobody owns it, it goes.
+    fn finish(&mut self, index: u32) {
+        self.sockets.wheel.cancel(index);
+        let Some(socket) = self.sockets.table.tcp(index) else { return };
+        if socket.in_demux {
+            count_end(&mut self.net.counters, socket);
+            self.sockets.demux.remove(&mut self.sockets.table, index);
+        }
+        match self.sockets.table.tcp(index).map(|s| s.owner) {
+            Some(Owner::Nobody) => self.remove_connection(index),
+            Some(Owner::HalfOpen { listener }) => {
+                if let Some(listener) = self.sockets.table.listener_mut(listener) {
+                    listener.half_open = listener.half_open.saturating_sub(1);
+                }
+                self.remove_connection(index);
+            }
+            // Accepting it tells the application what became of it.
+            Some(Owner::App | Owner::Queued { .. }) | None => {}
+        }
+    }
+
+    pub(crate) fn remove_connection(&mut self, index: u32) {
+        self.sockets.demux.remove(&mut self.sockets.table, index);
+        self.sockets.wheel.cancel(index);
+        self.sockets.table.remove(index);
+    }
+
+    fn enter_time_wait(&mut self, index: u32) {
+        let sockets = &mut self.sockets;
+        if let Some(id) = sockets.table.id_of(index) {
+            sockets.time_wait.push_back(id);
+        }
+        let is_waiting = |id: &SocketId| match sockets.table.get(*id) {
+            Ok(Socket::Tcp(s)) => s.conn.state() == State::TimeWait && s.owner == Owner::Nobody,
+            _ => false,
+        };
+        while sockets.time_wait.front().is_some_and(|id| sockets.table.get(*id).is_err()) {
+            sockets.time_wait.pop_front();
+        }
+        if sockets.time_wait.len() > TIME_WAIT_CONNECTIONS
+            && let Some(oldest) = sockets.time_wait.pop_front()
+            && is_waiting(&oldest)
+        {
+            self.remove_connection(oldest.index());
+        }
+    }
+}
+
+/// Verbs of the application.
+impl Stack {
+    /// Begins to open a connection to `remote`; it becomes writable, or gets an error. The local
+    /// end is chosen unless given; its address may be unspecified and its port 0.
+    ///
+    /// # Errors
+    /// `InvalidInput` for port 0, `AddressFamily` if the addresses are of two versions,
+    /// `NetworkUnreachable` without a route, `AddressNotAvailable` if the local address is not
+    /// ours, the very connection exists, or no ephemeral port is free.
+    pub fn tcp_connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+    ) -> Result<SocketId, Error> {
+        let remote = canonical(remote);
+        if remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
+            return Err(Error::InvalidInput);
+        }
+        let (wanted, port) = local.map(canonical).map_or((None, 0), |l| (Some(l.ip()), l.port()));
+        let local = match wanted.filter(|ip| !ip.is_unspecified()) {
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
+            Some(ip) if !self.net.is_local(ip) => return Err(Error::AddressNotAvailable),
+            Some(ip) => ip,
+            None => self.net.source_for(remote.ip())?,
+        };
+        let sockets = &mut self.sockets;
+        let tuple = |port| Tuple::new(SocketAddr::new(local, port), remote);
+        let port = match port {
+            0 => {
+                let (demux, table, binds) =
+                    (&mut sockets.demux, &sockets.table, &sockets.tcp_binds);
+                let is_free = |p| !binds.uses(p) && demux.find(table, &tuple(p)).is_none();
+                sockets.ports.choose(local, Some(remote), is_free)
+            }
+            port => {
+                let taken = sockets.demux.find(&sockets.table, &tuple(port)).is_some();
+                Some(port).filter(|_| !taken)
+            }
+        };
+        let tuple = tuple(port.ok_or(Error::AddressNotAvailable)?);
+        let conn = {
+            let (iss, ts) = self.numbers(now, &tuple);
+            let config = Arc::clone(&self.sockets.config);
+            let link = self.tcp_link(&tuple);
+            Connection::connect(now, config, link, ports(&tuple), iss, ts)
+        };
+        let socket = TcpSocket::new(conn, tuple, Owner::App);
+        let id = self.insert_connection(socket).ok_or(Error::TooManySockets)?;
+        self.net.counters.tcp_active_opens += 1;
+        Ok(id)
+    }
+
+    /// Queues memory by reference. Takes as much from the front of `frags` as there is room for
+    /// and returns how many bytes that is; the memory is let go when it is acknowledged.
+    ///
+    /// # Errors
+    /// `WouldBlock` without room, `NotConnected`, `BrokenPipe` after a shutdown, and what the
+    /// connection ended with.
+    pub fn tcp_send(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        frags: &mut FragVec,
+    ) -> Result<usize, Error> {
+        self.with_connection(now, id, |conn, env| conn.send(env, frags))
+    }
+
+    /// Queues a copy of as much from the front of `data` as there is room for; returns how much.
+    /// Errors as for [`tcp_send`](Self::tcp_send).
+    ///
+    /// Where the send buffer has room but the stack has no page left to copy into, the answer is
+    /// `WouldBlock` too, and the socket becomes writable when pages come home.
+    pub fn tcp_write(&mut self, now: Instant, id: SocketId, data: &[u8]) -> Result<usize, Error> {
+        match self.with_connection(now, id, |conn, env| conn.write(env, data)) {
+            Err(Error::NoBuffers) => {
+                self.starve(now, id.index());
+                Err(Error::WouldBlock)
+            }
+            done => done,
+        }
+    }
+
+    /// The connection at `index` waits for pages.
+    fn starve(&mut self, now: Instant, index: u32) {
+        let sockets = &mut self.sockets;
+        let Some(socket) = sockets.table.tcp_mut(index) else { return };
+        socket.reported &= !Readiness::WRITABLE;
+        if !core::mem::replace(&mut socket.starved, true) {
+            sockets.starved.push(index);
+            sockets.starved_until = now + STARVED_CHECK;
+        }
+    }
+
+    /// Pages may have come home: those who wait for them look again.
+    pub(crate) fn feed_starved(&mut self) {
+        self.mem.pool.drain();
+        if self.sockets.starved.is_empty() || self.mem.pool.stats().free == 0 {
+            return;
+        }
+        for index in core::mem::take(&mut self.sockets.starved) {
+            if let Some(socket) = self.sockets.table.tcp_mut(index) {
+                socket.starved = false;
+                self.sockets.touch(index);
+            }
+        }
+    }
+
+    /// Takes received bytes by copy; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing is queued but more may come, `NotConnected`, and what the
+    /// connection ended with.
+    pub fn tcp_read(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        into: &mut [u8],
+    ) -> Result<usize, Error> {
+        self.with_connection(now, id, |conn, env| conn.read(env, into))
+    }
+
+    /// Byte path, step R7: takes up to `max` received bytes by reference, appended to `into`;
+    /// 0 is the end of the stream. Errors as for [`tcp_read`](Self::tcp_read).
+    pub fn tcp_recv_chunks(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        max: usize,
+        into: &mut Vec<Frag>,
+    ) -> Result<usize, Error> {
+        self.with_connection(now, id, |conn, env| conn.recv_chunks(env, max, into))
+    }
+
+    /// Ends one direction or both. After `Write` the peer sees the end of the stream once it has
+    /// everything.
+    pub fn tcp_shutdown(&mut self, now: Instant, id: SocketId, how: Shutdown) -> Result<(), Error> {
+        self.with_connection(now, id, |conn, env| {
+            if matches!(how, Shutdown::Read | Shutdown::Both) {
+                conn.shutdown_read(env)?;
+            }
+            if matches!(how, Shutdown::Write | Shutdown::Both) {
+                conn.shutdown_write(env)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What is known of a connection.
+    pub fn tcp_info(&self, id: SocketId) -> Result<TcpInfo, Error> {
+        Ok(self.connection(id)?.conn.info())
+    }
+
+    /// Bytes that [`tcp_read`](Self::tcp_read) would give now.
+    pub fn tcp_queued(&self, id: SocketId) -> Result<usize, Error> {
+        Ok(self.connection(id)?.conn.queued_receive())
+    }
+
+    /// Payload bytes copied for this connection since [`TcpOption::CountCopies`] was set; `None`
+    /// if it is not.
+    pub fn tcp_ledger(&self, id: SocketId) -> Result<Option<CopyLedger>, Error> {
+        Ok(self.connection(id)?.extra.as_ref().and_then(|e| e.ledger))
+    }
+
+    /// Changes a setting of a connection.
+    pub fn tcp_set_option(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        option: TcpOption,
+    ) -> Result<(), Error> {
+        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        match option {
+            TcpOption::NoDelay(on) => socket.conn.set_nodelay(on),
+            TcpOption::Cork(on) => socket.conn.set_cork(on),
+            TcpOption::KeepAlive(keepalive) => socket.conn.set_keepalive(now, keepalive),
+            TcpOption::CountCopies(on) => {
+                let extra = socket.extra.get_or_insert_default();
+                extra.ledger = on.then(|| extra.ledger.unwrap_or_default());
+            }
+            TcpOption::QueueErrors(on) => {
+                let extra = socket.extra.get_or_insert_default();
+                extra.errors = on.then(|| extra.errors.take().unwrap_or_default());
+            }
+        }
+        self.sockets.touch(id.index());
+        Ok(())
+    }
+
+    /// The id goes stale, the connection lingers under a new generation.
+    pub(crate) fn tcp_close(&mut self, now: Instant, id: SocketId) {
+        self.sockets.table.disown(id);
+        let Some(socket) = self.sockets.table.tcp_mut(id.index()) else { return };
+        socket.owner = Owner::Nobody;
+        socket.extra = None;
+        // Known by its old id, if it is in TIME-WAIT already.
+        socket.in_time_wait = false;
+        socket.work(&mut self.mem, now, |conn, env| conn.close(env));
+        if socket.conn.is_closed() {
+            self.finish(id.index());
+        } else {
+            self.sockets.touch(id.index());
+        }
+    }
+
+    pub(crate) fn tcp_abort(&mut self, index: u32) {
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        socket.conn.abort();
+        self.sockets.touch(index);
+    }
+
+    /// One verb on a connection: what it makes possible is marked, what it used up is noted, so
+    /// that becoming ready again is a change that [`poll_event`](Self::poll_event) reports.
+    fn with_connection<T>(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
+    ) -> Result<T, Error> {
+        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        let result = socket.work(&mut self.mem, now, verb);
+        socket.reported &= socket.readiness();
+        match result {
+            Err(TcpError::WouldBlock) => Err(Error::WouldBlock),
+            Err(error) => {
+                self.sockets.touch(id.index());
+                Err(error_from(error))
+            }
+            Ok(done) => {
+                self.sockets.touch(id.index());
+                Ok(done)
+            }
+        }
+    }
+
+    fn connection(&self, id: SocketId) -> Result<&TcpSocket, Error> {
+        match self.sockets.table.get(id)? {
+            Socket::Tcp(socket) => Ok(socket),
+            Socket::Listener(_) => Err(Error::NotConnected),
+            Socket::Udp(_) => Err(Error::NotSupported),
+        }
+    }
+}
+
+/// What listeners and connects have in common.
+impl Stack {
+    pub(crate) fn insert_connection(&mut self, socket: TcpSocket) -> Option<SocketId> {
+        let sockets = &mut self.sockets;
+        let id = sockets.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS)?;
+        sockets.demux.insert(&mut sockets.table, id.index());
+        sockets.touch(id.index());
+        Some(id)
+    }
+
+    /// Initial sequence number and timestamp offset.
+    pub(crate) fn numbers(&self, now: Instant, tuple: &Tuple) -> (Seq, u32) {
+        let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
+        let isn = &self.sockets.isn;
+        (isn.generate(now, local, remote), isn.timestamp_offset(local, remote))
+    }
+
+    pub(crate) fn tcp_link(&self, tuple: &Tuple) -> LinkLimits {
+        let (mtu, max_super) = self.net.link_limits(tuple.remote);
+        let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
+        let mss = mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
+        let longest = max_super.min(MAX_IP_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
+        let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
+        LinkLimits { mss: mss as u16, max_super_payload: max_super_payload as u32 }
+    }
+}
+
+pub(crate) fn ports(tuple: &Tuple) -> TcpPorts {
+    TcpPorts { local: tuple.local_port, remote: tuple.remote_port }
+}
+
+fn connection_mut(socket: &mut Socket) -> Result<&mut TcpSocket, Error> {
+    match socket {
+        Socket::Tcp(socket) => Ok(socket),
+        Socket::Listener(_) => Err(Error::NotConnected),
+        Socket::Udp(_) => Err(Error::NotSupported),
+    }
+}
+
+/// An IPv4 address in IPv6's clothes is an IPv4 address (RFC 4291 section 2.5.5.2).
+pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+fn count_end(counters: &mut Counters, socket: &TcpSocket) {
+    let connected = socket.conn.readiness().contains(pagewire_tcp::Readiness::CONNECTED);
+    match socket.conn.error() {
+        Some(_) if !connected => counters.tcp_attempts_failed += 1,
+        Some(TcpError::ConnectionReset) => counters.tcp_established_resets += 1,
+        _ => {}
+    }
+}
+
+fn tcp_kind(kind: IcmpKind, v6: bool) -> pagewire_tcp::IcmpKind {
+    use pagewire_tcp::IcmpKind as Tcp;
+    let unreachable = |hard, error| Tcp::Unreachable { hard, error };
+    match kind {
+        IcmpKind::PacketTooBig { mtu } => {
+            let mss = mtu.saturating_sub(if v6 { 60 } else { 40 });
+            Tcp::PacketTooBig { mss: u16::try_from(mss).unwrap_or(u16::MAX) }
+        }
+        IcmpKind::NetUnreachable => unreachable(false, TcpError::NetworkUnreachable),
+        IcmpKind::HostUnreachable
+        | IcmpKind::Prohibited
+        | IcmpKind::TimeExceeded
+        | IcmpKind::ParameterProblem => unreachable(false, TcpError::HostUnreachable),
+        IcmpKind::ProtocolUnreachable => unreachable(true, TcpError::ProtocolUnreachable),
+        IcmpKind::PortUnreachable => unreachable(true, TcpError::ConnectionRefused),
+    }
+}
+
+/// What Linux tells applications (`icmp_err_convert`).
+pub(crate) fn error_of_icmp(kind: IcmpKind) -> Error {
+    match kind {
+        IcmpKind::PacketTooBig { .. } => Error::MessageTooLong,
+        IcmpKind::NetUnreachable => Error::NetworkUnreachable,
+        IcmpKind::HostUnreachable | IcmpKind::TimeExceeded | IcmpKind::Prohibited => {
+            Error::HostUnreachable
+        }
+        IcmpKind::ProtocolUnreachable => Error::ProtocolUnreachable,
+        IcmpKind::PortUnreachable => Error::ConnectionRefused,
+        IcmpKind::ParameterProblem => Error::Protocol,
+    }
+}
+
+fn error_from(error: TcpError) -> Error {
+    match error {
+        TcpError::WouldBlock => Error::WouldBlock,
+        TcpError::ConnectionRefused => Error::ConnectionRefused,
+        TcpError::ConnectionReset => Error::ConnectionReset,
+        TcpError::ConnectionAborted => Error::ConnectionAborted,
+        TcpError::TimedOut => Error::TimedOut,
+        TcpError::HostUnreachable => Error::HostUnreachable,
+        TcpError::NetworkUnreachable => Error::NetworkUnreachable,
+        TcpError::ProtocolUnreachable => Error::ProtocolUnreachable,
+        TcpError::NotConnected => Error::NotConnected,
+        TcpError::BrokenPipe => Error::BrokenPipe,
+        TcpError::AlreadyConnected => Error::AlreadyConnected,
+        TcpError::NoBuffers => Error::NoBuffers,
+        _ => Error::InvalidInput,
+    }
+}

@@ -1,0 +1,386 @@
+//! Datagram sockets (RFC 768), by reference and by copy.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use pagewire_mem::{CopyReason, FragVec, Instant, MAX_FRAGS, PacketBuf};
+
+use super::listener::Kind;
+use super::table::SocketId;
+use super::tcp::{canonical, error_of_icmp};
+use super::{ErrorQueue, Socket};
+use crate::counters::DropReason;
+use crate::error::Error;
+use crate::event::{ErrorOrigin, Readiness};
+use crate::limits::{
+    MAX_SOCKETS, UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_OVERHEAD, UDP_RECEIVE_BYTES,
+    UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
+};
+use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
+use crate::stack::Stack;
+
+/// Bytes of a UDP header.
+const HEADER_LEN: usize = 8;
+/// Where the checksum stands in it.
+const CHECKSUM_OFFSET: u16 = 6;
+
+/// A datagram socket.
+pub(crate) struct UdpSocket {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: Option<SocketAddr>,
+    queue: VecDeque<Datagram>,
+    /// Bytes charged for what is queued.
+    queued_bytes: usize,
+    error: Option<Error>,
+    pub(crate) errors: Option<ErrorQueue>,
+    pub(crate) unchecked: bool,
+    pub(crate) reported: Readiness,
+}
+
+struct Datagram {
+    from: SocketAddr,
+    payload: FragVec,
+    charge: usize,
+}
+
+impl UdpSocket {
+    pub(crate) fn readiness(&self) -> Readiness {
+        let mut readiness = Readiness::WRITABLE;
+        if !self.queue.is_empty() {
+            readiness |= Readiness::READABLE;
+        }
+        if self.error.is_some() || self.errors.as_ref().is_some_and(|e| !e.is_empty()) {
+            readiness |= Readiness::ERROR;
+        }
+        if self.remote.is_some() {
+            readiness |= Readiness::CONNECTED;
+        }
+        readiness
+    }
+
+    pub(crate) fn take_error(&mut self) -> Option<Error> {
+        let error = self.error.take();
+        self.reported &= self.readiness();
+        error
+    }
+
+    fn take(&mut self) -> Result<Datagram, Error> {
+        let datagram = match self.error.take() {
+            Some(error) => Err(error),
+            None => self.queue.pop_front().ok_or(Error::WouldBlock),
+        };
+        if let Ok(datagram) = &datagram {
+            self.queued_bytes -= datagram.charge;
+        }
+        self.reported &= self.readiness();
+        datagram
+    }
+}
+
+/// Inputs.
+impl Stack {
+    /// Byte path, step R4 for datagrams, checksum verified.
+    pub(crate) fn udp_input(&mut self, mut received: Received) -> Option<Received> {
+        let (src_port, dst_port) = match received.packet.head() {
+            [a, b, c, d, ..] => (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])),
+            _ => {
+                self.net.counters.drop_one(DropReason::UdpTruncated);
+                return None;
+            }
+        };
+        let from = SocketAddr::new(received.src, src_port);
+        let found = self.sockets.udp_binds.find(received.dst, dst_port);
+        let Some((index, socket)) =
+            found.and_then(|index| Some((index, self.sockets.table.udp_mut(index)?)))
+        else {
+            self.net.counters.drop_one(DropReason::UdpNoSocket);
+            return Some(received);
+        };
+        if socket.remote.is_some_and(|remote| remote != from) {
+            self.net.counters.drop_one(DropReason::UdpNotConnected);
+            return Some(received);
+        }
+        let mut payload = received.packet.take_frags();
+        let len: usize = payload.iter().map(|f| f.len()).sum();
+        let pinned: usize = payload.iter().map(|f| f.pinned()).sum();
+        let mut charge = pinned.max(len) + UDP_OVERHEAD;
+        if charge > UDP_RECEIVE_BYTES.saturating_sub(socket.queued_bytes)
+            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
+        {
+            self.net.counters.drop_one(DropReason::UdpQueueFull);
+            return None;
+        }
+        if len <= UDP_SMALL
+            && pinned > 4 * len
+            && let Some(copy) = copy_small(&mut self.mem, &payload, len)
+        {
+            (payload, charge) = (copy, len + UDP_OVERHEAD);
+        }
+        socket.queued_bytes += charge;
+        socket.queue.push_back(Datagram { from, payload, charge });
+        self.sockets.check_later(index);
+        None
+    }
+
+    /// An ICMP error about a datagram that we sent.
+    pub(crate) fn udp_icmp(&mut self, about: &Quoted, kind: IcmpKind) {
+        let Some(index) = self.sockets.udp_binds.find(about.src, about.src_port) else { return };
+        let Some(socket) = self.sockets.table.udp_mut(index) else { return };
+        let to = SocketAddr::new(about.dst, about.dst_port);
+        if socket.remote.is_some_and(|remote| remote != to) {
+            return;
+        }
+        let error = error_of_icmp(kind);
+        if let Some(errors) = &mut socket.errors {
+            errors.push(error, ErrorOrigin::Icmp);
+        }
+        // > RFC 1122 section 4.1.3.3: UDP MUST pass to the application layer all ICMP error
+        // > messages that it receives from the IP layer.
+        // As on Linux, a socket without a peer has them in its error queue only, and one with a
+        // peer fails for those that trying again does not help.
+        let hard = matches!(kind, IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable);
+        if socket.remote.is_some() && hard {
+            socket.error = Some(error);
+        }
+        self.sockets.check_later(index);
+    }
+}
+
+fn copy_small(mem: &mut Mem, payload: &FragVec, len: usize) -> Option<FragVec> {
+    let mut bytes = [0u8; UDP_SMALL];
+    let mut at = 0;
+    // Through the stack, so that what lands in the page is one piece however many came. Counted
+    // once, where it is written.
+    let mut uncounted = pagewire_mem::CopyLedger::new();
+    for frag in payload {
+        at += frag.copy_to(0, bytes.get_mut(at..)?, &mut uncounted, CopyReason::SmallSegment);
+    }
+    let Mem { pool, writer, ledger } = mem;
+    let (copy, n) = writer.write(pool, bytes.get(..len)?, ledger, CopyReason::SmallSegment);
+    (n == len).then_some(copy)
+}
+
+/// Verbs of the application.
+impl Stack {
+    /// A datagram socket bound to `local`, whose port may be 0 for a free one. An unspecified
+    /// address stands for all of ours, `::` for those of both IP versions.
+    ///
+    /// # Errors
+    /// `AddressInUse`, `AddressNotAvailable` if the address is not ours or no port is free.
+    pub fn udp_bind(&mut self, local: SocketAddr) -> Result<SocketId, Error> {
+        let local = self.bindable(canonical(local), Kind::Udp)?;
+        let socket = UdpSocket {
+            local,
+            remote: None,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            error: None,
+            errors: None,
+            unchecked: false,
+            reported: Readiness::WRITABLE,
+        };
+        let socket = Socket::Udp(Box::new(socket));
+        let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        self.sockets.udp_binds.insert(local.ip(), local.port(), id.index());
+        Ok(id)
+    }
+
+    /// Sets where datagrams go by default, and takes them from there only. Errors that the
+    /// network reports about the peer are the socket's from here on.
+    pub fn udp_connect(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        remote: SocketAddr,
+    ) -> Result<(), Error> {
+        let _ = now;
+        let remote = canonical(remote);
+        if remote.port() == 0 {
+            return Err(Error::InvalidInput);
+        }
+        self.net.source_for(remote.ip())?;
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        if !socket.local.ip().is_unspecified() && socket.local.is_ipv4() != remote.is_ipv4() {
+            return Err(Error::AddressFamily);
+        }
+        socket.remote = Some(remote);
+        self.sockets.check_later(id.index());
+        Ok(())
+    }
+
+    /// Sends a datagram by reference, to `remote` or to where the socket is connected; returns its
+    /// length.
+    ///
+    /// # Errors
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487), `DestinationRequired` without a
+    /// remote, `NetworkUnreachable` without a route, `NoBuffers` when the queue to the device is
+    /// full, and once, the error that an earlier datagram met.
+    pub fn udp_send_to(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        data: FragVec,
+        remote: Option<SocketAddr>,
+    ) -> Result<usize, Error> {
+        let len = data.iter().map(|f| f.len()).sum();
+        let (local, remote) = self.udp_ends(id, remote, len)?;
+        self.udp_output(now, local, remote, data, len)
+    }
+
+    /// Sends a copy of `data` as a datagram; otherwise as [`udp_send_to`](Self::udp_send_to).
+    pub fn udp_write_to(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        data: &[u8],
+        remote: Option<SocketAddr>,
+    ) -> Result<usize, Error> {
+        let (local, remote) = self.udp_ends(id, remote, data.len())?;
+        let Mem { pool, writer, ledger } = &mut self.mem;
+        let (frags, copied) = writer.write(pool, data, ledger, CopyReason::AppWrite);
+        if copied < data.len() {
+            return Err(Error::NoBuffers);
+        }
+        self.udp_output(now, local, remote, frags, copied)
+    }
+
+    /// Takes the oldest datagram by reference, and its sender.
+    ///
+    /// # Errors
+    /// `WouldBlock` when none is there, and once, the error that an earlier datagram met.
+    pub fn udp_recv_from(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+    ) -> Result<(FragVec, SocketAddr), Error> {
+        let _ = now;
+        let datagram = udp_mut(self.sockets.table.get_mut(id)?)?.take()?;
+        Ok((datagram.payload, datagram.from))
+    }
+
+    /// Takes the oldest datagram by copy: the bytes put into `into` (what does not fit is lost)
+    /// and its sender. Errors as for [`udp_recv_from`](Self::udp_recv_from).
+    pub fn udp_read_from(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        into: &mut [u8],
+    ) -> Result<(usize, SocketAddr), Error> {
+        let (frags, from) = self.udp_recv_from(now, id)?;
+        let mut at = 0;
+        for frag in &frags {
+            let room = into.get_mut(at..).unwrap_or_default();
+            at += frag.copy_to(0, room, &mut self.mem.ledger, CopyReason::AppRead);
+        }
+        Ok((at, from))
+    }
+
+    /// Whether errors that the network reports are kept in the error queue; off drops what it has.
+    pub fn udp_queue_errors(&mut self, id: SocketId, on: bool) -> Result<(), Error> {
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        socket.errors = on.then(|| socket.errors.take().unwrap_or_default());
+        Ok(())
+    }
+
+    /// Where a datagram of `len` bytes goes from and to, after all checks.
+    fn udp_ends(
+        &mut self,
+        id: SocketId,
+        remote: Option<SocketAddr>,
+        len: usize,
+    ) -> Result<(SocketAddr, SocketAddr), Error> {
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        if let Some(error) = socket.take_error() {
+            return Err(error);
+        }
+        let remote = remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
+        let local = socket.local;
+        if remote.port() == 0 || remote.ip().is_unspecified() {
+            return Err(Error::InvalidInput);
+        }
+        let longest = if remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 };
+        if len > longest {
+            return Err(Error::MessageTooLong);
+        }
+        let ip = match local.ip() {
+            ip if ip.is_unspecified() => {
+                // `0.0.0.0` is of one version, `::` of both.
+                if ip.is_ipv4() && remote.is_ipv6() {
+                    return Err(Error::AddressFamily);
+                }
+                self.net.source_for(remote.ip())?
+            }
+            ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
+            ip => ip,
+        };
+        Ok((SocketAddr::new(ip, local.port()), remote))
+    }
+
+    fn udp_output(
+        &mut self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let mut packet = PacketBuf::for_tx();
+        let length = (HEADER_LEN + len) as u16;
+        if let Some(header) = packet.push(HEADER_LEN) {
+            let fields = [local.port(), remote.port(), length, 0];
+            for (to, field) in header.chunks_exact_mut(2).zip(fields) {
+                to.copy_from_slice(&field.to_be_bytes());
+            }
+        }
+        let data = if data.len() > MAX_FRAGS { self.join(&data, len)? } else { data };
+        for frag in data {
+            packet.push_frag(frag).map_err(|_| Error::MessageTooLong)?;
+        }
+        let out = Outgoing {
+            src: local.ip(),
+            dst: remote.ip(),
+            protocol: protocol::UDP,
+            ecn: 0,
+            hop_limit: None,
+            checksum_offset: Some(CHECKSUM_OFFSET),
+            packet,
+        };
+        self.net.send(&mut self.mem, now, out)?;
+        Ok(len)
+    }
+
+    /// A datagram in more pieces than a packet takes, copied into as few as there can be.
+    fn join(&mut self, data: &FragVec, len: usize) -> Result<FragVec, Error> {
+        let Mem { pool, writer, ledger } = &mut self.mem;
+        let (mut joined, mut copied) = (FragVec::new(), 0);
+        for frag in data {
+            let (pieces, n) = writer.write_frag(pool, frag, ledger, CopyReason::DeviceLinearize);
+            copied += n;
+            for piece in pieces {
+                let piece = match joined.last_mut() {
+                    Some(last) => match last.try_append(piece) {
+                        Ok(()) => continue,
+                        Err(piece) => piece,
+                    },
+                    None => piece,
+                };
+                joined.push(piece);
+            }
+        }
+        if copied < len { Err(Error::NoBuffers) } else { Ok(joined) }
+    }
+
+    pub(crate) fn close_udp(&mut self, index: u32) {
+        let Some(socket) = self.sockets.table.udp_mut(index) else { return };
+        let port = socket.local.port();
+        self.sockets.udp_binds.remove(port, index);
+        self.sockets.table.remove(index);
+    }
+}
+
+fn udp_mut(socket: &mut Socket) -> Result<&mut UdpSocket, Error> {
+    match socket {
+        Socket::Udp(socket) => Ok(socket),
+        _ => Err(Error::NotSupported),
+    }
+}

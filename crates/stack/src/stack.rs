@@ -1,0 +1,369 @@
+//! The stack: one network interface, all of its sockets, one thread at a time.
+//!
+//! Read [`Stack`] first. Verbs of the application are in `sockets/` beside the sockets that they
+//! belong to.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use pagewire_device::Capabilities;
+use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter, PoolAudit};
+use pagewire_tcp::KeepAlive;
+
+use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
+use crate::net::{Inbound, Mem, Net, NetConfig, protocol};
+use crate::sockets::{Socket, Sockets};
+use crate::{
+    Cidr, Counters, Error, Event, QueuedError, Readiness, SocketId, StackError, TcpConfig,
+};
+
+/// Settings of a stack.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct StackConfig {
+    /// What the device can do.
+    pub capabilities: Capabilities,
+    /// Our addresses, each with the length of its network's prefix.
+    pub addresses: Vec<Cidr>,
+    /// Where packets go that are for no network of ours: default gateways, in order of preference.
+    pub gateways: Vec<IpAddr>,
+    /// Further routes: a network, and the gateway that leads there.
+    pub routes: Vec<(Cidr, IpAddr)>,
+    /// Keys for sequence numbers, ports and hashes: fresh random bytes.
+    pub secret: [u8; 32],
+    /// Settings of new connections.
+    pub tcp: TcpConfig,
+    /// Bytes of memory for payload that is written by copy, or has to be copied; touched only as
+    /// far as used.
+    pub pool_bytes: usize,
+    /// Whether payload that loops back to an address of ours passes by reference. By default it
+    /// is copied, because a receiver that never reads would hold the sender's memory for ever.
+    pub loopback_by_reference: bool,
+    /// Whether our addresses are announced on the link at the start (RFC 5227, RFC 4861).
+    pub announce: bool,
+}
+
+/// Bytes of a pool unless told otherwise: some hundred connections with a window's worth each.
+const DEFAULT_POOL_BYTES: usize = 64 << 20;
+
+impl StackConfig {
+    /// Settings with the defaults of everything else.
+    pub fn new(capabilities: Capabilities, addresses: Vec<Cidr>, secret: [u8; 32]) -> Self {
+        Self {
+            capabilities,
+            addresses,
+            gateways: Vec::new(),
+            routes: Vec::new(),
+            secret,
+            tcp: TcpConfig::default(),
+            pool_bytes: DEFAULT_POOL_BYTES,
+            loopback_by_reference: false,
+            announce: true,
+        }
+    }
+}
+
+impl core::fmt::Debug for StackConfig {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // The secret stays one.
+        let Self { capabilities, addresses, gateways, routes, tcp, pool_bytes, .. } = self;
+        f.debug_struct("StackConfig")
+            .field("capabilities", capabilities)
+            .field("addresses", addresses)
+            .field("gateways", gateways)
+            .field("routes", routes)
+            .field("tcp", tcp)
+            .field("pool_bytes", pool_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A setting of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TcpOption {
+    /// Small pieces leave at once, not joined with what follows (RFC 896).
+    NoDelay(bool),
+    /// Only full segments leave.
+    Cork(bool),
+    /// Probe an idle connection; `None`: never.
+    KeepAlive(Option<KeepAlive>),
+    /// Keep a copy ledger for this connection alone; off drops what it has.
+    CountCopies(bool),
+    /// Keep errors that the network reports in the error queue; off drops what it has.
+    QueueErrors(bool),
+}
+
+/// A TCP/IP stack on one device, which the caller drives. It has no clock, no thread and makes no
+/// system call: time is an argument, and must not go backwards.
+///
+/// A turn of a driver:
+///
+/// 1. [`handle_frame`](Self::handle_frame) for what the device received,
+///    [`handle_timeout`](Self::handle_timeout) if it is due; verbs of the application at any time;
+/// 2. [`poll_transmit`](Self::poll_transmit) until it returns `false`, frames to the device;
+/// 3. [`poll_event`](Self::poll_event) until `None`: whom to wake;
+/// 4. [`end_turn`](Self::end_turn), then wait for the device or until
+///    [`poll_timeout`](Self::poll_timeout).
+pub struct Stack {
+    pub(crate) net: Net,
+    pub(crate) mem: Mem,
+    pub(crate) sockets: Sockets,
+    #[cfg(debug_assertions)]
+    audit: Audit,
+}
+
+/// Inputs.
+impl Stack {
+    /// A stack without sockets.
+    pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
+        let StackConfig {
+            capabilities,
+            addresses,
+            gateways,
+            routes,
+            secret,
+            tcp,
+            pool_bytes,
+            loopback_by_reference,
+            announce,
+        } = config;
+        let sockets = Sockets::new(now, &secret, tcp);
+        let net_config = NetConfig {
+            capabilities,
+            addresses,
+            gateways,
+            routes,
+            secret,
+            loopback_by_reference,
+            announce,
+        };
+        let net = Net::new(now, &net_config)?;
+        let pool = PagePool::new("pagewire-stack", pool_bytes)?;
+        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new() };
+        Ok(Self {
+            net,
+            mem,
+            sockets,
+            #[cfg(debug_assertions)]
+            audit: Audit::default(),
+        })
+    }
+
+    /// Byte path, step R2: a frame that the device received.
+    pub fn handle_frame(&mut self, now: Instant, frame: PacketBuf) {
+        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, frame) {
+            self.dispatch(now, inbound);
+        }
+    }
+
+    /// `now` has reached [`poll_timeout`](Self::poll_timeout). Harmless at any other time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.net.handle_timeout(&mut self.mem, now);
+        // First all that fired, then their work: a timer set meanwhile waits for the next call.
+        let mut expired = core::mem::take(&mut self.sockets.expired);
+        while let Some(index) = self.sockets.wheel.pop_expired(now) {
+            expired.push(index);
+        }
+        for index in expired.drain(..) {
+            self.tcp_timeout(now, index);
+        }
+        self.sockets.expired = expired;
+        self.sockets.starved_until = now + STARVED_CHECK;
+    }
+
+    /// Ends a turn: takes home the pages that were let go. Debug builds check that none is lost.
+    pub fn end_turn(&mut self) {
+        self.mem.pool.drain();
+        #[cfg(debug_assertions)]
+        self.audit.check(&self.mem.pool);
+    }
+
+    fn dispatch(&mut self, now: Instant, inbound: Inbound) {
+        match inbound {
+            Inbound::Transport(received) if received.protocol == protocol::TCP => {
+                self.tcp_input(now, received);
+            }
+            Inbound::Transport(received) => {
+                if let Some(unwanted) = self.udp_input(received) {
+                    self.net.send_port_unreachable(&mut self.mem, now, unwanted);
+                }
+            }
+            Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
+                self.tcp_icmp(now, &about, kind);
+            }
+            Inbound::IcmpError { about, kind } => self.udp_icmp(&about, kind),
+        }
+    }
+}
+
+/// Outputs.
+impl Stack {
+    /// Appends frames for the device, a bounded number of them; `true`: there are more, call
+    /// again once the device has taken these.
+    pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
+        let mut looped = 0;
+        while looped < LOOPBACKS_PER_POLL
+            && let Some(inbound) = self.net.poll_inbound(&mut self.mem, now)
+        {
+            self.dispatch(now, inbound);
+            looped += 1;
+        }
+        let more = self.transmit_dirty(now);
+        self.net.poll_transmit(out);
+        more || looped == LOOPBACKS_PER_POLL
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due although nothing comes in. May be
+    /// earlier than anything happens; timers of sockets fire late by less than 0.14 ms.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let sockets = &self.sockets;
+        // Only while the device takes nothing are there connections whose timers are not set yet.
+        let dirty = sockets.dirty.iter().filter_map(|&i| sockets.table.tcp(i)?.conn.poll_timeout());
+        let starved = (!sockets.starved.is_empty()).then_some(sockets.starved_until);
+        let first = [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved];
+        first.into_iter().flatten().chain(dirty).min()
+    }
+
+    /// The next socket that became ready for something that it was not ready for when it was last
+    /// reported, or last used up: each at most once, however much came in. Only sockets that the
+    /// application owns are reported.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if !self.sockets.starved.is_empty() {
+            self.feed_starved();
+        }
+        self.sockets.poll_event()
+    }
+}
+
+/// Verbs for every socket.
+impl Stack {
+    /// The owner lets go: `id` is stale from here on. What a connection has queued is still
+    /// delivered; if received data is left unread, the peer gets a reset (RFC 9293 section
+    /// 3.10.4, RFC 2525 section 2.17). Connections that a listener has not handed out are reset.
+    pub fn close(&mut self, now: Instant, id: SocketId) {
+        match self.sockets.table.get(id) {
+            Ok(Socket::Tcp(_)) => self.tcp_close(now, id),
+            Ok(Socket::Listener(_)) => self.close_listener(id.index()),
+            Ok(Socket::Udp(_)) => self.close_udp(id.index()),
+            Err(_) => {}
+        }
+    }
+
+    /// Ends a connection at once, with a reset to the peer. The id stays until
+    /// [`close`](Self::close); other sockets are closed.
+    pub fn abort(&mut self, now: Instant, id: SocketId) {
+        match self.sockets.table.get(id) {
+            Ok(Socket::Tcp(_)) => self.tcp_abort(id.index()),
+            _ => self.close(now, id),
+        }
+    }
+
+    /// The address and port of this side.
+    pub fn local_addr(&self, id: SocketId) -> Result<SocketAddr, Error> {
+        Ok(match self.sockets.table.get(id)? {
+            Socket::Tcp(socket) => socket.tuple.local_addr(),
+            Socket::Listener(socket) => socket.local,
+            Socket::Udp(socket) => socket.local,
+        })
+    }
+
+    /// The address and port of the other side; `NotConnected` if there is none.
+    pub fn remote_addr(&self, id: SocketId) -> Result<SocketAddr, Error> {
+        match self.sockets.table.get(id)? {
+            Socket::Tcp(socket) => Ok(socket.tuple.remote_addr()),
+            Socket::Listener(_) => Err(Error::NotConnected),
+            Socket::Udp(socket) => socket.remote.ok_or(Error::NotConnected),
+        }
+    }
+
+    /// What the socket is ready for.
+    pub fn readiness(&self, id: SocketId) -> Result<Readiness, Error> {
+        Ok(self.sockets.table.get(id)?.readiness())
+    }
+
+    /// The error that the socket met, once.
+    pub fn take_error(&mut self, id: SocketId) -> Option<Error> {
+        match self.sockets.table.get_mut(id).ok()? {
+            Socket::Tcp(socket) => socket.take_error(),
+            Socket::Listener(_) => None,
+            Socket::Udp(socket) => socket.take_error(),
+        }
+    }
+
+    /// The oldest entry of the socket's error queue; see [`TcpOption::QueueErrors`] and
+    /// [`udp_queue_errors`](Self::udp_queue_errors).
+    pub fn poll_error_queue(&mut self, id: SocketId) -> Option<QueuedError> {
+        self.sockets.table.get_mut(id).ok()?.errors_mut()?.pop()
+    }
+}
+
+/// Getters.
+impl Stack {
+    /// Counts.
+    pub fn counters(&self) -> &Counters {
+        &self.net.counters
+    }
+
+    /// Payload bytes copied, by reason.
+    pub fn ledger(&self) -> &CopyLedger {
+        &self.mem.ledger
+    }
+
+    /// The ledger, for a device that copies.
+    pub fn ledger_mut(&mut self) -> &mut CopyLedger {
+        &mut self.mem.ledger
+    }
+
+    /// Pages of the stack's pool: a walk over all of them.
+    pub fn pool_audit(&self) -> PoolAudit {
+        self.mem.pool.audit()
+    }
+
+    /// Sockets of all kinds and states, those in TIME-WAIT included.
+    pub fn socket_count(&self) -> usize {
+        self.sockets.table.len()
+    }
+
+    /// Whether no connection has anything left to send, or to have acknowledged: a program may
+    /// end. Walks all sockets.
+    pub fn is_quiet(&self) -> bool {
+        self.sockets.dirty.is_empty() && self.sockets.table.iter().all(|(_, s)| s.is_quiet())
+    }
+}
+
+impl core::fmt::Debug for Stack {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Stack").field("sockets", &self.socket_count()).finish_non_exhaustive()
+    }
+}
+
+/// Law: pages are conserved. Threads of the application may be letting go of pages while we count,
+/// and such a page is nowhere for a moment: it may be missing, but not in every turn, and none may
+/// ever be there twice.
+#[cfg(debug_assertions)]
+#[derive(Default)]
+struct Audit {
+    free_before: usize,
+    short_turns: u32,
+}
+
+#[cfg(debug_assertions)]
+impl Audit {
+    /// Turns in a row in which pages may be missing.
+    const PATIENCE: u32 = 1000;
+
+    fn check(&mut self, pool: &PagePool) {
+        // Nothing went out or came home: nothing can have gone wrong.
+        let free = pool.stats().free;
+        if free == self.free_before && self.short_turns == 0 {
+            return;
+        }
+        self.free_before = free;
+        let audit = pool.audit();
+        let found = audit.free + audit.returned + audit.out;
+        assert!(found <= audit.total, "a page is in two places: {audit:?}");
+        self.short_turns = if found < audit.total { self.short_turns + 1 } else { 0 };
+        assert!(self.short_turns < Self::PATIENCE, "pages are lost: {audit:?}");
+    }
+}

@@ -1,0 +1,108 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn a_timer_never_fires_early_and_late_by_less_than_a_tick() {
+    for ns in [0, 1, 130_000, 131_072, 131_073, 5_000_000, 200_000_000, 7_200_000_000_000] {
+        let at = Instant::from_nanos(ns);
+        let mut wheel = TimerWheel::new(Instant::ZERO);
+        wheel.schedule(3, at);
+        let mut fired = None;
+        while let Some(due) = wheel.poll_timeout() {
+            if wheel.pop_expired(due).is_some() {
+                fired = Some(due);
+            }
+        }
+        let fired = fired.expect("it fires");
+        assert!(fired >= at && fired - at < TICK, "{at:?} fired at {fired:?}");
+    }
+}
+
+#[test]
+fn the_far_future_can_be_waited_for() {
+    let mut wheel = TimerWheel::new(Instant::from_nanos(u64::MAX / 3));
+    wheel.schedule(0, Instant::FAR);
+    assert_eq!(wheel.pop_expired(Instant::from_nanos(u64::MAX / 2)), None);
+    assert!(wheel.is_set(0));
+}
+
+#[test]
+fn setting_a_timer_again_moves_it() {
+    let mut wheel = TimerWheel::new(Instant::ZERO);
+    wheel.schedule(0, Instant::from_millis(10));
+    wheel.schedule(0, Instant::from_millis(500));
+    assert_eq!(wheel.pop_expired(Instant::from_millis(499)), None);
+    assert_eq!(wheel.pop_expired(Instant::from_millis(501)), Some(0));
+    assert_eq!(wheel.poll_timeout(), None);
+}
+
+#[test]
+fn a_deadline_in_the_past_is_due_at_once() {
+    let mut wheel = TimerWheel::new(Instant::from_millis(700));
+    wheel.schedule(9, Instant::from_millis(3));
+    assert_eq!(wheel.pop_expired(Instant::from_millis(700)), Some(9));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Schedule(u32, u64),
+    Cancel(u32),
+    Advance(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let span = prop_oneof![0u64..200_000, 0u64..1_000_000_000, 0u64..1 << 50];
+    prop_oneof![
+        4 => (0u32..24, span.clone()).prop_map(|(i, d)| Op::Schedule(i, d)),
+        1 => (0u32..24).prop_map(Op::Cancel),
+        2 => span.prop_map(Op::Advance),
+    ]
+}
+
+proptest! {
+    /// The oracle: a map from socket to the tick of its deadline.
+    #[test]
+    fn fires_what_a_sorted_map_would(ops in prop::collection::vec(op(), 1..200), start in 0u64..1 << 60) {
+        let mut now = start;
+        let mut wheel = TimerWheel::new(Instant::from_nanos(now));
+        let mut model = BTreeMap::new();
+        for op in ops {
+            match op {
+                Op::Schedule(i, d) => {
+                    wheel.schedule(i, Instant::from_nanos(now + d));
+                    model.insert(i, (now + d).div_ceil(1 << TICK_SHIFT));
+                }
+                Op::Cancel(i) => {
+                    wheel.cancel(i);
+                    model.remove(&i);
+                }
+                Op::Advance(d) => {
+                    now += d;
+                    let tick = now >> TICK_SHIFT;
+                    let mut fired = Vec::new();
+                    while let Some(i) = wheel.pop_expired(Instant::from_nanos(now)) {
+                        fired.push(i);
+                    }
+                    fired.sort_unstable();
+                    let due: Vec<u32> =
+                        model.iter().filter(|(_, t)| **t <= tick).map(|(i, _)| *i).collect();
+                    model.retain(|_, t| *t > tick);
+                    // A deadline of this very tick that was rounded up fires with the next.
+                    prop_assert_eq!(fired, due);
+                }
+            }
+            let next = model.values().min().map(|t| t << TICK_SHIFT);
+            let says = wheel.poll_timeout().map(Instant::as_nanos);
+            prop_assert_eq!(says.is_some(), next.is_some());
+            if let (Some(says), Some(next)) = (says, next) {
+                prop_assert!(says <= next.max((now >> TICK_SHIFT) << TICK_SHIFT));
+            }
+            for i in 0..24 {
+                prop_assert_eq!(wheel.is_set(i), model.contains_key(&i));
+            }
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Byte path, step R6: the receive queue. Payload waits here, by reference, until the application
+//! takes it.
+//!
+//! ```text
+//!          in_order                        out_of_order (boxed, only after a loss)
+//!   |frag|frag|frag......|          |frag|frag|        |frag|
+//!   ^                    ^          ^         ^        ^    ^
+//!   read, take        next        start      end     start end
+//!                     (rcv_nxt)     \__ a range _/   \_ range _/
+//! ```
+//!
+//! Two numbers are kept: bytes *buffered*, and bytes of memory *pinned* for them, which is what
+//! the window is charged with. A peer that sends a byte at a time must not pin a page for each:
+//! a small segment is copied into shared pages at once ([`SMALL_SEGMENT`]), and beyond a threshold
+//! the whole queue is packed ([`COMPACT_FACTOR`]). Both are counted in the copy ledger.
+//!
+//! Of bytes that arrive twice the first stay: what was once acknowledged selectively does not
+//! change under the application.
+
+mod out_of_order;
+mod run;
+
+use pagewire_mem::{Frag, FragVec};
+
+use crate::Env;
+use crate::error::DropReason;
+use crate::limits::{COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED};
+use crate::options::SackBlocks;
+use crate::seq::Seq;
+use out_of_order::OutOfOrder;
+use run::{Run, split_front};
+
+#[allow(unused_imports, reason = "named in the documentation")]
+use crate::limits::SMALL_SEGMENT;
+
+/// Payload on its way to the application.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    in_order: Run,
+    out_of_order: Option<Box<OutOfOrder>>,
+    /// Compaction is not tried below this many pinned bytes: it rises when packing did not help,
+    /// so that the work stays proportional to what arrives.
+    compact_at: usize,
+    next: Seq,
+    /// The last compaction ran out of pages.
+    starved: bool,
+}
+
+/// What became of a segment's payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inserted {
+    /// Bytes by which the in-order data has grown.
+    pub(crate) advanced: u32,
+    /// The payload lies beyond a gap, whether it was new or not.
+    pub(crate) out_of_order: bool,
+    /// The first range of the payload that had arrived before: what D-SACK reports (RFC 2883).
+    pub(crate) duplicate: Option<(Seq, Seq)>,
+    /// Why the payload, or a part of it, was dropped although it was new.
+    pub(crate) dropped: Option<DropReason>,
+}
+
+impl Inserted {
+    /// > RFC 2883 section 4: If the D-SACK-compliant receiver has received two or more duplicate
+    /// > contiguous subsegments, only the first is reported.
+    fn note_duplicate(&mut self, left: Seq, right: Seq) {
+        match &mut self.duplicate {
+            None => self.duplicate = Some((left, right)),
+            Some((_, end)) if *end == left => *end = right,
+            Some(_) => {}
+        }
+    }
+}
+
+impl ReceiveQueue {
+    /// An empty queue that waits for the byte numbered `next`. No heap.
+    pub(crate) const fn new(next: Seq) -> Self {
+        Self {
+            in_order: Run::new(),
+            out_of_order: None,
+            compact_at: COMPACT_MIN_PINNED,
+            next,
+            starved: false,
+        }
+    }
+
+    /// The number of the first byte that is missing.
+    pub(crate) const fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Bytes that the application can take.
+    pub(crate) const fn queued(&self) -> usize {
+        self.in_order.len()
+    }
+
+    /// Bytes held, those beyond gaps included.
+    pub(crate) fn buffered(&self) -> usize {
+        self.in_order.len() + self.out_of_order.as_ref().map_or(0, |o| o.len())
+    }
+
+    /// Bytes of memory kept from other use by what is held, with the bookkeeping for it.
+    pub(crate) fn pinned(&self) -> usize {
+        self.in_order.pinned() + self.out_of_order.as_ref().map_or(0, |o| o.pinned())
+    }
+
+    /// Whether something is held beyond a gap.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.out_of_order.as_ref().is_some_and(|o| !o.is_empty())
+    }
+
+    /// Takes in the payload `frags`, whose first byte is numbered `seq`.
+    ///
+    /// The caller has cut it to the window: nothing in it is 2^30 or more from
+    /// [`next`](Self::next).
+    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, frags: FragVec) -> Inserted {
+        let len = frags.iter().map(Frag::len).sum::<usize>() as u32;
+        if len == 0 {
+            return Inserted::default();
+        }
+        let inserted = if seq == self.next && !self.has_gaps() && !self.pins_too_much() {
+            self.in_order.push_segment(env, frags, len as usize);
+            self.next += len;
+            Inserted { advanced: len, ..Inserted::default() }
+        } else {
+            self.insert_anywhere(env, seq, frags, len)
+        };
+        let pinned = self.pinned();
+        if pinned > self.compact_at && pinned > COMPACT_FACTOR * self.buffered() {
+            self.compact(env);
+        }
+        inserted
+    }
+
+    /// The long way: what overlaps, lies beyond a gap, or fills one.
+    fn insert_anywhere(
+        &mut self,
+        env: &mut Env<'_>,
+        mut seq: Seq,
+        mut frags: FragVec,
+        mut len: u32,
+    ) -> Inserted {
+        let mut inserted = Inserted::default();
+        if seq.lt(self.next) {
+            let old = self.next.since(seq).min(len);
+            inserted.note_duplicate(seq, seq + old);
+            if old == len {
+                return inserted;
+            }
+            drop(split_front(&mut frags, old as usize));
+            (seq, len) = (seq + old, len - old);
+        }
+        inserted.out_of_order = seq != self.next;
+
+        if self.pins_too_much() && self.starved && env.pool.stats().free > 0 {
+            self.compact(env);
+        }
+        // What comes next in order is always let in when the application has nothing to read:
+        // otherwise it could never fill the gap that holds the rest.
+        if self.pins_too_much() && (inserted.out_of_order || !self.in_order.is_empty()) {
+            inserted.dropped = Some(DropReason::ReceiveMemory);
+            return inserted;
+        }
+
+        if inserted.out_of_order {
+            let ranges = self.out_of_order.get_or_insert_with(Box::default);
+            ranges.insert(env, seq, frags, len, &mut inserted);
+        } else {
+            let before = self.next;
+            self.fill(env, frags, len, &mut inserted);
+            inserted.advanced = self.next.since(before);
+        }
+        inserted
+    }
+
+    /// Appends `len` bytes in order, and whatever was waiting for them.
+    fn fill(&mut self, env: &mut Env<'_>, mut frags: FragVec, len: u32, inserted: &mut Inserted) {
+        let end = self.next + len;
+        // The ranges that begin within the segment, or right behind it.
+        while let Some(range) =
+            self.out_of_order.as_mut().and_then(|ranges| ranges.pop_front_if_at_or_before(end))
+        {
+            let fresh = split_front(&mut frags, range.start.since(self.next) as usize);
+            self.append(env, fresh);
+            // The range's bytes arrived first: they stay, the segment's go.
+            let overlap = range.end().min(end).since(range.start);
+            if overlap > 0 {
+                drop(split_front(&mut frags, overlap as usize));
+                inserted.note_duplicate(range.start, range.start + overlap);
+            }
+            self.next = range.end();
+            self.in_order.append(range.run);
+        }
+        self.append(env, frags);
+    }
+
+    fn append(&mut self, env: &mut Env<'_>, frags: FragVec) {
+        let len = frags.iter().map(Frag::len).sum::<usize>();
+        self.next += len as u32;
+        self.in_order.push_segment(env, frags, len);
+    }
+
+    /// Fills `out` with what is held beyond gaps, behind the blocks that are in it already.
+    pub(crate) fn sack_blocks(&self, out: &mut SackBlocks) {
+        if let Some(ranges) = &self.out_of_order {
+            ranges.sack_blocks(out);
+        }
+    }
+
+    /// Byte path, step R7: copies in-order bytes into `dst` and forgets them; returns how many.
+    pub(crate) fn read(&mut self, env: &mut Env<'_>, dst: &mut [u8]) -> usize {
+        let n = self.in_order.read(env, dst);
+        self.settle();
+        n
+    }
+
+    /// Byte path, step R7: moves up to `max` in-order bytes to `out`, by reference; returns how
+    /// many.
+    pub(crate) fn take(&mut self, max: usize, out: &mut Vec<Frag>) -> usize {
+        let n = self.in_order.take(max, out);
+        self.settle();
+        n
+    }
+
+    /// Gives back the heap of what is empty.
+    pub(crate) fn shrink(&mut self) {
+        if self.in_order.is_empty() {
+            self.in_order = Run::new();
+        }
+        if !self.has_gaps() {
+            self.out_of_order = None;
+        }
+    }
+
+    /// A queue that was emptied may be compacted early again.
+    fn settle(&mut self) {
+        if self.in_order.is_empty() && !self.has_gaps() {
+            self.compact_at = COMPACT_MIN_PINNED;
+            self.starved = false;
+        }
+    }
+
+    fn pins_too_much(&self) -> bool {
+        let pinned = self.pinned();
+        pinned > REFUSE_MIN_PINNED && pinned > REFUSE_FACTOR * self.buffered()
+    }
+
+    /// Packs what is held into as few pages as the pool can give for it.
+    #[cold]
+    fn compact(&mut self, env: &mut Env<'_>) {
+        let mut packed = self.in_order.compact(env);
+        if let Some(ranges) = &mut self.out_of_order {
+            packed &= ranges.compact(env);
+        }
+        self.starved = !packed;
+        self.compact_at = COMPACT_MIN_PINNED.max(2 * self.pinned());
+    }
+}
+
+#[cfg(test)]
+mod tests;

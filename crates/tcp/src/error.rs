@@ -1,0 +1,140 @@
+//! What applications are told ([`TcpError`]), and what counters are told ([`DropReason`]).
+
+/// Why an operation on a connection failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum TcpError {
+    /// Nothing can be done right now; readiness will say when.
+    #[error("operation would block")]
+    WouldBlock,
+    /// The peer answered the attempt to connect with a reset.
+    #[error("connection refused")]
+    ConnectionRefused,
+    /// The peer reset the connection.
+    #[error("connection reset by peer")]
+    ConnectionReset,
+    /// This side aborted the connection.
+    #[error("connection aborted")]
+    ConnectionAborted,
+    /// The peer did not answer in time.
+    #[error("connection timed out")]
+    TimedOut,
+    /// The network said that the peer's host cannot be reached.
+    #[error("no route to host")]
+    HostUnreachable,
+    /// The network said that the peer's network cannot be reached.
+    #[error("network is unreachable")]
+    NetworkUnreachable,
+    /// The peer's host does not speak TCP.
+    #[error("protocol not available at the peer")]
+    ProtocolUnreachable,
+    /// The connection is not established.
+    #[error("not connected")]
+    NotConnected,
+    /// This side has already closed its sending direction, or the connection is gone.
+    #[error("broken pipe: sending is closed")]
+    BrokenPipe,
+    /// There is a connection already.
+    #[error("already connected")]
+    AlreadyConnected,
+    /// An argument makes no sense.
+    #[error("invalid argument")]
+    InvalidInput,
+    /// A limit on memory was reached.
+    #[error("out of buffer memory")]
+    NoBuffers,
+}
+
+impl TcpError {
+    /// Linux's number for this error (`errno(3)`), the same on every architecture that has the
+    /// generic table.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::WouldBlock => 11,          // EAGAIN
+            Self::InvalidInput => 22,        // EINVAL
+            Self::BrokenPipe => 32,          // EPIPE
+            Self::ProtocolUnreachable => 92, // ENOPROTOOPT
+            Self::NetworkUnreachable => 101, // ENETUNREACH
+            Self::ConnectionAborted => 103,  // ECONNABORTED
+            Self::ConnectionReset => 104,    // ECONNRESET
+            Self::NoBuffers => 105,          // ENOBUFS
+            Self::AlreadyConnected => 106,   // EISCONN
+            Self::NotConnected => 107,       // ENOTCONN
+            Self::TimedOut => 110,           // ETIMEDOUT
+            Self::ConnectionRefused => 111,  // ECONNREFUSED
+            Self::HostUnreachable => 113,    // EHOSTUNREACH
+        }
+    }
+}
+
+/// Declares the reasons once: variant, stable name, meaning.
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
+        /// Why TCP dropped a segment, or a part of it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        #[non_exhaustive]
+        pub enum DropReason {
+            $($(#[$doc])+ $variant,)+
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of `reason as usize`: for tables of counters.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// How many reasons there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// Name in reports, in snake case; never changes once released.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The segment is shorter than a header of 20 bytes.
+    HeaderTruncated = "tcp_header_truncated",
+    /// The data offset says less than 20 bytes.
+    HeaderOffsetSmall = "tcp_header_offset_small",
+    /// The data offset points beyond the segment.
+    HeaderOffsetBeyond = "tcp_header_offset_beyond",
+    /// No bit among SYN, ACK and RST is set, or a combination that no state takes.
+    Flags = "tcp_flags",
+    /// The connection is closed.
+    Closed = "tcp_closed",
+    /// The timestamp is older than one seen before (RFC 7323 section 5, PAWS).
+    Paws = "tcp_paws",
+    /// Nothing of the segment lies in the receive window (RFC 9293 section 3.10.7.4, first check).
+    OutsideWindow = "tcp_outside_window",
+    /// All of the data had arrived before.
+    Duplicate = "tcp_duplicate",
+    /// A reset whose sequence number is not exactly the next one (RFC 5961 section 3).
+    RstNotNext = "tcp_rst_not_next",
+    /// A reset outside the window, or without the acknowledgement that SYN-SENT asks for.
+    RstInvalid = "tcp_rst_invalid",
+    /// A SYN on a connection that is synchronised (RFC 5961 section 4).
+    SynUnexpected = "tcp_syn_unexpected",
+    /// A segment of a synchronised connection without the ACK bit.
+    AckMissing = "tcp_ack_missing",
+    /// It acknowledges what was never sent.
+    AckUnsent = "tcp_ack_unsent",
+    /// It acknowledges what is more than a window behind (RFC 5961 section 5).
+    AckTooOld = "tcp_ack_too_old",
+    /// Data for an application that has closed.
+    ReceiveClosed = "tcp_receive_closed",
+    /// Data behind the peer's FIN.
+    AfterFin = "tcp_after_fin",
+    /// Too many separate ranges wait for the gaps before them.
+    OutOfOrderLimit = "tcp_out_of_order_limit",
+    /// The receive queue pins too much memory for what it carries, and no pages are free to
+    /// pack it.
+    ReceiveMemory = "tcp_receive_memory",
+}
+
+#[cfg(test)]
+#[path = "error_tests.rs"]
+mod tests;

@@ -1,0 +1,63 @@
+//! ICMP errors about our own segments, believed as far as RFC 5927 advises.
+
+use pagewire_mem::Instant;
+
+use crate::config::LinkLimits;
+use crate::connection::{Connection, Env};
+use crate::limits::MIN_PATH_MSS;
+use crate::segment::{IcmpKind, IcmpNotice};
+use crate::state::{Event, State};
+
+impl Connection {
+    /// An ICMP error quotes a segment of this connection.
+    ///
+    /// > RFC 5927 section 4.1: TCP SHOULD check that the TCP sequence number contained in the payload
+    /// > of the ICMP error message is within the range SND.UNA =< SEG.SEQ < SND.NXT.
+    pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) {
+        let outstanding = notice.seq.since(self.snd.una) < self.in_flight();
+        if !outstanding {
+            return;
+        }
+        match notice.kind {
+            IcmpKind::PacketTooBig { mss } => self.on_path_mss(env.now, mss),
+            IcmpKind::Unreachable { hard, error } => match self.state {
+                // Nothing is established yet: whoever waits is told at once, as in Linux.
+                State::SynSent | State::SynReceived => {
+                    let _ = hard;
+                    self.finish(Event::Expire, Some(error));
+                }
+                // > RFC 5927 section 5.2: hosts [...] treat all ICMP error messages as "soft errors"
+                // > for connections in any of the synchronized states
+                _ => self.soft_error = Some(error),
+            },
+        }
+    }
+
+    /// > RFC 1191 section 6.3: When a Datagram Too Big message is received [...] the TCP layer should
+    /// > retransmit [...] and should not [...] change the congestion window.
+    fn on_path_mss(&mut self, _now: Instant, mss: u16) {
+        let mss = mss.max(MIN_PATH_MSS);
+        if mss >= self.link.mss {
+            return;
+        }
+        self.link.mss = mss;
+        let payload = self.send_mss();
+        self.congestion.set_mss(payload);
+        if self.state.is_synchronized() {
+            self.on_too_big(payload);
+        }
+    }
+
+    /// The link, or the way to the peer, has changed.
+    pub fn set_link_limits(&mut self, link: LinkLimits) {
+        self.link = link;
+        if self.state.is_synchronized() {
+            let payload = self.send_mss();
+            self.congestion.set_mss(payload);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/icmp.rs"]
+mod tests;

@@ -1,0 +1,583 @@
+//! Byte path, step R5: a segment arrives (RFC 9293 section 3.10.7).
+//!
+//! The steps stand in the order of section 3.10.7.4, one function each. A step looks first, and
+//! ends the processing with `Err(why)` if nothing further is to be done; what it changes, it
+//! changes last. What most segments are is recognised beforehand (`predicted`) and skips the
+//! checks that cannot fail.
+
+use pagewire_mem::{Frag, FragVec, Instant};
+
+use crate::connection::{ConnFlags, Connection, Env, Reset, seconds};
+use crate::error::{DropReason, TcpError};
+use crate::header::{Flags, TcpHeader};
+use crate::limits::TIMESTAMP_VALID_SECONDS;
+use crate::segment::Disposition;
+use crate::seq::Seq;
+use crate::state::{Event, State};
+use crate::timers::Timer;
+
+/// A segment on its way through the steps.
+struct Segment<'a> {
+    header: &'a TcpHeader,
+    payload: FragVec,
+    /// Bytes in `payload`.
+    len: u32,
+    /// The number of the first byte in `payload`.
+    seq: Seq,
+}
+
+impl Segment<'_> {
+    fn has(&self, flags: Flags) -> bool {
+        self.header.flags.contains(flags)
+    }
+
+    /// SEG.LEN: the payload, and one each for SYN and FIN.
+    fn space(&self) -> u32 {
+        self.len + u32::from(self.has(Flags::SYN)) + u32::from(self.has(Flags::FIN))
+    }
+
+    fn end(&self) -> Seq {
+        self.seq + self.space()
+    }
+}
+
+/// `Err` ends the processing.
+type Step = Result<(), Disposition>;
+
+const fn drop_for(reason: DropReason) -> Step {
+    Err(Disposition::Dropped(reason))
+}
+
+impl Connection {
+    /// A segment to this connection arrived. `header` is a copy of its header, `payload` the bytes
+    /// behind it; its checksum has been verified. `ecn` are the ECN bits of its IP header.
+    pub fn handle_segment(
+        &mut self,
+        env: &mut Env<'_>,
+        header: &TcpHeader,
+        payload: FragVec,
+        ecn: u8,
+    ) -> Disposition {
+        // Explicit congestion notification is not negotiated yet (RFC 3168).
+        let _ = ecn;
+        let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
+        self.heard_at = env.now;
+        self.keepalive_probes = 0;
+        if self.predicted(header, len) {
+            return self.take_predicted(env, header, payload, len);
+        }
+        let mut segment = Segment { header, payload, len, seq: header.seq };
+        let step = match self.state {
+            State::Closed | State::Listen => drop_for(DropReason::Closed),
+            State::SynSent => self.in_syn_sent(env, &mut segment),
+            State::TimeWait => self.in_time_wait(env.now, &segment),
+            _ => self.in_order(env, &mut segment),
+        };
+        match step {
+            Ok(()) => Disposition::Accepted,
+            Err(disposition) => disposition,
+        }
+    }
+
+    /// Whether this is the next segment in an undisturbed transfer, in either direction.
+    fn predicted(&self, header: &TcpHeader, len: u32) -> bool {
+        const RELEVANT: Flags =
+            Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
+        let fresh = match (self.has_timestamps(), header.options.timestamps) {
+            (true, Some((value, _))) => value.wrapping_sub(self.ts.recent) as i32 >= 0,
+            (true, None) => false,
+            (false, _) => true,
+        };
+        self.state == State::Established
+            && header.flags & RELEVANT == Flags::ACK
+            && header.seq == self.rcv.queue.next()
+            && header.ack.between(self.snd.una, self.snd.nxt)
+            && fresh
+            && self.recovery.is_none()
+            && header.options.sack.is_empty()
+            && !self.rcv.queue.has_gaps()
+            && self.rcv.fin.is_none()
+            && len <= self.rcv.edge.saturating_since(header.seq)
+    }
+
+    /// What is left of the steps when nothing can be wrong: acknowledgement and payload.
+    fn take_predicted(
+        &mut self,
+        env: &mut Env<'_>,
+        header: &TcpHeader,
+        payload: FragVec,
+        len: u32,
+    ) -> Disposition {
+        self.remember_timestamp(env.now, header, header.seq);
+        if let Err(reason) = self.take_ack(env.now, header, len) {
+            return Disposition::Dropped(reason);
+        }
+        if len > 0 {
+            let inserted = self.rcv.queue.insert(env, header.seq, payload);
+            self.stats.bytes_received += u64::from(inserted.advanced);
+            if let Some(reason) = inserted.dropped {
+                self.ack_now();
+                return Disposition::Dropped(reason);
+            }
+            self.schedule_ack(env.now, len, header.flags.contains(Flags::PSH));
+        }
+        Disposition::Accepted
+    }
+
+    // ---- 3.10.7.3: SYN-SENT ----
+
+    fn in_syn_sent(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+        let header = segment.header;
+        // > First, check the ACK bit: If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless
+        // > the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST> and
+        // > discard the segment.
+        let acks_syn = segment.has(Flags::ACK);
+        if acks_syn && !(header.ack.gt(self.snd.iss) && header.ack.le(self.snd.nxt)) {
+            if segment.has(Flags::RST) {
+                return drop_for(DropReason::RstInvalid);
+            }
+            self.reset = Some(Reset { seq: header.ack, ack: false });
+            return drop_for(DropReason::AckUnsent);
+        }
+        // > Second, check the RST bit: If the ACK was acceptable, then signal to the user "error:
+        // > connection reset", drop the segment, enter CLOSED state, delete TCB, and return.
+        // > Otherwise (no ACK), drop the segment and return.
+        if segment.has(Flags::RST) {
+            if !acks_syn {
+                return drop_for(DropReason::RstInvalid);
+            }
+            self.finish(Event::Reset, Some(TcpError::ConnectionRefused));
+            return Ok(());
+        }
+        // > Fourth, check the SYN bit: [...] Fifth, if neither of the SYN or RST bits is set, then
+        // > drop the segment and return.
+        if !segment.has(Flags::SYN) {
+            return drop_for(DropReason::Flags);
+        }
+        // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
+        self.take_syn(env.now, header);
+        if !acks_syn {
+            // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
+            // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
+            //
+            // Text that came along is not kept: the peer will send it again.
+            self.transition(Event::Syn);
+            self.flight.mark_all_lost();
+            return Ok(());
+        }
+        // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
+        // > the retransmission queue that are thereby acknowledged should be removed. If SND.UNA >
+        // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
+        // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
+        self.take_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
+        self.transition(Event::SynAck);
+        self.on_established(env.now);
+        self.ack_now();
+        // > If there are other controls or text in the segment, then continue processing at the
+        // > sixth step under Section 3.10.7.4 where the URG bit is checked; otherwise, return.
+        segment.seq = header.seq + 1;
+        self.sixth_urgent(segment);
+        let text = self.seventh_text(env, segment);
+        self.eighth_fin(env.now, segment)?;
+        text
+    }
+
+    // ---- 3.10.7.4: all other states ----
+
+    fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+        self.check_timestamp(env.now, segment)?;
+        self.first_sequence(env.now, segment)?;
+        self.second_reset(env.now, segment)?;
+        // Third: security and compartment are not implemented, as everywhere.
+        self.fourth_syn(env.now, segment)?;
+        self.fifth_ack(env.now, segment)?;
+        self.remember_timestamp(env.now, segment.header, segment.seq);
+        self.sixth_urgent(segment);
+        let text = self.seventh_text(env, segment);
+        self.eighth_fin(env.now, segment)?;
+        text
+    }
+
+    /// > RFC 7323 section 5.3 R1: If there is a Timestamps option in the arriving segment, SEG.TSval
+    /// > < TS.Recent, TS.Recent is valid, and the RST bit is not set, then treat the arriving
+    /// > segment as not acceptable: Send an acknowledgment in reply [...] and drop the segment.
+    ///
+    /// A segment without the option passes, as in Linux.
+    fn check_timestamp(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let Some((value, _)) = segment.header.options.timestamps else { return Ok(()) };
+        if !self.has_timestamps() || segment.has(Flags::RST) || !self.is_stale(now, value) {
+            return Ok(());
+        }
+        self.answer_unacceptable(now, segment);
+        drop_for(DropReason::Paws)
+    }
+
+    fn is_stale(&self, now: Instant, value: u32) -> bool {
+        let age = u64::from(seconds(now).wrapping_sub(self.ts.recent_at));
+        (value.wrapping_sub(self.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
+    }
+
+    /// > RFC 7323 section 4.3: If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval
+    /// > is copied to TS.Recent; otherwise, it is ignored.
+    fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
+        if let (true, Some((value, _))) = (self.has_timestamps(), header.options.timestamps)
+            && seq.le(self.rcv.acked)
+            && !self.is_stale(now, value)
+        {
+            self.ts.recent = value;
+            self.ts.recent_at = seconds(now);
+        }
+    }
+
+    /// > First, check sequence number: [...] There are four cases for the acceptability test for an
+    /// > incoming segment [...] If an incoming segment is not acceptable, an acknowledgment should be
+    /// > sent in reply (unless the RST bit is set, if so drop the segment and return)
+    ///
+    /// As Linux, a little wider, so that the acknowledgement of a segment counts whose text does
+    /// not: the end may be where our last acknowledgement was, the start where the window ends.
+    fn first_sequence(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let (seq, end) = (segment.seq, segment.end());
+        if end.ge(self.rcv.acked) && seq.le(self.rcv.edge.max(self.rcv_nxt())) {
+            return Ok(());
+        }
+        if segment.has(Flags::RST) {
+            return drop_for(DropReason::OutsideWindow);
+        }
+        self.answer_unacceptable(now, segment);
+        drop_for(DropReason::OutsideWindow)
+    }
+
+    /// Answers a segment that does not fit. An answer to data cannot start an endless exchange of
+    /// acknowledgements, so only the others are limited in rate.
+    fn answer_unacceptable(&mut self, now: Instant, segment: &Segment<'_>) {
+        if segment.len > 0 && !segment.has(Flags::SYN) {
+            self.ack_duplicate();
+        } else {
+            self.challenge_ack(now);
+        }
+    }
+
+    /// > Second, check the RST bit. RFC 5961 section 3: 1) If the RST bit is set and the sequence
+    /// > number is outside the current receive window, silently drop the segment. 2) If the RST bit
+    /// > is set and the sequence number exactly matches the next expected sequence number (RCV.NXT),
+    /// > then TCP endpoints MUST reset the connection [...] 3) If the RST bit is set and the sequence
+    /// > number does not exactly match the next expected sequence value, yet is within the current
+    /// > receive window, TCP endpoints MUST send an acknowledgment (challenge ACK).
+    fn second_reset(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        if !segment.has(Flags::RST) {
+            return Ok(());
+        }
+        if segment.seq != self.rcv_nxt() {
+            self.challenge_ack(now);
+            return drop_for(DropReason::RstNotNext);
+        }
+        let active = self.flags.contains(ConnFlags::ACTIVE);
+        let error = match self.state {
+            // > SYN-RECEIVED: If this connection was initiated with a passive OPEN (i.e., came from
+            // > the LISTEN state), then return this connection to LISTEN state and return. The user
+            // > need not be informed. If this connection was initiated with an active OPEN (i.e.,
+            // > came from SYN-SENT state), then the connection was refused; signal the user
+            // > "connection refused".
+            State::SynReceived if active => Some(TcpError::ConnectionRefused),
+            State::SynReceived => None,
+            // Linux: whoever has read the end of the stream learns it as a broken pipe.
+            State::CloseWait => Some(TcpError::BrokenPipe),
+            // > CLOSING, LAST-ACK, TIME-WAIT: If the RST bit is set, then enter the CLOSED state,
+            // > delete the TCB, and return.
+            State::Closing | State::LastAck => None,
+            // > any outstanding RECEIVEs and SEND should receive "reset" responses. All segment
+            // > queues should be flushed. Users should also receive an unsolicited general
+            // > "connection reset" signal.
+            _ => Some(TcpError::ConnectionReset),
+        };
+        self.finish(Event::Reset, error);
+        Err(Disposition::Accepted)
+    }
+
+    /// > Fourth, check the SYN bit: [...] RFC 5961 section 4.2: If the SYN bit is set, irrespective of
+    /// > the sequence number, TCP endpoints MUST send an ACK (also referred to as challenge ACK) to
+    /// > the remote peer
+    ///
+    /// But for the one that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
+    fn fourth_syn(&mut self, now: Instant, segment: &mut Segment<'_>) -> Step {
+        if !segment.has(Flags::SYN) {
+            return Ok(());
+        }
+        let completes = self.state == State::SynReceived
+            && segment.has(Flags::ACK)
+            && segment.seq == self.rcv.irs
+            && segment.header.ack == self.snd.nxt;
+        if completes {
+            segment.seq += 1;
+            return Ok(());
+        }
+        // The peer did not get our SYN,ACK, and says its SYN again.
+        if self.state == State::SynReceived && segment.seq == self.rcv.irs {
+            self.flight.mark_all_lost();
+            return drop_for(DropReason::Duplicate);
+        }
+        self.challenge_ack(now);
+        drop_for(DropReason::SynUnexpected)
+    }
+
+    /// > Fifth, check the ACK field: if the ACK bit is off, drop the segment and return
+    fn fifth_ack(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        if !segment.has(Flags::ACK) {
+            return drop_for(DropReason::AckMissing);
+        }
+        let header = segment.header;
+        if self.state == State::SynReceived {
+            // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
+            // > processing [...] If the segment acknowledgment is not acceptable, form a reset
+            // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
+            if !(header.ack.gt(self.snd.una) && header.ack.le(self.snd.nxt)) {
+                self.reset = Some(Reset { seq: header.ack, ack: false });
+                return drop_for(DropReason::AckUnsent);
+            }
+            self.take_ack(now, header, 0).map_err(Disposition::Dropped)?;
+            self.transition(Event::AckOfSyn);
+            self.on_established(now);
+            return Ok(());
+        }
+        self.take_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
+
+        // What is new once our FIN is acknowledged.
+        let fin_acked =
+            self.flags.contains(ConnFlags::FIN_QUEUED) && self.snd.una.gt(self.queue.end());
+        match self.state {
+            // > FIN-WAIT-1: if the FIN segment is now acknowledged, then enter FIN-WAIT-2
+            State::FinWait1 if fin_acked => {
+                self.transition(Event::AckOfFin);
+                self.limit_fin_wait2(now);
+            }
+            // > CLOSING: if the ACK acknowledges our FIN, then enter the TIME-WAIT state
+            State::Closing if fin_acked => {
+                self.transition(Event::AckOfFin);
+                self.enter_time_wait(now);
+            }
+            // > LAST-ACK: If our FIN is now acknowledged, delete the TCB, enter the CLOSED state,
+            // > and return.
+            State::LastAck if fin_acked => {
+                self.finish(Event::AckOfFin, None);
+                return Err(Disposition::Accepted);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn on_established(&mut self, now: Instant) {
+        self.flags.insert(ConnFlags::CONNECTED);
+        self.snd.small_end = self.snd.una;
+        self.congestion.set_mss(self.send_mss());
+        if self.flags.contains(ConnFlags::SYN_RESENT) {
+            // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
+            // > the RTO MUST be re-initialized to 3 seconds when data transmission begins
+            if self.rtt.srtt().is_none() {
+                self.rtt.on_syn_timed_out();
+            }
+            // Linux forgives one: it is the one second of RFC 6298 that may have been too short.
+            if self.stats.retransmits > 1 {
+                self.congestion.on_syn_lost();
+            }
+        }
+        self.start_keepalive(now);
+        // The application closed before the handshake was done.
+        if self.flags.contains(ConnFlags::FIN_QUEUED) {
+            self.transition(Event::Close);
+        }
+    }
+
+    /// > Sixth, check the URG bit: RFC 6093 section 4: new applications SHOULD NOT employ the TCP
+    /// > urgent mechanism.
+    ///
+    /// The pointer is not looked at: urgent data stays in the stream, where RFC 9293 section 3.8.5
+    /// has it, and lengths never come from the pointer.
+    fn sixth_urgent(&mut self, _segment: &Segment<'_>) {}
+
+    /// > Seventh, process the segment text: [...] Once in the ESTABLISHED state, it is possible to
+    /// > deliver segment data to user RECEIVE buffers. [...] When the TCP endpoint takes
+    /// > responsibility for delivering the data to the user, it must also acknowledge the receipt of
+    /// > the data.
+    fn seventh_text(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+        if segment.len == 0 {
+            return Ok(());
+        }
+        let now = env.now;
+        if !self.state.can_receive() {
+            // > CLOSE-WAIT and later: This should not occur since a FIN has been received from the
+            // > remote side. Ignore the segment text.
+            self.ack_duplicate();
+            return drop_for(if segment.end().gt(self.rcv_nxt()) {
+                DropReason::AfterFin
+            } else {
+                DropReason::Duplicate
+            });
+        }
+        let fresh = (segment.seq + segment.len).gt(self.rcv_nxt());
+        if fresh
+            && self.state != State::Established
+            && self.flags.intersects(ConnFlags::READ_SHUT | ConnFlags::ORPHAN)
+        {
+            // > RFC 9293 section 3.6.1: If such a host issues a CLOSE call while received data is
+            // > still pending in the TCP connection, or if new data is received after CLOSE is
+            // > called, its TCP implementation SHOULD send a RST to show that data was lost.
+            let reset = Reset { seq: segment.header.ack, ack: false };
+            self.finish(Event::Reset, None);
+            self.reset = Some(reset);
+            return drop_for(DropReason::ReceiveClosed);
+        }
+        // > A natural way to think about processing incoming segments is to imagine that they are
+        // > first tested for proper sequence number [...] and then trimmed to fit the window
+        let limit = self.rcv.fin.map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge));
+        let keep = limit.saturating_since(segment.seq).min(segment.len);
+        let cut = keep < segment.len;
+        if cut {
+            truncate(&mut segment.payload, keep as usize);
+        }
+        if keep == 0 {
+            self.ack_duplicate();
+            return drop_for(if self.rcv.fin.is_some() && limit.lt(self.rcv.edge) {
+                DropReason::AfterFin
+            } else {
+                DropReason::OutsideWindow
+            });
+        }
+        let had_gaps = self.rcv.queue.has_gaps();
+        let payload = core::mem::take(&mut segment.payload);
+        let inserted = self.rcv.queue.insert(env, segment.seq, payload);
+        self.stats.bytes_received += u64::from(inserted.advanced);
+        if inserted.advanced > 0 {
+            self.schedule_ack(now, segment.len, segment.has(Flags::PSH));
+        }
+        // > RFC 5681 section 4.2: a TCP receiver SHOULD send an immediate ACK when the incoming
+        // > segment fills in all or part of a gap in the sequence space.
+        if had_gaps || cut {
+            self.ack_now();
+        }
+        if inserted.advanced == 0 {
+            self.ack_duplicate();
+        }
+        match inserted.dropped {
+            Some(reason) => drop_for(reason),
+            None if inserted.advanced == 0 && !inserted.out_of_order => {
+                drop_for(DropReason::Duplicate)
+            }
+            None if cut && inserted.advanced == 0 => drop_for(DropReason::OutsideWindow),
+            None => Ok(()),
+        }
+    }
+
+    /// > Eighth, check the FIN bit: [...] If the FIN bit is set, signal the user "connection closing"
+    /// > and return any pending RECEIVEs with same message, advance RCV.NXT over the FIN, and send an
+    /// > acknowledgment for the FIN. Note that FIN implies PUSH for any segment text not yet
+    /// > delivered to the user.
+    fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        if segment.has(Flags::FIN) {
+            let fin = segment.seq + segment.len;
+            if self.flags.contains(ConnFlags::FIN_RECEIVED) {
+                // > CLOSE-WAIT, CLOSING, LAST-ACK: Remain in the state.
+                self.ack_now();
+            } else if self.state.can_receive()
+                && fin.le(self.rcv.edge)
+                && fin.ge(self.rcv.queue.next())
+            {
+                // A FIN beyond a gap is remembered; what comes before it decides. Two different
+                // ones: the first stays.
+                self.rcv.fin.get_or_insert(fin);
+                self.ack_now();
+            }
+        }
+        if self.rcv.fin == Some(self.rcv.queue.next())
+            && !self.flags.contains(ConnFlags::FIN_RECEIVED)
+            && self.state.can_receive()
+        {
+            self.flags.insert(ConnFlags::FIN_RECEIVED);
+            self.ack_now();
+            self.transition(Event::Fin);
+            if self.state == State::TimeWait {
+                self.enter_time_wait(now);
+            }
+        }
+        Ok(())
+    }
+
+    // ---- TIME-WAIT ----
+
+    /// > RFC 9293 section 3.10.7.4: TIME-WAIT: The only thing that can arrive in this state is a
+    /// > retransmission of the remote FIN. Acknowledge it, and restart the 2 MSL timeout.
+    ///
+    /// What else arrives is treated as Linux does.
+    fn in_time_wait(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let header = segment.header;
+        let stale = match (self.has_timestamps(), header.options.timestamps) {
+            (true, Some((value, _))) => self.is_stale(now, value),
+            _ => false,
+        };
+        let newer = match (self.has_timestamps(), header.options.timestamps) {
+            (true, Some((value, _))) => (self.ts.recent.wrapping_sub(value) as i32) < 0,
+            _ => false,
+        };
+        if segment.has(Flags::RST) {
+            if stale || segment.seq != self.rcv_nxt() {
+                return drop_for(DropReason::RstNotNext);
+            }
+            self.finish(Event::Reset, None);
+            return Ok(());
+        }
+        // > RFC 6191 section 2: If the connection in TIME-WAIT used timestamps: if TCP Timestamps
+        // > are used by the new SYN and its value is greater than the last, accept; otherwise, if
+        // > the sequence number is greater than the last sequence number seen, accept.
+        if segment.has(Flags::SYN)
+            && !segment.has(Flags::ACK)
+            && !stale
+            && (newer || segment.seq.gt(self.rcv_nxt()))
+        {
+            return Err(Disposition::SynInTimeWait { iss_above: self.snd.nxt });
+        }
+        if segment.space() == 0 && segment.seq == self.rcv_nxt() && !stale {
+            // Nothing but an acknowledgement.
+            self.timers.set(Timer::Linger, now + self.config.time_wait);
+            self.remember_timestamp(now, header, segment.seq);
+            return Ok(());
+        }
+        if segment.has(Flags::ACK) || stale {
+            self.timers.set(Timer::Linger, now + self.config.time_wait);
+        }
+        // A retransmitted FIN is answered each time; whatever else, at a limited rate.
+        let fin_again = segment.has(Flags::FIN) && segment.end() == self.rcv_nxt();
+        if fin_again {
+            self.ack_now();
+            return Ok(());
+        }
+        self.challenge_ack(now);
+        drop_for(if stale { DropReason::Paws } else { DropReason::OutsideWindow })
+    }
+
+    /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
+    /// > the other timers.
+    fn enter_time_wait(&mut self, now: Instant) {
+        self.timers.stop_all();
+        self.flight.clear();
+        self.recovery = None;
+        self.queue.clear();
+        self.timers.set(Timer::Linger, now + self.config.time_wait);
+    }
+
+    /// A connection whose application is gone does not wait for the peer's FIN for ever.
+    pub(crate) fn limit_fin_wait2(&mut self, now: Instant) {
+        if self.state == State::FinWait2 && self.flags.contains(ConnFlags::ORPHAN) {
+            self.timers.set(Timer::Linger, now + self.config.fin_wait2);
+        }
+    }
+}
+
+/// Cuts `frags` down to their first `len` bytes.
+fn truncate(frags: &mut FragVec, len: usize) {
+    let mut left = len;
+    frags.retain(|frag| {
+        frag.truncate(left);
+        left -= frag.len();
+        !frag.is_empty()
+    });
+}

@@ -1,0 +1,340 @@
+//! TCP options: the checked iterator over their bytes, and the plain value [`TcpOptions`].
+//!
+//! What is malformed follows Linux: an option that cannot be cut out (length below 2, or beyond
+//! the header) ends the list, what came before it counts, and the segment is kept. An option that
+//! can be cut out but has the wrong length for its kind is skipped. RFC 9293 section 3.1 asks for
+//! no more:
+//!
+//! > MUST-7: TCP implementations MUST be prepared to handle an illegal option length (e.g., zero);
+//! > a suggested procedure is to reset the connection and log the error cause.
+//!
+//! A reset for a garbled option would hand every middlebox a weapon; [`TcpOptions::malformed`]
+//! says that it happened, so that it can be counted.
+
+use crate::seq::Seq;
+
+/// Ends the list.
+pub(crate) const KIND_END: u8 = 0;
+/// Fills.
+pub(crate) const KIND_NOP: u8 = 1;
+/// Maximum segment size (RFC 9293 section 3.2), SYN only.
+pub(crate) const KIND_MSS: u8 = 2;
+/// Window scale (RFC 7323 section 2), SYN only.
+pub(crate) const KIND_WINDOW_SCALE: u8 = 3;
+/// SACK permitted (RFC 2018 section 2), SYN only.
+pub(crate) const KIND_SACK_PERMITTED: u8 = 4;
+/// SACK blocks (RFC 2018 section 3).
+pub(crate) const KIND_SACK: u8 = 5;
+/// Timestamps (RFC 7323 section 3).
+pub(crate) const KIND_TIMESTAMPS: u8 = 8;
+
+/// The two no-ops, kind and length that stand before timestamps in nearly every segment there is:
+/// RFC 7323 appendix A recommends the layout, everybody uses it.
+pub(crate) const TIMESTAMPS_ALIGNED: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
+
+/// Bytes that options can take: a header of 15 words less the 20 fixed bytes.
+pub(crate) const MAX_OPTIONS_LEN: usize = 40;
+
+/// > RFC 7323 section 2.3: If a Window Scale option is received with a shift.cnt value larger than
+/// > 14, the TCP SHOULD log the error but MUST use 14 instead of the specified value.
+pub(crate) const MAX_WINDOW_SCALE: u8 = 14;
+
+/// The options of a segment, as far as we know them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// The longest segment that the sender of a SYN can take, in bytes, without options.
+    pub mss: Option<u16>,
+    /// The shift of the SYN's sender, at most 14.
+    pub window_scale: Option<u8>,
+    /// Whether the sender of a SYN understands SACK.
+    pub sack_permitted: bool,
+    /// Ranges that have arrived beyond the acknowledgement.
+    pub sack: SackBlocks,
+    /// Value and echo reply.
+    pub timestamps: Option<(u32, u32)>,
+    /// Why parsing stopped before the end of the options, if it did. Never emitted.
+    pub malformed: Option<OptionError>,
+}
+
+/// Up to four SACK blocks `(left edge, right edge)`: the first byte and the one after the last.
+#[derive(Clone, Copy, Default)]
+pub struct SackBlocks {
+    blocks: [(Seq, Seq); Self::MAX],
+    len: u8,
+}
+
+/// What is wrong with a list of options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum OptionError {
+    /// The header ends behind an option's kind.
+    #[error("option without a length")]
+    LengthMissing,
+    /// The length is 0 or 1, less than the kind and the length take.
+    #[error("option length below 2")]
+    LengthTooShort,
+    /// The length reaches beyond the header.
+    #[error("option longer than the header")]
+    LengthBeyondHeader,
+}
+
+impl OptionError {
+    /// Name in reports, in snake case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LengthMissing => "tcp_option_length_missing",
+            Self::LengthTooShort => "tcp_option_length_too_short",
+            Self::LengthBeyondHeader => "tcp_option_length_beyond_header",
+        }
+    }
+}
+
+/// One option, cut out of its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionItem<'a> {
+    /// The kind.
+    pub kind: u8,
+    /// What follows kind and length.
+    pub data: &'a [u8],
+}
+
+/// The options in the order of the header, fill left out; ends behind the first error.
+#[derive(Clone, Debug)]
+pub struct OptionIter<'a>(&'a [u8]);
+
+impl<'a> OptionIter<'a> {
+    /// Over the bytes behind the fixed header.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    fn fail(&mut self, error: OptionError) -> Option<Result<OptionItem<'a>, OptionError>> {
+        self.0 = &[];
+        Some(Err(error))
+    }
+}
+
+impl<'a> Iterator for OptionIter<'a> {
+    type Item = Result<OptionItem<'a>, OptionError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (&kind, rest) = self.0.split_first()?;
+            match kind {
+                // > RFC 9293 section 3.1: A list of options can end at the EOL option
+                KIND_END => {
+                    self.0 = &[];
+                    return None;
+                }
+                KIND_NOP => self.0 = rest,
+                _ => {
+                    let Some((&len, data)) = rest.split_first() else {
+                        return self.fail(OptionError::LengthMissing);
+                    };
+                    let Some(len) = usize::from(len).checked_sub(2) else {
+                        return self.fail(OptionError::LengthTooShort);
+                    };
+                    let Some((data, rest)) = data.split_at_checked(len) else {
+                        return self.fail(OptionError::LengthBeyondHeader);
+                    };
+                    self.0 = rest;
+                    return Some(Ok(OptionItem { kind, data }));
+                }
+            }
+        }
+    }
+}
+
+impl TcpOptions {
+    /// Reads options; those that belong into a SYN only count if `syn`.
+    pub fn parse(bytes: &[u8], syn: bool) -> Self {
+        let mut options = Self::default();
+        // The common case first: nothing but aligned timestamps.
+        if let Ok(aligned) = <&[u8; 12]>::try_from(bytes)
+            && let Some((&TIMESTAMPS_ALIGNED, stamps)) = aligned.split_first_chunk::<4>()
+        {
+            options.timestamps = two_words(stamps);
+            return options;
+        }
+        for item in OptionIter::new(bytes) {
+            match item {
+                Ok(item) => options.take(item, syn),
+                Err(error) => options.malformed = Some(error),
+            }
+        }
+        options
+    }
+
+    fn take(&mut self, item: OptionItem<'_>, syn: bool) {
+        match (item.kind, item.data) {
+            // Linux takes 0 for "not given".
+            (KIND_MSS, &[hi, lo]) if syn && (hi, lo) != (0, 0) => {
+                self.mss = Some(u16::from_be_bytes([hi, lo]));
+            }
+            (KIND_WINDOW_SCALE, &[shift]) if syn => {
+                self.window_scale = Some(shift.min(MAX_WINDOW_SCALE));
+            }
+            (KIND_SACK_PERMITTED, &[]) if syn => self.sack_permitted = true,
+            (KIND_SACK, data) if !data.is_empty() && data.len().is_multiple_of(8) => {
+                self.sack = SackBlocks::default();
+                for block in data.chunks_exact(8) {
+                    if let Some((left, right)) = two_words(block) {
+                        self.sack.push(Seq(left), Seq(right));
+                    }
+                }
+            }
+            (KIND_TIMESTAMPS, data) if data.len() == 8 => self.timestamps = two_words(data),
+            _ => {}
+        }
+    }
+
+    /// Bytes that [`emit`](Self::emit) writes, a multiple of 4.
+    pub fn len(&self) -> usize {
+        let sack = self.sack_room();
+        self.len_without_sack() + if sack > 0 { 4 + 8 * sack } else { 0 }
+    }
+
+    /// Whether there is nothing to emit.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn len_without_sack(&self) -> usize {
+        let mss = if self.mss.is_some() { 4 } else { 0 };
+        // SACK-permitted takes the place of the fill before timestamps.
+        let stamps = match (self.timestamps, self.sack_permitted) {
+            (Some(_), _) => 12,
+            (None, true) => 4,
+            (None, false) => 0,
+        };
+        mss + stamps + if self.window_scale.is_some() { 4 } else { 0 }
+    }
+
+    /// Blocks for which there is room: all four, three beside timestamps.
+    fn sack_room(&self) -> usize {
+        let room = MAX_OPTIONS_LEN.saturating_sub(self.len_without_sack() + 4) / 8;
+        self.sack.len().min(room)
+    }
+
+    /// Writes the options in Linux's order and with its fill, so that traces look alike:
+    ///
+    /// ```text
+    /// SYN with timestamps     mss, sackOK, TS, nop, wscale
+    /// SYN without             mss, nop, nop, sackOK, nop, wscale
+    /// otherwise               nop, nop, TS, nop, nop, SACK
+    /// ```
+    ///
+    /// SACK blocks beyond the 40 bytes are left out. `out` has at least [`len`](Self::len) bytes.
+    pub(crate) fn emit(&self, out: &mut [u8]) {
+        let mut out = Cursor(out);
+        if let Some(mss) = self.mss {
+            let [hi, lo] = mss.to_be_bytes();
+            out.put([KIND_MSS, 4, hi, lo]);
+        }
+        if let Some((value, echo)) = self.timestamps {
+            if self.sack_permitted {
+                out.put([KIND_SACK_PERMITTED, 2, KIND_TIMESTAMPS, 10]);
+            } else {
+                out.put(TIMESTAMPS_ALIGNED);
+            }
+            out.put(value.to_be_bytes());
+            out.put(echo.to_be_bytes());
+        } else if self.sack_permitted {
+            out.put([KIND_NOP, KIND_NOP, KIND_SACK_PERMITTED, 2]);
+        }
+        if let Some(shift) = self.window_scale {
+            out.put([KIND_NOP, KIND_WINDOW_SCALE, 3, shift.min(MAX_WINDOW_SCALE)]);
+        }
+        let room = self.sack_room();
+        if room > 0 {
+            out.put([KIND_NOP, KIND_NOP, KIND_SACK, 2 + 8 * room as u8]);
+            for (left, right) in self.sack.iter().take(room) {
+                out.put(left.get().to_be_bytes());
+                out.put(right.get().to_be_bytes());
+            }
+        }
+    }
+}
+
+/// Two 32-bit words in network order, if there are exactly 8 bytes.
+fn two_words(bytes: &[u8]) -> Option<(u32, u32)> {
+    let &[a, b, c, d, e, f, g, h] = <&[u8; 8]>::try_from(bytes).ok()?;
+    Some((u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])))
+}
+
+/// Writes words of four bytes front to back.
+struct Cursor<'a>(&'a mut [u8]);
+
+impl Cursor<'_> {
+    fn put(&mut self, word: [u8; 4]) {
+        if let Some((at, rest)) = core::mem::take(&mut self.0).split_first_chunk_mut::<4>() {
+            *at = word;
+            self.0 = rest;
+        }
+    }
+}
+
+impl SackBlocks {
+    /// Blocks in one segment: 40 bytes of options hold 4 (3 beside timestamps).
+    pub const MAX: usize = 4;
+
+    /// No blocks.
+    pub const fn new() -> Self {
+        Self { blocks: [(Seq(0), Seq(0)); Self::MAX], len: 0 }
+    }
+
+    /// Appends a block; `false` when there is no room.
+    pub fn push(&mut self, left: Seq, right: Seq) -> bool {
+        match self.blocks.get_mut(usize::from(self.len)) {
+            Some(slot) => {
+                *slot = (left, right);
+                self.len += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The blocks in order.
+    pub fn as_slice(&self) -> &[(Seq, Seq)] {
+        self.blocks.get(..self.len()).unwrap_or_default()
+    }
+
+    /// The blocks in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> + '_ {
+        self.as_slice().iter().copied()
+    }
+}
+
+impl PartialEq for SackBlocks {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for SackBlocks {}
+
+impl core::fmt::Debug for SackBlocks {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.iter().map(|(l, r)| l.get()..r.get())).finish()
+    }
+}
+
+impl FromIterator<(Seq, Seq)> for SackBlocks {
+    fn from_iter<I: IntoIterator<Item = (Seq, Seq)>>(blocks: I) -> Self {
+        let mut out = Self::new();
+        for (left, right) in blocks {
+            out.push(left, right);
+        }
+        out
+    }
+}

@@ -1,0 +1,72 @@
+//! What goes in and out of a connection besides headers.
+
+use pagewire_mem::FragVec;
+
+use crate::error::{DropReason, TcpError};
+use crate::header::TcpHeader;
+use crate::seq::Seq;
+
+/// A segment to be sent: one header and slices of what the application handed over.
+#[derive(Clone, Debug)]
+pub struct SegmentOut {
+    /// The header, checksum left out.
+    pub header: TcpHeader,
+    /// The payload, in at most [`MAX_FRAGS`](pagewire_mem::MAX_FRAGS) fragments.
+    pub payload: FragVec,
+    /// A super-frame: to be cut into wire segments with this many payload bytes each. `Some` if
+    /// and only if the payload is longer than one.
+    pub gso_size: Option<u16>,
+    /// The ECN bits for the IP header (RFC 3168 section 5).
+    pub ecn: u8,
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Disposition {
+    /// It was processed, at least in part.
+    Accepted,
+    /// Nothing of it was of use; an answer may be due all the same.
+    Dropped(DropReason),
+    /// A SYN that may open a new connection in place of this one, which is in TIME-WAIT: if
+    /// somebody listens, abort this connection and hand the SYN to a new one whose initial
+    /// sequence number is beyond `iss_above`.
+    ///
+    /// > RFC 9293 section 3.6.1: When a connection is closed actively, it MUST linger in the
+    /// > TIME-WAIT state for a time 2xMSL. However, it MAY accept a new SYN from the remote TCP
+    /// > endpoint to reopen the connection directly from TIME-WAIT state (MAY-2), if it: (1)
+    /// > assigns its initial sequence number for the new connection to be larger than the largest
+    /// > sequence number it used on the previous connection incarnation, and (2) returns to
+    /// > TIME-WAIT state if the SYN turns out to be an old duplicate.
+    SynInTimeWait {
+        /// The largest sequence number of ours that the old connection used.
+        iss_above: Seq,
+    },
+}
+
+/// An ICMP error about a segment that we sent, as far as TCP cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpNotice {
+    /// The sequence number quoted in the message.
+    pub seq: Seq,
+    /// What it says.
+    pub kind: IcmpKind,
+}
+
+/// What an ICMP error says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IcmpKind {
+    /// The path's MTU is smaller than a packet of ours.
+    PacketTooBig {
+        /// Payload bytes of a wire segment that fits: the MTU less 40 (IPv4) or 60 (IPv6).
+        mss: u16,
+    },
+    /// The packet did not get there.
+    Unreachable {
+        /// Whether trying again is pointless (protocol or port unreachable, RFC 1122 section
+        /// 4.2.3.9).
+        hard: bool,
+        /// What the application is told when the connection fails for it.
+        error: TcpError,
+    },
+}

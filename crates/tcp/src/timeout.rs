@@ -1,0 +1,246 @@
+//! What happens when a timer goes off.
+
+use core::time::Duration;
+
+use pagewire_mem::Instant;
+
+use crate::config::KeepAlive;
+use crate::connection::{AckDue, ConnFlags, Connection, Env, Reset};
+use crate::error::TcpError;
+use crate::limits::FLUSH_AFTER_MS;
+use crate::state::{Event, State};
+use crate::timers::Timer;
+
+impl Connection {
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next_timeout()
+    }
+
+    /// Does what is due at `env.now`. Harmless when nothing is.
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        let now = env.now;
+        while let Some(timer) = self.timers.pop(now) {
+            match timer {
+                Timer::Retransmit => self.on_retransmit_timer(now),
+                Timer::Persist => self.on_persist_timer(now),
+                Timer::DelayedAck => {
+                    if self.ack.due == AckDue::Delayed {
+                        // The answer that it waited for did not come.
+                        self.ack.interactive = false;
+                        self.ack.due = AckDue::Now;
+                    }
+                }
+                Timer::KeepAlive => self.on_keepalive_timer(now),
+                // > RFC 9293 section 3.10.8: TIME-WAIT TIMEOUT: If the time-wait timeout expires on
+                // > a connection, delete the TCB, enter the CLOSED state, and return.
+                Timer::Linger => self.finish(Event::Expire, None),
+                Timer::Shrink => self.on_shrink_timer(now),
+            }
+        }
+    }
+
+    /// > RFC 9293 section 3.10.8: RETRANSMISSION TIMEOUT: For any state if the retransmission timeout
+    /// > expires on a segment in the retransmission queue, send the segment at the front of the
+    /// > retransmission queue again, reinitialize the retransmission timer, and return.
+    fn on_retransmit_timer(&mut self, now: Instant) {
+        if self.flight.is_empty() {
+            return;
+        }
+        match self.state {
+            State::SynSent => {
+                let linear = self.config.syn_linear_retries;
+                if self.retries >= self.config.syn_retries.saturating_add(linear) {
+                    return self.time_out();
+                }
+                self.resend_syn(self.retries >= linear);
+            }
+            State::SynReceived => {
+                if self.retries >= self.config.synack_retries {
+                    return self.time_out();
+                }
+                self.resend_syn(true);
+            }
+            _ => {
+                if self.has_timed_out(now) {
+                    return self.time_out();
+                }
+                self.on_data_timeout(now);
+                // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
+                self.rtt.on_backoff();
+            }
+        }
+        self.stats.timeouts += 1;
+        self.retries = self.retries.saturating_add(1);
+        // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
+        // > seconds
+        self.timers.set(Timer::Retransmit, now + self.rtt.rto());
+    }
+
+    fn resend_syn(&mut self, back_off: bool) {
+        self.flags.insert(ConnFlags::SYN_RESENT);
+        self.flight.mark_all_lost();
+        if back_off {
+            self.rtt.on_backoff();
+        }
+    }
+
+    /// Whether the peer has not acknowledged anything for as long as the configured number of
+    /// doublings takes, counted from the shortest timeout as in Linux, so that a long round trip
+    /// does not stretch it.
+    ///
+    /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
+    /// > reaches a threshold R2 greater than R1, close the connection.
+    fn has_timed_out(&self, now: Instant) -> bool {
+        let Some(recovery) = self.recovery.as_deref().filter(|_| self.retries > 0) else {
+            return false;
+        };
+        let retries = self.allowed_retries();
+        now.saturating_since(recovery.since) >= self.backed_off_for(retries)
+    }
+
+    fn allowed_retries(&self) -> u8 {
+        if self.flags.contains(ConnFlags::ORPHAN) {
+            self.config.orphan_retries
+        } else {
+            self.config.data_retries
+        }
+    }
+
+    /// The time that `retries` retransmissions take when the timeout starts at its least value and
+    /// doubles up to its greatest, the last one's waiting time included.
+    fn backed_off_for(&self, retries: u8) -> Duration {
+        let (mut rto, max) = (self.config.rto_min, self.config.rto_max);
+        let mut sum = Duration::ZERO;
+        for _ in 0..=retries {
+            sum += rto;
+            rto = (rto * 2).min(max);
+        }
+        sum
+    }
+
+    /// Nobody answers.
+    fn time_out(&mut self) {
+        let error = self.soft_error.unwrap_or(TcpError::TimedOut);
+        self.finish(Event::Expire, Some(error));
+    }
+
+    /// How long to wait before the next probe.
+    ///
+    /// > RFC 9293 section 3.8.6.1: The transmitting host SHOULD send the first zero-window probe when
+    /// > a zero window has existed for the retransmission timeout period, and SHOULD increase
+    /// > exponentially the interval between successive probes.
+    pub(crate) fn persist_interval(&self) -> Duration {
+        let base = self.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
+        let doublings = u32::from(self.persist_backoff.min(16));
+        base.saturating_mul(1 << doublings).min(self.config.rto_max)
+    }
+
+    fn on_persist_timer(&mut self, now: Instant) {
+        if !self.flight.is_empty() {
+            return;
+        }
+        let allowed = (self.snd.una + self.snd.window).saturating_since(self.snd.nxt);
+        if allowed > 0 {
+            // > RFC 9293 section 3.8.6.2.1: (4) or if the override timeout occurs.
+            self.flags.insert(ConnFlags::FLUSH_DUE);
+            return;
+        }
+        // > RFC 9293 section 3.8.6.1: A TCP implementation MAY keep its offered receive window closed
+        // > indefinitely. As long as the receiving TCP peer continues to send acknowledgments in
+        // > response to the probe segments, the sending TCP implementation MUST allow the connection
+        // > to stay open.
+        //
+        // `retries` counts probes without an answer. A connection that its application has let go
+        // does not stay for ever.
+        let orphan = self.flags.contains(ConnFlags::ORPHAN)
+            && self.persist_backoff >= self.config.orphan_retries;
+        if self.retries >= self.allowed_retries() || orphan {
+            self.reset_peer();
+            return self.time_out();
+        }
+        self.retries = self.retries.saturating_add(1);
+        self.persist_backoff = self.persist_backoff.saturating_add(1);
+        self.flags.insert(ConnFlags::PROBE_DUE);
+        self.timers.set(Timer::Persist, now + self.persist_interval());
+    }
+
+    // ---- keep-alive ----
+
+    pub(crate) fn start_keepalive(&mut self, now: Instant) {
+        match self.config.keepalive {
+            Some(KeepAlive { idle, .. }) => self.timers.set(Timer::KeepAlive, now + idle),
+            None => self.timers.stop(Timer::KeepAlive),
+        }
+    }
+
+    /// > RFC 9293 section 3.8.4: Keep-alive packets MUST only be sent when no sent data is
+    /// > outstanding, and no data or acknowledgment packets have been received for the connection
+    /// > within an interval [...] A TCP implementation MUST NOT interpret failure to respond to any
+    /// > specific probe as a dead connection.
+    fn on_keepalive_timer(&mut self, now: Instant) {
+        let Some(KeepAlive { idle, interval, probes }) = self.config.keepalive else { return };
+        if !matches!(
+            self.state,
+            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
+        ) {
+            return;
+        }
+        let silence = now.saturating_since(self.heard_at);
+        let wait = if !self.flight.is_empty() || self.unsent() > 0 {
+            idle
+        } else if silence < idle {
+            idle - silence
+        } else if self.keepalive_probes >= probes {
+            self.reset_peer();
+            return self.time_out();
+        } else {
+            self.keepalive_probes += 1;
+            self.flags.insert(ConnFlags::PROBE_DUE);
+            interval
+        };
+        self.timers.set(Timer::KeepAlive, now + wait);
+    }
+
+    // ---- memory ----
+
+    fn on_shrink_timer(&mut self, now: Instant) {
+        let quiet = now.saturating_since(self.heard_at.max(self.sent_at));
+        if quiet < self.config.shrink_after {
+            self.timers.set(Timer::Shrink, now + (self.config.shrink_after - quiet));
+            return;
+        }
+        self.queue.shrink();
+        self.flight.shrink();
+        self.rcv.queue.shrink();
+        if self.flight.is_empty() {
+            self.recovery = None;
+        }
+    }
+
+    // ---- resets ----
+
+    /// Has a reset sent to a peer that may think the connection is alive.
+    pub(crate) fn reset_peer(&mut self) {
+        let knows = matches!(
+            self.state,
+            State::SynReceived
+                | State::Established
+                | State::FinWait1
+                | State::FinWait2
+                | State::CloseWait
+        );
+        if knows {
+            // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
+            //
+            // As Linux, not beyond the peer's window, where it would not count.
+            let edge = self.snd.una + self.snd.window;
+            let seq = if edge.lt(self.snd.nxt) { edge } else { self.snd.nxt };
+            self.reset = Some(Reset { seq, ack: true });
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/timeout.rs"]
+mod tests;

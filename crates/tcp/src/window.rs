@@ -1,0 +1,201 @@
+//! The receive window and when to acknowledge: what we tell the peer, and when.
+
+use pagewire_mem::Instant;
+
+use crate::config::Config;
+use crate::connection::{AckDue, ConnFlags, Connection};
+use crate::limits::{MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER};
+use crate::timers::Timer;
+
+/// The receive buffer within its limits.
+fn buffer(config: &Config) -> u32 {
+    config.recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER)
+}
+
+/// The least shift with which the whole buffer fits the window field.
+pub(crate) fn scale_for(config: &Config) -> u8 {
+    (buffer(config).ilog2().saturating_sub(15) as u8).min(MAX_WINDOW_SCALE)
+}
+
+/// The window of a SYN, which is not scaled.
+pub(crate) fn initial(config: &Config) -> u32 {
+    buffer(config).min(u32::from(u16::MAX))
+}
+
+impl Connection {
+    /// RCV.WND: bytes that the peer may still send of what we have announced.
+    pub(crate) fn recv_window(&self) -> u32 {
+        self.rcv.edge.saturating_since(self.rcv_nxt())
+    }
+
+    /// Bytes that could be received and kept. What is queued counts, or half of the memory that
+    /// is pinned for it, if that is more: an honest peer's full segments in their pages.
+    fn free_space(&self) -> u32 {
+        let used = self.rcv.queue.buffered().max(self.rcv.queue.pinned() / 2);
+        buffer(&self.config).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
+    }
+
+    /// The window that can be announced now, in bytes.
+    ///
+    /// > RFC 9293 section 3.8.6.2.2: avoid advancing the right window edge RCV.NXT+RCV.WND in
+    /// > small increments [...] keep RCV.WND fixed [...] until it satisfies: min( Fr * RCV.BUFF,
+    /// > Eff.snd.MSS )
+    ///
+    /// > RFC 9293 section 3.8.6: A TCP receiver SHOULD NOT shrink the window, i.e., move the right
+    /// > window edge to the left
+    ///
+    /// As Linux: less than a segment, or than a sixteenth of the buffer, is nothing.
+    pub(crate) fn window_to_offer(&self) -> u32 {
+        let open = self.recv_window();
+        let free = self.free_space();
+        let buffer = buffer(&self.config);
+        let mss = u32::from(self.rcv.mss).min(buffer).max(1);
+        let worth = if free < mss || free < buffer >> 4 {
+            0
+        } else if self.rcv.scale > 0 {
+            free
+        } else if open > free || open + mss <= free {
+            // Without a scale small steps could be told: in whole segments, and only then.
+            free - free % mss
+        } else {
+            open
+        };
+        worth.max(open)
+    }
+
+    /// The window field of the next segment, and the right edge that it stands for.
+    pub(crate) fn announce_window(&mut self) -> u16 {
+        let scale = self.rcv.scale;
+        let offer = self.window_to_offer();
+        // Rounding down would take back what was offered; rounding up must not add up to more
+        // than the buffer when the peer sends byte by byte.
+        let limit = self.free_space().max(self.recv_window());
+        let up = (u64::from(offer) + (1 << scale) - 1) >> scale;
+        let units = if up << scale <= u64::from(limit) || self.free_space() > offer {
+            up
+        } else {
+            u64::from(offer) >> scale
+        };
+        let units = units.min(u64::from(u16::MAX)) as u16;
+        let edge = self.rcv_nxt() + (u32::from(units) << scale);
+        self.rcv.edge = self.rcv.edge.max(edge);
+        units
+    }
+
+    /// Data that was not there before has arrived in order: `advanced` bytes, `pushed` and not
+    /// filling a segment or not.
+    ///
+    /// > RFC 9293 section 3.8.6.3: an ACK should not be excessively delayed; in particular, the
+    /// > delay MUST be less than 0.5 seconds. An ACK SHOULD be generated for at least every second
+    /// > full-sized segment or 2*RMSS bytes of new data
+    pub(crate) fn schedule_ack(&mut self, now: Instant, payload: u32, pushed: bool) {
+        self.note_arrival(now, payload, pushed);
+        let unacked = self.rcv_nxt().since(self.rcv.acked);
+        let quick = self.ack.quick > 0 && !self.ack.interactive;
+        if unacked > u32::from(self.rcv.mss) || quick {
+            self.ack.due = AckDue::Now;
+        } else {
+            self.delay_ack(now);
+        }
+    }
+
+    fn delay_ack(&mut self, now: Instant) {
+        if self.ack.due == AckDue::No {
+            self.ack.due = AckDue::Delayed;
+            self.timers.set(Timer::DelayedAck, now + self.config.delayed_ack);
+        }
+    }
+
+    /// Learns from a segment how the peer sends.
+    fn note_arrival(&mut self, now: Instant, payload: u32, pushed: bool) {
+        let full = u32::from(self.announced_mss());
+        if payload >= u32::from(self.rcv.mss) {
+            self.rcv.mss = payload.min(full) as u16;
+        } else if pushed {
+            self.ack.pushed = (self.ack.pushed + 1).min(2);
+        }
+        let silence = now.saturating_since(self.rcv.data_at);
+        let first = self.stats.bytes_received <= u64::from(payload);
+        // The peer starts, or starts again from a small window: help it to open it.
+        if first || silence > self.rtt.rto() {
+            self.quicken(self.config.quick_acks);
+        }
+        self.rcv.data_at = now;
+    }
+
+    /// The next few acknowledgements leave without delay.
+    pub(crate) fn quicken(&mut self, acks: u8) {
+        self.ack.quick = self.ack.quick.max(acks);
+    }
+
+    /// An acknowledgement is due at once.
+    pub(crate) fn ack_now(&mut self) {
+        self.ack.due = AckDue::Now;
+    }
+
+    /// An acknowledgement is due for a segment beyond a gap, or for one that came twice.
+    ///
+    /// > RFC 5681 section 4.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
+    /// > out-of-order segment arrives.
+    pub(crate) fn ack_duplicate(&mut self) {
+        self.quicken(self.config.quick_acks);
+        self.ack.interactive = false;
+        if self.ack.due == AckDue::Now && !self.flags.contains(ConnFlags::SACK) {
+            self.ack.duplicates = (self.ack.duplicates + 1).min(MAX_DUPLICATE_ACKS_OWED);
+        }
+        self.ack.due = AckDue::Now;
+    }
+
+    /// An answer is due to a segment that makes no sense, unless one has just been sent.
+    ///
+    /// > RFC 5961 section 7: an ACK throttling mechanism
+    pub(crate) fn challenge_ack(&mut self, now: Instant) {
+        if now >= self.challenge_after {
+            self.challenge_after = now + self.config.challenge_interval;
+            self.ack.due = AckDue::Now;
+        }
+    }
+
+    /// A segment with an acknowledgement leaves.
+    pub(crate) fn on_ack_sent(&mut self) {
+        self.rcv.acked = self.rcv_nxt();
+        if self.ack.due == AckDue::No {
+            return;
+        }
+        self.ack.quick = self.ack.quick.saturating_sub(1);
+        self.ack.pushed = 0;
+        self.ack.due = AckDue::No;
+        if self.ack.duplicates > 0 {
+            self.ack.duplicates -= 1;
+            self.ack.due = AckDue::Now;
+        }
+        self.timers.stop(Timer::DelayedAck);
+    }
+
+    /// The application has taken data: is it worth a segment of its own to say so?
+    ///
+    /// As Linux: an acknowledgement that was delayed leaves when more than one segment waits for
+    /// it, or when the application has taken all there was of a pushed piece and does not answer;
+    /// a new window is told when it is at least twice what the peer knows of.
+    pub(crate) fn on_data_taken(&mut self) {
+        if !self.state.is_synchronized() || self.rcv.fin.is_some() {
+            return;
+        }
+        if self.ack.due == AckDue::Delayed {
+            let unacked = self.rcv_nxt().since(self.rcv.acked);
+            let drained = self.rcv.queue.queued() == 0
+                && (self.ack.pushed == 2 || (self.ack.pushed == 1 && !self.ack.interactive));
+            if unacked > u32::from(self.rcv.mss) || drained {
+                self.ack.due = AckDue::Now;
+                return;
+            }
+        }
+        let known = self.recv_window();
+        if known <= buffer(&self.config) / 2 {
+            let offer = self.window_to_offer();
+            if offer > 0 && offer >= known.saturating_mul(2) {
+                self.ack.due = AckDue::Now;
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Two connections joined by a network that loses, repeats and reorders, until both streams have
+//! arrived: one seed says everything.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
+use pagewire_tcp::{
+    Config, CongestionKind, Connection, Disposition, Env, Flags, LinkLimits, Ports, SegmentOut,
+    Seq, State, TcpError, TcpHeader,
+};
+
+use crate::support::byte;
+
+/// A small generator (xorshift64*): a test needs the same numbers everywhere, not good ones.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+    fn percent(&mut self, p: u64) -> bool {
+        self.below(1000) < p * 10
+    }
+}
+
+struct End {
+    conn: Connection,
+    /// Bytes still to be sent, bytes handed over, bytes received.
+    total: u32,
+    sent: u32,
+    received: u32,
+    eof: bool,
+    /// Reads now and then only, and little.
+    lazy: bool,
+}
+
+struct Network {
+    now: Instant,
+    rng: Rng,
+    ledger: CopyLedger,
+    pool: PagePool,
+    writer: PageWriter,
+    /// Under way to end 0 or 1, with the moment of arrival.
+    wire: VecDeque<(Instant, usize, TcpHeader, FragVec)>,
+    loss: u64,
+    reorder: u64,
+    duplicate: u64,
+}
+
+struct Plan {
+    seed: u64,
+    loss: u64,
+    reorder: u64,
+    duplicate: u64,
+    bytes: [u32; 2],
+    configs: [Config; 2],
+    link: LinkLimits,
+    lazy: bool,
+}
+
+fn plan(seed: u64) -> Plan {
+    let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    for _ in 0..8 {
+        rng.next();
+    }
+    let mut config = || Config {
+        timestamps: rng.percent(50),
+        sack: rng.percent(70),
+        window_scaling: rng.percent(70),
+        nagle: rng.percent(50),
+        congestion: if rng.percent(50) { CongestionKind::Cubic } else { CongestionKind::NewReno },
+        recv_buffer: [4_000, 20_000, 200_000, 6 << 20][rng.below(4) as usize],
+        send_buffer: [3_000, 50_000, 4 << 20][rng.below(3) as usize],
+        ..Config::default()
+    };
+    let configs = [config(), config()];
+    let mss = [100, 536, 1460, 8960][rng.below(4) as usize];
+    let supers = [1, 1, 7, 44][rng.below(4) as usize];
+    Plan {
+        seed,
+        loss: [0, 1, 3, 10][rng.below(4) as usize],
+        reorder: [0, 1, 5, 20][rng.below(4) as usize],
+        duplicate: [0, 1, 5][rng.below(3) as usize],
+        bytes: [rng.below(300_000) as u32, [0, 1, 5_000, 200_000][rng.below(4) as usize]],
+        configs,
+        link: LinkLimits { mss, max_super_payload: (u32::from(mss) * supers).min(64_000) },
+        lazy: rng.percent(30),
+    }
+}
+
+impl Network {
+    fn env<T>(&mut self, f: impl FnOnce(&mut Env<'_>) -> T) -> T {
+        let mut env = Env {
+            now: self.now,
+            ledger: &mut self.ledger,
+            pool: &mut self.pool,
+            writer: &mut self.writer,
+        };
+        f(&mut env)
+    }
+
+    /// Puts a segment on the wire to `to`, cut as a device would, each piece with its own fate.
+    fn transmit(&mut self, to: usize, segment: SegmentOut) {
+        let SegmentOut { header, mut payload, gso_size, .. } = segment;
+        let mss = gso_size.map_or(usize::MAX, usize::from);
+        // Half of the time a super-frame arrives as it is, as on a link that takes it.
+        let mss = if self.rng.percent(50) { usize::MAX } else { mss };
+        let total: usize = payload.iter().map(Frag::len).sum();
+        let mut done = 0;
+        loop {
+            let piece = take(&mut payload, mss.min(total - done));
+            let len: usize = piece.iter().map(Frag::len).sum();
+            let mut h = header;
+            h.seq = header.seq + done as u32;
+            done += len;
+            if done < total {
+                h.flags -= Flags::FIN | Flags::PSH;
+            }
+            if !self.rng.percent(self.loss) {
+                let copies = if self.rng.percent(self.duplicate) { 2 } else { 1 };
+                for _ in 0..copies {
+                    let late =
+                        if self.rng.percent(self.reorder) { self.rng.below(20_000) } else { 0 };
+                    let at = self.now + Duration::from_micros(5_000 + late);
+                    self.wire.push_back((at, to, h, piece.clone()));
+                }
+            }
+            if done == total {
+                return;
+            }
+        }
+    }
+
+    fn pump(&mut self, ends: &mut [End; 2]) {
+        for (i, end) in ends.iter_mut().enumerate() {
+            self.application(end);
+            for n in 0.. {
+                assert!(n < 20_000, "an end never stops sending");
+                let Some(segment) = self.env(|env| end.conn.poll_transmit(env)) else { break };
+                self.transmit(1 - i, segment);
+            }
+        }
+    }
+
+    fn application(&mut self, end: &mut End) {
+        // Send what there is room for.
+        while end.sent < end.total && end.conn.state().can_send() {
+            let n = (end.total - end.sent).min(1 + self.rng.below(30_000) as u32);
+            let data: Vec<u8> = (end.sent..end.sent + n).map(byte).collect();
+            let by_copy = self.rng.percent(50);
+            let sent = self.env(|env| {
+                if by_copy {
+                    end.conn.write(env, &data)
+                } else {
+                    let mut frags = FragVec::new();
+                    frags.push(Frag::from_bytes(data.into()));
+                    end.conn.send(env, &mut frags)
+                }
+            });
+            match sent {
+                Ok(n) => end.sent += n as u32,
+                Err(TcpError::WouldBlock) => break,
+                Err(error) => panic!("send: {error}"),
+            }
+        }
+        if end.sent == end.total && end.conn.state().can_send() {
+            self.env(|env| end.conn.shutdown_write(env)).unwrap();
+        }
+        // Read what has come.
+        if end.lazy && !self.rng.percent(20) {
+            return;
+        }
+        let mut buffer = vec![0; if end.lazy { 700 } else { 64 * 1024 }];
+        loop {
+            match self.env(|env| end.conn.read(env, &mut buffer)) {
+                Ok(0) => {
+                    end.eof = true;
+                    break;
+                }
+                Ok(n) => {
+                    for (i, &b) in buffer[..n].iter().enumerate() {
+                        assert_eq!(b, byte(end.received + i as u32), "stream differs");
+                    }
+                    end.received += n as u32;
+                    if end.lazy {
+                        break;
+                    }
+                }
+                Err(TcpError::WouldBlock) => break,
+                Err(error) => panic!("read: {error}"),
+            }
+        }
+    }
+}
+
+/// Takes the first `n` bytes.
+fn take(frags: &mut FragVec, n: usize) -> FragVec {
+    let (mut out, mut left) = (FragVec::new(), n);
+    while left > 0 && !frags.is_empty() {
+        let part = frags[0].split_to(left);
+        left -= part.len();
+        if !part.is_empty() {
+            out.push(part);
+        }
+        if frags[0].is_empty() {
+            frags.remove(0);
+        }
+    }
+    out
+}
+
+fn run(plan: &Plan) {
+    let now = Instant::from_millis(1_000);
+    let mut net = Network {
+        now,
+        rng: Rng(plan.seed | 1 << 40),
+        ledger: CopyLedger::new(),
+        pool: PagePool::new("pair", 32 << 20).unwrap(),
+        writer: PageWriter::new(),
+        wire: VecDeque::new(),
+        loss: plan.loss,
+        reorder: plan.reorder,
+        duplicate: plan.duplicate,
+    };
+    let [left, right] = plan.configs.clone().map(Arc::new);
+    let ports = Ports { local: 1, remote: 2 };
+    let client = Connection::connect(now, left, plan.link, ports, Seq(u32::MAX - 9), 77);
+    let end = |conn, total| End { conn, total, sent: 0, received: 0, eof: false, lazy: plan.lazy };
+    let mut client = Some(end(client, plan.bytes[0]));
+
+    // The listener: the first SYN makes the other end.
+    let mut ends = loop {
+        let conn = &mut client.as_mut().unwrap().conn;
+        while let Some(syn) = net.env(|env| conn.poll_transmit(env)) {
+            net.transmit(1, syn);
+        }
+        if let Some((at, _, header, _)) = net.wire.pop_front() {
+            net.now = net.now.max(at);
+            let ports = Ports { local: 2, remote: 1 };
+            let server = Connection::accept(net.now, right, plan.link, ports, Seq(17), 3, &header);
+            break [client.take().unwrap(), end(server, plan.bytes[1])];
+        }
+        net.now = conn.poll_timeout().unwrap();
+        net.env(|env| conn.handle_timeout(env));
+    };
+
+    let limit = now + Duration::from_secs(3600);
+    for _ in 0..3_000_000 {
+        net.pump(&mut ends);
+        let done = |e: &End, other: &End| e.eof && e.received == other.total;
+        if done(&ends[0], &ends[1]) && done(&ends[1], &ends[0]) {
+            let over = |e: &End| matches!(e.conn.state(), State::TimeWait | State::Closed);
+            if over(&ends[0]) && over(&ends[1]) {
+                assert!(ends[0].conn.error().is_none() && ends[1].conn.error().is_none());
+                drop(ends);
+                net.wire.clear();
+                net.writer.abandon();
+                net.pool.drain();
+                let audit = net.pool.audit();
+                assert!(audit.is_conserved() && audit.out == 0, "{audit:?}");
+                return;
+            }
+        }
+        // What happens next?
+        let arrival = net.wire.iter().map(|w| w.0).min();
+        let timeout = ends.iter().filter_map(|e| e.conn.poll_timeout()).min();
+        // A lazy reader comes back by itself.
+        let lazy = plan.lazy.then(|| net.now + Duration::from_millis(20));
+        let Some(next) = [arrival, timeout, lazy].into_iter().flatten().min() else {
+            panic!(
+                "nothing will ever happen: {:#?} {:#?}",
+                ends[0].conn.info(),
+                ends[1].conn.info()
+            )
+        };
+        net.now = net.now.max(next);
+        assert!(net.now < limit, "no end: {:#?} {:#?}", ends[0].conn.info(), ends[1].conn.info());
+        for end in &mut ends {
+            if end.conn.poll_timeout().is_some_and(|at| at <= net.now) {
+                net.env(|env| end.conn.handle_timeout(env));
+            }
+        }
+        while let Some(i) = net.wire.iter().position(|w| w.0 <= net.now) {
+            let (_, to, header, payload) = net.wire.remove(i).unwrap();
+            let conn = &mut ends[to].conn;
+            match net.env(|env| conn.handle_segment(env, &header, payload, 0)) {
+                Disposition::Accepted | Disposition::Dropped(_) => {}
+                other => panic!("{other:?}"),
+            }
+            net.pump(&mut ends);
+        }
+    }
+    panic!("too many steps");
+}
+
+#[test]
+fn both_streams_arrive_whatever_the_network_does() {
+    let (from, to) = match std::env::var("PAGEWIRE_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().expect("PAGEWIRE_SEED is a number");
+            (seed, seed + 1)
+        }
+        Err(_) => (0, std::env::var("PAGEWIRE_SEEDS").map_or(150, |n| n.parse().unwrap())),
+    };
+    for seed in from..to {
+        let result = std::panic::catch_unwind(|| run(&plan(seed)));
+        if let Err(panic) = result {
+            eprintln!("seed {seed} failed; again with");
+            eprintln!("  PAGEWIRE_SEED={seed} cargo test -p pagewire-tcp --test conformance pair");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! RFC 9293 section 3.10.7.3: segments that arrive in SYN-SENT.
+
+use pagewire_tcp::{DropReason, State, TcpError};
+
+use crate::support::*;
+
+fn syn_sent() -> Test {
+    let mut t = Test::connecting(plain());
+    t.expect("S 0:0(0) win 65535 <mss 1000,sackOK,wscale 7>");
+    t
+}
+
+#[test]
+fn syn_ack_establishes_and_is_acknowledged() {
+    let mut t = syn_sent();
+    t.peer("S. 0:0(0) ack 1 win 1000 <mss 1000>").state(State::Established);
+    t.expect(". 1:1(0) ack 1").nothing();
+}
+
+#[test]
+fn ack_that_does_not_acknowledge_our_syn_elicits_rst_with_its_number() {
+    let mut t = syn_sent();
+    t.peer_dropped(DropReason::AckUnsent, "S. 0:0(0) ack 2 win 1000").state(State::SynSent);
+    t.expect("R 2:2(0)").nothing();
+    t.peer_dropped(DropReason::AckUnsent, ". 0:0(0) ack 0 win 1000").state(State::SynSent);
+    t.expect("R 0:0(0)").nothing();
+}
+
+#[test]
+fn rst_with_unacceptable_ack_is_dropped_silently() {
+    let mut t = syn_sent();
+    t.peer_dropped(DropReason::RstInvalid, "R. 0:0(0) ack 2").state(State::SynSent).nothing();
+}
+
+#[test]
+fn rst_without_ack_is_dropped_silently() {
+    let mut t = syn_sent();
+    t.peer_dropped(DropReason::RstInvalid, "R 0:0(0)").state(State::SynSent).nothing();
+}
+
+#[test]
+fn rst_that_acknowledges_our_syn_refuses_the_connection() {
+    let mut t = syn_sent();
+    t.peer("R. 0:0(0) ack 1").state(State::Closed).nothing();
+    assert_eq!(t.conn.take_error(), Some(TcpError::ConnectionRefused));
+    assert!(t.conn.is_closed());
+}
+
+#[test]
+fn segment_with_neither_syn_nor_rst_is_dropped() {
+    let mut t = syn_sent();
+    t.peer_dropped(DropReason::Flags, ". 0:0(0) ack 1").state(State::SynSent).nothing();
+}
+
+#[test]
+fn syn_without_ack_leads_to_syn_received_and_a_syn_ack() {
+    let mut t = syn_sent();
+    t.peer("S 0:0(0) win 1000 <mss 1000>").state(State::SynReceived);
+    t.expect("S. 0:0(0) ack 1").nothing();
+}
+
+#[test]
+fn simultaneous_open_is_completed_by_the_peers_syn_ack() {
+    // Figure 8.
+    let mut t = syn_sent();
+    t.peer("S 0:0(0) win 1000 <mss 1000>");
+    t.expect("S. 0:0(0) ack 1");
+    t.peer("S. 0:0(0) ack 1 win 1000 <mss 1000>").state(State::Established).nothing();
+}
+
+#[test]
+fn simultaneous_open_is_completed_by_a_bare_ack() {
+    let mut t = syn_sent();
+    t.peer("S 0:0(0) win 1000 <mss 1000>");
+    t.expect("S. 0:0(0) ack 1");
+    t.peer(". 1:1(0) ack 1").state(State::Established).nothing();
+}
+
+#[test]
+fn text_on_a_syn_ack_is_taken() {
+    let mut t = syn_sent();
+    t.peer("S. 0:10(10) ack 1 win 1000 <mss 1000>").state(State::Established);
+    t.expect(". 1:1(0) ack 11").nothing();
+    assert_eq!(t.conn.queued_receive(), 10);
+}
+
+#[test]
+fn fin_on_a_syn_ack_is_taken() {
+    let mut t = syn_sent();
+    t.peer("SF. 0:0(0) ack 1 win 1000 <mss 1000>").state(State::CloseWait);
+    t.expect(". 1:1(0) ack 2").nothing();
+}
+
+#[test]
+fn close_forgets_the_attempt_without_a_word() {
+    let mut t = syn_sent();
+    t.close().state(State::Closed).nothing();
+    assert!(t.conn.is_closed());
+}
+
+#[test]
+fn send_would_block() {
+    let mut t = syn_sent();
+    assert_eq!(t.try_send(1), Err(TcpError::WouldBlock));
+    assert_eq!(t.try_read(1), Err(TcpError::WouldBlock));
+}

@@ -1,0 +1,455 @@
+//! A connection in virtual time, and a peer that says whatever the test has it say.
+//!
+//! Segments are written as packetdrill writes them, numbers relative to each side's initial
+//! sequence number, so that 1 is the first byte of data:
+//!
+//! ```text
+//!   flags  first:end(length)  ack number  win field  <options>
+//!   "P.    1:101(100)         ack 1       win 1000   <sack 5:6 9:10,TS val 7 ecr 3>"
+//! ```
+//!
+//! What an expectation leaves out may be anything, but for the flags and the numbers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
+use pagewire_tcp::{
+    Config, Connection, Disposition, DropReason, Env, Flags, LinkLimits, Ports, SackBlocks,
+    SegmentOut, Seq, State, TcpError, TcpHeader, TcpOptions,
+};
+
+/// Our initial sequence number; the peer's is `IRS`. Both near the wrap, so that it is in every
+/// test.
+pub(crate) const ISS: Seq = Seq(u32::MAX - 500);
+pub(crate) const IRS: Seq = Seq(u32::MAX - 1500);
+const PORTS: Ports = Ports { local: 4000, remote: 80 };
+
+pub(crate) struct Test {
+    pub(crate) conn: Connection,
+    pub(crate) now: Instant,
+    ledger: CopyLedger,
+    pool: PagePool,
+    writer: PageWriter,
+    /// What has left, with the moment, and has not been expected yet.
+    out: VecDeque<(Instant, SegmentOut)>,
+    last: Disposition,
+}
+
+/// Settings that keep traces short: no timestamps, no Nagle.
+pub(crate) fn plain() -> Config {
+    Config { timestamps: false, nagle: false, ..Config::default() }
+}
+
+pub(crate) const fn link() -> LinkLimits {
+    LinkLimits { mss: 1000, max_super_payload: 1000 }
+}
+
+impl Test {
+    fn start(conn: Connection, now: Instant) -> Self {
+        let mut test = Self {
+            conn,
+            now,
+            ledger: CopyLedger::new(),
+            pool: PagePool::new("test", 4 << 20).unwrap(),
+            writer: PageWriter::new(),
+            out: VecDeque::new(),
+            last: Disposition::Accepted,
+        };
+        test.drain();
+        test
+    }
+
+    /// Our SYN is out.
+    pub(crate) fn connecting(config: Config) -> Self {
+        Self::connecting_over(config, link())
+    }
+
+    pub(crate) fn connecting_over(config: Config, link: LinkLimits) -> Self {
+        let now = Instant::from_millis(10_000);
+        Self::start(Connection::connect(now, Arc::new(config), link, PORTS, ISS, 0), now)
+    }
+
+    /// A listener got this SYN, our SYN,ACK is out.
+    pub(crate) fn accepting(config: Config, syn: &str) -> Self {
+        let now = Instant::from_millis(10_000);
+        let (header, _) = parse(syn).to_header();
+        let conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
+        Self::start(conn, now)
+    }
+
+    /// Established actively, with SACK, without window scaling, an MSS of 1000 on both sides and a
+    /// window of 65535.
+    pub(crate) fn established(config: Config) -> Self {
+        Self::established_over(config, link())
+    }
+
+    pub(crate) fn established_over(config: Config, link: LinkLimits) -> Self {
+        Self::established_with(config, link, "S. 0:0(0) ack 1 win 65535 <mss 65000,sackOK>")
+    }
+
+    pub(crate) fn established_with(config: Config, link: LinkLimits, syn_ack: &str) -> Self {
+        let mut test = Self::connecting_over(config, link);
+        test.out.clear();
+        test.peer(syn_ack);
+        test.expect(". 1:1(0) ack 1");
+        assert_eq!(test.conn.state(), State::Established);
+        test
+    }
+
+    /// Established, and the peer's first 16 segments are behind us: acknowledgements are delayed.
+    pub(crate) fn settled(config: Config) -> (Self, u32) {
+        let mut test = Self::established(config);
+        for i in 0..16 {
+            test.peer(&format!("P. {}:{}(1) ack 1", 1 + i, 2 + i));
+            test.expect(&format!(". 1:1(0) ack {}", 2 + i));
+        }
+        test.read(16);
+        test.nothing();
+        (test, 17)
+    }
+
+    fn env<T>(&mut self, f: impl FnOnce(&mut Connection, &mut Env<'_>) -> T) -> T {
+        let mut env = Env {
+            now: self.now,
+            ledger: &mut self.ledger,
+            pool: &mut self.pool,
+            writer: &mut self.writer,
+        };
+        f(&mut self.conn, &mut env)
+    }
+
+    fn drain(&mut self) {
+        for _ in 0..10_000 {
+            let Some(segment) = self.env(|c, env| c.poll_transmit(env)) else { return };
+            let wire = segment.gso_size.map_or(usize::MAX, usize::from);
+            let len: usize = segment.payload.iter().map(Frag::len).sum();
+            assert!(segment.gso_size.is_none() || len > wire, "a super-frame is longer than one");
+            self.out.push_back((self.now, segment));
+        }
+        panic!("the connection never stops sending");
+    }
+
+    // ---- the peer ----
+
+    /// The peer sends a segment, which is taken.
+    #[track_caller]
+    pub(crate) fn peer(&mut self, segment: &str) -> &mut Self {
+        let _ = self.peer_any(segment);
+        assert_eq!(self.last, Disposition::Accepted, "{segment}");
+        self
+    }
+
+    /// The peer sends a segment, which is dropped for this reason.
+    #[track_caller]
+    pub(crate) fn peer_dropped(&mut self, reason: DropReason, segment: &str) -> &mut Self {
+        let _ = self.peer_any(segment);
+        assert_eq!(self.last, Disposition::Dropped(reason), "{segment}");
+        self
+    }
+
+    /// The peer sends a segment, whatever becomes of it.
+    pub(crate) fn peer_any(&mut self, segment: &str) -> Disposition {
+        let (header, len) = parse(segment).to_header();
+        let mut payload = FragVec::new();
+        if len > 0 {
+            let data: Vec<u8> = (0..len).map(|i| byte((header.seq - IRS) as u32 + i)).collect();
+            payload.push(Frag::from_bytes(data.into()));
+        }
+        self.last = self.env(|c, env| c.handle_segment(env, &header, payload, 0));
+        self.drain();
+        self.last
+    }
+
+    // ---- time ----
+
+    /// Lets time pass; timers that go off are served at their moments.
+    pub(crate) fn wait(&mut self, ms: u64) -> &mut Self {
+        let until = self.now + Duration::from_millis(ms);
+        for _ in 0..100_000 {
+            match self.conn.poll_timeout() {
+                Some(at) if at <= until => {
+                    self.now = self.now.max(at);
+                    self.env(|c, env| c.handle_timeout(env));
+                    self.drain();
+                    assert!(self.conn.poll_timeout().is_none_or(|next| next > self.now));
+                }
+                _ => {
+                    self.now = until;
+                    return self;
+                }
+            }
+        }
+        panic!("timers go off without end");
+    }
+
+    // ---- what we say ----
+
+    /// The next segment that we sent is this.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, expected: &str) -> &mut Self {
+        let Some((_, segment)) = self.out.pop_front() else {
+            panic!("expected {expected}, sent nothing");
+        };
+        check(expected, &segment);
+        self
+    }
+
+    /// The same, and it left `ms` milliseconds after `since`.
+    #[track_caller]
+    pub(crate) fn expect_after(&mut self, since: Instant, ms: u64, expected: &str) -> &mut Self {
+        let Some((at, segment)) = self.out.pop_front() else {
+            panic!("expected {expected}, sent nothing");
+        };
+        check(expected, &segment);
+        assert_eq!(at.saturating_since(since).as_millis(), u128::from(ms), "{expected}");
+        self
+    }
+
+    /// We sent nothing else.
+    #[track_caller]
+    pub(crate) fn nothing(&mut self) -> &mut Self {
+        if let Some((_, segment)) = self.out.front() {
+            panic!("expected nothing, sent {}", show(segment));
+        }
+        self
+    }
+
+    /// Takes everything that was sent, as text.
+    pub(crate) fn sent(&mut self) -> Vec<String> {
+        self.out.drain(..).map(|(_, s)| show(&s)).collect()
+    }
+
+    pub(crate) fn sent_segments(&mut self) -> Vec<SegmentOut> {
+        self.out.drain(..).map(|(_, s)| s).collect()
+    }
+
+    // ---- the application ----
+
+    pub(crate) fn send(&mut self, len: usize) -> &mut Self {
+        assert_eq!(self.try_send(len), Ok(len));
+        self
+    }
+
+    pub(crate) fn try_send(&mut self, len: usize) -> Result<usize, TcpError> {
+        let mut frags = FragVec::new();
+        frags.push(Frag::from_bytes(vec![7u8; len].into()));
+        self.send_frags(&mut frags)
+    }
+
+    pub(crate) fn send_frags(&mut self, frags: &mut FragVec) -> Result<usize, TcpError> {
+        let sent = self.env(|c, env| c.send(env, frags));
+        self.drain();
+        sent
+    }
+
+    pub(crate) fn write(&mut self, data: &[u8]) -> Result<usize, TcpError> {
+        let sent = self.env(|c, env| c.write(env, data));
+        self.drain();
+        sent
+    }
+
+    /// Reads, and checks that the bytes are the stream's.
+    #[track_caller]
+    pub(crate) fn read(&mut self, len: usize) -> &mut Self {
+        assert_eq!(self.try_read(len).map(|b| b.len()), Ok(len));
+        self
+    }
+
+    pub(crate) fn try_read(&mut self, len: usize) -> Result<Vec<u8>, TcpError> {
+        let mut data = vec![0; len];
+        let got = self.env(|c, env| c.read(env, &mut data));
+        self.drain();
+        data.truncate(got?);
+        Ok(data)
+    }
+
+    pub(crate) fn shutdown(&mut self) -> &mut Self {
+        self.env(|c, env| c.shutdown_write(env)).unwrap();
+        self.drain();
+        self
+    }
+
+    pub(crate) fn shutdown_read(&mut self) -> &mut Self {
+        self.env(|c, env| c.shutdown_read(env)).unwrap();
+        self
+    }
+
+    pub(crate) fn close(&mut self) -> &mut Self {
+        self.env(|c, env| c.close(env));
+        self.drain();
+        self
+    }
+
+    pub(crate) fn abort(&mut self) -> &mut Self {
+        self.conn.abort();
+        self.drain();
+        self
+    }
+
+    pub(crate) fn icmp(&mut self, seq: u32, kind: pagewire_tcp::IcmpKind) -> &mut Self {
+        let notice = pagewire_tcp::IcmpNotice { seq: ISS + seq, kind };
+        self.env(|c, env| c.handle_icmp(env, notice));
+        self.drain();
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn state(&mut self, state: State) -> &mut Self {
+        assert_eq!(self.conn.state(), state);
+        self
+    }
+}
+
+/// The byte of a stream at a relative sequence number.
+pub(crate) fn byte(seq: u32) -> u8 {
+    (seq % 251) as u8
+}
+
+// ---- the notation ----
+
+#[derive(Debug, Default)]
+struct Line {
+    flags: Flags,
+    seq: u32,
+    len: u32,
+    ack: Option<u32>,
+    win: Option<u16>,
+    options: Option<TcpOptions>,
+    sacks: Vec<(u32, u32)>,
+}
+
+fn parse(text: &str) -> Line {
+    let mut line = Line::default();
+    let (main, options) = match text.split_once('<') {
+        Some((main, options)) => (main, Some(options.trim_end_matches('>'))),
+        None => (text, None),
+    };
+    let mut words = main.split_whitespace();
+    for c in words.next().unwrap().chars() {
+        line.flags |= match c {
+            'S' => Flags::SYN,
+            'F' => Flags::FIN,
+            'R' => Flags::RST,
+            'P' => Flags::PSH,
+            'U' => Flags::URG,
+            '.' => Flags::ACK,
+            '-' => Flags::empty(),
+            _ => panic!("flag {c} in {text}"),
+        };
+    }
+    let range = words.next().unwrap();
+    let (first, rest) = range.split_once(':').unwrap();
+    let (end, len) = rest.trim_end_matches(')').split_once('(').unwrap();
+    line.seq = first.parse().unwrap();
+    line.len = len.parse().unwrap();
+    let end: u32 = end.parse().unwrap();
+    assert_eq!(line.seq.wrapping_add(line.len), end, "{text}: numbers do not add up");
+    while let Some(word) = words.next() {
+        let value = words.next().unwrap();
+        match word {
+            "ack" => line.ack = Some(value.parse().unwrap()),
+            "win" => line.win = Some(value.parse().unwrap()),
+            _ => panic!("{word} in {text}"),
+        }
+    }
+    if let Some(list) = options {
+        let mut o = TcpOptions::default();
+        for option in list.split(',').map(str::trim).filter(|o| !o.is_empty()) {
+            let words: Vec<&str> = option.split_whitespace().collect();
+            match words.as_slice() {
+                ["mss", n] => o.mss = Some(n.parse().unwrap()),
+                ["wscale", n] => o.window_scale = Some(n.parse().unwrap()),
+                ["sackOK"] => o.sack_permitted = true,
+                ["TS", "val", v, "ecr", e] => {
+                    o.timestamps = Some((v.parse().unwrap(), e.parse().unwrap()));
+                }
+                ["sack", blocks @ ..] => {
+                    for block in blocks {
+                        let (l, r) = block.split_once(':').unwrap();
+                        line.sacks.push((l.parse().unwrap(), r.parse().unwrap()));
+                    }
+                }
+                _ => panic!("option {option} in {text}"),
+            }
+        }
+        line.options = Some(o);
+    }
+    line
+}
+
+impl Line {
+    /// As a segment of the peer's.
+    fn to_header(&self) -> (TcpHeader, u32) {
+        let mut options = self.options.unwrap_or_default();
+        options.sack = self.sacks.iter().map(|&(l, r)| (ISS + l, ISS + r)).collect::<SackBlocks>();
+        let header = TcpHeader {
+            src_port: PORTS.remote,
+            dst_port: PORTS.local,
+            seq: IRS + self.seq,
+            ack: self.ack.map_or(Seq(0), |a| ISS + a),
+            flags: self.flags,
+            window: self.win.unwrap_or(u16::MAX),
+            urgent: if self.flags.contains(Flags::URG) { 1 } else { 0 },
+            options,
+        };
+        (header, self.len)
+    }
+}
+
+#[track_caller]
+fn check(expected: &str, segment: &SegmentOut) {
+    let want = parse(expected);
+    let header = &segment.header;
+    let len: usize = segment.payload.iter().map(Frag::len).sum();
+    let mut ok = header.flags == want.flags
+        && header.seq == ISS + want.seq
+        && len as u32 == want.len
+        && want.ack.is_none_or(|a| header.ack == IRS + a)
+        && want.win.is_none_or(|w| header.window == w);
+    if let Some(mut options) = want.options {
+        options.sack = want.sacks.iter().map(|&(l, r)| (IRS + l, IRS + r)).collect();
+        ok &= header.options == options;
+    }
+    assert!(ok, "\nexpected {expected}\n    sent {}\n", show(segment));
+}
+
+pub(crate) fn show(segment: &SegmentOut) -> String {
+    let header = &segment.header;
+    let mut text = String::new();
+    for (flag, c) in [
+        (Flags::SYN, 'S'),
+        (Flags::FIN, 'F'),
+        (Flags::RST, 'R'),
+        (Flags::PSH, 'P'),
+        (Flags::URG, 'U'),
+        (Flags::ACK, '.'),
+    ] {
+        if header.flags.contains(flag) {
+            text.push(c);
+        }
+    }
+    let len: usize = segment.payload.iter().map(Frag::len).sum();
+    let seq = header.seq.since(ISS);
+    text.push_str(&format!(" {seq}:{}({len})", seq.wrapping_add(len as u32)));
+    if header.flags.contains(Flags::ACK) {
+        text.push_str(&format!(" ack {}", header.ack.since(IRS)));
+    }
+    text.push_str(&format!(" win {}", header.window));
+    let o = &header.options;
+    let mut options: Vec<String> = Vec::new();
+    options.extend(o.mss.map(|n| format!("mss {n}")));
+    options.extend(o.sack_permitted.then(|| "sackOK".to_owned()));
+    options.extend(o.timestamps.map(|(v, e)| format!("TS val {v} ecr {e}")));
+    options.extend(o.window_scale.map(|n| format!("wscale {n}")));
+    if !o.sack.is_empty() {
+        let blocks: Vec<String> =
+            o.sack.iter().map(|(l, r)| format!("{}:{}", l.since(IRS), r.since(IRS))).collect();
+        options.push(format!("sack {}", blocks.join(" ")));
+    }
+    if !options.is_empty() {
+        text.push_str(&format!(" <{}>", options.join(",")));
+    }
+    text
+}
