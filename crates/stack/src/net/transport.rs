@@ -42,6 +42,10 @@ impl Net {
                 }
                 reserve(packet, &mut meta, header_len, DropReason::TcpDataOffset)?;
                 self.verify(mem, packet, &meta, DropReason::TcpChecksum)?;
+                // RFC 6335 section 6: port 0 is reserved; nobody can be answered there.
+                if let [0, 0, _, _, ..] | [_, _, 0, 0, ..] = packet.head() {
+                    return Err(DropReason::TcpPort);
+                }
                 header_len
             }
             protocol::UDP => {
