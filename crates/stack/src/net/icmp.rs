@@ -195,7 +195,8 @@ impl Net {
             return Err(DropReason::IcmpQuoteNotOurs);
         }
         // As much of the quoted packet as the head takes: all headers that we send.
-        packet.linearize(HEAD_CAPACITY.min(packet.len()));
+        let room = HEAD_CAPACITY.min(packet.len());
+        packet.linearize(room);
         let quote = packet.head().get(icmp::LEN..).unwrap_or_default();
         let (about, quoted_len) = match meta.dst {
             IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),
