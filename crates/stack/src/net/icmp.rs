@@ -203,7 +203,7 @@ impl Net {
             IpAddr::V6(_) => (icmp::parse_quoted_v6(quote)?, ipv6::LEN + quoted_word(quote, 4)),
         };
         // RFC 5927 section 4: a quoted packet that we cannot have sent.
-        if !self.routes.is_ours(about.src) || about.src != meta.dst {
+        if !self.routes.is_local(about.src) || about.src != meta.dst {
             return Err(DropReason::IcmpQuoteNotOurs);
         }
         let kind = match meta.dst {
