@@ -161,7 +161,6 @@ fn a_closed_port_answers_and_the_connected_sender_is_refused() {
         p.a.udp_write_to(p.now, client, b"anybody?", None).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
-        println!("{}{}", p.a.counters(), p.b.counters());
         assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
         let mut buf = [0; 8];
         let refused = Err(Error::ConnectionRefused);
