@@ -457,6 +457,11 @@ impl Connection {
         self.error.take()
     }
 
+    /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
+    pub fn loss_counts(&self) -> [u32; 3] {
+        [self.stats.retransmits, self.stats.timeouts, self.stats.recoveries]
+    }
+
     /// A snapshot.
     pub fn info(&self) -> Info {
         Info {
