@@ -152,8 +152,8 @@ impl Stack {
 
     /// Byte path, step R2: a frame that the device received.
     pub fn handle_frame(&mut self, now: Instant, frame: PacketBuf) {
-        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, frame) {
-            self.dispatch(now, inbound);
+        if let Some(mut inbound) = self.net.handle_frame(&mut self.mem, now, frame) {
+            self.dispatch(now, &mut inbound);
         }
     }
 
@@ -179,20 +179,17 @@ impl Stack {
         self.audit.check(&self.mem.pool);
     }
 
-    fn dispatch(&mut self, now: Instant, inbound: Inbound) {
+    /// By reference, because what came in is half a kilobyte.
+    fn dispatch(&mut self, now: Instant, inbound: &mut Inbound) {
         match inbound {
             Inbound::Transport(received) if received.protocol == protocol::TCP => {
                 self.tcp_input(now, received);
             }
-            Inbound::Transport(received) => {
-                if let Some(unwanted) = self.udp_input(received) {
-                    self.net.send_port_unreachable(&mut self.mem, now, unwanted);
-                }
-            }
+            Inbound::Transport(received) => self.udp_input(now, received),
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
-                self.tcp_icmp(now, &about, kind);
+                self.tcp_icmp(now, about, *kind);
             }
-            Inbound::IcmpError { about, kind } => self.udp_icmp(&about, kind),
+            Inbound::IcmpError { about, kind } => self.udp_icmp(about, *kind),
         }
     }
 }
@@ -204,9 +201,9 @@ impl Stack {
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
         let mut looped = 0;
         while looped < LOOPBACKS_PER_POLL
-            && let Some(inbound) = self.net.poll_inbound(&mut self.mem, now)
+            && let Some(mut inbound) = self.net.poll_inbound(&mut self.mem, now)
         {
-            self.dispatch(now, inbound);
+            self.dispatch(now, &mut inbound);
             looped += 1;
         }
         let more = self.transmit_dirty(now);

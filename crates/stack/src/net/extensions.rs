@@ -11,7 +11,7 @@ use super::icmp::ErrorOut;
 use super::input::{Meta, Outcome, Passed, take};
 use super::reassembly::{Fragment, Key};
 use super::route::Delivery;
-use super::transport::{append, refilled, spill_head};
+use super::transport::{append, spill_head};
 use super::wire::ipv6::OptionsVerdict;
 use super::wire::{ipv4, ipv6, protocol};
 use super::{Mem, Net};
@@ -56,7 +56,6 @@ impl Net {
                 if !packet.linearize(*at + n) {
                     packet.pull(*at);
                     *gone += core::mem::take(at);
-                    *packet = refilled(packet);
                     if !packet.linearize(n) {
                         return Err(DropReason::Ipv6ExtensionLimit);
                     }

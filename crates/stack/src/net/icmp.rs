@@ -195,14 +195,15 @@ impl Net {
             return Err(DropReason::IcmpQuoteNotOurs);
         }
         // As much of the quoted packet as the head takes: all headers that we send.
-        packet.linearize(HEAD_CAPACITY.min(packet.len()));
+        let room = HEAD_CAPACITY.min(packet.len());
+        packet.linearize(room);
         let quote = packet.head().get(icmp::LEN..).unwrap_or_default();
         let (about, quoted_len) = match meta.dst {
             IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),
             IpAddr::V6(_) => (icmp::parse_quoted_v6(quote)?, ipv6::LEN + quoted_word(quote, 4)),
         };
         // RFC 5927 section 4: a quoted packet that we cannot have sent.
-        if !self.routes.is_ours(about.src) || about.src != meta.dst {
+        if !self.routes.is_local(about.src) || about.src != meta.dst {
             return Err(DropReason::IcmpQuoteNotOurs);
         }
         let kind = match meta.dst {

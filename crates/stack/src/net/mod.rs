@@ -5,6 +5,11 @@
 //! consult: `route.rs`, `neighbor.rs`, `reassembly.rs`, `icmp.rs`, and `wire/` for the headers.
 //!
 //! Nothing here reads a clock or a random source: time is an argument, the secret is given.
+//!
+//! Deliberately not done: routers and addresses learned from advertisements (RFC 4861 section 6,
+//! RFC 4862), redirects, VLANs, multicast routing and group reports (RFC 3376, RFC 3810: a bridge
+//! that snoops may not forward groups to us), jumbograms (RFC 2675), source routes. What arrives
+//! of these is counted.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -72,6 +77,7 @@ pub(crate) struct NetConfig {
 
 /// What came in for the sockets.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every packet")]
 pub(crate) enum Inbound {
     /// A transport packet to an address of ours (or to a group or broadcast, UDP only).
     Transport(Received),
@@ -175,8 +181,10 @@ struct Link {
     mac: Mac,
     /// Longest IP packet on the wire.
     mtu: usize,
-    /// Longest IP packet that a super-frame may be.
-    max_super: usize,
+    /// Longest IP packet that a super-frame may be, by family. Where the device does not cut,
+    /// software does, up to what IP carries; but only frames that begin with an Ethernet header.
+    max_super_v4: usize,
+    max_super_v6: usize,
     tx_checksum: bool,
     tso_v4: bool,
     tso_v6: bool,
@@ -229,11 +237,17 @@ impl Net {
         let (first, second) = config.secret.split_at(16);
         table_key.copy_from_slice(first);
         keyed.copy_from_slice(second);
+        let max_super = |tso| match caps.medium {
+            _ if tso => caps.max_super_frame.clamp(caps.mtu, MAX_IP_PACKET.max(caps.mtu)),
+            Medium::Ethernet => MAX_IP_PACKET,
+            Medium::Ip => caps.mtu,
+        };
         let link = Link {
             medium: caps.medium,
             mac: Mac(caps.mac),
             mtu: caps.mtu.min(MAX_IP_PACKET),
-            max_super: caps.max_super_frame.min(MAX_IP_PACKET),
+            max_super_v4: max_super(caps.tso_v4),
+            max_super_v6: max_super(caps.tso_v6),
             tx_checksum: caps.tx_checksum,
             tso_v4: caps.tso_v4,
             tso_v6: caps.tso_v6,
@@ -284,15 +298,12 @@ impl Net {
     /// cannot cut, software does.
     pub(crate) fn link_limits(&self, dst: IpAddr) -> (usize, usize) {
         let mtu = self.mtu_for(dst);
-        let cuts = if dst.is_ipv4() { self.link.tso_v4 } else { self.link.tso_v6 };
-        let max_super = match self.link.medium {
+        let max_super = match dst {
             _ if self.routes.is_local(dst) => MAX_IP_PACKET,
-            _ if cuts => self.link.max_super,
-            Medium::Ethernet => MAX_IP_PACKET,
-            // The cut in software knows frames that begin with an Ethernet header.
-            Medium::Ip => mtu,
+            IpAddr::V4(_) => self.link.max_super_v4,
+            IpAddr::V6(_) => self.link.max_super_v6,
         };
-        (mtu, max_super.max(mtu))
+        (mtu, max_super)
     }
 
     /// Whether the address is ours (loopback addresses are).

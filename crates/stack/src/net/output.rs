@@ -120,7 +120,16 @@ impl Net {
             return Err(TOO_LONG);
         }
         let on_wire = match packet.gso {
-            Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
+            Some(gso) => {
+                let longest = match to.dst {
+                    IpAddr::V4(_) => self.link.max_super_v4,
+                    IpAddr::V6(_) => self.link.max_super_v6,
+                };
+                if total > longest {
+                    return Err(TOO_LONG);
+                }
+                ip_len + usize::from(gso.header_len) + usize::from(gso.size)
+            }
             None => total,
         };
         // A connection that has not heard of a smaller path MTU yet sends on, and hears of it; but

@@ -42,6 +42,10 @@ impl Net {
                 }
                 reserve(packet, &mut meta, header_len, DropReason::TcpDataOffset)?;
                 self.verify(mem, packet, &meta, DropReason::TcpChecksum)?;
+                // RFC 6335 section 6: port 0 is reserved; nobody can be answered there.
+                if let [0, 0, _, _, ..] | [_, _, 0, 0, ..] = packet.head() {
+                    return Err(DropReason::TcpPort);
+                }
                 header_len
             }
             protocol::UDP => {
@@ -126,30 +130,16 @@ fn reserve(
     n: usize,
     too_short: DropReason,
 ) -> Result<(), DropReason> {
-    if packet.linearize(n) {
-        return Ok(());
-    }
     if packet.len() < n {
         return Err(too_short);
     }
-    *packet = refilled(packet);
-    meta.header_len = 0;
-    if packet.linearize(n) { Ok(()) } else { Err(DropReason::HeadTooLong) }
-}
-
-/// The same packet, its head moved to the front of the head's memory, so that the room of headers
-/// already taken off can be used.
-pub(super) fn refilled(packet: &mut PacketBuf) -> PacketBuf {
-    let mut new = PacketBuf::for_rx();
-    (new.gso, new.rx_checksum) = (packet.gso, packet.rx_checksum);
-    append(&mut new, packet.head());
-    for frag in packet.take_frags() {
-        // As many as before: they fit.
-        if new.push_frag(frag).is_err() {
-            break;
-        }
+    if !packet.linearize(n) {
+        return Err(DropReason::HeadTooLong);
     }
-    new
+    if packet.headroom() < usize::from(meta.header_len) {
+        meta.header_len = 0;
+    }
+    Ok(())
 }
 
 /// Appends header bytes to the head; returns how many.

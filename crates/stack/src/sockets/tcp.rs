@@ -133,7 +133,7 @@ impl TcpSocket {
 /// Inputs.
 impl Stack {
     /// Byte path, step R4: a TCP segment, checksum verified.
-    pub(crate) fn tcp_input(&mut self, now: Instant, mut received: Received) {
+    pub(crate) fn tcp_input(&mut self, now: Instant, received: &mut Received) {
         let header = match TcpHeader::parse(received.packet.head()) {
             Ok((header, _)) => header,
             Err(error) => {
@@ -312,16 +312,24 @@ impl Stack {
     /// Byte path, step S4 begins: one segment becomes a packet.
     fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
         let SegmentOut { header, payload, gso_size, ecn } = segment;
-        let mut packet = PacketBuf::for_tx();
+        let mut out = Outgoing {
+            src: tuple.local,
+            dst: tuple.remote,
+            protocol: protocol::TCP,
+            ecn,
+            hop_limit: None,
+            checksum_offset: Some(CHECKSUM_OFFSET as u16),
+            packet: PacketBuf::for_tx(),
+        };
         let header_len = header.len();
-        let Some(room) = packet.push(header_len) else { return };
+        let Some(room) = out.packet.push(header_len) else { return };
         header.emit(room);
         for frag in payload {
             // A connection hands out at most as many fragments as a packet takes.
-            let pushed = packet.push_frag(frag);
+            let pushed = out.packet.push_frag(frag);
             debug_assert!(pushed.is_ok(), "a segment has at most MAX_FRAGS fragments");
         }
-        packet.gso = gso_size.map(|size| Gso {
+        out.packet.gso = gso_size.map(|size| Gso {
             kind: if tuple.local.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 },
             size,
             header_len: header_len as u16,
@@ -329,15 +337,6 @@ impl Stack {
         if header.flags.contains(Flags::RST) {
             self.net.counters.tcp_resets_sent += 1;
         }
-        let out = Outgoing {
-            src: tuple.local,
-            dst: tuple.remote,
-            protocol: protocol::TCP,
-            ecn,
-            hop_limit: None,
-            checksum_offset: Some(CHECKSUM_OFFSET as u16),
-            packet,
-        };
         // What the network layer cannot send it counts as dropped; the connection sends again.
         let _ = self.net.send(&mut self.mem, now, out);
     }

@@ -149,11 +149,20 @@ fn every_frame_cut_at_every_byte_is_counted() {
 }
 
 #[test]
-fn memory_that_others_may_write_is_never_borrowed() {
-    // A fragment with shared access has no slice: the checksum is taken over snapshots, counted.
+fn payload_that_others_may_write_is_read_through_counted_snapshots_only() {
     let mut host = Host::new();
+    let region = pagewire_mem::Region::memfd_shared("shared", 1 << 20).unwrap();
+    let mut pool = PagePool::over(region).unwrap();
     let frame = udp_v4(&pattern(1000));
-    let got = host.receive_split(&frame, 42);
-    assert!(got.is_some());
-    assert_eq!(host.mem.ledger.get(CopyReason::Snapshot), 0, "private memory is read in place");
+    let mut packet = rx_packet(&frame[..42], 42);
+    let mut uncounted = CopyLedger::new();
+    let (parts, _) =
+        PageWriter::new().write(&mut pool, &frame[42..], &mut uncounted, CopyReason::AppWrite);
+    for part in parts {
+        assert!(part.as_slice().is_none());
+        packet.push_frag(part).unwrap();
+    }
+    assert!(host.net.handle_frame(&mut host.mem, host.now, packet).is_some());
+    assert_eq!(host.mem.ledger.get(CopyReason::Snapshot), 1000, "for the checksum");
+    assert_eq!(host.mem.ledger.ours(), 1000);
 }

@@ -249,6 +249,21 @@ fn errors_about_packets_of_ours_are_passed_up() {
 }
 
 #[test]
+fn an_error_about_a_packet_to_ourselves_comes_back_too() {
+    for dst in ["10.0.0.1", "127.0.0.1", "::1", "fd00::1"] {
+        let mut host = Host::new();
+        host.send_udp(ip(dst), b"nobody listens").unwrap();
+        let Some(Inbound::Transport(received)) = host.poll_inbound() else { panic!() };
+        host.net.send_port_unreachable(&mut host.mem, host.now, received);
+        let Some(Inbound::IcmpError { about, kind }) = host.poll_inbound() else {
+            panic!("{dst} {}", host.net.counters)
+        };
+        assert_eq!((kind, about.dst), (IcmpKind::PortUnreachable, ip(dst)));
+        assert_eq!((about.src_port, about.dst_port), (1000, 2000));
+    }
+}
+
+#[test]
 fn a_router_that_does_not_say_its_mtu_is_guessed_from_what_it_refused() {
     let mut host = Host::new();
     let mut quote = ours_v4();

@@ -252,6 +252,17 @@ fn transport_header_lengths_one_less_exact_and_one_more() {
     host.refuses(&offset(15), DropReason::TcpDataOffset);
     host.refuses(&offset(7), DropReason::TcpChecksum);
     assert!(host.receive(&offset(8)).is_some());
+    // Port 0, of either side.
+    for at in [34, 36] {
+        let mut frame = vec![];
+        let (src, dst) = if at == 34 { (0, 1000) } else { (2000, 0) };
+        PacketBuilder::ethernet2(PEER, US)
+            .ipv4(PEER_V4, US_V4, 64)
+            .tcp(src, dst, 1, 1)
+            .write(&mut frame, &[])
+            .unwrap();
+        host.refuses(&frame, DropReason::TcpPort);
+    }
     // UDP's length.
     let length = |len: u8| {
         let mut frame = udp_v4(b"hello");

@@ -123,6 +123,20 @@ fn tcp_is_never_cut_into_ip_fragments() {
 }
 
 #[test]
+fn a_super_frame_longer_than_the_device_takes_is_refused() {
+    let mut config = config();
+    config.capabilities.max_super_frame = 20_000;
+    let mut host = Host::with(config);
+    host.meet();
+    let mut send = |len| {
+        let packet = tcp_segment(len, Some(1400));
+        host.send(ip("10.0.0.1"), ip("10.0.0.2"), protocol::TCP, Some(16), packet)
+    };
+    assert_eq!(send(20_000 - 52), Ok(()));
+    assert_eq!(send(20_001 - 52), Err(Error::MessageTooLong));
+}
+
+#[test]
 fn tcp_sets_dont_fragment_and_datagrams_do_not() {
     let mut host = Host::acquainted();
     host.send(ip("10.0.0.1"), ip("10.0.0.2"), protocol::TCP, Some(16), tcp_segment(1, None))
