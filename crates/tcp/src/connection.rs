@@ -206,7 +206,8 @@ pub(crate) struct Timestamps {
 }
 
 impl Timestamps {
-    /// > RFC 7323 section 5.4: the timestamp clock [...] 1 ms [...] to 1 sec per tick.
+    /// > RFC 7323 section 5.4: we choose a timestamp clock frequency in the range 1 ms to 1 sec per
+    /// > tick.
     pub(crate) fn value(&self, now: Instant) -> u32 {
         (now.as_millis() as u32).wrapping_add(self.offset)
     }
@@ -343,8 +344,8 @@ impl Connection {
         self.rcv.irs = syn.seq;
         self.rcv.queue = ReceiveQueue::new(first);
         self.rcv.acked = first;
-        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set MUST NOT
-        // > be scaled.
+        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
+        // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
         self.rcv.edge = first + window::initial(&self.config);
         self.snd.window = u32::from(syn.window);
         self.snd.max_window = self.snd.window;

@@ -182,7 +182,8 @@ impl Connection {
         // > If there are other controls or text in the segment, then continue processing at the
         // > sixth step under Section 3.10.7.4 where the URG bit is checked; otherwise, return.
         segment.seq = header.seq + 1;
-        self.sixth_urgent(segment);
+        // Sixth: urgent data stays in the stream (RFC 9293 section 3.8.5); nobody is signalled, and
+        // nothing is ever computed from the pointer.
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
@@ -199,15 +200,16 @@ impl Connection {
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
         self.remember_timestamp(env.now, segment.header, segment.seq);
-        self.sixth_urgent(segment);
+        // Sixth: urgent data, as below.
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
     }
 
-    /// > RFC 7323 section 5.3 R1: If there is a Timestamps option in the arriving segment, SEG.TSval
-    /// > < TS.Recent, TS.Recent is valid, and the RST bit is not set, then treat the arriving
-    /// > segment as not acceptable: Send an acknowledgment in reply [...] and drop the segment.
+    /// > RFC 7323 section 5.3: R1) If there is a Timestamps option in the arriving segment, SEG.TSval
+    /// > < TS.Recent, TS.Recent is valid (see later discussion), and if the RST bit is not set, then
+    /// > treat the arriving segment as not acceptable: Send an acknowledgment in reply [...] and drop
+    /// > the segment.
     ///
     /// A segment without the option passes, as in Linux.
     fn check_timestamp(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
@@ -224,7 +226,7 @@ impl Connection {
         (value.wrapping_sub(self.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
     }
 
-    /// > RFC 7323 section 4.3: If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval
+    /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
     /// > is copied to TS.Recent; otherwise, it is ignored.
     fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
         if let (true, Some((value, _))) = (self.has_timestamps(), header.options.timestamps)
@@ -264,7 +266,7 @@ impl Connection {
         }
     }
 
-    /// > Second, check the RST bit. RFC 5961 section 3: 1) If the RST bit is set and the sequence
+    /// > Second, check the RST bit: [...] 1) If the RST bit is set and the sequence
     /// > number is outside the current receive window, silently drop the segment. 2) If the RST bit
     /// > is set and the sequence number exactly matches the next expected sequence number (RCV.NXT),
     /// > then TCP endpoints MUST reset the connection [...] 3) If the RST bit is set and the sequence
@@ -300,9 +302,9 @@ impl Connection {
         Err(Disposition::Accepted)
     }
 
-    /// > Fourth, check the SYN bit: [...] RFC 5961 section 4.2: If the SYN bit is set, irrespective of
-    /// > the sequence number, TCP endpoints MUST send an ACK (also referred to as challenge ACK) to
-    /// > the remote peer
+    /// > Fourth, check the SYN bit: [...] RFC 5961 recommends that in these synchronized states, if the
+    /// > SYN bit is set, irrespective of the sequence number, TCP endpoints MUST send a "challenge
+    /// > ACK" to the remote peer
     ///
     /// But for the one that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
     fn fourth_syn(&mut self, now: Instant, segment: &mut Segment<'_>) -> Step {
@@ -393,13 +395,6 @@ impl Connection {
         }
     }
 
-    /// > Sixth, check the URG bit: RFC 6093 section 4: new applications SHOULD NOT employ the TCP
-    /// > urgent mechanism.
-    ///
-    /// The pointer is not looked at: urgent data stays in the stream, where RFC 9293 section 3.8.5
-    /// has it, and lengths never come from the pointer.
-    fn sixth_urgent(&mut self, _segment: &Segment<'_>) {}
-
     /// > Seventh, process the segment text: [...] Once in the ESTABLISHED state, it is possible to
     /// > deliver segment data to user RECEIVE buffers. [...] When the TCP endpoint takes
     /// > responsibility for delivering the data to the user, it must also acknowledge the receipt of
@@ -455,7 +450,7 @@ impl Connection {
         if inserted.advanced > 0 {
             self.schedule_ack(now, segment.len, segment.has(Flags::PSH));
         }
-        // > RFC 5681 section 4.2: a TCP receiver SHOULD send an immediate ACK when the incoming
+        // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
         // > segment fills in all or part of a gap in the sequence space.
         if had_gaps || cut {
             self.ack_now();
@@ -531,9 +526,8 @@ impl Connection {
             self.finish(Event::Reset, None);
             return Ok(());
         }
-        // > RFC 6191 section 2: If the connection in TIME-WAIT used timestamps: if TCP Timestamps
-        // > are used by the new SYN and its value is greater than the last, accept; otherwise, if
-        // > the sequence number is greater than the last sequence number seen, accept.
+        // RFC 6191 section 2: a new SYN is let in when its timestamp is greater than the last one
+        // seen, or its sequence number is.
         if segment.has(Flags::SYN)
             && !segment.has(Flags::ACK)
             && !stale
