@@ -30,16 +30,37 @@ impl Failure {
         };
         // One line, whatever the reasons were made of.
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        eprintln!("pagewire: {line}");
+        eprintln!("pagewire: {}", without_numbers(&line));
         ExitCode::from(code)
     }
 }
 
-/// What the system said, in words, without the number.
+/// Prints results. Nobody reading them any more is no failure: the work was done.
+pub(crate) fn say(text: impl Display) {
+    use io::Write;
+    let _ = writeln!(io::stdout().lock(), "{text}");
+}
+
+/// What the system said, in words.
 pub(crate) fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    match (error.raw_os_error(), text.rfind(" (os error")) {
-        (Some(_), Some(at)) => text.get(..at).unwrap_or(&text).to_owned(),
-        _ => text,
+    without_numbers(&error.to_string())
+}
+
+/// Error numbers say nothing that their words have not said.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |line, part| line + part.split_once(')').map_or(part, |(_, rest)| rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_errors_are_said_in_words() {
+        assert_eq!(reason(&io::Error::from_raw_os_error(2)), "No such file or directory");
+        assert_eq!(without_numbers("a: b (os error 16); c"), "a: b; c");
+        assert_eq!(without_numbers("a (b)"), "a (b)");
     }
 }

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pagewire_mem::{CopyLedger, Frag};
 
 use crate::args::FetchOptions;
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, reason, say};
 use crate::http::body::{Body, BodyError, Framing};
 use crate::http::client::{self, CONNECT_TIME, Response};
 use crate::http::connection::{Connection, is_timeout};
@@ -35,7 +35,11 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let done = fetch(connect, &url, &output, &stop);
     if let Ok(summary) = &done {
         let line = format!("{output}: {summary}");
-        if matches!(output, Output::Stdout) { eprintln!("{line}") } else { println!("{line}") }
+        if matches!(output, Output::Stdout) {
+            eprintln!("{line}")
+        } else {
+            say(format_args!("{line}"))
+        }
     }
     opened.host.drain(Duration::from_millis(500));
     if options.net.stats {

@@ -8,23 +8,12 @@ use pagewire_device::{Device, Fault, Pcap, PcapConfig, Tap};
 
 use crate::args::{Link, NetOptions};
 use crate::failure::{Failure, reason};
-use crate::serve::unspecified;
 
 /// A host on the link that was asked for.
 pub(crate) struct Opened {
     pub(crate) host: Host,
     /// Ours.
     pub(crate) addresses: Vec<IpAddr>,
-}
-
-impl Opened {
-    /// The unspecified address of each IP version that we have an address of.
-    pub(crate) fn unspecified(&self) -> Vec<IpAddr> {
-        let mut all: Vec<_> = self.addresses.iter().copied().map(unspecified).collect();
-        all.sort();
-        all.dedup();
-        all
-    }
 }
 
 /// Opens the device, puts the wrappers around it, and starts a stack on it.

@@ -1,6 +1,6 @@
 //! `pagewire serve`: the file server on a network of its own.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pagewire::{Host, TcpListener};
 
 use crate::args::ServeOptions;
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, reason, say};
 use crate::http::server::Server;
 use crate::limits::{BACKLOG, MAX_CONNECTIONS, SHUTDOWN_TIME, THREAD_STACK};
 use crate::{net, signals, sys};
@@ -28,12 +28,16 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         move || service.print_stats(&host)
     };
     let stop = signals::watch(report)?;
-    for any in opened.unspecified() {
-        service.listen(&opened.host, SocketAddr::new(any, options.port))?;
+    for addr in &opened.addresses {
+        service.listen(&opened.host, SocketAddr::new(*addr, options.port))?;
     }
     for addr in &opened.addresses {
         let url = SocketAddr::new(*addr, options.port).to_string();
-        println!("serving {} at http://{}/", directory.display(), url.trim_end_matches(":80"));
+        say(format_args!(
+            "serving {} at http://{}/",
+            directory.display(),
+            url.trim_end_matches(":80")
+        ));
     }
 
     while stop.proceed() {
@@ -145,13 +149,5 @@ impl Active {
 impl Drop for Active {
     fn drop(&mut self) {
         self.all.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// All addresses of the IP version of `like`.
-pub(crate) fn unspecified(like: IpAddr) -> IpAddr {
-    match like {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }

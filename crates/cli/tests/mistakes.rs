@@ -199,7 +199,7 @@ fn with_root_a_tap_that_is_taken_a_capture_that_cannot_be_written_and_silence_ar
     let stdout = server.0.stdout.take().expect("piped");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("a line");
     assert!(line.contains("http://10.213.77.2/"), "{line}");
-    fails(&serve(&net), &[&tap, "use"]);
+    fails(&serve(&net), &[&tap, "another program has it open"]);
     // An interrupt ends it cleanly.
     let pid = rustix::process::Pid::from_child(&server.0);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag, FragVec};
-use crate::limits::{GROUP_PAGES, MAX_FRAGS, PAGE_SIZE, WRITE_RUN_PAGES};
+use crate::limits::{GROUP_PAGES, HOT_PAGES, MAX_FRAGS, PAGE_SIZE, WRITE_RUN_PAGES};
 use crate::pool::{PagePool, PoolShared};
 
 /// Fills adjacent pages of a pool front to back and turns what was filled into fragments.
@@ -91,6 +91,9 @@ impl PageWriter {
     /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows: a run that lies
     /// right behind the last one extends it. `false`: the pool has too few pages, or they lie too
     /// scattered for one packet's fragments; what was taken stays reserved.
+    ///
+    /// A stream whose pages come home soon goes round in [`HOT_PAGES`], which stay in the cache;
+    /// one whose pages are held moves on to others.
     pub fn reserve(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
         let mut have = self.spare_runs().map(|(_, len)| len).sum::<usize>();
         while have < bytes {
@@ -98,7 +101,10 @@ impl PageWriter {
                 return false;
             }
             let last = self.later.back_mut().or(self.run.as_mut());
-            let after = last.as_ref().map(|r| r.end / PAGE_SIZE);
+            let after = last.as_ref().map(|r| match r.end / PAGE_SIZE {
+                end if end.is_multiple_of(HOT_PAGES) => end - HOT_PAGES,
+                end => end,
+            });
             let Some((first, count)) = pool.alloc_run(GROUP_PAGES, after) else { return false };
             let (pos, end) = (first * PAGE_SIZE, (first + count) * PAGE_SIZE);
             have += end - pos;

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_tcp_congestion;
 use rustix::thread::gettid;
@@ -62,8 +62,7 @@ pub(crate) fn stream(
                 }
             };
             let _ = ready.send(listener.local_addr().map_err(|e| failed(&e))?);
-            let (connection, _) = listener.accept().map_err(|e| failed(&e))?;
-            receive(connection, message, reader, seconds)
+            receive(accept(&listener)?, message, reader, seconds)
         });
         let sending = scope.spawn(move || -> Result<(), Failure> {
             pin(sides.left);
@@ -112,6 +111,30 @@ pub(crate) fn listen(ip: IpAddr) -> Result<TcpListener, Failure> {
     let listener = TcpListener::bind(SocketAddr::new(ip, 0)).map_err(|e| failed(&e))?;
     set_cubic(&listener);
     Ok(listener)
+}
+
+/// How long a peer may take to connect, or to send its next byte.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The first connection, unless its peer failed.
+pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
+    listener.set_nonblocking(true).map_err(|e| failed(&e))?;
+    let deadline = Instant::now() + PATIENCE;
+    let connection = loop {
+        match listener.accept() {
+            Ok((connection, _)) => break connection,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                return Err(Failure::Failed("no connection came to the kernel's socket".into()));
+            }
+            Err(e) => return Err(failed(&e)),
+        }
+    };
+    let set = connection.set_nonblocking(false);
+    set.and_then(|()| connection.set_read_timeout(Some(PATIENCE))).map_err(|e| failed(&e))?;
+    Ok(connection)
 }
 
 /// A connection to an address that is about to listen.
@@ -169,7 +192,7 @@ pub(crate) fn ping_pong(size: usize, seconds: f64, sides: Sides) -> Result<Vec<u
     std::thread::scope(|scope| {
         scope.spawn(move || {
             pin(sides.right);
-            let Ok((mut connection, _)) = listener.accept() else { return };
+            let Ok(mut connection) = accept(&listener) else { return };
             let _ = (connection.set_nodelay(true), connection.set_nonblocking(true));
             let mut buffer = vec![0; size];
             while poll(|| connection.read(&mut buffer), size).is_ok() {
@@ -242,14 +265,14 @@ fn configure(link: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Fail
 
 /// Until the kernel shows the link in this thread's namespace.
 fn wait_for_link(name: &str) -> Result<(), Failure> {
-    let deadline = Instant::now() + std::time::Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
         let mut show = Command::new("ip");
         show.args(["link", "show", name]).stdout(Stdio::null()).stderr(Stdio::null());
         if show.status().is_ok_and(|s| s.success()) {
             return Ok(());
         }
-        std::thread::park_timeout(std::time::Duration::from_millis(5));
+        std::thread::park_timeout(Duration::from_millis(5));
     }
     Err(Failure::Failed(format!("the veth end {name} did not appear")))
 }

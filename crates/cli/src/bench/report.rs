@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::machine::Machine;
 use super::source::Round;
+use crate::failure::say;
 
 /// One line of results: names and values in the order in which they are printed.
 #[derive(Clone, Debug, Default)]
@@ -66,11 +67,11 @@ pub(crate) fn rounded(x: f64, decimals: i32) -> f64 {
 pub(crate) fn print(records: &[Record], json: bool, heading: &str, columns: &[&str]) {
     if json {
         for record in records {
-            println!("{}", serde_json::to_string(record).unwrap_or_default());
+            say(serde_json::to_string(record).unwrap_or_default());
         }
         return;
     }
-    println!("{heading}");
+    say(heading);
     let cell = |value: Option<&Value>| match value {
         None => "-".to_owned(),
         Some(Value::String(text)) => text.clone(),
@@ -83,7 +84,7 @@ pub(crate) fn print(records: &[Record], json: bool, heading: &str, columns: &[&s
     let widths: Vec<_> = (0..columns.len()).map(width).collect();
     for row in &rows {
         let cells: Vec<_> = row.iter().zip(&widths).map(|(c, w)| format!("{c:>w$}")).collect();
-        println!("{}", cells.join("  "));
+        say(cells.join("  "));
     }
 }
 

@@ -329,7 +329,7 @@ impl Bench {
                 let to = listener.local_addr().map_err(|e| failed(&reason(&e)))?;
                 let receiving = scope.spawn(move || {
                     pin(self.sides.right);
-                    let (peer, _) = listener.accept().map_err(|e| failed(&reason(&e)))?;
+                    let peer = kernel::accept(&listener)?;
                     kernel::receive(peer, PEER_MESSAGE, reader, self.seconds)
                 });
                 let connection = host.connect(to).map_err(|e| failed(&reason(&e)))?;

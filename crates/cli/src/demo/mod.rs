@@ -15,7 +15,7 @@ use pagewire::Host;
 use pagewire_device::Pair;
 
 use crate::args::DemoOptions;
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, reason, say};
 use crate::http::inbox::Transfer;
 use crate::http::server::Server;
 use crate::serve::Service;
@@ -32,6 +32,13 @@ const PORTS: [(Transfer, u16); 2] = [(Transfer::Copy, 8001), (Transfer::Referenc
 
 /// Makes or reads the files, fetches them twice, and compares.
 pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
+    if let Some(dir) = &options.dir {
+        // Before anything is started, so that a mistake is all that is said.
+        std::fs::read_dir(dir).map_err(|e| {
+            let hint = "; name a directory that you may read";
+            Failure::because(dir.display(), reason(&e) + hint)
+        })?;
+    }
     let (server, client) = hosts()?;
     let both = [server.clone(), client.clone()];
     let stop = signals::watch(move || print_stats(&both))?;
@@ -55,6 +62,9 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
         (None, None) => PathBuf::from("."),
     };
     let files = tree::list(&directory).map_err(|e| interrupted_or(&stop, &directory, &e))?;
+    if files.is_empty() {
+        return Err(Failure::because(directory.display(), "there are no files in it"));
+    }
     let bytes: u64 = files.iter().map(|f| f.len).sum();
     eprintln!("{} files, {}; hashing them", files.len(), mib(bytes));
     let files =
@@ -127,12 +137,12 @@ fn name(transfer: Transfer) -> &'static str {
 }
 
 fn print_table(outcomes: &[(Transfer, Outcome)]) {
-    println!(
+    say(format_args!(
         "{:<10} {:>6} {:>14} {:>9} {:>9} {:>7}  {:>20}",
         "mode", "files", "bytes", "seconds", "Gbit/s", "CPU s", "payload bytes copied"
-    );
+    ));
     for (transfer, o) in outcomes {
-        println!(
+        say(format_args!(
             "{:<10} {:>6} {:>14} {:>9.4} {:>9.2} {:>7.3}  {:>20}",
             name(*transfer),
             o.files,
@@ -141,7 +151,7 @@ fn print_table(outcomes: &[(Transfer, Outcome)]) {
             o.gbit_per_s(),
             o.cpu.as_secs_f64(),
             o.copied
-        );
+        ));
     }
 }
 
@@ -162,13 +172,13 @@ fn verdict(files: &[Entry], outcomes: &[(Transfer, Outcome)]) -> Result<(), Fail
         return Ok(());
     };
     let part = |time: Duration| time.as_secs_f64().max(1e-9);
-    println!(
+    say(format_args!(
         "verdict: all {} files intact both ways (SHA-256); by reference {:.1} times as fast for {:.1}% \
          of the CPU time, with {} payload bytes copied by the stack",
         files.len(),
         part(copy.time) / part(zero.time),
         100.0 * part(zero.cpu) / part(copy.cpu),
         zero.copied
-    );
+    ));
     Ok(())
 }
