@@ -232,9 +232,8 @@ impl Bench {
                 if pending.is_empty() {
                     pending = source.next().map(SendBuf::from).unwrap_or_default();
                 }
-                match would_block(sender.send_some(&mut pending))? {
-                    None => break,
-                    Some(_) => {}
+                if would_block(sender.send_some(&mut pending))?.is_none() {
+                    break;
                 }
             }
             left.turn();
