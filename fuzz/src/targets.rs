@@ -12,7 +12,7 @@ use pagewire_stack::{Cidr, Stack, StackConfig, fuzzing};
 use pagewire_tcp::TcpHeader;
 
 /// A replay of one input by the target's name; `false`: no such target.
-pub fn replay(target: &str, data: &[u8]) -> bool {
+pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
     let run: fn(&[u8]) = match target {
         "arp" => arp,
         "cidr" => cidr,
@@ -33,7 +33,7 @@ pub fn replay(target: &str, data: &[u8]) -> bool {
 }
 
 /// A header that parses is emitted and parsed again to the same value.
-pub fn tcp_header(data: &[u8]) {
+pub(crate) fn tcp_header(data: &[u8]) {
     if let Ok((header, len)) = TcpHeader::parse(data) {
         assert!(len <= data.len());
         let mut bytes = [0; pagewire_tcp::MAX_HEADER_LEN];
@@ -44,47 +44,47 @@ pub fn tcp_header(data: &[u8]) {
 }
 
 /// Ethernet headers.
-pub fn ethernet(data: &[u8]) {
+pub(crate) fn ethernet(data: &[u8]) {
     fuzzing::ethernet(data);
 }
 
 /// ARP packets.
-pub fn arp(data: &[u8]) {
+pub(crate) fn arp(data: &[u8]) {
     fuzzing::arp(data);
 }
 
 /// IPv4 headers.
-pub fn ipv4(data: &[u8]) {
+pub(crate) fn ipv4(data: &[u8]) {
     fuzzing::ipv4(data);
 }
 
 /// IPv6 headers and extension headers.
-pub fn ipv6(data: &[u8]) {
+pub(crate) fn ipv6(data: &[u8]) {
     fuzzing::ipv6(data);
 }
 
 /// ICMP and ICMPv6 messages, with what errors quote.
-pub fn icmp(data: &[u8]) {
+pub(crate) fn icmp(data: &[u8]) {
     fuzzing::icmp(data);
 }
 
 /// Neighbour discovery messages.
-pub fn ndp(data: &[u8]) {
+pub(crate) fn ndp(data: &[u8]) {
     fuzzing::ndp(data);
 }
 
 /// UDP headers.
-pub fn udp(data: &[u8]) {
+pub(crate) fn udp(data: &[u8]) {
     fuzzing::udp(data);
 }
 
 /// Frames with their virtio header, as a tap's kernel side could write them.
-pub fn tap_frame(data: &[u8]) {
+pub(crate) fn tap_frame(data: &[u8]) {
     pagewire_device::fuzzing::tap_frame(data);
 }
 
 /// The text of `--fault`: what parses prints as text that parses to the same.
-pub fn fault_spec(data: &[u8]) {
+pub(crate) fn fault_spec(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(config) = text.parse::<FaultConfig>()
     {
@@ -94,7 +94,7 @@ pub fn fault_spec(data: &[u8]) {
 }
 
 /// The text of `--addr`.
-pub fn cidr(data: &[u8]) {
+pub(crate) fn cidr(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(cidr) = text.parse::<Cidr>()
     {
@@ -125,7 +125,7 @@ fn capabilities() -> Capabilities {
 /// control, two bytes of length, the frame. Control bit 0: the checksum counts as verified; bit 1:
 /// time passes; bit 2: the first 20 bytes land in the head, the rest in pages; bit 3: the
 /// destination MAC is made ours.
-pub fn stack_frames(data: &[u8]) {
+pub(crate) fn stack_frames(data: &[u8]) {
     let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|a| a.parse().expect("address")).to_vec();
     let mut config = StackConfig::new(capabilities(), addresses, [7; 32]);
     config.pool_bytes = 1 << 20;
@@ -150,7 +150,8 @@ pub fn stack_frames(data: &[u8]) {
             frame.iter_mut().zip(MAC).for_each(|(to, from)| *to = from);
         }
         let mut packet = PacketBuf::for_rx();
-        let linear = if control & 4 != 0 { 20 } else { pagewire_mem::HEAD_CAPACITY }.min(frame.len());
+        let linear =
+            if control & 4 != 0 { 20 } else { pagewire_mem::HEAD_CAPACITY }.min(frame.len());
         packet.append(linear).expect("fits").copy_from_slice(&frame[..linear]);
         let reason = pagewire_mem::CopyReason::DeviceRx;
         let (frags, _) = writer.write(&mut pool, &frame[linear..], &mut ledger, reason);

@@ -72,10 +72,11 @@ impl Lab {
             .stderr(stderr)
             .spawn()
             .expect("server starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let first = lines.next().and_then(Result::ok);
-        let server = Server(child);
-        assert!(first.is_some(), "the server ended without a word");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut first = String::new();
+        lines.read_line(&mut first).expect("the server's words");
+        let server = Server(child, lines);
+        assert!(!first.is_empty(), "the server ended without a word");
         server
     }
 
@@ -119,7 +120,7 @@ impl Drop for Lab {
 }
 
 /// A child that ends with the test.
-struct Server(Child);
+struct Server(Child, #[allow(dead_code)] BufReader<std::process::ChildStdout>);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -189,7 +190,17 @@ fn fetch_all(lab: &Lab, files: &[String]) {
         fs::write(lab.path("curl.cfg"), config).expect("curl's list");
         lab.ok(
             "curl",
-            &["-sSfg", "-Z", "--parallel-max", "32", "--max-time", "300", "-K", "curl.cfg"],
+            &[
+                "-sSfg",
+                "-Z",
+                "--parallel-max",
+                "32",
+                "--no-progress-meter",
+                "--max-time",
+                "120",
+                "-K",
+                "curl.cfg",
+            ],
         );
         for f in files {
             assert_same(&lab.path("www").join(f), &lab.path(version).join(f));

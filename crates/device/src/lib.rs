@@ -20,8 +20,14 @@ pub mod tap;
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
 pub use fault::{
     Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection, FaultLine,
-    FaultRng, Passed,
+    FaultPath, FaultRng, Passed,
 };
-pub use pair::{Pair, PairConfig, PairEnd};
+pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use tap::{Tap, TapBuilder};
+
+/// Doors for the fuzz targets. Not part of the interface.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::tap::fuzzing::tap_frame;
+}

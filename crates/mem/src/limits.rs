@@ -16,6 +16,10 @@ pub const GROUP_PAGES: usize = 4;
 /// super-frame, so that small writes share a run and stay adjacent.
 pub const WRITE_RUN_PAGES: usize = if GROUP_PAGES < 16 { GROUP_PAGES } else { 16 };
 
+/// Pages that a device's writer goes round in while they come home in time: a window on a multiple
+/// of 8 groups (2 MiB), so that a stream lies in long runs that are still in the cache.
+pub const HOT_PAGES: usize = 8 * GROUP_PAGES;
+
 /// Partly used groups that one allocation looks at before it breaks a whole group, or settles for
 /// a shorter run: bounds the search in a big, fragmented pool to about a microsecond.
 pub const SCAN_GROUPS: usize = 32;

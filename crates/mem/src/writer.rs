@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag, FragVec};
-use crate::limits::{GROUP_PAGES, MAX_FRAGS, PAGE_SIZE, WRITE_RUN_PAGES};
+use crate::limits::{GROUP_PAGES, HOT_PAGES, MAX_FRAGS, PAGE_SIZE, WRITE_RUN_PAGES};
 use crate::pool::{PagePool, PoolShared};
 
 /// Fills adjacent pages of a pool front to back and turns what was filled into fragments.
@@ -91,6 +91,9 @@ impl PageWriter {
     /// Makes sure that `bytes` bytes are spare, in as few runs as the pool allows: a run that lies
     /// right behind the last one extends it. `false`: the pool has too few pages, or they lie too
     /// scattered for one packet's fragments; what was taken stays reserved.
+    ///
+    /// A stream whose pages come home soon goes round in [`HOT_PAGES`], which stay in the cache;
+    /// one whose pages are held moves on to others.
     pub fn reserve(&mut self, pool: &mut PagePool, bytes: usize) -> bool {
         let mut have = self.spare_runs().map(|(_, len)| len).sum::<usize>();
         while have < bytes {
@@ -98,7 +101,10 @@ impl PageWriter {
                 return false;
             }
             let last = self.later.back_mut().or(self.run.as_mut());
-            let after = last.as_ref().map(|r| r.end / PAGE_SIZE);
+            let after = last.as_ref().map(|r| match r.end / PAGE_SIZE {
+                end if end.is_multiple_of(HOT_PAGES) => end - HOT_PAGES,
+                end => end,
+            });
             let Some((first, count)) = pool.alloc_run(GROUP_PAGES, after) else { return false };
             let (pos, end) = (first * PAGE_SIZE, (first + count) * PAGE_SIZE);
             have += end - pos;
@@ -144,8 +150,9 @@ impl PageWriter {
 
     /// Address and length of the spare bytes, for a device to write into.
     ///
-    /// Whoever writes through the pointer must be done before the next call on this writer that
-    /// takes `&mut self`, and must not write past the length.
+    /// Whoever writes through the pointer must be done before the next call on this writer and
+    /// while no [`spare_bytes`](Self::spare_bytes) are looked at, and must not write past the
+    /// length.
     pub fn spare_ptr(&self) -> Option<(NonNull<u8>, usize)> {
         let run = self.run.as_ref().filter(|r| r.pos < r.end)?;
         // SAFETY: `pos < end`, and the run lies within the pool's region.
@@ -163,17 +170,20 @@ impl PageWriter {
     }
 
     /// The first `n` spare bytes, run by run: what a device has just written there, to be looked
-    /// at before it is committed or overwritten. Nothing where somebody else may write the pool.
+    /// at before it is committed or overwritten. Ends where somebody else may write the pool.
     pub fn spare_bytes(&self, n: usize) -> impl Iterator<Item = &[u8]> + '_ {
         let mut left = n;
-        let private =
-            self.run.as_ref().is_some_and(|r| r.pool.region().access() == Access::Private);
-        self.spare_runs().filter(move |_| private).map_while(move |(at, len)| {
-            let len = len.min(left);
+        let runs = self.run.iter().chain(&self.later).filter(|r| r.pos < r.end);
+        runs.map_while(move |run| {
+            // Each run by itself: reserved runs can be of another pool.
+            let private = run.pool.region().access() == Access::Private;
+            let len = if private { left.min(run.end - run.pos) } else { 0 };
             left -= len;
-            // SAFETY: the bytes are mapped memory that only this writer may touch, initialised
-            // since the mapping was made; devices write through `spare_ptr` between calls on this
-            // writer only, and `&self` is borrowed while the slice lives.
+            // SAFETY: `pos < end`, and the run lies within the pool's region.
+            let at = unsafe { run.pool.region().base().add(run.pos) };
+            // SAFETY: the bytes are mapped memory, private, initialised since the mapping was
+            // made, and only this writer may touch them; devices write through `spare_ptr` between
+            // calls on this writer only, and `&self` is borrowed while the slice lives.
             (len > 0).then(|| unsafe { core::slice::from_raw_parts(at.as_ptr(), len) })
         })
     }

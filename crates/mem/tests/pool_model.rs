@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use pagewire_mem::{
-    Access, CopyLedger, CopyReason, Frag, GROUP_PAGES, PAGE_SIZE, PagePool, PageWriter, Region,
+    Access, CopyLedger, CopyReason, Frag, GROUP_PAGES, MAX_FRAGS, PAGE_SIZE, PagePool, PageWriter,
+    Region,
 };
 use proptest::prelude::*;
 
@@ -23,6 +24,8 @@ enum Op {
     /// A device fills so many spare bytes, and they are committed.
     Device(usize),
     Refill(usize),
+    /// Makes so many bytes spare, in as many runs as it takes.
+    Reserve(usize),
     Align,
     Abandon,
     Clone(usize),
@@ -56,6 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => which.clone().prop_map(Op::WriteFrag),
         4 => length().prop_map(Op::Device),
         2 => (0..GROUP_PAGES + 2).prop_map(Op::Refill),
+        2 => length().prop_map(Op::Reserve),
         1 => Just(Op::Align),
         1 => Just(Op::Abandon),
         2 => which.clone().prop_map(Op::Clone),
@@ -87,6 +91,7 @@ impl Held {
 }
 
 struct Model {
+    access: Access,
     pool: PagePool,
     writer: PageWriter,
     ledger: CopyLedger,
@@ -103,6 +108,7 @@ impl Model {
             Access::Shared => PagePool::over(Region::memfd_shared("model", POOL).unwrap()).unwrap(),
         };
         Self {
+            access,
             pool,
             writer: PageWriter::new(),
             ledger: CopyLedger::new(),
@@ -110,6 +116,10 @@ impl Model {
             writes: 0,
             copied: 0,
         }
+    }
+
+    fn all_spare(&self) -> usize {
+        self.writer.spare_runs().map(|(_, len)| len).sum()
     }
 
     fn fresh_bytes(&mut self, len: usize) -> Vec<u8> {
@@ -170,6 +180,10 @@ impl Model {
                 bytes.truncate(spare);
                 // SAFETY: the first `spare` bytes from `at` are ours to write until `commit`.
                 unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
+                let seen: Vec<u8> =
+                    self.writer.spare_bytes(bytes.len()).flatten().copied().collect();
+                let private = self.access == Access::Private;
+                assert_eq!(seen, if private { &bytes[..] } else { &[] });
                 let frag = self.writer.commit(len);
                 self.hold_new(frag, bytes);
             }
@@ -185,16 +199,30 @@ impl Model {
                     assert!(self.writer.spare() <= pages.clamp(1, GROUP_PAGES) * PAGE_SIZE);
                 }
             }
+            Op::Reserve(bytes) => {
+                let (had, free) = (self.all_spare(), self.pool.audit());
+                let reserved = self.writer.reserve(&mut self.pool, bytes);
+                assert_eq!(reserved, self.all_spare() >= bytes);
+                assert!(self.all_spare() >= had);
+                assert!(self.writer.spare_runs().count() <= MAX_FRAGS);
+                if !reserved && self.writer.spare_runs().count() < MAX_FRAGS {
+                    assert_eq!(
+                        self.pool.audit().free,
+                        0,
+                        "{free:?}: it stopped while pages were free"
+                    );
+                }
+            }
             Op::Align => {
-                let (spare, off) = (self.writer.spare(), self.writer.misalignment());
+                let (spare, off) = (self.all_spare(), self.writer.misalignment());
                 self.writer.align();
                 assert_eq!(self.writer.misalignment(), 0);
                 let skipped = if off == 0 { 0 } else { PAGE_SIZE - off };
-                assert_eq!(self.writer.spare(), spare - skipped);
+                assert_eq!(self.all_spare(), spare - skipped);
             }
             Op::Abandon => {
                 self.writer.abandon();
-                assert_eq!(self.writer.spare(), 0);
+                assert_eq!(self.all_spare(), 0);
             }
             Op::Clone(i) => {
                 let Some((frag, bytes)) = self.frag(i) else { return };
@@ -314,9 +342,12 @@ impl Model {
             let (at, len) = held.range();
             touch(at, len);
         }
-        if let Some((at, spare)) = self.writer.spare_ptr() {
+        for (at, spare) in self.writer.spare_runs() {
             touch(at.as_ptr().addr(), spare);
         }
+        let first = self.writer.spare_runs().next().map(|(at, len)| (at.as_ptr().addr(), len));
+        assert_eq!(first, self.writer.spare_ptr().map(|(at, len)| (at.as_ptr().addr(), len)));
+        assert_eq!(first.map_or(0, |(_, len)| len), self.writer.spare());
         assert_eq!(audit.out, pages.len(), "pages out are those that somebody touches");
         assert_eq!(self.ledger.get(CopyReason::AppWrite), self.copied);
         let recent = if all_bytes { 0 } else { self.live.len().saturating_sub(2) };
@@ -369,4 +400,20 @@ proptest! {
     fn a_shared_pool_keeps_the_same_promises(ops in prop::collection::vec(op(), 1..80)) {
         Model::new(Access::Shared).run(ops);
     }
+}
+
+#[test]
+fn spare_bytes_end_where_a_shared_pool_begins() {
+    let mut private = PagePool::new("private", 1).unwrap();
+    let mut shared = PagePool::over(Region::memfd_shared("shared", POOL).unwrap()).unwrap();
+    let mut writer = PageWriter::new();
+    let group = GROUP_PAGES * PAGE_SIZE;
+    assert!(writer.reserve(&mut private, group));
+    assert!(writer.reserve(&mut shared, 2 * group));
+    assert_eq!(writer.spare_runs().count(), 2);
+    let seen: Vec<_> = writer.spare_bytes(usize::MAX).map(<[u8]>::len).collect();
+    assert_eq!(seen, [group]);
+    drop(writer.commit(group));
+    assert_eq!(writer.spare_bytes(usize::MAX).count(), 0);
+    assert_eq!(writer.commit(1).access(), Access::Shared);
 }

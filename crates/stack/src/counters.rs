@@ -84,7 +84,7 @@ drop_reasons! {
     Ipv4OptionLength = "ipv4_option_length",
     /// Carries a source route.
     Ipv4SourceRoute = "ipv4_source_route",
-    /// The reserved fragment flag is set, or "don't fragment" together with an offset beyond the end.
+    /// The reserved fragment flag is set.
     Ipv4Flags = "ipv4_flags",
     /// The source cannot be a remote host's.
     Ipv4Source = "ipv4_source",
@@ -226,8 +226,6 @@ drop_reasons! {
     TcpChecksum = "tcp_checksum",
     /// Source or destination port 0.
     TcpPort = "tcp_port",
-    /// An option that ends beyond the header.
-    TcpOption = "tcp_option",
     /// No connection and no listener.
     TcpNoSocket = "tcp_no_socket",
     /// A segment to a listener that is no SYN.
@@ -362,7 +360,7 @@ counters! {
     tx_cut_in_software,
     /// Received payloads that had bytes behind the headers moved to pages.
     rx_head_payloads,
-    /// UDP datagrams received by a socket.
+    /// UDP datagrams received.
     rx_udp,
     /// UDP datagrams sent.
     tx_udp,

@@ -14,8 +14,10 @@ mod cidr;
 mod counters;
 mod error;
 mod event;
-pub mod limits;
 #[allow(dead_code)]
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod limits;
 mod net;
 mod sockets;
 mod stack;

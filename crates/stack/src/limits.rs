@@ -175,9 +175,13 @@ pub const SEGMENTS_PER_POLL: usize = 64;
 /// Looped-back packets and notices handled in one `poll_transmit`.
 pub const LOOPBACKS_PER_POLL: usize = 64;
 
-/// Bytes that a datagram socket queues (Linux's `rmem_default`, rounded up to what holds three of
-/// the longest datagrams), each datagram charged with the memory that it keeps from reuse.
-pub const UDP_RECEIVE_BYTES: usize = 256 * 1024;
+/// How often a stack whose pool is used up looks whether other threads have let go of pages; what
+/// happens in the stack itself is noticed at once.
+pub const STARVED_CHECK: Duration = Duration::from_millis(10);
+
+/// Bytes that a datagram socket queues, each datagram charged with the memory that it keeps from
+/// reuse: five times Linux's `rmem_default`, because pages are charged whole.
+pub const UDP_RECEIVE_BYTES: usize = 1 << 20;
 
 /// Datagrams that a socket queues.
 pub const UDP_RECEIVE_DATAGRAMS: usize = 4096;
@@ -192,8 +196,9 @@ pub const UDP_SMALL: usize = 512;
 /// Longest payload of a datagram over IPv4, in bytes: 65,535 less 20 and 8 of headers.
 pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
 
-/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 8 of header.
-pub const UDP_MAX_PAYLOAD_V6: usize = 65_527;
+/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 40 and 8 of headers, because no
+/// packet of ours is longer than [`MAX_IP_PACKET`], whatever the version.
+pub const UDP_MAX_PAYLOAD_V6: usize = 65_487;
 
 /// Entries of a socket's error queue; further ones are dropped.
 pub const ERROR_QUEUE: usize = 64;

@@ -10,7 +10,7 @@ use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter, PoolAudit};
 use pagewire_tcp::KeepAlive;
 
-use crate::limits::LOOPBACKS_PER_POLL;
+use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{Inbound, Mem, Net, NetConfig, protocol};
 use crate::sockets::{Socket, Sockets};
 use crate::{
@@ -152,8 +152,8 @@ impl Stack {
 
     /// Byte path, step R2: a frame that the device received.
     pub fn handle_frame(&mut self, now: Instant, frame: PacketBuf) {
-        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, frame) {
-            self.dispatch(now, inbound);
+        if let Some(mut inbound) = self.net.handle_frame(&mut self.mem, now, frame) {
+            self.dispatch(now, &mut inbound);
         }
     }
 
@@ -169,6 +169,7 @@ impl Stack {
             self.tcp_timeout(now, index);
         }
         self.sockets.expired = expired;
+        self.sockets.starved_until = now + STARVED_CHECK;
     }
 
     /// Ends a turn: takes home the pages that were let go. Debug builds check that none is lost.
@@ -178,20 +179,17 @@ impl Stack {
         self.audit.check(&self.mem.pool);
     }
 
-    fn dispatch(&mut self, now: Instant, inbound: Inbound) {
+    /// By reference, because what came in is half a kilobyte.
+    fn dispatch(&mut self, now: Instant, inbound: &mut Inbound) {
         match inbound {
             Inbound::Transport(received) if received.protocol == protocol::TCP => {
                 self.tcp_input(now, received);
             }
-            Inbound::Transport(received) => {
-                if let Some(unwanted) = self.udp_input(received) {
-                    self.net.send_port_unreachable(&mut self.mem, now, unwanted);
-                }
-            }
+            Inbound::Transport(received) => self.udp_input(now, received),
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
-                self.tcp_icmp(now, &about, kind);
+                self.tcp_icmp(now, about, *kind);
             }
-            Inbound::IcmpError { about, kind } => self.udp_icmp(&about, kind),
+            Inbound::IcmpError { about, kind } => self.udp_icmp(about, *kind),
         }
     }
 }
@@ -203,9 +201,9 @@ impl Stack {
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
         let mut looped = 0;
         while looped < LOOPBACKS_PER_POLL
-            && let Some(inbound) = self.net.poll_inbound(&mut self.mem, now)
+            && let Some(mut inbound) = self.net.poll_inbound(&mut self.mem, now)
         {
-            self.dispatch(now, inbound);
+            self.dispatch(now, &mut inbound);
             looped += 1;
         }
         let more = self.transmit_dirty(now);
@@ -219,7 +217,8 @@ impl Stack {
         let sockets = &self.sockets;
         // Only while the device takes nothing are there connections whose timers are not set yet.
         let dirty = sockets.dirty.iter().filter_map(|&i| sockets.table.tcp(i)?.conn.poll_timeout());
-        let first = [self.net.poll_timeout(), sockets.wheel.poll_timeout()];
+        let starved = (!sockets.starved.is_empty()).then_some(sockets.starved_until);
+        let first = [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved];
         first.into_iter().flatten().chain(dirty).min()
     }
 
@@ -227,6 +226,9 @@ impl Stack {
     /// reported, or last used up: each at most once, however much came in. Only sockets that the
     /// application owns are reported.
     pub fn poll_event(&mut self) -> Option<Event> {
+        if !self.sockets.starved.is_empty() {
+            self.feed_starved();
+        }
         self.sockets.poll_event()
     }
 }

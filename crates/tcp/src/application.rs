@@ -128,21 +128,21 @@ impl Connection {
         let _ = env;
         match self.state {
             State::Closed => Err(TcpError::NotConnected),
-            // > RFC 9293 section 3.10.4: SYN-SENT: Delete the TCB and return "error: closing"
+            // > RFC 9293 section 3.10.4: SYN-SENT STATE [...] Delete the TCB and return "error: closing"
             // > responses to any queued SENDs, or RECEIVEs.
             State::Listen | State::SynSent => {
                 self.finish(Event::Close, None);
                 Ok(())
             }
-            // > SYN-RECEIVED: [...] otherwise, queue for processing after entering ESTABLISHED
+            // > SYN-RECEIVED STATE [...] otherwise, queue for processing after entering ESTABLISHED
             // > state.
             State::SynReceived => {
                 self.flags.insert(ConnFlags::FIN_QUEUED);
                 Ok(())
             }
-            // > ESTABLISHED: Queue this until all preceding SENDs have been segmentized, then form
-            // > a FIN segment and send it. In any case, enter FIN-WAIT-1 state. CLOSE-WAIT: [...]
-            // > enter LAST-ACK state.
+            // > ESTABLISHED STATE [...] Queue this until all preceding SENDs have been segmentized,
+            // > then form a FIN segment and send it. In any case, enter FIN-WAIT-1 state. [...]
+            // > CLOSE-WAIT STATE [...] enter LAST-ACK state.
             State::Established | State::CloseWait => {
                 self.flags.insert(ConnFlags::FIN_QUEUED);
                 self.transition(Event::Close);

@@ -468,6 +468,7 @@ impl Connection {
             min_rtt: self.rtt.min().unwrap_or_default(),
             rto: self.rtt.rto(),
             backoff: self.rtt.backoff(),
+            congestion: self.congestion.kind(),
             cwnd: self.congestion.cwnd(),
             ssthresh: self.congestion.ssthresh(),
             unacked: self.in_flight(),

@@ -178,7 +178,8 @@ impl Flight {
             let Some(part) = self.records.get_mut(index) else { break };
             let (mark, bytes, end) = (part.mark, part.len(), part.end);
             delivered.add(part, bytes);
-            part.mark = part.mark - Mark::LOST - Mark::RETRANSMITTED | Mark::SACKED;
+            part.mark.remove(Mark::LOST | Mark::RETRANSMITTED);
+            part.mark.insert(Mark::SACKED);
             self.uncount(mark, bytes);
             self.high_sacked = if self.sacked == 0 { end } else { self.high_sacked.max(end) };
             self.sacked += bytes;
@@ -224,7 +225,8 @@ impl Flight {
             if record.mark.contains(Mark::RETRANSMITTED) {
                 self.retransmitted -= record.len();
             }
-            record.mark = record.mark - Mark::RETRANSMITTED | Mark::LOST;
+            record.mark.remove(Mark::RETRANSMITTED);
+            record.mark.insert(Mark::LOST);
         }
     }
 
@@ -234,7 +236,8 @@ impl Flight {
         self.retransmitted = 0;
         for record in &mut self.records {
             if !record.mark.contains(Mark::SACKED) {
-                record.mark = record.mark - Mark::RETRANSMITTED | Mark::LOST;
+                record.mark.remove(Mark::RETRANSMITTED);
+                record.mark.insert(Mark::LOST);
                 self.lost += record.len();
             }
         }

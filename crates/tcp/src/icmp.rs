@@ -40,6 +40,10 @@ impl Connection {
         if mss >= self.link.mss {
             return;
         }
+        if self.link.max_super_payload <= u32::from(self.link.mss) {
+            // No super-frames before, none now.
+            self.link.max_super_payload = u32::from(mss);
+        }
         self.link.mss = mss;
         let payload = self.send_mss();
         self.congestion.set_mss(payload);
@@ -57,7 +61,3 @@ impl Connection {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "tests/icmp.rs"]
-mod tests;

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use crate::congestion::CongestionKind;
 use crate::state::State;
 
 bitflags::bitflags! {
@@ -42,6 +43,8 @@ pub struct Info {
     pub rto: Duration,
     /// Consecutive timeouts without an answer.
     pub backoff: u8,
+    /// Congestion control.
+    pub congestion: CongestionKind,
     /// Congestion window, bytes.
     pub cwnd: u32,
     /// Slow-start threshold, bytes.

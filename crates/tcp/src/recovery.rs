@@ -189,7 +189,7 @@ impl Connection {
                 if recovery.duplicates >= DUPLICATE_THRESHOLD
                     || lost_below.is_some_and(|s| s.gt(una))
                 {
-                    // > step (4.1) RecoveryPoint = HighData
+                    // > RFC 6675 section 5: (4.1) RecoveryPoint = HighData
                     recovery.phase = Phase::Fast;
                     recovery.point = nxt;
                     recovery.next = una;
@@ -198,10 +198,10 @@ impl Connection {
                     recovery.rescued = false;
                     recovery.since = now;
                     self.stats.recoveries += 1;
-                    // > step (4.2) ssthresh = cwnd = (FlightSize / 2)
+                    // > RFC 6675 section 5: (4.2) ssthresh = cwnd = (FlightSize / 2)
                     self.congestion.on_loss(now, in_flight);
-                    self.flight.mark_head_lost(mss);
                     self.judge_sacked(mss);
+                    self.flight.mark_head_lost(mss);
                 } else if heard.advanced > 0 && self.flight.sacked() == 0 {
                     self.recovery = None;
                 }
@@ -350,7 +350,3 @@ impl Connection {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "tests/recovery.rs"]
-mod tests;

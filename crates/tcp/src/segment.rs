@@ -33,7 +33,7 @@ pub enum Disposition {
     /// sequence number is beyond `iss_above`.
     ///
     /// > RFC 9293 section 3.6.1: When a connection is closed actively, it MUST linger in the
-    /// > TIME-WAIT state for a time 2xMSL. However, it MAY accept a new SYN from the remote TCP
+    /// > TIME-WAIT state for a time 2xMSL (Maximum Segment Lifetime) (MUST-13). However, it MAY accept a new SYN from the remote TCP
     /// > endpoint to reopen the connection directly from TIME-WAIT state (MAY-2), if it: (1)
     /// > assigns its initial sequence number for the new connection to be larger than the largest
     /// > sequence number it used on the previous connection incarnation, and (2) returns to

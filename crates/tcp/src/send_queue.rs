@@ -89,7 +89,7 @@ impl SendQueue {
     pub(crate) fn ack_to(&mut self, seq: Seq) -> u32 {
         let seq = seq.min(self.end);
         let acked = seq.saturating_since(self.una);
-        self.una = self.una + acked;
+        self.una += acked;
         while self.entries.front().is_some_and(|e| e.end().le(seq)) {
             self.entries.pop_front();
             self.cursor = self.cursor.saturating_sub(1);

@@ -32,7 +32,7 @@ impl Connection {
                     }
                 }
                 Timer::KeepAlive => self.on_keepalive_timer(now),
-                // > RFC 9293 section 3.10.8: TIME-WAIT TIMEOUT: If the time-wait timeout expires on
+                // > RFC 9293 section 3.10.8: If the time-wait timeout expires on
                 // > a connection, delete the TCB, enter the CLOSED state, and return.
                 Timer::Linger => self.finish(Event::Expire, None),
                 Timer::Shrink => self.on_shrink_timer(now),
@@ -40,7 +40,7 @@ impl Connection {
         }
     }
 
-    /// > RFC 9293 section 3.10.8: RETRANSMISSION TIMEOUT: For any state if the retransmission timeout
+    /// > RFC 9293 section 3.10.8: For any state if the retransmission timeout
     /// > expires on a segment in the retransmission queue, send the segment at the front of the
     /// > retransmission queue again, reinitialize the retransmission timer, and return.
     fn on_retransmit_timer(&mut self, now: Instant) {
@@ -128,7 +128,7 @@ impl Connection {
     /// How long to wait before the next probe.
     ///
     /// > RFC 9293 section 3.8.6.1: The transmitting host SHOULD send the first zero-window probe when
-    /// > a zero window has existed for the retransmission timeout period, and SHOULD increase
+    /// > a zero window has existed for the retransmission timeout period (SHLD-29) (Section 3.8.1), and SHOULD increase
     /// > exponentially the interval between successive probes.
     pub(crate) fn persist_interval(&self) -> Duration {
         let base = self.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
@@ -146,10 +146,9 @@ impl Connection {
             self.flags.insert(ConnFlags::FLUSH_DUE);
             return;
         }
-        // > RFC 9293 section 3.8.6.1: A TCP implementation MAY keep its offered receive window closed
-        // > indefinitely. As long as the receiving TCP peer continues to send acknowledgments in
-        // > response to the probe segments, the sending TCP implementation MUST allow the connection
-        // > to stay open.
+        // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
+        // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
+        // > connection to stay open
         //
         // `retries` counts probes without an answer. A connection that its application has let go
         // does not stay for ever.
@@ -176,8 +175,8 @@ impl Connection {
 
     /// > RFC 9293 section 3.8.4: Keep-alive packets MUST only be sent when no sent data is
     /// > outstanding, and no data or acknowledgment packets have been received for the connection
-    /// > within an interval [...] A TCP implementation MUST NOT interpret failure to respond to any
-    /// > specific probe as a dead connection.
+    /// > within an interval [...] if a keep-alive mechanism is implemented it MUST NOT
+    /// > interpret failure to respond to any specific probe as a dead connection
     fn on_keepalive_timer(&mut self, now: Instant) {
         let Some(KeepAlive { idle, interval, probes }) = self.config.keepalive else { return };
         if !matches!(
@@ -240,7 +239,3 @@ impl Connection {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "tests/timeout.rs"]
-mod tests;

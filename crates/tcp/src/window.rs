@@ -28,18 +28,23 @@ impl Connection {
         self.rcv.edge.saturating_since(self.rcv_nxt())
     }
 
-    /// Bytes that could be received and kept. What is queued counts, or half of the memory that
-    /// is pinned for it, if that is more: an honest peer's full segments in their pages.
-    fn free_space(&self) -> u32 {
+    /// What the window may grow to: the buffer, as far as the header can say it.
+    fn capacity(&self) -> u32 {
+        buffer(&self.config).min(u32::from(u16::MAX) << self.rcv.scale)
+    }
+
+    /// How much of the buffer is used: what is queued, or half of the memory that is pinned for
+    /// it, if that is more (an honest peer's full segments in their pages).
+    fn buffer_used(&self) -> u32 {
         let used = self.rcv.queue.buffered().max(self.rcv.queue.pinned() / 2);
-        buffer(&self.config).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX))
+        u32::try_from(used).unwrap_or(u32::MAX)
     }
 
     /// The window that can be announced now, in bytes.
     ///
-    /// > RFC 9293 section 3.8.6.2.2: avoid advancing the right window edge RCV.NXT+RCV.WND in
-    /// > small increments [...] keep RCV.WND fixed [...] until it satisfies: min( Fr * RCV.BUFF,
-    /// > Eff.snd.MSS )
+    /// > RFC 9293 section 3.8.6.2.2: avoid advancing the right window edge RCV.NXT+RCV.WND in small
+    /// > increments [...] keep RCV.NXT+RCV.WND fixed until the reduction satisfies: RCV.BUFF -
+    /// > RCV.USER - RCV.WND >= min( Fr * RCV.BUFF, Eff.snd.MSS )
     ///
     /// > RFC 9293 section 3.8.6: A TCP receiver SHOULD NOT shrink the window, i.e., move the right
     /// > window edge to the left
@@ -47,10 +52,10 @@ impl Connection {
     /// As Linux: less than a segment, or than a sixteenth of the buffer, is nothing.
     pub(crate) fn window_to_offer(&self) -> u32 {
         let open = self.recv_window();
-        let free = self.free_space();
-        let buffer = buffer(&self.config);
-        let mss = u32::from(self.rcv.mss).min(buffer).max(1);
-        let worth = if free < mss || free < buffer >> 4 {
+        let capacity = self.capacity();
+        let free = capacity.saturating_sub(self.buffer_used());
+        let mss = u32::from(self.rcv.mss).min(capacity).max(1);
+        let worth = if free < mss || free < capacity >> 4 {
             0
         } else if self.rcv.scale > 0 {
             free
@@ -63,20 +68,17 @@ impl Connection {
         worth.max(open)
     }
 
-    /// The window field of the next segment, and the right edge that it stands for.
+    /// The window field of the next segment; moves the right edge to where it says.
     pub(crate) fn announce_window(&mut self) -> u16 {
         let scale = self.rcv.scale;
-        let offer = self.window_to_offer();
-        // Rounding down would take back what was offered; rounding up must not add up to more
-        // than the buffer when the peer sends byte by byte.
-        let limit = self.free_space().max(self.recv_window());
-        let up = (u64::from(offer) + (1 << scale) - 1) >> scale;
-        let units = if up << scale <= u64::from(limit) || self.free_space() > offer {
-            up
-        } else {
-            u64::from(offer) >> scale
-        };
-        let units = units.min(u64::from(u16::MAX)) as u16;
+        let granule = 1u64 << scale;
+        let offer = u64::from(self.window_to_offer());
+        // Rounding down would take back a little of what was offered. Rounding up gives a little
+        // that is not there: once, not again and again to a peer that sends byte by byte.
+        let limit = u64::from(self.capacity()) + granule - 1;
+        let up = offer.next_multiple_of(granule);
+        let bytes = if up + u64::from(self.buffer_used()) <= limit { up } else { offer };
+        let units = (bytes >> scale).min(u64::from(u16::MAX)) as u16;
         let edge = self.rcv_nxt() + (u32::from(units) << scale);
         self.rcv.edge = self.rcv.edge.max(edge);
         units
@@ -86,7 +88,7 @@ impl Connection {
     /// filling a segment or not.
     ///
     /// > RFC 9293 section 3.8.6.3: an ACK should not be excessively delayed; in particular, the
-    /// > delay MUST be less than 0.5 seconds. An ACK SHOULD be generated for at least every second
+    /// > delay MUST be less than 0.5 seconds (MUST-40). An ACK SHOULD be generated for at least every second
     /// > full-sized segment or 2*RMSS bytes of new data
     pub(crate) fn schedule_ack(&mut self, now: Instant, payload: u32, pushed: bool) {
         self.note_arrival(now, payload, pushed);
@@ -191,7 +193,7 @@ impl Connection {
             }
         }
         let known = self.recv_window();
-        if known <= buffer(&self.config) / 2 {
+        if known <= self.capacity() / 2 {
             let offer = self.window_to_offer();
             if offer > 0 && offer >= known.saturating_mul(2) {
                 self.ack.due = AckDue::Now;

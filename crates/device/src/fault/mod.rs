@@ -37,16 +37,19 @@ mod tests;
 /// wire.
 pub struct Fault<D> {
     device: D,
-    cut: bool,
-    transmit: Option<Way>,
-    receive: Option<Way>,
+    transmit: Option<FaultPath>,
+    receive: Option<FaultPath>,
     /// What the device handed over last, on its way into the line.
     arrived: VecDeque<PacketBuf>,
 }
 
-/// One direction: the line, and what has come out of it but was not taken yet.
-struct Way {
+/// One direction of a bad link, for frames: a [`FaultLine`] that also cuts and damages. The
+/// simulator uses it without a device.
+pub struct FaultPath {
     line: FaultLine<PacketBuf>,
+    medium: Medium,
+    cut: bool,
+    /// What has come out of the line but was not taken yet.
     ready: VecDeque<PacketBuf>,
 }
 
@@ -55,24 +58,25 @@ impl<D: Device> Fault<D> {
     pub fn new(device: D, config: FaultConfig) -> Self {
         // Each direction has luck of its own.
         let mut seeds = FaultRng::new(config.seed);
-        let mut way = |but: FaultDirection| {
+        let medium = device.capabilities().medium;
+        let mut path = |but: FaultDirection| {
             let seed = seeds.next_u64();
-            let line = FaultLine::new(FaultConfig { seed, ..config });
-            (config.on != but).then_some(Way { line, ready: VecDeque::new() })
+            let path = FaultPath::new(FaultConfig { seed, ..config }, medium);
+            (config.on != but).then_some(path)
         };
-        let transmit = way(FaultDirection::Receive);
-        let receive = way(FaultDirection::Transmit);
-        Self { device, cut: config.cut, transmit, receive, arrived: VecDeque::new() }
+        let transmit = path(FaultDirection::Receive);
+        let receive = path(FaultDirection::Transmit);
+        Self { device, transmit, receive, arrived: VecDeque::new() }
     }
 
     /// What happened to frames that the stack sent.
     pub fn transmit_faults(&self) -> FaultCounters {
-        self.transmit.as_ref().map(|way| way.line.counters()).unwrap_or_default()
+        self.transmit.as_ref().map(FaultPath::counters).unwrap_or_default()
     }
 
     /// What happened to frames that the stack was to receive.
     pub fn receive_faults(&self) -> FaultCounters {
-        self.receive.as_ref().map(|way| way.line.counters()).unwrap_or_default()
+        self.receive.as_ref().map(FaultPath::counters).unwrap_or_default()
     }
 
     /// The device inside.
@@ -82,18 +86,24 @@ impl<D: Device> Fault<D> {
 
     /// Sends what has come to the end of the line.
     fn pump(&mut self, now: Instant, ledger: &mut CopyLedger) -> Result<(), DeviceError> {
-        let Some(way) = &mut self.transmit else { return Ok(()) };
-        way.collect(now, self.device.capabilities().medium, ledger);
-        if way.ready.is_empty() {
+        let Some(path) = &mut self.transmit else { return Ok(()) };
+        path.collect(now, ledger);
+        if path.ready.is_empty() {
             return Ok(());
         }
-        self.device.transmit(now, &mut way.ready, ledger)
+        self.device.transmit(now, &mut path.ready, ledger)
     }
 }
 
-impl Way {
-    fn handle(&mut self, now: Instant, frame: PacketBuf, cut: bool, ledger: &mut CopyLedger) {
-        if !cut || frame.gso.is_none() {
+impl FaultPath {
+    /// A path with nothing on it, for frames that begin as `medium` says.
+    pub fn new(config: FaultConfig, medium: Medium) -> Self {
+        Self { line: FaultLine::new(config), medium, cut: config.cut, ready: VecDeque::new() }
+    }
+
+    /// A frame enters. It says what is left to do for its checksum, as on the way to a device.
+    pub fn handle(&mut self, now: Instant, frame: PacketBuf, ledger: &mut CopyLedger) {
+        if !self.cut || frame.gso.is_none() {
             let bytes = frame.len();
             return self.line.handle(now, frame, bytes);
         }
@@ -103,18 +113,37 @@ impl Way {
         }
     }
 
+    /// The next frame that has arrived by `now`.
+    pub fn poll(&mut self, now: Instant, ledger: &mut CopyLedger) -> Option<PacketBuf> {
+        if self.ready.is_empty() {
+            self.collect(now, ledger);
+        }
+        self.ready.pop_front()
+    }
+
+    /// When [`poll`](Self::poll) has something next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.ready.is_empty() { self.line.poll_timeout() } else { Some(Instant::ZERO) }
+    }
+
+    /// Counts so far.
+    pub fn counters(&self) -> FaultCounters {
+        self.line.counters()
+    }
+
+    /// Frames on the way.
+    pub fn in_flight(&self) -> usize {
+        self.line.in_flight() + self.ready.len()
+    }
+
     /// Takes what has arrived off the line, and damages what is to be damaged.
-    fn collect(&mut self, now: Instant, medium: Medium, ledger: &mut CopyLedger) {
+    fn collect(&mut self, now: Instant, ledger: &mut CopyLedger) {
         while let Some(Passed { item, damage }) = self.line.poll(now) {
             match damage {
                 None => self.ready.push_back(item),
-                Some(random) => self.ready.extend(damage_frame(item, medium, random, ledger)),
+                Some(random) => self.ready.extend(damage_frame(item, self.medium, random, ledger)),
             }
         }
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.line.poll_timeout()
     }
 }
 
@@ -133,14 +162,14 @@ impl<D: Device> Device for Fault<D> {
             return self.device.transmit(now, frames, ledger);
         }
         self.pump(now, ledger)?;
-        let Some(way) = &mut self.transmit else { return Ok(()) };
+        let Some(path) = &mut self.transmit else { return Ok(()) };
         // What the device has no room for stands in front of what comes now, which stays with the
         // stack: no queue grows here.
-        if !way.ready.is_empty() {
+        if !path.ready.is_empty() {
             return Ok(());
         }
         for frame in frames.drain(..) {
-            way.handle(now, frame, self.cut, ledger);
+            path.handle(now, frame, ledger);
         }
         self.pump(now, ledger)
     }
@@ -153,25 +182,26 @@ impl<D: Device> Device for Fault<D> {
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
         self.pump(now, ledger)?;
-        let Some(way) = &mut self.receive else {
+        let Some(path) = &mut self.receive else {
             return self.device.receive(now, frames, max, ledger);
         };
         let result = self.device.receive(now, &mut self.arrived, max, ledger);
         for mut frame in self.arrived.drain(..) {
-            if self.cut && frame.gso.is_some() {
+            if path.cut && frame.gso.is_some() {
                 leave_checksum_open(&mut frame);
             }
-            way.handle(now, frame, self.cut, ledger);
+            path.handle(now, frame, ledger);
         }
-        way.collect(now, self.device.capabilities().medium, ledger);
-        let count = max.min(way.ready.len());
-        frames.extend(way.ready.drain(..count));
+        path.collect(now, ledger);
+        let count = max.min(path.ready.len());
+        frames.extend(path.ready.drain(..count));
         result.map(|_| count)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let ways = [&self.transmit, &self.receive].into_iter().flatten();
-        let lines = ways.filter_map(Way::poll_timeout);
+        let paths = [&self.transmit, &self.receive].into_iter().flatten();
+        // What is ready waits for room in the device, or to be asked for, not for a time.
+        let lines = paths.filter_map(|path| path.line.poll_timeout());
         lines.chain(self.device.poll_timeout()).min()
     }
 
@@ -180,7 +210,7 @@ impl<D: Device> Device for Fault<D> {
     }
 
     fn arm(&mut self) -> bool {
-        let waiting = self.receive.as_ref().is_some_and(|way| !way.ready.is_empty());
+        let waiting = self.receive.as_ref().is_some_and(|path| !path.ready.is_empty());
         self.device.arm() || waiting
     }
 

@@ -78,6 +78,7 @@ pub(crate) fn ring<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 
 impl<T> Producer<T> {
     /// Puts an item in a slot, not yet visible to the consumer; gives it back if all are taken.
+    #[inline]
     pub(crate) fn push(&mut self, item: T) -> Result<(), T> {
         if self.is_full() {
             return Err(item);
@@ -143,6 +144,7 @@ impl<T> Producer<T> {
 
 impl<T> Consumer<T> {
     /// Takes the oldest item. Its slot stays taken until [`release`](Self::release).
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<T> {
         if self.next == self.tail && self.available() == 0 {
             return None;

@@ -8,7 +8,9 @@ use std::os::fd::OwnedFd;
 use pagewire_mem::{MAX_FRAGS, PagePool};
 use rustix::io::Errno;
 
-use super::limits::{MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES};
+use super::limits::{
+    MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES, SETTLE_PAUSE, SETTLE_TRIES,
+};
 use super::netlink::Netlink;
 use super::sys::{self, Step};
 use super::{Tap, errno};
@@ -123,16 +125,8 @@ impl TapBuilder {
                 .bring_up(found.index)
                 .map_err(|e| system(format!("bring tap {name} up{}", needs(&e)), e))?;
         }
-        for (address, prefix) in settings.addresses {
-            netlink.add_address(found.index, address, prefix).map_err(|e| {
-                let advice = match errno(&e) {
-                    Errno::OPNOTSUPP | Errno::ACCESS if address.is_ipv6() => {
-                        ": IPv6 is disabled, see sysctl net.ipv6.conf.all.disable_ipv6".into()
-                    }
-                    _ => needs(&e),
-                };
-                system(format!("give {address}/{prefix} to tap {name}{advice}"), e)
-            })?;
+        for &(address, prefix) in &settings.addresses {
+            add_address(&netlink, found.index, &name, address, prefix)?;
         }
         let capabilities = Capabilities {
             medium: Medium::Ethernet,
@@ -220,6 +214,34 @@ fn attach_first(
         }
         Err((step, e)) => Err(attach_error(name, step, existed, e)),
     }
+}
+
+/// Gives the kernel's side an address, and waits until packets to it are taken in, so that the
+/// first one sent is not lost.
+fn add_address(
+    netlink: &Netlink,
+    index: u32,
+    name: &str,
+    address: IpAddr,
+    prefix: u8,
+) -> Result<(), DeviceError> {
+    netlink.add_address(index, address, prefix).map_err(|e| {
+        let advice = match errno(&e) {
+            Errno::OPNOTSUPP | Errno::ACCESS if address.is_ipv6() => {
+                ": IPv6 is disabled, see sysctl net.ipv6.conf.all.disable_ipv6".into()
+            }
+            _ => needs(&e),
+        };
+        system(format!("give {address}/{prefix} to tap {name}{advice}"), e)
+    })?;
+    for _ in 0..SETTLE_TRIES {
+        // A kernel that does not tell costs a packet at most.
+        if netlink.is_local(address).unwrap_or(true) {
+            break;
+        }
+        std::thread::sleep(SETTLE_PAUSE);
+    }
+    Ok(())
 }
 
 fn attach_error(name: &str, step: Step, existed: bool, error: io::Error) -> DeviceError {

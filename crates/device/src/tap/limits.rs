@@ -37,3 +37,9 @@ pub const TRUST: u8 = 4;
 
 /// Frames without bulk payload after which a flow no longer counts as running.
 pub const IDLE_FRAMES: u8 = 16;
+
+/// How often, and how far apart, the driver asks whether an address that it has just added is in
+/// use: the kernel's worker takes about a millisecond, and not having it in use is no failure.
+pub const SETTLE_TRIES: usize = 200;
+/// The pause between two tries.
+pub const SETTLE_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);

@@ -3,8 +3,25 @@
 //! Read [`Tap`]'s `Device` implementation first (sending is here), then `receive` (one scattering
 //! read per frame), `predict` (where its payload should land), `builder` (making the device), and
 //! the leaves `vnet`, `netlink` and `sys`.
+//!
+//! What was measured (`examples/tap_rate`: a bare-bones TCP in front of this driver, a CUBIC kernel
+//! socket behind it, MTU 1500, beside kernel-to-kernel loopback in the same run), on a busy
+//! two-core machine: sending 1.5 times loopback from hot memory and 0.9 to 1.1 times when it walks
+//! 256 MiB, receiving 1.2 to 1.8 times. Where the time goes and what that decided:
+//!
+//! - Nearly all of it is in the kernel. Sending: its copy (a third), its TCP, which runs inside
+//!   `writev` (a quarter), waking its reader (a tenth), its buffers. Nothing in the driver matters
+//!   beside the number of frames: super-frames of 64 KiB are the lever.
+//! - Asking for frames after each one sent, instead of each burst of eight, costs an eighth.
+//! - The old virtio header of 10 bytes is enough; the 12-byte one says nothing more on a tap.
+//! - Receive memory goes round in 2 MiB while it comes home in time (`mem`'s `HOT_PAGES`): no
+//!   slower than walking the pool, and only that much is ever touched, so it is not populated
+//!   beforehand. Smaller rounds gained nothing.
+//! - The send buffer stays unlimited, as the kernel has it: frames are taken in inside `writev`,
+//!   so a limit would only make good frames wait.
 
 mod builder;
+pub(crate) mod fuzzing;
 pub mod limits;
 mod netlink;
 mod predict;

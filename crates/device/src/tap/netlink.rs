@@ -20,6 +20,7 @@ const HEADER: usize = 16;
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
+const RTM_GETROUTE: u16 = 26;
 const NLMSG_ERROR: u16 = 2;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
@@ -34,6 +35,9 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
 const IFA_F_NODAD: u8 = 2;
+
+const RTA_DST: u16 = 1;
+const RTN_LOCAL: u8 = 2;
 
 /// What the kernel says of a network device.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +115,24 @@ impl Netlink {
         match self.ask(message) {
             Err(e) if e.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => Ok(()),
             other => other.map(drop),
+        }
+    }
+
+    /// Whether packets to `address` are taken in by this machine. An IPv6 address that was just
+    /// added gets there a moment later, when the kernel's worker has run.
+    pub(super) fn is_local(&self, address: IpAddr) -> io::Result<bool> {
+        let (family, octets) = match address {
+            IpAddr::V4(v4) => (AddressFamily::INET, v4.octets().to_vec()),
+            IpAddr::V6(v6) => (AddressFamily::INET6, v6.octets().to_vec()),
+        };
+        let bits = octets.len() as u8 * 8;
+        let body = [family.as_raw() as u8, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut message = Message::new(RTM_GETROUTE, 0, &body);
+        message.attribute(RTA_DST, &octets);
+        match self.ask(message) {
+            Ok(reply) => Ok(reply.get(HEADER + 7) == Some(&RTN_LOCAL)),
+            Err(e) if e.raw_os_error() == Some(Errno::NETUNREACH.raw_os_error()) => Ok(false),
+            Err(e) => Err(e),
         }
     }
 

@@ -131,7 +131,7 @@ impl Frame {
         f.extend(self.ports.to_be_bytes());
         f.extend(self.seq.to_be_bytes());
         f.extend([0; 4]);
-        f.extend([((20 + self.options) / 4 << 4) as u8, self.flags, 0, 0, 0, 0, 0, 0]);
+        f.extend([((20 + self.options) as u8 / 4) << 4, self.flags, 0, 0, 0, 0, 0, 0]);
         f.extend([1, 1, 8, 10]);
         f.resize(self.headers(), 1);
         let seed = self.seq as usize;
@@ -386,15 +386,18 @@ fn scattered_free_pages_still_hold_a_frame() {
 fn frame_is_sent_with_its_virtio_header_head_and_fragments_in_one_piece() {
     let mut rig = Rig::new();
     let mut packet = outgoing(66, &[&[1; 3000], &[2; 500]]);
+    packet.head_mut()[34 + 13] = 0x90;
     packet.tx_checksum = TxChecksum::Partial { start: 34, offset: 16 };
     packet.gso = Some(Gso { kind: GsoKind::TcpV6, size: 1000, header_len: 66 });
     assert!(rig.transmit(packet).is_empty());
     let sent = rig.sent();
-    let mut expect = vec![1, 4];
+    let mut expect = vec![1, 0x84];
     for word in [66_u16, 1000, 34, 16] {
         expect.extend(word.to_ne_bytes());
     }
-    expect.extend([7; 66]);
+    expect.extend([7; 47]);
+    expect.push(0x90);
+    expect.extend([7; 18]);
     expect.extend([1; 3000]);
     expect.extend([2; 500]);
     assert_eq!(sent, expect);
@@ -549,6 +552,11 @@ proptest! {
         let counters = rig.tap.counters();
         prop_assert!(counters.rx_aligned_bytes <= counters.rx_payload_bytes);
         prop_assert!(counters.rx_payload_bytes <= counters.rx_bytes);
+    }
+
+    #[test]
+    fn what_the_fuzz_target_is_fed_is_survived(data in proptest::collection::vec(any::<u8>(), 0..999)) {
+        super::fuzzing::tap_frame(&data);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 use pagewire_mem::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 
 use super::limits::VNET_HEADER;
-use crate::headers::{Layout, Transport};
+use crate::headers::{Layout, TCP_CWR, Transport};
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;
@@ -38,6 +38,11 @@ pub(super) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
             GsoKind::TcpV4 => GSO_TCPV4,
             GsoKind::TcpV6 => GSO_TCPV6,
         };
+        // RFC 3168, section 6.1.2: only the first of the segments may carry CWR.
+        let tcp_flags = packet.head().get(usize::from(start) + 13);
+        if tcp_flags.is_some_and(|flags| flags & TCP_CWR != 0) {
+            kind |= GSO_ECN;
+        }
         (header_len, size) = (gso.header_len, gso.size);
     }
     let [l0, l1] = header_len.to_ne_bytes();

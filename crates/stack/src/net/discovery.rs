@@ -27,7 +27,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        mut frame: PacketBuf,
+        frame: &mut PacketBuf,
     ) -> Result<(), DropReason> {
         if !frame.linearize(arp::LEN) {
             return Err(DropReason::ArpTruncated);
@@ -133,7 +133,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        mut packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: &Meta,
     ) -> Result<(), DropReason> {
         // RFC 4861 sections 7.1.1 and 7.1.2: "The IP Hop Limit field has a value of 255, i.e., the

@@ -5,14 +5,15 @@
 
 use std::net::IpAddr;
 
-use pagewire_mem::{CopyReason, Instant, PacketBuf, TxChecksum};
+use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, TxChecksum};
 
-use super::input::{Meta, Origin, Outcome, with_headroom};
+use super::input::{Meta, Origin, Outcome, Passed, take};
 use super::reassembly::Expired;
 use super::route::{Delivery, smallest_path_mtu};
+use super::transport::with_headroom;
 use super::wire::icmp::{self, v4, v6};
-use super::wire::{ipv4, ipv6, protocol};
-use super::{IcmpKind, Inbound, Mem, Net, Outgoing, Received};
+use super::wire::{ethernet, ipv4, ipv6, protocol};
+use super::{IcmpKind, Mem, Net, Outgoing, Received};
 use crate::counters::DropReason;
 use crate::limits::{
     ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND,
@@ -99,7 +100,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: Meta,
     ) -> Outcome {
         let header = icmp::Header::parse(packet.head())?;
@@ -121,7 +122,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: Meta,
     ) -> Outcome {
         let header = icmp::Header::parse(packet.head())?;
@@ -133,7 +134,7 @@ impl Net {
             v6::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
             v6::NEIGHBOR_SOLICITATION | v6::NEIGHBOR_ADVERTISEMENT => {
                 self.handle_ndp(mem, now, packet, &meta)?;
-                Ok(None)
+                Ok(Passed::Nothing)
             }
             v6::ROUTER_SOLICITATION => Err(DropReason::NdpRouterSolicitation),
             v6::ROUTER_ADVERTISEMENT => Err(DropReason::NdpRouterAdvertisement),
@@ -149,7 +150,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        mut packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: Meta,
         reply: u8,
     ) -> Outcome {
@@ -164,20 +165,28 @@ impl Net {
         if let [kind, _code, c0, c1, ..] = packet.head_mut() {
             (*kind, *c0, *c1) = (reply, 0, 0);
         }
-        let Some(src) = self.answer_source(&meta, now) else { return Ok(None) };
-        let mut packet = with_headroom(mem, packet)?;
+        let Some(src) = self.answer_source(&meta, now) else { return Ok(Passed::Nothing) };
+        let room = match meta.dst {
+            IpAddr::V4(_) => ethernet::LEN + ipv4::LEN,
+            // With a fragment header, should the reply be as long as a reassembled request.
+            IpAddr::V6(_) if ipv6::LEN + packet.len() > self.mtu_for(meta.src) => {
+                ethernet::LEN + ipv6::LEN + ipv6::FRAGMENT_LEN
+            }
+            IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
+        };
+        let mut packet = with_headroom(mem, take(packet), room)?;
         (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
         // Refusals are counted where they happen.
         if self.send_icmp(mem, now, src, meta.src, None, packet) {
             self.counters.icmp_echo_answered += 1;
         }
-        Ok(None)
+        Ok(Passed::Nothing)
     }
 
     /// Passes up an error about something of ours.
     fn handle_error(
         &mut self,
-        mut packet: PacketBuf,
+        packet: &mut PacketBuf,
         meta: &Meta,
         header: icmp::Header,
     ) -> Outcome {
@@ -186,15 +195,15 @@ impl Net {
             return Err(DropReason::IcmpQuoteNotOurs);
         }
         // As much of the quoted packet as the head takes: all headers that we send.
-        let room = packet.head().len() + packet.tailroom();
-        packet.linearize(room.min(packet.len()));
+        let room = HEAD_CAPACITY.min(packet.len());
+        packet.linearize(room);
         let quote = packet.head().get(icmp::LEN..).unwrap_or_default();
         let (about, quoted_len) = match meta.dst {
             IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),
             IpAddr::V6(_) => (icmp::parse_quoted_v6(quote)?, ipv6::LEN + quoted_word(quote, 4)),
         };
         // RFC 5927 section 4: a quoted packet that we cannot have sent.
-        if !self.routes.is_ours(about.src) || about.src != meta.dst {
+        if !self.routes.is_local(about.src) || about.src != meta.dst {
             return Err(DropReason::IcmpQuoteNotOurs);
         }
         let kind = match meta.dst {
@@ -209,7 +218,7 @@ impl Net {
             other => other,
         };
         self.counters.icmp_errors_received += 1;
-        Ok(Some(Inbound::IcmpError { about, kind }))
+        Ok(Passed::Error { about, kind })
     }
 
     // Out.

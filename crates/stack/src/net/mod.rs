@@ -5,6 +5,11 @@
 //! consult: `route.rs`, `neighbor.rs`, `reassembly.rs`, `icmp.rs`, and `wire/` for the headers.
 //!
 //! Nothing here reads a clock or a random source: time is an argument, the secret is given.
+//!
+//! Deliberately not done: routers and addresses learned from advertisements (RFC 4861 section 6,
+//! RFC 4862), redirects, VLANs, multicast routing and group reports (RFC 3376, RFC 3810: a bridge
+//! that snoops may not forward groups to us), jumbograms (RFC 2675), source routes. What arrives
+//! of these is counted.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -13,7 +18,7 @@ use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 
 use self::icmp::RateLimit;
-use self::input::{Link, Origin};
+use self::input::Origin;
 use self::neighbor::{Keyed, Neighbors};
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes};
@@ -24,13 +29,18 @@ use crate::error::{Error, StackError};
 use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET};
 
 mod discovery;
+mod extensions;
 mod icmp;
 mod input;
 mod neighbor;
 mod output;
 mod reassembly;
 mod route;
+mod transport;
 pub(crate) mod wire;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use wire::protocol;
 
@@ -67,6 +77,7 @@ pub(crate) struct NetConfig {
 
 /// What came in for the sockets.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every packet")]
 pub(crate) enum Inbound {
     /// A transport packet to an address of ours (or to a group or broadcast, UDP only).
     Transport(Received),
@@ -163,6 +174,22 @@ pub(crate) struct Outgoing {
     pub packet: PacketBuf,
 }
 
+/// What the device is and can do, as far as this layer asks.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    medium: Medium,
+    mac: Mac,
+    /// Longest IP packet on the wire.
+    mtu: usize,
+    /// Longest IP packet that a super-frame may be, by family. Where the device does not cut,
+    /// software does, up to what IP carries; but only frames that begin with an Ethernet header.
+    max_super_v4: usize,
+    max_super_v6: usize,
+    tx_checksum: bool,
+    tso_v4: bool,
+    tso_v6: bool,
+}
+
 /// Link and network layer of one stack.
 pub(crate) struct Net {
     /// Counts of the whole stack: the sockets count here too.
@@ -194,6 +221,8 @@ pub(crate) struct Net {
     announce_at: Instant,
     /// No defence of an address before.
     defend_after: Instant,
+    /// The last source and destination of a unicast packet that were found good.
+    last_delivered: Option<(IpAddr, IpAddr)>,
     /// The last moment we were told.
     now: Instant,
 }
@@ -208,11 +237,17 @@ impl Net {
         let (first, second) = config.secret.split_at(16);
         table_key.copy_from_slice(first);
         keyed.copy_from_slice(second);
+        let max_super = |tso| match caps.medium {
+            _ if tso => caps.max_super_frame.clamp(caps.mtu, MAX_IP_PACKET.max(caps.mtu)),
+            Medium::Ethernet => MAX_IP_PACKET,
+            Medium::Ip => caps.mtu,
+        };
         let link = Link {
             medium: caps.medium,
             mac: Mac(caps.mac),
             mtu: caps.mtu.min(MAX_IP_PACKET),
-            max_super: caps.max_super_frame.min(MAX_IP_PACKET),
+            max_super_v4: max_super(caps.tso_v4),
+            max_super_v6: max_super(caps.tso_v6),
             tx_checksum: caps.tx_checksum,
             tso_v4: caps.tso_v4,
             tso_v6: caps.tso_v6,
@@ -238,6 +273,7 @@ impl Net {
             announcements: if config.announce && ethernet { ANNOUNCEMENTS } else { 0 },
             announce_at: now,
             defend_after: now,
+            last_delivered: None,
             now,
         })
     }
@@ -262,15 +298,12 @@ impl Net {
     /// cannot cut, software does.
     pub(crate) fn link_limits(&self, dst: IpAddr) -> (usize, usize) {
         let mtu = self.mtu_for(dst);
-        let cuts = if dst.is_ipv4() { self.link.tso_v4 } else { self.link.tso_v6 };
-        let max_super = match self.link.medium {
+        let max_super = match dst {
             _ if self.routes.is_local(dst) => MAX_IP_PACKET,
-            _ if cuts => self.link.max_super,
-            Medium::Ethernet => MAX_IP_PACKET,
-            // The cut in software knows frames that begin with an Ethernet header.
-            Medium::Ip => mtu,
+            IpAddr::V4(_) => self.link.max_super_v4,
+            IpAddr::V6(_) => self.link.max_super_v6,
         };
-        (mtu, max_super.max(mtu))
+        (mtu, max_super)
     }
 
     /// Whether the address is ours (loopback addresses are).
@@ -338,10 +371,10 @@ impl Net {
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
-        while let Some(packet) = self.loopback.pop_front() {
+        while let Some(mut packet) = self.loopback.pop_front() {
             let origin = Origin { group: false, loopback: true };
-            let outcome = self.handle_ip(mem, now, packet, origin);
-            if let Some(inbound) = self.settle(outcome) {
+            let outcome = self.handle_ip(mem, now, &mut packet, origin);
+            if let Some(inbound) = self.settle(outcome, packet) {
                 return Some(inbound);
             }
         }

@@ -56,40 +56,58 @@ impl Net {
         })
     }
 
-    fn try_send(&mut self, mem: &mut Mem, now: Instant, out: Outgoing) -> Result<(), Refused> {
-        let Outgoing { src, dst, protocol, ecn, hop_limit, checksum_offset, mut packet } = out;
-        let hop_limit = hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
+    #[inline(always)]
+    fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
+        let Outgoing { src, dst, protocol, ecn, checksum_offset, .. } = out;
+        let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
         let envelope = Envelope { src, dst, protocol, ecn, hop_limit };
+        if let Some(offset) = checksum_offset {
+            prepare_checksum(&mut out.packet, &envelope, offset)?;
+        }
+        if let Some(gso) = &mut out.packet.gso {
+            gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+        }
+        let Some(hop) = self.cache.get(now, src, dst, self.generation()) else {
+            return self.send_slowly(mem, now, envelope, out.packet);
+        };
+        let (link, mtu) = (hop.link, hop.mtu);
+        if !self.fits(&out.packet, &envelope, mtu)? {
+            return self.send_slowly(mem, now, envelope, out.packet);
+        }
+        self.wrap(&mut out.packet, &envelope)?;
+        self.finish(mem, &mut out.packet, link.as_ref())?;
+        self.enqueue(mem, out.packet)
+    }
+
+    /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
+    #[cold]
+    #[inline(never)]
+    fn send_slowly(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        envelope: Envelope,
+        mut packet: PacketBuf,
+    ) -> Result<(), Refused> {
+        let Envelope { src, dst, .. } = envelope;
         if src.is_ipv4() != dst.is_ipv4() {
             return Err((Error::AddressFamily, DropReason::OutSource));
         }
-        if let Some(offset) = checksum_offset {
-            prepare_checksum(&mut packet, &envelope, offset)?;
-        }
-        if let Some(gso) = &mut packet.gso {
-            gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-        }
-        if let Some(&CachedHop { link, mtu, .. }) = self.cache.get(now, dst, self.generation()) {
-            if self.fits(&packet, &envelope, mtu)? {
-                self.wrap(&mut packet, &envelope)?;
-                return self.emit(mem, packet, link.as_ref());
-            }
-        }
-        if !self.routes.is_local(src) && !src.is_unspecified() {
+        if !self.routes.is_local(src) {
             return Err((Error::AddressNotAvailable, DropReason::OutSource));
         }
         let hop = self.routes.hop(now, dst).map_err(|e| (e, DropReason::NoRoute))?;
         if hop == Hop::Local {
             return self.loop_back(mem, packet, &envelope);
         }
-        let (mtu, mtu_until) = self.path_mtu(now, dst);
-        if self.fits(&packet, &envelope, mtu)? {
+        let path = self.path_mtu(now, dst);
+        if self.fits(&packet, &envelope, path.0)? {
             self.wrap(&mut packet, &envelope)?;
-            return self.dispatch(mem, now, packet, dst, hop, (mtu, mtu_until));
+            return self.dispatch(mem, now, packet, (src, dst), hop, path);
         }
-        for piece in self.fragment(mem, packet, &envelope, mtu)? {
+        for piece in self.fragment(mem, packet, &envelope, path.0)? {
             self.counters.tx_fragments += 1;
-            self.dispatch(mem, now, piece, dst, hop, (mtu, mtu_until))?;
+            self.dispatch(mem, now, piece, (src, dst), hop, path)?;
         }
         Ok(())
     }
@@ -102,7 +120,16 @@ impl Net {
             return Err(TOO_LONG);
         }
         let on_wire = match packet.gso {
-            Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
+            Some(gso) => {
+                let longest = match to.dst {
+                    IpAddr::V4(_) => self.link.max_super_v4,
+                    IpAddr::V6(_) => self.link.max_super_v6,
+                };
+                if total > longest {
+                    return Err(TOO_LONG);
+                }
+                ip_len + usize::from(gso.header_len) + usize::from(gso.size)
+            }
             None => total,
         };
         // A connection that has not heard of a smaller path MTU yet sends on, and hears of it; but
@@ -115,6 +142,7 @@ impl Net {
     }
 
     /// Puts the IP header in front of a packet that goes in one piece.
+    #[inline]
     fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
         match (to.src, to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -248,7 +276,7 @@ impl Net {
         mem: &mut Mem,
         now: Instant,
         packet: PacketBuf,
-        dst: IpAddr,
+        (src, dst): (IpAddr, IpAddr),
         hop: Hop,
         (mtu, mtu_until): (usize, Instant),
     ) -> Result<(), Refused> {
@@ -267,7 +295,14 @@ impl Net {
             },
         };
         let generation = self.generation();
-        self.cache.insert(CachedHop { dst, generation, until: until.min(mtu_until), link, mtu });
+        self.cache.insert(CachedHop {
+            src,
+            dst,
+            generation,
+            until: until.min(mtu_until),
+            link,
+            mtu,
+        });
         self.emit(mem, packet, link.as_ref())
     }
 
@@ -295,31 +330,50 @@ impl Net {
         mut packet: PacketBuf,
         link: Option<&[u8; ethernet::LEN]>,
     ) -> Result<(), Refused> {
+        self.finish(mem, &mut packet, link)?;
+        self.enqueue(mem, packet)
+    }
+
+    /// Makes a frame of an IP packet, in place.
+    #[inline(always)]
+    fn finish(
+        &mut self,
+        mem: &mut Mem,
+        packet: &mut PacketBuf,
+        link: Option<&[u8; ethernet::LEN]>,
+    ) -> Result<(), Refused> {
         if self.out.len() >= OUT_QUEUE_FRAMES {
             return Err((Error::NoBuffers, DropReason::OutQueueFull));
         }
         if let Some(link) = link {
-            push(&mut packet, link)?;
+            push(packet, link)?;
         }
+        if !self.link.tx_checksum && packet.gso.is_none() {
+            complete(packet, mem, &mut self.counters.tx_checksums_completed)?;
+        }
+        Ok(())
+    }
+
+    /// Queues a frame, cut if the device does not. Moves it once: a frame just written is slow to
+    /// copy.
+    #[inline(always)]
+    fn enqueue(&mut self, mem: &mut Mem, packet: PacketBuf) -> Result<(), Refused> {
         self.counters.tx_bytes += packet.len() as u64;
         let cuts = match packet.gso.map(|gso| gso.kind) {
             None => true,
-            Some(GsoKind::TcpV4) => self.link.tso_v4,
-            Some(GsoKind::TcpV6) => self.link.tso_v6,
+            Some(GsoKind::TcpV4) => self.link.tso_v4 && self.link.tx_checksum,
+            Some(GsoKind::TcpV6) => self.link.tso_v6 && self.link.tx_checksum,
         };
-        if !cuts {
-            let cut = offload::segment(packet, &mut self.out, &mut mem.ledger);
-            let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
-            self.counters.tx_cut_in_software += 1;
-            self.counters.tx_checksums_completed += frames;
-            self.counters.tx_frames += frames;
+        if cuts {
+            self.counters.tx_frames += 1;
+            self.out.push_back(packet);
             return Ok(());
         }
-        if !self.link.tx_checksum {
-            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
-        }
-        self.counters.tx_frames += 1;
-        self.out.push_back(packet);
+        let cut = offload::segment(packet, &mut self.out, &mut mem.ledger);
+        let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
+        self.counters.tx_cut_in_software += 1;
+        self.counters.tx_checksums_completed += frames;
+        self.counters.tx_frames += frames;
         Ok(())
     }
 
@@ -393,7 +447,7 @@ fn prepare_checksum(packet: &mut PacketBuf, to: &Envelope, offset: u16) -> Resul
         // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
         0
     } else {
-        pseudo_header_sum(to.src, to.dst, to.protocol, packet.len()).sum()
+        pseudo_header_sum(to.src, to.dst, to.protocol, packet.len())
     };
     let at = usize::from(offset);
     let field = packet.head_mut().get_mut(at..at + 2);
@@ -403,9 +457,10 @@ fn prepare_checksum(packet: &mut PacketBuf, to: &Envelope, offset: u16) -> Resul
 }
 
 /// Puts a header in front, and moves along what counts from the start of the frame.
-fn push(packet: &mut PacketBuf, header: &[u8]) -> Result<(), Refused> {
-    packet.push(header.len()).ok_or(NO_HEADROOM)?.copy_from_slice(header);
-    let n = header.len() as u16;
+#[inline(always)]
+fn push<const N: usize>(packet: &mut PacketBuf, header: &[u8; N]) -> Result<(), Refused> {
+    packet.push(N).ok_or(NO_HEADROOM)?.copy_from_slice(header);
+    let n = N as u16;
     if let Some(gso) = &mut packet.gso {
         gso.header_len += n;
     }

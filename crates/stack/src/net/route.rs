@@ -376,6 +376,8 @@ pub(crate) struct HopCache {
 /// A destination that is ready to send to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedHop {
+    /// Found to be ours.
+    pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
     /// Of neighbours, routes and path MTUs together.
     pub(crate) generation: u32,
@@ -391,9 +393,16 @@ impl HopCache {
         Self { slots: Box::new([None; ROUTE_CACHE]) }
     }
 
-    pub(crate) fn get(&self, now: Instant, dst: IpAddr, generation: u32) -> Option<&CachedHop> {
+    pub(crate) fn get(
+        &self,
+        now: Instant,
+        src: IpAddr,
+        dst: IpAddr,
+        generation: u32,
+    ) -> Option<&CachedHop> {
         let hop = self.slots.get(slot(dst))?.as_ref()?;
-        (hop.dst == dst && hop.generation == generation && now < hop.until).then_some(hop)
+        let same = hop.dst == dst && hop.src == src && hop.generation == generation;
+        (same && now < hop.until).then_some(hop)
     }
 
     pub(crate) fn insert(&mut self, hop: CachedHop) {

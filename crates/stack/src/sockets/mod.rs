@@ -61,6 +61,10 @@ pub(crate) struct Sockets {
     pub(crate) unchecked: VecDeque<u32>,
     /// Connections in TIME-WAIT, oldest first; entries may be stale.
     pub(crate) time_wait: VecDeque<SocketId>,
+    /// Connections whose owners wait for pages to write into.
+    pub(crate) starved: Vec<u32>,
+    /// When to look whether there are some.
+    pub(crate) starved_until: Instant,
     pub(crate) resets: RateLimit,
     /// Timers that fired together.
     pub(crate) expired: Vec<u32>,
@@ -82,6 +86,8 @@ impl Sockets {
             dirty: VecDeque::new(),
             unchecked: VecDeque::new(),
             time_wait: VecDeque::new(),
+            starved: Vec::new(),
+            starved_until: now,
             resets: RateLimit::new(now),
             expired: Vec::new(),
         }

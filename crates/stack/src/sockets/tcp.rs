@@ -19,7 +19,8 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
 use crate::limits::{
-    MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL, TIME_WAIT_CONNECTIONS,
+    MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL, STARVED_CHECK,
+    TIME_WAIT_CONNECTIONS,
 };
 use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
 use crate::stack::{Stack, TcpOption};
@@ -38,8 +39,8 @@ pub(crate) struct TcpSocket {
     pub(crate) unchecked: bool,
     /// What the owner knows that it is ready for.
     pub(crate) reported: Readiness,
-    /// The connection's error has been taken.
-    error_taken: bool,
+    /// On the list of those that wait for pages to write into.
+    starved: bool,
     in_time_wait: bool,
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
     reachable_at: u32,
@@ -78,7 +79,7 @@ impl TcpSocket {
             dirty: false,
             unchecked: false,
             reported: Readiness::NONE,
-            error_taken: false,
+            starved: false,
             in_time_wait: false,
             reachable_at: 0,
             extra: None,
@@ -87,9 +88,6 @@ impl TcpSocket {
 
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
-        if self.error_taken {
-            readiness &= !Readiness::ERROR;
-        }
         if self.errors().is_some_and(|e| !e.is_empty()) {
             readiness |= Readiness::ERROR;
         }
@@ -108,8 +106,7 @@ impl TcpSocket {
     }
 
     pub(crate) fn take_error(&mut self) -> Option<Error> {
-        let error = self.conn.error().filter(|_| !self.error_taken)?;
-        self.error_taken = true;
+        let error = self.conn.take_error()?;
         self.reported &= self.readiness();
         Some(error_from(error))
     }
@@ -136,7 +133,7 @@ impl TcpSocket {
 /// Inputs.
 impl Stack {
     /// Byte path, step R4: a TCP segment, checksum verified.
-    pub(crate) fn tcp_input(&mut self, now: Instant, mut received: Received) {
+    pub(crate) fn tcp_input(&mut self, now: Instant, received: &mut Received) {
         let header = match TcpHeader::parse(received.packet.head()) {
             Ok((header, _)) => header,
             Err(error) => {
@@ -315,16 +312,24 @@ impl Stack {
     /// Byte path, step S4 begins: one segment becomes a packet.
     fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
         let SegmentOut { header, payload, gso_size, ecn } = segment;
-        let mut packet = PacketBuf::for_tx();
+        let mut out = Outgoing {
+            src: tuple.local,
+            dst: tuple.remote,
+            protocol: protocol::TCP,
+            ecn,
+            hop_limit: None,
+            checksum_offset: Some(CHECKSUM_OFFSET as u16),
+            packet: PacketBuf::for_tx(),
+        };
         let header_len = header.len();
-        let Some(room) = packet.push(header_len) else { return };
+        let Some(room) = out.packet.push(header_len) else { return };
         header.emit(room);
         for frag in payload {
             // A connection hands out at most as many fragments as a packet takes.
-            let pushed = packet.push_frag(frag);
+            let pushed = out.packet.push_frag(frag);
             debug_assert!(pushed.is_ok(), "a segment has at most MAX_FRAGS fragments");
         }
-        packet.gso = gso_size.map(|size| Gso {
+        out.packet.gso = gso_size.map(|size| Gso {
             kind: if tuple.local.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 },
             size,
             header_len: header_len as u16,
@@ -332,15 +337,6 @@ impl Stack {
         if header.flags.contains(Flags::RST) {
             self.net.counters.tcp_resets_sent += 1;
         }
-        let out = Outgoing {
-            src: tuple.local,
-            dst: tuple.remote,
-            protocol: protocol::TCP,
-            ecn,
-            hop_limit: None,
-            checksum_offset: Some(CHECKSUM_OFFSET as u16),
-            packet,
-        };
         // What the network layer cannot send it counts as dropped; the connection sends again.
         let _ = self.net.send(&mut self.mem, now, out);
     }
@@ -484,8 +480,42 @@ impl Stack {
 
     /// Queues a copy of as much from the front of `data` as there is room for; returns how much.
     /// Errors as for [`tcp_send`](Self::tcp_send).
+    ///
+    /// Where the send buffer has room but the stack has no page left to copy into, the answer is
+    /// `WouldBlock` too, and the socket becomes writable when pages come home.
     pub fn tcp_write(&mut self, now: Instant, id: SocketId, data: &[u8]) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.write(env, data))
+        match self.with_connection(now, id, |conn, env| conn.write(env, data)) {
+            Err(Error::NoBuffers) => {
+                self.starve(now, id.index());
+                Err(Error::WouldBlock)
+            }
+            done => done,
+        }
+    }
+
+    /// The connection at `index` waits for pages.
+    fn starve(&mut self, now: Instant, index: u32) {
+        let sockets = &mut self.sockets;
+        let Some(socket) = sockets.table.tcp_mut(index) else { return };
+        socket.reported &= !Readiness::WRITABLE;
+        if !core::mem::replace(&mut socket.starved, true) {
+            sockets.starved.push(index);
+            sockets.starved_until = now + STARVED_CHECK;
+        }
+    }
+
+    /// Pages may have come home: those who wait for them look again.
+    pub(crate) fn feed_starved(&mut self) {
+        self.mem.pool.drain();
+        if self.sockets.starved.is_empty() || self.mem.pool.stats().free == 0 {
+            return;
+        }
+        for index in core::mem::take(&mut self.sockets.starved) {
+            if let Some(socket) = self.sockets.table.tcp_mut(index) {
+                socket.starved = false;
+                self.sockets.touch(index);
+            }
+        }
     }
 
     /// Takes received bytes by copy; 0 is the end of the stream.
@@ -578,7 +608,11 @@ impl Stack {
         // Known by its old id, if it is in TIME-WAIT already.
         socket.in_time_wait = false;
         socket.work(&mut self.mem, now, |conn, env| conn.close(env));
-        self.sockets.touch(id.index());
+        if socket.conn.is_closed() {
+            self.finish(id.index());
+        } else {
+            self.sockets.touch(id.index());
+        }
     }
 
     pub(crate) fn tcp_abort(&mut self, index: u32) {

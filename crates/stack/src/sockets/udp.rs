@@ -80,12 +80,12 @@ impl UdpSocket {
 /// Inputs.
 impl Stack {
     /// Byte path, step R4 for datagrams, checksum verified.
-    pub(crate) fn udp_input(&mut self, mut received: Received) -> Option<Received> {
+    pub(crate) fn udp_input(&mut self, now: Instant, received: &mut Received) {
         let (src_port, dst_port) = match received.packet.head() {
             [a, b, c, d, ..] => (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])),
             _ => {
                 self.net.counters.drop_one(DropReason::UdpTruncated);
-                return None;
+                return;
             }
         };
         let from = SocketAddr::new(received.src, src_port);
@@ -94,11 +94,11 @@ impl Stack {
             found.and_then(|index| Some((index, self.sockets.table.udp_mut(index)?)))
         else {
             self.net.counters.drop_one(DropReason::UdpNoSocket);
-            return Some(received);
+            return self.refuse(now, received);
         };
         if socket.remote.is_some_and(|remote| remote != from) {
             self.net.counters.drop_one(DropReason::UdpNotConnected);
-            return Some(received);
+            return self.refuse(now, received);
         }
         let mut payload = received.packet.take_frags();
         let len: usize = payload.iter().map(|f| f.len()).sum();
@@ -108,7 +108,7 @@ impl Stack {
             || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
         {
             self.net.counters.drop_one(DropReason::UdpQueueFull);
-            return None;
+            return;
         }
         if len <= UDP_SMALL
             && pinned > 4 * len
@@ -118,9 +118,14 @@ impl Stack {
         }
         socket.queued_bytes += charge;
         socket.queue.push_back(Datagram { from, payload, charge });
-        self.net.counters.rx_udp += 1;
         self.sockets.check_later(index);
-        None
+    }
+
+    /// Nobody takes the datagram: its sender is told.
+    fn refuse(&mut self, now: Instant, received: &mut Received) {
+        let packet = core::mem::replace(&mut received.packet, PacketBuf::for_rx());
+        let received = Received { packet, ..*received };
+        self.net.send_port_unreachable(&mut self.mem, now, received);
     }
 
     /// An ICMP error about a datagram that we sent.
@@ -213,7 +218,7 @@ impl Stack {
     /// length.
     ///
     /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), `DestinationRequired` without a
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487), `DestinationRequired` without a
     /// remote, `NetworkUnreachable` without a route, `NoBuffers` when the queue to the device is
     /// full, and once, the error that an earlier datagram met.
     pub fn udp_send_to(
@@ -347,7 +352,6 @@ impl Stack {
             packet,
         };
         self.net.send(&mut self.mem, now, out)?;
-        self.net.counters.tx_udp += 1;
         Ok(len)
     }
 

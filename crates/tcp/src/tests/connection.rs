@@ -1,1 +1,74 @@
+use core::mem::size_of;
+
 use super::*;
+
+/// An idle connection is this and nothing else (`conformance/memory.rs`): 100,000 of them are
+/// 64 MB at most.
+#[test]
+fn connection_is_at_most_640_bytes() {
+    println!(
+        "{} = snd {} rcv {} queue {} flight {} rtt {} congestion {} timers {} ts {} ack {} stats {}",
+        size_of::<Connection>(),
+        size_of::<Sender>(),
+        size_of::<Receiver>(),
+        size_of::<SendQueue>(),
+        size_of::<Flight>(),
+        size_of::<RttEstimator>(),
+        size_of::<Congestion>(),
+        size_of::<Timers>(),
+        size_of::<Timestamps>(),
+        size_of::<AckState>(),
+        size_of::<Stats>(),
+    );
+    assert!(size_of::<Connection>() <= 640, "{}", size_of::<Connection>());
+}
+
+/// A connection over which data went both ways, with a loss, gives all memory back.
+#[test]
+fn idle_connection_owns_no_heap() {
+    use core::time::Duration;
+
+    use pagewire_mem::{Frag, FragVec};
+
+    let config = Arc::new(Config::default());
+    let link = LinkLimits { mss: 1460, max_super_payload: 1460 };
+    let (mut ledger, mut writer) = (CopyLedger::new(), PageWriter::new());
+    let mut pool = PagePool::new("idle", 1 << 20).unwrap();
+    let now = Instant::from_millis(1);
+    let mut env = Env { now, ledger: &mut ledger, pool: &mut pool, writer: &mut writer };
+    let (there, back) = (Ports { local: 1, remote: 2 }, Ports { local: 2, remote: 1 });
+    let mut a = Connection::connect(now, Arc::clone(&config), link, there, Seq(1), 0);
+    let syn = a.poll_transmit(&mut env).unwrap();
+    let mut b = Connection::accept(now, config, link, back, Seq(2), 0, &syn.header);
+    let mut frags = FragVec::new();
+    for round in 0..200 {
+        env.now += Duration::from_millis(10);
+        if round == 10 {
+            frags.push(Frag::from_bytes(vec![1; 100_000].into()));
+            a.send(&mut env, &mut frags).unwrap();
+        }
+        let mut lose = round == 10;
+        while let Some(s) = a.poll_transmit(&mut env) {
+            if !core::mem::take(&mut lose) {
+                let _ = b.handle_segment(&mut env, &s.header, s.payload, 0);
+            }
+            a.flight.check(a.snd.una, a.snd.nxt);
+        }
+        let mut buffer = vec![0; 200_000];
+        let _ = b.read(&mut env, &mut buffer);
+        while let Some(s) = b.poll_transmit(&mut env) {
+            let _ = a.handle_segment(&mut env, &s.header, s.payload, 0);
+        }
+        for conn in [&mut a, &mut b] {
+            if conn.poll_timeout().is_some_and(|at| at <= env.now) {
+                conn.handle_timeout(&mut env);
+            }
+        }
+    }
+    assert_eq!((a.stats.bytes_acked, b.stats.bytes_received), (100_000, 100_000));
+    assert_eq!(a.stats.recoveries, 1);
+    for conn in [&a, &b] {
+        assert!(!conn.queue.has_heap() && !conn.flight.has_heap() && conn.recovery.is_none());
+        assert_eq!(conn.poll_timeout(), None);
+    }
+}

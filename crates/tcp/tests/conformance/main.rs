@@ -5,4 +5,10 @@
 mod support;
 
 mod pair;
+mod rfc5681_6298_6675_loss;
+mod rfc7323_scaling_and_timestamps;
 mod rfc9293_3_10_7_3_syn_sent;
+mod rfc9293_3_10_7_4_steps;
+mod rfc9293_3_6_closing;
+mod rfc9293_3_8_windows_and_acks;
+mod sending;

@@ -79,6 +79,8 @@ fn plan(seed: u64) -> Plan {
         congestion: if rng.percent(50) { CongestionKind::Cubic } else { CongestionKind::NewReno },
         recv_buffer: [4_000, 20_000, 200_000, 6 << 20][rng.below(4) as usize],
         send_buffer: [3_000, 50_000, 4 << 20][rng.below(3) as usize],
+        // Less than TIME-WAIT: nobody is here to answer for a connection that is gone.
+        rto_max: Duration::from_secs(20),
         ..Config::default()
     };
     let configs = [config(), config()];
@@ -195,7 +197,7 @@ impl Network {
                     }
                 }
                 Err(TcpError::WouldBlock) => break,
-                Err(error) => panic!("read: {error}"),
+                Err(error) => panic!("read: {error}: {:#?}", end.conn.info()),
             }
         }
     }

@@ -2,8 +2,6 @@
 
 use std::net::Ipv4Addr;
 
-use pagewire_mem::checksum::Checksum;
-
 use crate::counters::DropReason;
 
 /// Bytes of an IPv4 header without options.
@@ -55,9 +53,7 @@ impl Header {
         };
         // RFC 1122 section 3.2.1.2: "A host MUST verify the IP header checksum on every received
         // datagram and silently discard every datagram that has a bad checksum."
-        let mut sum = Checksum::new();
-        sum.add_bytes(header);
-        if sum.finish() != 0 {
+        if header_sum(header) != 0xffff {
             return Err(DropReason::Ipv4Checksum);
         }
         let total_len = u16::from_be_bytes([b[2], b[3]]);
@@ -126,9 +122,7 @@ impl Header {
             d2,
             d3,
         ];
-        let mut sum = Checksum::new();
-        sum.add_bytes(&b);
-        [b[10], b[11]] = sum.finish().to_be_bytes();
+        [b[10], b[11]] = (!header_sum(&b)).to_be_bytes();
         b
     }
 
@@ -136,6 +130,12 @@ impl Header {
     pub(crate) const fn is_fragment(&self) -> bool {
         self.more_fragments || self.fragment_offset > 0
     }
+}
+
+/// The sum over a header, whose length is a multiple of four.
+fn header_sum(header: &[u8]) -> u16 {
+    let (words, _) = header.as_chunks::<4>();
+    super::fold(words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum())
 }
 
 /// Walks the options: each must end within the header, and none may be a source route.

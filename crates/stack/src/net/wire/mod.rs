@@ -18,8 +18,6 @@ mod tests;
 
 use std::net::IpAddr;
 
-use pagewire_mem::checksum::Checksum;
-
 /// Protocol numbers: transports and IPv6 extension headers share one space (RFC 8200 section 4).
 pub(crate) mod protocol {
     pub(crate) const HOP_BY_HOP: u8 = 0;
@@ -34,30 +32,33 @@ pub(crate) mod protocol {
 }
 
 /// The sum over the pseudo-header that TCP, UDP and ICMPv6 put in front of their checksums (RFC
-/// 9293 section 3.1, RFC 8200 section 8.1). `len` is that of the transport header and payload.
-pub(crate) fn pseudo_header_sum(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> Checksum {
-    let mut sum = Checksum::new();
-    match (src, dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            sum.add_bytes(&src.octets());
-            sum.add_bytes(&dst.octets());
-        }
-        (src, dst) => {
-            sum.add_bytes(&v6_octets(src));
-            sum.add_bytes(&v6_octets(dst));
-        }
-    }
+/// 9293 section 3.1, RFC 8200 section 8.1), not complemented. `len` is that of the transport
+/// header and payload.
+pub(crate) fn pseudo_header_sum(src: IpAddr, dst: IpAddr, protocol: u8, len: usize) -> u16 {
     // The IPv4 form has 16 bits of length, the IPv6 form 32; the sums are the same.
-    sum.add_bytes(&(len as u32).to_be_bytes());
-    sum.add_bytes(&u32::from(protocol).to_be_bytes());
-    sum
+    let rest = u64::from(protocol) + len as u64;
+    fold(words_of(src) + words_of(dst) + rest)
 }
 
-fn v6_octets(addr: IpAddr) -> [u8; 16] {
+/// An address as a sum of 32-bit words: 16-bit words can be added later (RFC 1071 section 2(C)).
+fn words_of(addr: IpAddr) -> u64 {
     match addr {
-        IpAddr::V4(a) => a.to_ipv6_mapped().octets(),
-        IpAddr::V6(a) => a.octets(),
+        IpAddr::V4(a) => u64::from(a.to_bits()),
+        IpAddr::V6(a) => {
+            let bits = a.to_bits();
+            let word = |shift: u32| u64::from((bits >> shift) as u32);
+            word(96) + word(64) + word(32) + word(0)
+        }
     }
+}
+
+/// A sum of words brought to 16 bits, carries added in.
+pub(crate) const fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    sum as u16
 }
 
 /// Copies `parts` one behind the other into an array that they fill exactly.

@@ -1,0 +1,48 @@
+//! A door for the fuzz target: frames as a tap's kernel side could write them.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+
+use pagewire_mem::{CopyLedger, PagePool, PageWriter};
+
+use super::limits::{MIN_POOL_BYTES, VNET_HEADER};
+use super::predict::Predictor;
+use super::{FRONT, Receiver};
+use crate::DeviceCounters;
+
+/// Reads `data` as frames, each with its length (two bytes) before its virtio header, and has a
+/// fresh driver receive them. What it does not drop must come out byte for byte, and no page may
+/// be lost. Does nothing where no socket or memory can be had.
+pub fn tap_frame(data: &[u8]) {
+    let (Ok((ours, kernel)), Ok(pool)) =
+        (UnixDatagram::pair(), PagePool::new("fuzz", MIN_POOL_BYTES))
+    else {
+        return;
+    };
+    let mut receiver = Receiver {
+        pool,
+        bulk: PageWriter::new(),
+        small: PageWriter::new(),
+        predictor: Predictor::new(),
+        front: [0; FRONT],
+    };
+    let (mut counters, mut ledger) = (DeviceCounters::default(), CopyLedger::new());
+    let (mut rest, mut held) = (data, Vec::new());
+    while let Some((&length, after)) = rest.split_first_chunk::<2>() {
+        let length = usize::from(u16::from_le_bytes(length)).min(after.len());
+        let Some((message, next)) = after.split_at_checked(length) else { break };
+        rest = next;
+        if message.is_empty() || kernel.send(message).is_err() {
+            continue;
+        }
+        if let Ok(Some(packet)) = receiver.receive(ours.as_fd(), &mut counters, &mut ledger) {
+            held.push((packet, message.get(VNET_HEADER..).unwrap_or_default()));
+        }
+        // Nothing that comes later may write over what is held.
+        for (packet, frame) in &held {
+            let parts = packet.frags().iter().filter_map(|frag| frag.as_slice());
+            assert!(packet.head().iter().chain(parts.flatten()).eq(*frame), "a frame changed");
+        }
+        assert!(receiver.pool.audit().is_conserved(), "a page was lost");
+    }
+}

@@ -1,0 +1,96 @@
+//! Running a scenario for many seeds, and saying how to see a failure again.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use crate::sim::SimError;
+
+/// The environment variable that names a seed.
+pub const SEED_VARIABLE: &str = "PAGEWIRE_SEED";
+
+/// A seed whose scenario failed: what happened, how to see it again, and where the capture is.
+#[derive(Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// What happened.
+    pub what: String,
+    /// The command that does it again, with the seed in its environment.
+    pub command: String,
+    /// Every frame of the failing run.
+    pub capture: Option<PathBuf>,
+}
+
+/// Runs `scenario` for `seed`. If it fails, or panics, it runs once more with a capture; the same
+/// seed does the same, so the capture shows the failure.
+///
+/// `scenario` takes the seed and the file that it should [`capture`](crate::Sim::capture) to, if
+/// any. `command` is what a developer types, with [`SEED_VARIABLE`] set, to run this seed alone.
+pub fn run_seed(
+    seed: u64,
+    command: &str,
+    scenario: impl Fn(u64, Option<&Path>) -> Result<(), SimError>,
+) -> Result<(), Failure> {
+    let run = |capture: Option<&Path>| -> Result<(), String> {
+        // The scenario is called afresh each time; nothing that a panic left half-done is used.
+        match catch_unwind(AssertUnwindSafe(|| scenario(seed, capture))) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(panic) => Err(format!("panicked: {}", panic_text(&*panic))),
+        }
+    };
+    let Err(what) = run(None) else { return Ok(()) };
+    let file = target_dir().join(format!("pagewire-seed-{seed}.pcapng"));
+    let again = run(Some(&file));
+    let what = match again {
+        Err(again) if again == what => what,
+        Err(again) => format!("{what} (and when run again: {again})"),
+        Ok(()) => {
+            format!("{what} (but not when run again: the scenario depends on more than its seed)")
+        }
+    };
+    let capture = file.is_file().then_some(file);
+    Err(Failure { seed, what, command: command.to_owned(), capture })
+}
+
+/// The seed in the environment, if there is one.
+///
+/// # Panics
+/// If there is something else.
+pub fn seed_from_env() -> Option<u64> {
+    let text = std::env::var(SEED_VARIABLE).ok()?;
+    match text.parse() {
+        Ok(seed) => Some(seed),
+        Err(_) => panic!("{SEED_VARIABLE}={text} is not a whole number below 2^64"),
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, what, command, capture } = self;
+        write!(f, "seed {seed} failed: {what}\n  again:   {SEED_VARIABLE}={seed} {command}")?;
+        match capture {
+            Some(file) => write!(f, "\n  capture: {}", file.display()),
+            None => write!(f, "\n  capture: none was written"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        text
+    } else {
+        panic.downcast_ref::<String>().map_or("something that is no text", String::as_str)
+    }
+}
+
+/// Where cargo builds: above the `deps` that tests run from.
+fn target_dir() -> PathBuf {
+    let exe = std::env::current_exe().unwrap_or_default();
+    let deps = exe.ancestors().find(|dir| dir.ends_with("deps"));
+    deps.and_then(Path::parent).map_or_else(std::env::temp_dir, Path::to_owned)
+}

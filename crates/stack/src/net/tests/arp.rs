@@ -1,0 +1,296 @@
+//! RFC 826, RFC 5227, and the neighbour cache behind both families (RFC 4861 section 7.3).
+
+use super::*;
+use crate::limits::{
+    NEIGHBOR_DELAY, NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL, NEIGHBOR_REACHABLE,
+    NEIGHBOR_UNUSED, NEIGHBORS, NEIGHBORS_INCOMPLETE,
+};
+use crate::net::IcmpKind;
+
+const SECOND: Duration = Duration::from_secs(1);
+const REQUEST: u8 = 1;
+const REPLY: u8 = 2;
+
+fn is_request_for(frame: &[u8], target: [u8; 4]) -> bool {
+    frame[..6] == [0xff; 6] && frame[12..14] == [8, 6] && frame[21] == 1 && frame[38..42] == target
+}
+
+#[test]
+fn a_request_for_our_address_is_answered_to_its_sender() {
+    let mut host = Host::new();
+    host.receive(&arp_packet(REQUEST, PEER, PEER_V4, [0; 6], US_V4));
+    let mut expected = arp_packet(REPLY, US, US_V4, PEER, PEER_V4);
+    expected[..6].copy_from_slice(&PEER);
+    assert_eq!(host.sent_one(), expected);
+    assert_eq!(host.net.counters.total_drops(), 0);
+}
+
+#[test]
+fn a_request_for_another_address_is_neither_answered_nor_learned_from() {
+    let mut host = Host::new();
+    host.refuses(
+        &arp_packet(REQUEST, STRANGER, [10, 0, 0, 9], [0; 6], [10, 0, 0, 3]),
+        DropReason::ArpNotForUs,
+    );
+    host.refuses(
+        &arp_packet(REQUEST, STRANGER, [10, 0, 0, 9], [0; 6], [10, 0, 0, 9]),
+        DropReason::ArpNotForUs,
+    );
+    host.refuses(&arp_packet(REPLY, STRANGER, [10, 0, 0, 9], US, US_V4), DropReason::ArpNotForUs);
+    assert_eq!(host.sent().len(), 0);
+    assert_eq!(host.net.neighbors.len(), 0);
+}
+
+#[test]
+fn malformed_packets_are_refused_with_their_reasons() {
+    let mut host = Host::new();
+    let good = arp_packet(REQUEST, PEER, PEER_V4, [0; 6], US_V4);
+    for (at, value, reason) in [
+        (15, 6, DropReason::ArpHardware),
+        (16, 0x86, DropReason::ArpProtocol),
+        (18, 5, DropReason::ArpHardware),
+        (18, 7, DropReason::ArpHardware),
+        (19, 3, DropReason::ArpProtocol),
+        (19, 5, DropReason::ArpProtocol),
+        (21, 0, DropReason::ArpOperation),
+        (21, 3, DropReason::ArpOperation),
+        (22, 1, DropReason::ArpSender),
+        (28, 127, DropReason::ArpSender),
+        (28, 224, DropReason::ArpSender),
+        (29, 9, DropReason::ArpSender),
+        (31, 255, DropReason::ArpSender),
+    ] {
+        let mut bad = good.clone();
+        bad[at] = value;
+        host.refuses(&bad, reason);
+    }
+    for len in 14..42 {
+        host.refuses(&good[..len], DropReason::ArpTruncated);
+        host.refuses_split(&good[..len], 14, DropReason::ArpTruncated);
+    }
+    assert!(host.receive_split(&good, 3).is_none());
+    assert_eq!(host.sent().len(), 1, "padded or scattered, the good one is answered");
+}
+
+#[test]
+fn a_probe_for_our_address_is_answered() {
+    let mut host = Host::new();
+    host.receive(&arp_packet(REQUEST, STRANGER, [0; 4], [0; 6], US_V4));
+    assert_eq!(host.sent().len(), 1);
+    host.refuses(
+        &arp_packet(REQUEST, STRANGER, [0; 4], [0; 6], [10, 0, 0, 7]),
+        DropReason::ArpNotForUs,
+    );
+    assert_eq!(host.net.neighbors.len(), 0);
+}
+
+#[test]
+fn another_station_with_our_address_is_counted_and_answered_with_one_defence_in_ten_seconds() {
+    let mut host = Host::new();
+    let conflict = arp_packet(REQUEST, STRANGER, US_V4, [0; 6], US_V4);
+    host.refuses(&conflict, DropReason::ArpConflict);
+    let defence = host.sent_one();
+    assert!(is_request_for(&defence, US_V4));
+    assert_eq!(defence[28..32], US_V4, "an announcement names us as sender and target");
+    host.refuses(&conflict, DropReason::ArpConflict);
+    host.now += Duration::from_millis(9_999);
+    host.refuses(&conflict, DropReason::ArpConflict);
+    assert_eq!(host.sent().len(), 0);
+    host.now += Duration::from_millis(1);
+    host.refuses(&conflict, DropReason::ArpConflict);
+    assert_eq!(host.sent().len(), 1);
+    assert_eq!(host.net.counters.address_conflicts, 4);
+}
+
+#[test]
+fn addresses_are_announced_twice_at_the_start() {
+    let mut config = config();
+    config.announce = true;
+    let mut host = Host::with(config);
+    let mut at = vec![];
+    for _ in 0..10 {
+        let Some(due) = host.net.poll_timeout() else { break };
+        host.now = due;
+        host.pass(Duration::ZERO);
+        at.push((due.as_millis(), host.sent().len()));
+    }
+    // One ARP announcement, one advertisement each for the given and the derived IPv6 address.
+    assert_eq!(at, [(1000, 3), (3000, 3)]);
+}
+
+#[test]
+fn packets_wait_for_the_answer_and_go_out_in_order() {
+    let mut host = Host::new();
+    host.send_udp(ip("10.0.0.2"), b"one").unwrap();
+    host.send_udp(ip("10.0.0.2"), b"two").unwrap();
+    assert!(is_request_for(&host.sent_one(), PEER_V4), "one request, no packet");
+    host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
+    let sent = host.sent();
+    assert_eq!(sent.len(), 2);
+    assert!(sent[0].ends_with(b"one") && sent[1].ends_with(b"two"));
+    for frame in &sent {
+        assert_eq!((&frame[..6], &frame[6..12]), (&PEER[..], &US[..]));
+    }
+    host.send_udp(ip("10.0.0.2"), b"three").unwrap();
+    assert!(host.sent_one().ends_with(b"three"), "known from now on");
+}
+
+#[test]
+fn requests_are_repeated_each_second_and_given_up_after_three() {
+    let mut host = Host::new();
+    host.send_udp(ip("10.0.0.2"), b"lost").unwrap();
+    let start = host.now;
+    let mut at = vec![];
+    let mut polled = start;
+    for _ in 0..10 {
+        for frame in host.sent() {
+            assert!(is_request_for(&frame, PEER_V4));
+            at.push((polled - start).as_millis());
+        }
+        let Some(due) = host.net.poll_timeout() else { break };
+        if host.net.has_inbound() {
+            break;
+        }
+        polled = due;
+        host.now = due;
+        host.pass(Duration::ZERO);
+    }
+    assert_eq!(at, [0, 1000, 2000]);
+    assert_eq!((host.now - start).as_millis(), 3000);
+    assert_eq!(host.drops(DropReason::NeighborUnreachable), 1);
+    let Some(Inbound::IcmpError { about, kind }) = host.poll_inbound() else { panic!() };
+    assert_eq!(kind, IcmpKind::HostUnreachable);
+    assert_eq!((about.dst, about.dst_port, about.src_port), (ip("10.0.0.2"), 2000, 1000));
+    assert_eq!((host.net.neighbors.len(), host.net.neighbors.queued()), (0, 0));
+}
+
+#[test]
+fn a_neighbours_queue_is_bounded_and_the_oldest_packet_goes_first() {
+    let mut host = Host::new();
+    for i in 0..NEIGHBOR_QUEUE_PACKETS + 3 {
+        host.send_udp(ip("10.0.0.2"), &[i as u8]).unwrap();
+    }
+    assert_eq!(host.drops(DropReason::NeighborQueueFull), 3);
+    host.sent();
+    host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
+    let sent = host.sent();
+    assert_eq!(sent.len(), NEIGHBOR_QUEUE_PACKETS);
+    assert_eq!(sent[0].last(), Some(&3));
+}
+
+#[test]
+fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
+    let mut config = config();
+    config.addresses = vec!["10.0.0.1/8".parse().unwrap()];
+    let mut host = Host::with(config);
+    host.receive(&arp_packet(REQUEST, PEER, PEER_V4, [0; 6], US_V4));
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    for i in 0..10_000u32 {
+        let [_, b, c, d] = (i + 256).to_be_bytes();
+        host.send_udp(IpAddr::from([10, b, c, d]), b"flood").unwrap();
+        if i % 1000 == 0 {
+            host.sent();
+        }
+    }
+    assert_eq!(host.net.neighbors.len(), NEIGHBORS_INCOMPLETE + 1);
+    assert!(host.net.neighbors.queued() <= NEIGHBOR_QUEUE_TOTAL);
+    assert_eq!(host.drops(DropReason::NeighborEvicted), 10_000 - NEIGHBORS_INCOMPLETE as u64);
+    host.sent();
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    assert_eq!(host.sent_one()[..6], PEER);
+}
+
+#[test]
+fn a_flood_of_askers_is_bounded_and_spares_who_is_in_use() {
+    let mut config = config();
+    config.addresses = vec!["10.0.0.1/8".parse().unwrap()];
+    let mut host = Host::with(config);
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
+    for i in 0..5_000u32 {
+        let [_, b, c, d] = (i + 256).to_be_bytes();
+        host.receive(&arp_packet(REQUEST, STRANGER, [10, b, c, d], [0; 6], US_V4));
+        host.sent();
+    }
+    assert_eq!(host.net.neighbors.len(), NEIGHBORS);
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    assert_eq!(host.sent_one()[..6], PEER);
+}
+
+#[test]
+fn an_answer_is_believed_for_thirty_seconds_then_checked_with_the_station_itself() {
+    let mut host = Host::new();
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
+    host.sent();
+    host.pass(NEIGHBOR_REACHABLE);
+    assert_eq!(host.sent().len(), 0, "nobody talks to it: nothing is checked");
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    assert_eq!(host.sent_one()[..6], PEER, "stale, but used");
+    host.pass(NEIGHBOR_DELAY);
+    let probe = host.sent_one();
+    assert_eq!((&probe[..6], probe[21]), (&PEER[..], 1), "a request to the station alone");
+    host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
+    host.pass(SECOND * 5);
+    assert_eq!(host.sent().len(), 0);
+}
+
+#[test]
+fn a_stale_neighbour_that_does_not_answer_is_asked_for_anew() {
+    let mut host = Host::acquainted_v4();
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    host.sent();
+    host.pass(NEIGHBOR_DELAY);
+    let mut probes = host.sent().len();
+    for _ in 0..3 {
+        host.pass(SECOND);
+        probes += host.sent().len();
+    }
+    assert_eq!(probes, 3);
+    assert_eq!(host.net.counters.neighbors_failed, 1);
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    assert!(is_request_for(&host.sent_one(), PEER_V4));
+}
+
+#[test]
+fn proof_from_above_spares_the_probe() {
+    let mut host = Host::acquainted_v4();
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    host.sent();
+    host.net.handle_reachable(host.now, ip("10.0.0.2"));
+    host.pass(NEIGHBOR_DELAY * 2);
+    assert_eq!(host.sent().len(), 0);
+}
+
+#[test]
+fn a_station_that_changed_is_used_at_once() {
+    let mut host = Host::acquainted_v4();
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    assert_eq!(host.sent_one()[..6], PEER);
+    // A gratuitous announcement.
+    host.receive(&arp_packet(REQUEST, STRANGER, PEER_V4, [0; 6], PEER_V4));
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    assert_eq!(host.sent_one()[..6], STRANGER, "the cached hop is not used any more");
+}
+
+#[test]
+fn an_entry_that_nobody_uses_is_forgotten() {
+    let mut host = Host::acquainted_v4();
+    assert_eq!(host.net.neighbors.len(), 1);
+    host.pass(NEIGHBOR_UNUSED);
+    assert_eq!(host.net.neighbors.len(), 0);
+    assert_eq!(host.net.poll_timeout(), None);
+}
+
+#[test]
+fn two_hosts_find_each_other_in_both_families() {
+    for dst in ["10.0.0.2", "fd00::2", "fe80::ff:fe00:2"] {
+        let (mut a, mut b) = (Host::new(), Host::peer());
+        a.send_udp(ip(dst), b"hello").unwrap();
+        let (to_a, to_b) = converse(&mut a, &mut b);
+        assert!(to_a.is_empty());
+        let [Inbound::Transport(got)] = &to_b[..] else { panic!("{to_b:?}") };
+        assert_eq!(payload_of(&got.packet), b"hello");
+        assert_eq!(a.net.counters.total_drops() + b.net.counters.total_drops(), 0);
+    }
+}

@@ -1,0 +1,421 @@
+//! The network layer in virtual time: one [`Host`] whose frames are looked at, or two that talk.
+//!
+//! Frames come from `etherparse`'s builder, which knows nothing of our code, and are damaged from
+//! there.
+
+mod arp;
+mod fragments;
+mod hostile;
+mod icmp;
+mod ipv4;
+mod ipv6;
+mod ndp;
+mod output;
+mod routes;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use etherparse::PacketBuilder;
+use pagewire_device::{Capabilities, HeaderSplit, Medium, offload};
+use pagewire_mem::{
+    CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, PagePool, PageWriter,
+};
+
+use super::wire::ethernet::Mac;
+use super::{Inbound, Mem, Net, NetConfig, Outgoing, Received, protocol};
+use crate::counters::DropReason;
+use crate::error::Error;
+
+/// Our station and the peer's.
+const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+const US_V4: [u8; 4] = [10, 0, 0, 1];
+const PEER_V4: [u8; 4] = [10, 0, 0, 2];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn v6(text: &str) -> [u8; 16] {
+    text.parse::<std::net::Ipv6Addr>().unwrap().octets()
+}
+
+fn capabilities() -> Capabilities {
+    Capabilities {
+        medium: Medium::Ethernet,
+        mac: US,
+        mtu: 1500,
+        max_super_frame: 65_535,
+        rx_checksum: true,
+        tx_checksum: true,
+        tso_v4: true,
+        tso_v6: true,
+        max_frags: MAX_FRAGS,
+        header_split: HeaderSplit::None,
+        queues: 1,
+        by_reference: false,
+    }
+}
+
+fn config() -> NetConfig {
+    NetConfig {
+        capabilities: capabilities(),
+        addresses: vec!["10.0.0.1/24".parse().unwrap(), "fd00::1/64".parse().unwrap()],
+        gateways: vec![],
+        routes: vec![],
+        secret: [7; 32],
+        loopback_by_reference: false,
+        announce: false,
+    }
+}
+
+/// One host under test.
+struct Host {
+    net: Net,
+    mem: Mem,
+    now: Instant,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self::with(config())
+    }
+
+    fn with(config: NetConfig) -> Self {
+        let now = Instant::from_millis(1_000);
+        let pool = PagePool::new("test", 4 << 20).unwrap();
+        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new() };
+        Self { net: Net::new(now, &config).unwrap(), mem, now }
+    }
+
+    /// The second of two hosts: the peer's addresses.
+    fn peer() -> Self {
+        let mut config = config();
+        config.capabilities.mac = PEER;
+        config.addresses = vec!["10.0.0.2/24".parse().unwrap(), "fd00::2/64".parse().unwrap()];
+        Self::with(config)
+    }
+
+    /// A host that already knows the peer's station for both families.
+    fn acquainted() -> Self {
+        let mut host = Self::new();
+        host.meet();
+        host
+    }
+
+    /// A host that knows the peer's IPv4 station, and has not used it yet.
+    fn acquainted_v4() -> Self {
+        let mut host = Self::new();
+        host.receive(&arp_packet(1, PEER, PEER_V4, [0; 6], US_V4));
+        host.sent();
+        host
+    }
+
+    fn meet(&mut self) {
+        self.receive(&arp_packet(1, PEER, PEER_V4, [0; 6], US_V4));
+        self.receive(&solicitation(PEER, "fd00::2", "fd00::1", 255));
+        self.sent();
+    }
+
+    fn receive(&mut self, frame: &[u8]) -> Option<Inbound> {
+        self.receive_split(frame, frame.len().min(128))
+    }
+
+    /// The first `head` bytes land in the head, the rest in fragments.
+    fn receive_split(&mut self, frame: &[u8], head: usize) -> Option<Inbound> {
+        let packet = rx_packet(frame, head);
+        self.net.handle_frame(&mut self.mem, self.now, packet)
+    }
+
+    fn receive_transport(&mut self, frame: &[u8]) -> Received {
+        match self.receive(frame) {
+            Some(Inbound::Transport(received)) => received,
+            other => panic!("no transport packet: {other:?}\n{}", self.net.counters),
+        }
+    }
+
+    /// The frame is dropped, for this one reason and no other.
+    fn refuses(&mut self, frame: &[u8], reason: DropReason) {
+        self.refuses_split(frame, frame.len().min(128), reason);
+    }
+
+    fn refuses_split(&mut self, frame: &[u8], head: usize, reason: DropReason) {
+        let before = self.net.counters.clone();
+        let got = self.receive_split(frame, head);
+        assert!(got.is_none(), "taken instead of {}: {got:?}", reason.name());
+        let new: Vec<_> = self
+            .net
+            .counters
+            .iter_drops()
+            .filter(|(r, n)| *n > before.drops(*r))
+            .map(|(r, _)| r.name())
+            .collect();
+        assert_eq!(new, [reason.name()]);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.net.handle_timeout(&mut self.mem, self.now);
+    }
+
+    /// Frames that the host has put out since the last look, as they are on the wire.
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        self.sent_packets().into_iter().map(on_wire).collect()
+    }
+
+    fn sent_packets(&mut self) -> VecDeque<PacketBuf> {
+        let mut out = VecDeque::new();
+        self.net.poll_transmit(&mut out);
+        out
+    }
+
+    fn sent_one(&mut self) -> Vec<u8> {
+        let mut sent = self.sent();
+        assert_eq!(sent.len(), 1, "{sent:02x?}");
+        sent.remove(0)
+    }
+
+    fn drops(&self, reason: DropReason) -> u64 {
+        self.net.counters.drops(reason)
+    }
+
+    fn send_udp(&mut self, dst: IpAddr, payload: &[u8]) -> Result<(), Error> {
+        let src = self.net.source_for(dst)?;
+        let packet = udp_packet(payload);
+        self.send(src, dst, protocol::UDP, Some(6), packet)
+    }
+
+    fn send(
+        &mut self,
+        src: IpAddr,
+        dst: IpAddr,
+        protocol: u8,
+        checksum_offset: Option<u16>,
+        packet: PacketBuf,
+    ) -> Result<(), Error> {
+        let out = Outgoing { src, dst, protocol, ecn: 0, hop_limit: None, checksum_offset, packet };
+        self.net.send(&mut self.mem, self.now, out)
+    }
+
+    fn poll_inbound(&mut self) -> Option<Inbound> {
+        self.net.poll_inbound(&mut self.mem, self.now)
+    }
+
+    /// All pages are back, once packets are dropped.
+    fn no_page_is_lost(&mut self) {
+        self.mem.writer.abandon();
+        self.mem.pool.drain();
+        let audit = self.mem.pool.audit();
+        assert!(audit.is_conserved() && audit.out == 0, "{audit:?}");
+    }
+}
+
+/// Carries frames to and fro until both are silent; returns what each hands up.
+fn converse(a: &mut Host, b: &mut Host) -> (Vec<Inbound>, Vec<Inbound>) {
+    let (mut to_a, mut to_b) = (vec![], vec![]);
+    for _ in 0..100 {
+        let (from_a, from_b) = (a.sent(), b.sent());
+        if from_a.is_empty() && from_b.is_empty() {
+            return (to_a, to_b);
+        }
+        to_b.extend(from_a.iter().filter_map(|frame| b.receive(frame)));
+        to_a.extend(from_b.iter().filter_map(|frame| a.receive(frame)));
+    }
+    panic!("they talk for ever");
+}
+
+fn rx_packet(frame: &[u8], head: usize) -> PacketBuf {
+    let mut packet = PacketBuf::for_rx();
+    packet.append(head).unwrap().copy_from_slice(&frame[..head]);
+    for part in frame[head..].chunks(4096) {
+        packet.push_frag(Frag::from_bytes(Bytes::copy_from_slice(part))).unwrap();
+    }
+    packet
+}
+
+fn udp_packet(payload: &[u8]) -> PacketBuf {
+    let mut packet = PacketBuf::for_tx();
+    let header = super::wire::udp::Header {
+        src_port: 1000,
+        dst_port: 2000,
+        len: (8 + payload.len()) as u16,
+        checksum: 0,
+    };
+    packet.push(8).unwrap().copy_from_slice(&header.emit());
+    for part in payload.chunks(4096) {
+        packet.push_frag(Frag::from_bytes(Bytes::copy_from_slice(part))).unwrap();
+    }
+    packet
+}
+
+/// What the device makes of a frame.
+fn on_wire(mut packet: PacketBuf) -> Vec<u8> {
+    offload::complete_checksum(&mut packet, &mut CopyLedger::new()).unwrap();
+    flat(&packet)
+}
+
+/// Head and fragments, one behind the other.
+fn flat(packet: &PacketBuf) -> Vec<u8> {
+    let mut bytes = packet.head().to_vec();
+    for frag in packet.frags() {
+        let at = bytes.len();
+        bytes.resize(at + frag.len(), 0);
+        frag.copy_to(0, &mut bytes[at..], &mut CopyLedger::new(), CopyReason::AppRead);
+    }
+    bytes
+}
+
+fn payload_of(packet: &PacketBuf) -> Vec<u8> {
+    flat(packet).split_off(packet.head().len())
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+fn udp_v4(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![];
+    PacketBuilder::ethernet2(PEER, US)
+        .ipv4(PEER_V4, US_V4, 64)
+        .udp(2000, 1000)
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
+fn udp_v6(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![];
+    PacketBuilder::ethernet2(PEER, US)
+        .ipv6(v6("fd00::2"), v6("fd00::1"), 64)
+        .udp(2000, 1000)
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
+fn tcp_v4(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![];
+    PacketBuilder::ethernet2(PEER, US)
+        .ipv4(PEER_V4, US_V4, 64)
+        .tcp(2000, 1000, 12345, 4000)
+        .ack(1)
+        .options_raw(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2])
+        .unwrap()
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
+fn echo_v4(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![];
+    PacketBuilder::ethernet2(PEER, US)
+        .ipv4(PEER_V4, US_V4, 64)
+        .icmpv4_echo_request(3, 4)
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
+fn echo_v6(payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![];
+    PacketBuilder::ethernet2(PEER, US)
+        .ipv6(v6("fd00::2"), v6("fd00::1"), 64)
+        .icmpv6_echo_request(3, 4)
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
+fn arp_packet(
+    operation: u8,
+    sender_mac: [u8; 6],
+    sender: [u8; 4],
+    target_mac: [u8; 6],
+    target: [u8; 4],
+) -> Vec<u8> {
+    let mut frame = vec![0xff; 6];
+    frame.extend(sender_mac);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, operation]);
+    frame.extend(sender_mac);
+    frame.extend(sender);
+    frame.extend(target_mac);
+    frame.extend(target);
+    frame
+}
+
+/// A neighbour solicitation for `target` to the solicited-node group.
+fn solicitation(mac: [u8; 6], src: &str, target: &str, hop_limit: u8) -> Vec<u8> {
+    let group = super::wire::ndp::solicited_node(target.parse().unwrap());
+    let mut payload = v6(target).to_vec();
+    payload.extend([1, 1]);
+    payload.extend(mac);
+    let dst = Mac::for_multicast(group.into()).0;
+    icmpv6(mac, dst, src, &group.to_string(), hop_limit, (135, 0, 0), &payload)
+}
+
+/// A neighbour advertisement to our unicast address.
+fn advertisement(mac: [u8; 6], target: &str, flags: u8) -> Vec<u8> {
+    let mut payload = v6(target).to_vec();
+    payload.extend([2, 1]);
+    payload.extend(mac);
+    let word = u32::from(flags) << 24;
+    icmpv6(mac, US, target, "fd00::1", 255, (136, 0, word), &payload)
+}
+
+fn icmpv6(
+    src_mac: [u8; 6],
+    dst_mac: [u8; 6],
+    src: &str,
+    dst: &str,
+    hop_limit: u8,
+    (kind, code, word): (u8, u8, u32),
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut frame = vec![];
+    PacketBuilder::ethernet2(src_mac, dst_mac)
+        .ipv6(v6(src), v6(dst), hop_limit)
+        .icmpv6_raw(kind, code, word.to_be_bytes())
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
+fn icmpv4(dst_mac: [u8; 6], (kind, code, word): (u8, u8, u32), payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![];
+    PacketBuilder::ethernet2(PEER, dst_mac)
+        .ipv4(PEER_V4, US_V4, 64)
+        .icmpv4_raw(kind, code, word.to_be_bytes())
+        .write(&mut frame, payload)
+        .unwrap();
+    frame
+}
+
+/// Changes an IPv4 frame and makes its header checksum right again.
+fn with_v4_header(mut frame: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    change(&mut frame[14..]);
+    fix_v4(&mut frame);
+    frame
+}
+
+fn fix_v4(frame: &mut [u8]) {
+    let len = (usize::from(frame[14] & 15) * 4).clamp(20, frame.len() - 14);
+    frame[24..26].fill(0);
+    let mut sum = pagewire_mem::checksum::Checksum::new();
+    sum.add_bytes(&frame[14..14 + len]);
+    frame[24..26].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
+/// An IPv6 frame with extension headers in front of a UDP datagram; `first` names the first.
+fn with_extensions(first: u8, extensions: &[u8]) -> Vec<u8> {
+    let mut frame = udp_v6(b"payload");
+    let len = u16::from_be_bytes([frame[18], frame[19]]) + extensions.len() as u16;
+    frame[18..20].copy_from_slice(&len.to_be_bytes());
+    frame[20] = first;
+    frame.splice(54..54, extensions.iter().copied());
+    frame
+}

@@ -1,0 +1,217 @@
+//! What listeners do: backlog, binding, closing, and ports used again.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use common::{A, B, Pair};
+use pagewire_mem::PacketBuf;
+use pagewire_stack::{DropReason, Error, Readiness, SocketId};
+
+const V4: &str = "10.0.0.2:80";
+
+fn addr(s: &str) -> SocketAddr {
+    s.parse().unwrap()
+}
+
+fn established(p: &Pair, clients: &[SocketId]) -> usize {
+    let connected = |id: &&SocketId| p.a.readiness(**id).unwrap().contains(Readiness::CONNECTED);
+    clients.iter().filter(connected).count()
+}
+
+/// Whether a frame from one side is a TCP segment with exactly these flags.
+fn has_flags(frame: &PacketBuf, flags: u8) -> bool {
+    let head = frame.head();
+    head.get(12..14) == Some(&[8, 0]) && head.get(23) == Some(&6) && head.get(47) == Some(&flags)
+}
+
+#[test]
+fn a_full_accept_queue_ignores_further_connections_until_some_are_accepted() {
+    let mut p = Pair::new();
+    let listener = p.b.tcp_listen(p.now, addr(V4), 2).unwrap();
+    let clients: Vec<_> = (0..6).map(|_| p.a.tcp_connect(p.now, addr(V4), None).unwrap()).collect();
+    p.run(Duration::from_millis(500));
+    // A backlog of 2 lets 3 wait, as in Linux; the others are not refused.
+    assert_eq!(established(&p, &clients), 3);
+    let counters = p.b.counters();
+    let dropped =
+        counters.drops(DropReason::TcpBacklogFull) + counters.drops(DropReason::TcpHalfOpenLimit);
+    assert!(dropped >= 3, "{counters}");
+    for _ in 0..3 {
+        p.b.tcp_accept(p.now, listener).unwrap();
+    }
+    assert_eq!(p.b.tcp_accept(p.now, listener), Err(Error::WouldBlock));
+    p.run(Duration::from_secs(5));
+    assert_eq!(established(&p, &clients), 6, "a SYN sent again finds room");
+}
+
+#[test]
+fn half_open_connections_are_bounded_and_go_when_the_peer_is_silent() {
+    let mut p = Pair::new();
+    p.b.tcp_listen(p.now, addr(V4), 4).unwrap();
+    // The acknowledgement that completes the handshake never arrives.
+    p.carry = Some(Box::new(|side, frame| side == B || !has_flags(frame, 0x10)));
+    for _ in 0..20 {
+        p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    }
+    p.run(Duration::from_millis(100));
+    assert_eq!(p.b.socket_count(), 1 + 5);
+    assert_eq!(p.b.counters().drops(DropReason::TcpHalfOpenLimit), 15);
+    p.carry = Some(Box::new(|_, _| false));
+    p.run(Duration::from_secs(300));
+    assert_eq!(p.b.socket_count(), 1);
+}
+
+#[test]
+fn closing_a_listener_resets_whoever_was_not_accepted() {
+    let mut p = Pair::new();
+    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
+    let clients: Vec<_> = (0..3).map(|_| p.a.tcp_connect(p.now, addr(V4), None).unwrap()).collect();
+    p.run(Duration::from_millis(10));
+    let (accepted, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    p.b.close(p.now, listener);
+    p.run(Duration::from_millis(10));
+    let errors: Vec<_> = clients.iter().map(|c| p.a.take_error(*c)).collect();
+    assert_eq!(errors, [None, Some(Error::ConnectionReset), Some(Error::ConnectionReset)]);
+    p.transfer((A, clients[0]), (B, accepted), b"the accepted one lives on");
+    assert_eq!(p.b.socket_count(), 1);
+    // Nobody listens any more, and the port is free.
+    let late = p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    p.run(Duration::from_millis(10));
+    assert_eq!(p.a.take_error(late), Some(Error::ConnectionRefused));
+    p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
+}
+
+#[test]
+fn a_connection_that_was_reset_before_it_was_accepted_is_accepted_and_says_so() {
+    let mut p = Pair::new();
+    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
+    let client = p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    p.run(Duration::from_millis(10));
+    p.a.abort(p.now, client);
+    p.run(Duration::from_millis(10));
+    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    assert_eq!(p.b.tcp_read(p.now, server, &mut [0; 1]), Err(Error::ConnectionReset));
+    p.b.close(p.now, server);
+    assert_eq!(p.b.socket_count(), 1);
+}
+
+#[test]
+fn a_listener_is_readable_while_connections_wait() {
+    let mut p = Pair::new();
+    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
+    assert_eq!(p.b.readiness(listener), Ok(Readiness::NONE));
+    for _ in 0..2 {
+        p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    }
+    p.run(Duration::from_millis(10));
+    let told = |p: &Pair| p.events.iter().filter(|(s, e)| *s == B && e.socket == listener).count();
+    assert_eq!(told(&p), 1);
+    assert_eq!(p.b.readiness(listener), Ok(Readiness::READABLE));
+    p.b.tcp_accept(p.now, listener).unwrap();
+    p.b.tcp_accept(p.now, listener).unwrap();
+    assert_eq!(p.b.readiness(listener), Ok(Readiness::NONE));
+    p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    p.run(Duration::from_millis(10));
+    assert_eq!(told(&p), 2);
+}
+
+#[test]
+fn an_address_in_use_cannot_be_listened_on() {
+    let mut p = Pair::new();
+    let mut listen = |s: &str| p.b.tcp_listen(p.now, addr(s), 1);
+    let first = listen("10.0.0.2:80").unwrap();
+    assert_eq!(listen("10.0.0.2:80"), Err(Error::AddressInUse));
+    assert_eq!(listen("0.0.0.0:80"), Err(Error::AddressInUse));
+    assert_eq!(listen("[::]:80"), Err(Error::AddressInUse));
+    assert!(listen("[fd00::2]:80").is_ok());
+    assert_eq!(listen("10.0.0.3:80"), Err(Error::AddressNotAvailable));
+    p.b.close(p.now, first);
+    assert!(p.b.tcp_listen(p.now, addr("0.0.0.0:80"), 1).is_ok());
+}
+
+#[test]
+fn port_zero_finds_a_free_port() {
+    let mut p = Pair::new();
+    let one = p.b.tcp_listen(p.now, addr("0.0.0.0:0"), 1).unwrap();
+    let two = p.b.tcp_listen(p.now, addr("0.0.0.0:0"), 1).unwrap();
+    let (one, two) = (p.b.local_addr(one).unwrap(), p.b.local_addr(two).unwrap());
+    assert!(one.port() >= 32_768 && two.port() >= 32_768 && one != two);
+}
+
+#[test]
+fn a_wildcard_of_ipv6_takes_both_versions() {
+    let mut p = Pair::new();
+    let listener = p.b.tcp_listen(p.now, addr("[::]:80"), 8).unwrap();
+    for to in ["10.0.0.2:80", "[fd00::2]:80"] {
+        let client = p.a.tcp_connect(p.now, addr(to), None).unwrap();
+        p.run(Duration::from_millis(10));
+        let (server, from) = p.b.tcp_accept(p.now, listener).unwrap();
+        assert_eq!(from, p.a.local_addr(client).unwrap());
+        assert_eq!(p.b.local_addr(server).unwrap(), addr(to));
+    }
+}
+
+#[test]
+fn a_port_in_time_wait_is_used_again_at_once() {
+    let mut p = Pair::new();
+    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
+    let from = Some(addr("10.0.0.1:7777"));
+    for round in 0..5u8 {
+        let client = p.a.tcp_connect(p.now, addr(V4), from).unwrap();
+        p.run(Duration::from_millis(10));
+        let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+        p.transfer((A, client), (B, server), &[round; 1000]);
+        // The server closes first: the connection rests at its side.
+        p.b.close(p.now, server);
+        p.run(Duration::from_millis(10));
+        p.a.close(p.now, client);
+        p.run(Duration::from_millis(10));
+        assert_eq!((p.a.socket_count(), p.b.socket_count()), (0, 2), "round {round}");
+    }
+    p.run(Duration::from_secs(121));
+    assert_eq!(p.b.socket_count(), 1);
+}
+
+#[test]
+fn segments_to_a_listener_that_open_nothing_are_dropped_and_acknowledgements_reset() {
+    let mut p = Pair::new();
+    let (client, server, listener) = p.connect(V4);
+    let _ = listener;
+    // The server forgets everything about the connection, without a word.
+    p.carry = Some(Box::new(|_, _| false));
+    p.b.abort(p.now, server);
+    p.run(Duration::from_millis(1));
+    p.b.close(p.now, server);
+    p.carry = None;
+    p.a.tcp_write(p.now, client, b"hello?").unwrap();
+    p.run(Duration::from_millis(10));
+    assert_eq!(p.b.counters().drops(DropReason::TcpListenNotSyn), 1);
+    assert_eq!(p.a.take_error(client), Some(Error::ConnectionReset));
+}
+
+#[test]
+fn time_wait_is_bounded_and_the_oldest_goes_first() {
+    let mut p = Pair::new();
+    let limit = pagewire_stack::limits::TIME_WAIT_CONNECTIONS;
+    p.meet();
+    let listener = p.b.tcp_listen(p.now, addr(V4), 4096).unwrap();
+    let mut left = limit + 500;
+    while left > 0 {
+        let n = left.min(1000);
+        let clients: Vec<_> =
+            (0..n).map(|_| p.a.tcp_connect(p.now, addr(V4), None).unwrap()).collect();
+        p.run(Duration::from_millis(1));
+        while let Ok((server, _)) = p.b.tcp_accept(p.now, listener) {
+            p.b.close(p.now, server);
+        }
+        p.run(Duration::from_millis(1));
+        for client in clients {
+            p.a.close(p.now, client);
+        }
+        p.run(Duration::from_millis(1));
+        left -= n;
+    }
+    assert_eq!(p.b.socket_count(), limit + 1);
+}

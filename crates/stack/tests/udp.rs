@@ -1,0 +1,246 @@
+//! What datagram sockets do, and what the network layer answers by itself.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{B, Pair, pattern};
+use pagewire_mem::{CopyReason, Frag, FragVec};
+use pagewire_stack::{DropReason, Error, ErrorOrigin, QueuedError, Readiness};
+
+fn addr(s: &str) -> SocketAddr {
+    s.parse().unwrap()
+}
+
+#[test]
+fn a_datagram_goes_there_and_back_over_both_ip_versions() {
+    for to in ["10.0.0.2:53", "[fd00::2]:53"] {
+        let mut p = Pair::new();
+        let server = p.b.udp_bind(addr("[::]:53")).unwrap();
+        let client = p.a.udp_bind(addr("[::]:0")).unwrap();
+        assert_eq!(p.a.udp_write_to(p.now, client, b"question", Some(addr(to))), Ok(8));
+        p.run(Duration::from_millis(1));
+        let mut buf = [0; 64];
+        let (n, from) = p.b.udp_read_from(p.now, server, &mut buf).unwrap();
+        assert_eq!(&buf[..n], b"question");
+        assert_eq!(from.port(), p.a.local_addr(client).unwrap().port());
+        p.b.udp_write_to(p.now, server, b"answer", Some(from)).unwrap();
+        p.run(Duration::from_millis(1));
+        let (n, from) = p.a.udp_read_from(p.now, client, &mut buf).unwrap();
+        assert_eq!((&buf[..n], from), (&b"answer"[..], addr(to)));
+        assert_eq!(p.a.udp_read_from(p.now, client, &mut buf), Err(Error::WouldBlock));
+    }
+}
+
+#[test]
+fn a_datagram_by_reference_is_not_copied() {
+    let mut p = Pair::new();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let data = Bytes::from(pattern(1400));
+    let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
+    p.a.udp_send_to(p.now, client, frags, Some(addr("10.0.0.2:53"))).unwrap();
+    p.run(Duration::from_millis(1));
+    let (frags, _) = p.b.udp_recv_from(p.now, server).unwrap();
+    assert_eq!(frags.len(), 1);
+    assert_eq!(frags[0].addr(), data.as_ptr().addr());
+    assert_eq!(p.a.ledger().ours() + p.b.ledger().ours(), 0);
+}
+
+#[test]
+fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
+    for (to, longest) in [("10.0.0.2:53", 65_507), ("[fd00::2]:53", 65_487)] {
+        let mut p = Pair::new();
+        let server = p.b.udp_bind(addr("[::]:53")).unwrap();
+        let client = p.a.udp_bind(addr("[::]:0")).unwrap();
+        let data = pattern(longest);
+        let mut buf = vec![0; 70_000];
+        for len in [1472, 1473, 3000, longest] {
+            p.a.udp_write_to(p.now, client, &data[..len], Some(addr(to))).unwrap();
+            p.run(Duration::from_millis(1));
+            let (n, _) = p.b.udp_read_from(p.now, server, &mut buf).unwrap();
+            assert!(buf[..n] == data[..len], "{to} {len}: got {n}");
+        }
+        let too_long = vec![0; longest + 1];
+        let sent = p.a.udp_write_to(p.now, client, &too_long, Some(addr(to)));
+        assert_eq!(sent, Err(Error::MessageTooLong));
+    }
+}
+
+#[test]
+fn a_datagram_in_many_pieces_is_joined_and_the_copy_counted() {
+    let mut p = Pair::new();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let data = Bytes::from(pattern(1000));
+    // Pieces in reverse order, so that they do not merge.
+    let frags: FragVec =
+        (0..50).rev().map(|i| Frag::from_bytes(data.slice(i * 20..i * 20 + 20))).collect();
+    let expected: Vec<u8> =
+        (0..50).rev().flat_map(|i| data[i * 20..i * 20 + 20].to_vec()).collect();
+    p.a.udp_send_to(p.now, client, frags, Some(addr("10.0.0.2:53"))).unwrap();
+    p.run(Duration::from_millis(1));
+    let mut buf = [0; 2000];
+    let (n, _) = p.b.udp_read_from(p.now, server, &mut buf).unwrap();
+    assert_eq!(&buf[..n], &expected[..]);
+    assert_eq!(p.a.ledger().get(CopyReason::DeviceLinearize), 1000);
+}
+
+#[test]
+fn what_does_not_fit_the_readers_buffer_is_lost() {
+    let mut p = Pair::new();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    for word in [b"first", b"other"] {
+        p.a.udp_write_to(p.now, client, word, Some(addr("10.0.0.2:53"))).unwrap();
+    }
+    p.run(Duration::from_millis(1));
+    let mut buf = [0; 2];
+    assert_eq!(p.b.udp_read_from(p.now, server, &mut buf).unwrap().0, 2);
+    assert_eq!(&buf, b"fi");
+    assert_eq!(p.b.udp_read_from(p.now, server, &mut buf).unwrap().0, 2);
+    assert_eq!(&buf, b"ot");
+}
+
+#[test]
+fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
+    let mut p = Pair::new();
+    p.meet();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    for round in 0..100 {
+        for _ in 0..20 {
+            let data = if round < 50 { &[7u8; 1400][..] } else { &[] };
+            p.a.udp_write_to(p.now, client, data, Some(addr("10.0.0.2:53"))).unwrap();
+        }
+        p.run(Duration::from_millis(1));
+    }
+    let dropped = p.b.counters().drops(DropReason::UdpQueueFull);
+    let mut queued = 0;
+    while p.b.udp_recv_from(p.now, server).is_ok() {
+        queued += 1;
+    }
+    assert_eq!(queued + dropped, 2000);
+    assert!((100..400).contains(&queued), "{queued}");
+    // Reading makes room.
+    p.a.udp_write_to(p.now, client, &[1; 1400], Some(addr("10.0.0.2:53"))).unwrap();
+    p.run(Duration::from_millis(1));
+    assert!(p.b.udp_recv_from(p.now, server).is_ok());
+    p.b.end_turn();
+    p.b.close(p.now, server);
+    assert!(p.b.pool_audit().is_conserved());
+}
+
+#[test]
+fn small_datagrams_do_not_pin_a_page_each() {
+    let mut p = Pair::new();
+    p.meet();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    for _ in 0..1000 {
+        p.a.udp_write_to(p.now, client, &[7; 64], Some(addr("10.0.0.2:53"))).unwrap();
+    }
+    p.run(Duration::from_millis(1));
+    p.a.end_turn();
+    let mut n = 0;
+    while p.b.udp_recv_from(p.now, server).is_ok() {
+        n += 1;
+    }
+    assert_eq!(n, 1000);
+    assert_eq!(p.b.ledger().get(CopyReason::SmallSegment), 64_000);
+}
+
+#[test]
+fn a_closed_port_answers_and_the_connected_sender_is_refused() {
+    for to in ["10.0.0.2:53", "[fd00::2]:53"] {
+        let mut p = Pair::new();
+        let client = p.a.udp_bind(addr("[::]:0")).unwrap();
+        p.a.udp_connect(p.now, client, addr(to)).unwrap();
+        p.a.udp_write_to(p.now, client, b"anybody?", None).unwrap();
+        p.run(Duration::from_millis(1));
+        assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
+        println!("{}{}", p.a.counters(), p.b.counters());
+        assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
+        let mut buf = [0; 8];
+        let refused = Err(Error::ConnectionRefused);
+        assert_eq!(p.a.udp_read_from(p.now, client, &mut buf), refused, "{to}");
+        assert_eq!(p.a.udp_read_from(p.now, client, &mut buf), Err(Error::WouldBlock));
+        p.a.udp_write_to(p.now, client, b"anybody?", None).unwrap();
+        p.run(Duration::from_millis(1));
+        assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
+        assert_eq!(p.a.take_error(client), None);
+    }
+}
+
+#[test]
+fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
+    let mut p = Pair::new();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    p.a.udp_queue_errors(client, true).unwrap();
+    p.a.udp_write_to(p.now, client, b"anybody?", Some(addr("10.0.0.2:53"))).unwrap();
+    p.run(Duration::from_millis(1));
+    assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
+    let entry = QueuedError { error: Error::ConnectionRefused, origin: ErrorOrigin::Icmp };
+    assert_eq!(p.a.poll_error_queue(client), Some(entry));
+    assert_eq!(p.a.poll_error_queue(client), None);
+    assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR));
+    assert_eq!(p.a.udp_recv_from(p.now, client).err(), Some(Error::WouldBlock));
+}
+
+#[test]
+fn a_connected_socket_hears_its_peer_only() {
+    let mut p = Pair::new();
+    let server = p.b.udp_bind(addr("10.0.0.2:53")).unwrap();
+    let stranger = p.b.udp_bind(addr("10.0.0.2:54")).unwrap();
+    let client = p.a.udp_bind(addr("10.0.0.1:1000")).unwrap();
+    p.a.udp_connect(p.now, client, addr("10.0.0.2:53")).unwrap();
+    assert_eq!(p.a.remote_addr(client), Ok(addr("10.0.0.2:53")));
+    let to = Some(addr("10.0.0.1:1000"));
+    p.b.udp_write_to(p.now, stranger, b"psst", to).unwrap();
+    p.b.udp_write_to(p.now, server, b"here", to).unwrap();
+    p.run(Duration::from_millis(1));
+    let mut buf = [0; 8];
+    assert_eq!(p.a.udp_read_from(p.now, client, &mut buf), Ok((4, addr("10.0.0.2:53"))));
+    assert_eq!(&buf[..4], b"here");
+    assert_eq!(p.a.udp_recv_from(p.now, client).err(), Some(Error::WouldBlock));
+    assert_eq!(p.a.counters().drops(DropReason::UdpNotConnected), 1);
+}
+
+#[test]
+fn a_datagram_needs_a_destination_of_the_sockets_family() {
+    let mut p = Pair::new();
+    let now = p.now;
+    let v4 = p.a.udp_bind(addr("10.0.0.1:1")).unwrap();
+    let any4 = p.a.udp_bind(addr("0.0.0.0:2")).unwrap();
+    let v6 = Some(addr("[fd00::2]:9"));
+    assert_eq!(p.a.udp_write_to(now, v4, b"x", None), Err(Error::DestinationRequired));
+    assert_eq!(p.a.udp_write_to(now, v4, b"x", v6), Err(Error::AddressFamily));
+    assert_eq!(p.a.udp_write_to(now, any4, b"x", v6), Err(Error::AddressFamily));
+    let nowhere = Some(addr("192.0.2.1:9"));
+    assert_eq!(p.a.udp_write_to(now, any4, b"x", nowhere), Err(Error::NetworkUnreachable));
+    let zero = Some(addr("10.0.0.2:0"));
+    assert_eq!(p.a.udp_write_to(now, any4, b"x", zero), Err(Error::InvalidInput));
+    assert_eq!(p.a.udp_bind(addr("0.0.0.0:1")), Err(Error::AddressInUse));
+    assert_eq!(p.a.udp_bind(addr("10.0.0.7:1")), Err(Error::AddressNotAvailable));
+    p.a.close(now, v4);
+    assert!(p.a.udp_bind(addr("0.0.0.0:1")).is_ok());
+}
+
+#[test]
+fn a_reader_of_datagrams_is_told_once_for_a_batch() {
+    let mut p = Pair::new();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    for _ in 0..10 {
+        p.a.udp_write_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
+    }
+    p.run(Duration::from_millis(1));
+    let told = |p: &Pair| p.events.iter().filter(|(s, e)| *s == B && e.socket == server).count();
+    assert_eq!(told(&p), 1);
+    while p.b.udp_recv_from(p.now, server).is_ok() {}
+    p.a.udp_write_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
+    p.run(Duration::from_millis(1));
+    assert_eq!(told(&p), 2);
+}

@@ -1,0 +1,277 @@
+//! Retransmission timeout (RFC 6298), fast retransmit and recovery (RFC 5681, 6582, 6675), and the
+//! receiver's side of SACK (RFC 2018).
+
+use pagewire_tcp::{Config, CongestionKind, State, TcpError};
+
+use crate::support::*;
+
+fn no_sack() -> Config {
+    Config { sack: false, congestion: CongestionKind::NewReno, ..plain() }
+}
+
+fn reno() -> Config {
+    Config { congestion: CongestionKind::NewReno, ..plain() }
+}
+
+/// Ten full segments are under way.
+fn ten(config: Config) -> Test {
+    let mut t = Test::established(config);
+    t.send(20_000);
+    for i in 0..10 {
+        t.expect(&format!(". {}:{}(1000)", 1 + 1000 * i, 1001 + 1000 * i));
+    }
+    t.nothing();
+    t
+}
+
+// ---- RFC 6298 ----
+
+#[test]
+fn oldest_segment_is_sent_again_after_a_timeout() {
+    let mut t = ten(plain());
+    let since = t.now;
+    // The round trip of the handshake was measured as nothing: 200 ms is the least timeout.
+    t.wait(250).expect_after(since, 200, ". 1:1001(1000)").nothing();
+    assert_eq!(t.conn.info().cwnd, 1000);
+    assert_eq!(t.conn.info().lost, 10_000);
+}
+
+#[test]
+fn timeout_doubles_each_time() {
+    let mut t = Test::established(plain());
+    t.send(10).expect("P. 1:11(10)");
+    let since = t.now;
+    t.wait(3_100);
+    for ms in [200, 600, 1400, 3000] {
+        t.expect_after(since, ms, "P. 1:11(10)");
+    }
+    t.nothing();
+}
+
+#[test]
+fn acknowledgement_of_everything_stops_the_timer() {
+    let mut t = Test::established(plain());
+    t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11");
+    t.wait(10_000).nothing();
+}
+
+#[test]
+fn acknowledgement_of_something_new_restarts_the_timer() {
+    let mut t = Test::established(plain());
+    t.send(10).expect("P. 1:11(10)").send(10).expect("P. 11:21(10)");
+    t.wait(150).peer(". 1:1(0) ack 11");
+    let rto = t.conn.info().rto.as_millis() as u64;
+    let since = t.now;
+    t.wait(5_000).expect_after(since, rto, "P. 11:21(10)");
+}
+
+#[test]
+fn everything_is_sent_again_in_slow_start_after_a_timeout() {
+    let mut t = ten(plain());
+    t.wait(250).expect(". 1:1001(1000)");
+    t.peer(". 1:1(0) ack 1001").expect(". 1001:2001(1000)").expect(". 2001:3001(1000)").nothing();
+    // What was lost in between had arrived after all.
+    t.peer(". 1:1(0) ack 10001").expect(". 10001:11001(1000)");
+}
+
+#[test]
+fn data_times_out_after_linuxs_fifteen_doublings() {
+    let mut t = Test::established(plain());
+    t.send(10);
+    let since = t.now;
+    t.wait(900_000).state(State::Established);
+    t.wait(200_000).state(State::Closed);
+    assert!(t.now.saturating_since(since).as_secs() <= 1100);
+    assert_eq!(t.conn.error(), Some(TcpError::TimedOut));
+}
+
+#[test]
+fn data_of_a_closed_application_times_out_sooner() {
+    let mut t = Test::established(plain());
+    t.send(10).close().wait(90_000).state(State::FinWait1);
+    t.wait(120_000).state(State::Closed);
+}
+
+#[test]
+fn syn_is_sent_again_as_in_linux_and_given_up() {
+    let mut t = Test::connecting(plain());
+    let since = t.now;
+    t.expect("S 0:0(0)").wait(300_000).state(State::Closed);
+    // Four at one second each, then six with doubling.
+    for s in [1, 2, 3, 4, 5, 7, 11, 19, 35, 67] {
+        t.expect_after(since, s * 1000, "S 0:0(0)");
+    }
+    t.nothing();
+    assert_eq!(t.conn.error(), Some(TcpError::TimedOut));
+}
+
+#[test]
+fn syn_ack_is_sent_again_five_times_and_given_up() {
+    let mut t = Test::accepting(plain(), "S 0:0(0) win 1000 <mss 1000>");
+    let since = t.now;
+    t.expect("S. 0:0(0) ack 1").wait(62_999).state(State::SynReceived);
+    for s in [1, 3, 7, 15, 31] {
+        t.expect_after(since, s * 1000, "S. 0:0(0) ack 1");
+    }
+    t.wait(1).state(State::Closed).nothing();
+}
+
+#[test]
+fn retransmitted_segment_is_no_measure_of_the_round_trip() {
+    // Karn's algorithm (section 3).
+    let mut t = Test::established(plain());
+    t.wait(1000).send(10).expect("P. 1:11(10)").wait(250).expect("P. 1:11(10)");
+    let before = t.conn.info().srtt;
+    t.wait(10).peer(". 1:1(0) ack 11");
+    assert_eq!(t.conn.info().srtt, before);
+}
+
+// ---- RFC 5681 section 3.2, RFC 6582: without SACK ----
+
+#[test]
+fn two_duplicate_acks_do_nothing() {
+    let mut t = ten(no_sack());
+    t.peer(". 1:1(0) ack 1001").expect(". 10001:11001(1000)").expect(". 11001:12001(1000)");
+    let _ = t.peer(". 1:1(0) ack 1001").peer(". 1:1(0) ack 1001").sent();
+    assert_eq!(t.conn.info().retransmits, 0);
+}
+
+#[test]
+fn third_duplicate_ack_sends_the_first_segment_again() {
+    let mut t = ten(no_sack());
+    for _ in 0..2 {
+        t.peer(". 1:1(0) ack 1").sent();
+    }
+    t.peer(". 1:1(0) ack 1").expect(". 1:1001(1000)").nothing();
+    assert_eq!(t.conn.info().recoveries, 1);
+    assert_eq!(t.conn.info().ssthresh, t.conn.info().cwnd);
+}
+
+#[test]
+fn acks_that_change_the_window_or_carry_data_are_no_duplicates() {
+    let mut t = ten(no_sack());
+    t.peer(". 1:1(0) ack 1 win 60000").peer(". 1:1(0) ack 1 win 60001");
+    t.peer(". 1:1(0) ack 1 win 60002").peer("P. 1:2(1) ack 1 win 60002").sent();
+    assert_eq!(t.conn.info().retransmits, 0);
+}
+
+#[test]
+fn partial_ack_sends_the_next_hole_again() {
+    // RFC 6582 section 3.2 step 3.
+    let mut t = ten(no_sack());
+    for _ in 0..3 {
+        t.peer(". 1:1(0) ack 1");
+    }
+    let point = 1 + t.conn.info().unacked;
+    let _ = t.sent();
+    t.peer(". 1:1(0) ack 4001");
+    assert!(t.sent().iter().any(|s| s.starts_with(". 4001:5001")));
+    assert_eq!(t.conn.info().recoveries, 1);
+    // Everything up to the point: recovery is over.
+    t.peer(&format!(". 1:1(0) ack {point}"));
+    assert_eq!(t.conn.info().lost, 0);
+}
+
+// ---- RFC 6675: with SACK ----
+
+#[test]
+fn three_sacked_segments_send_the_hole_again() {
+    let mut t = ten(reno());
+    t.peer(". 1:1(0) ack 1 <sack 1001:2001>");
+    t.peer(". 1:1(0) ack 1 <sack 1001:3001>").sent();
+    assert_eq!(t.conn.info().retransmits, 0);
+    t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)");
+    assert_eq!(t.conn.info().sacked, 3000);
+    assert_eq!(t.conn.info().retransmitting, 1000);
+}
+
+#[test]
+fn holes_only_are_sent_again() {
+    let mut t = ten(reno());
+    t.peer(". 1:1(0) ack 1 <sack 1001:2001>").peer(". 1:1(0) ack 1 <sack 3001:4001 1001:2001>");
+    t.peer(". 1:1(0) ack 1 <sack 3001:10001 1001:2001>");
+    let again: Vec<_> = t.sent();
+    assert!(again.iter().any(|s| s.starts_with(". 1:1001")), "{again:?}");
+    assert!(again.iter().any(|s| s.starts_with(". 2001:3001")), "{again:?}");
+    assert!(!again.iter().any(|s| s.starts_with(". 1001:") || s.starts_with(". 3001:")));
+}
+
+#[test]
+fn nothing_more_is_sent_than_the_reduced_window_allows() {
+    let mut t = ten(reno());
+    for to in (2001..=10_001).step_by(1000) {
+        t.peer(&format!(". 1:1(0) ack 1 <sack 1001:{to}>"));
+        let info = t.conn.info();
+        let pipe = info.unacked + info.retransmitting - info.sacked - info.lost;
+        assert!(pipe <= info.cwnd.max(11_000), "{info:?}");
+    }
+    // ssthresh is half of the eleven or twelve segments that were under way.
+    assert!((5000..=6000).contains(&t.conn.info().cwnd), "{:?}", t.conn.info());
+}
+
+#[test]
+fn recovery_ends_at_its_point() {
+    let mut t = ten(reno());
+    t.peer(". 1:1(0) ack 1 <sack 1001:4001>");
+    let point = 1 + t.conn.info().unacked;
+    let _ = t.sent();
+    t.peer(&format!(". 1:1(0) ack {point}"));
+    let info = t.conn.info();
+    assert_eq!((info.lost, info.sacked, info.retransmitting), (0, 0, 0));
+    assert_eq!(info.cwnd, info.ssthresh);
+}
+
+#[test]
+fn sack_of_what_was_never_sent_is_ignored() {
+    let mut t = ten(reno());
+    t.peer(". 1:1(0) ack 1 <sack 20001:30001>").peer(". 1:1(0) ack 1 <sack 5000:4000>");
+    assert_eq!(t.conn.info().sacked, 0);
+}
+
+#[test]
+fn sack_of_parts_of_segments_counts_for_nothing() {
+    let mut t = ten(reno());
+    t.peer(". 1:1(0) ack 1 <sack 1002:1999>");
+    assert_eq!(t.conn.info().sacked, 0);
+    t.peer(". 1:1(0) ack 1 <sack 1500:3500>");
+    assert_eq!(t.conn.info().sacked, 1000);
+}
+
+#[test]
+fn receiver_that_throws_away_what_it_sacked_gets_it_again() {
+    // RFC 2018 section 8.
+    let mut t = ten(reno());
+    t.peer(". 1:1(0) ack 1 <sack 1001:10001>").sent();
+    t.peer(". 1:1(0) ack 1001").sent();
+    // The head is sacked and not acknowledged.
+    t.wait(1000);
+    assert_eq!(t.conn.info().sacked, 0);
+    assert!(t.sent().iter().any(|s| s.starts_with(". 1001:2001")));
+}
+
+#[test]
+fn sent_super_frame_is_cut_at_the_edges_of_what_is_sacked() {
+    let link = pagewire_tcp::LinkLimits { mss: 1000, max_super_payload: 64_000 };
+    let mut t = Test::established_over(reno(), link);
+    t.send(10_000).expect("P. 1:10001(10000)").nothing();
+    t.peer(". 1:1(0) ack 1 <sack 2001:10001>");
+    t.expect(". 1:2001(2000)").nothing();
+    assert_eq!(t.conn.info().sacked, 8000);
+}
+
+// ---- RFC 2018: receiving ----
+
+#[test]
+fn latest_block_comes_first() {
+    let mut t = Test::established(plain());
+    t.peer(". 101:201(100) ack 1").expect(". 1:1(0) ack 1 <sack 101:201>");
+    t.peer(". 301:401(100) ack 1").expect(". 1:1(0) ack 1 <sack 301:401 101:201>");
+    t.peer(". 201:251(50) ack 1").expect(". 1:1(0) ack 1 <sack 101:251 301:401>");
+    t.peer(". 1:101(100) ack 1").expect(". 1:1(0) ack 251 <sack 301:401>");
+}
+
+#[test]
+fn peer_without_sack_gets_none() {
+    let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 65535 <mss 1000>");
+    t.peer(". 101:201(100) ack 1").expect(". 1:1(0) ack 1 <>").nothing();
+}

@@ -1,0 +1,310 @@
+//! RFC 9293 section 3.10.7.4: segments that arrive in a synchronised state, step by step.
+
+use pagewire_tcp::{DropReason, State, TcpError};
+
+use crate::support::*;
+
+// ---- first: sequence number ----
+
+#[test]
+fn segment_before_the_window_elicits_ack_and_is_dropped() {
+    let mut t = Test::established(plain());
+    t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 101");
+    t.peer_dropped(DropReason::OutsideWindow, "P. 1:51(50) ack 1");
+    t.expect(". 1:1(0) ack 101").nothing();
+}
+
+#[test]
+fn segment_that_ends_where_the_window_begins_is_a_duplicate_whose_ack_counts() {
+    let mut t = Test::established(plain());
+    t.send(100).expect("P. 1:101(100) ack 1");
+    t.peer("P. 1:101(100) ack 1").expect(". 101:101(0) ack 101");
+    t.peer_dropped(DropReason::Duplicate, "P. 1:101(100) ack 101");
+    t.expect(". 101:101(0) ack 101").nothing();
+    assert_eq!(t.conn.info().unacked, 0);
+}
+
+#[test]
+fn segment_beyond_the_window_elicits_ack_and_is_dropped() {
+    let mut t = Test::established(plain());
+    let edge = 1 + t.conn.info().recv_window;
+    t.peer_dropped(DropReason::OutsideWindow, &format!("P. {}:{}(10) ack 1", edge + 1, edge + 11));
+    t.expect(". 1:1(0) ack 1").nothing();
+}
+
+#[test]
+fn segment_that_reaches_beyond_the_window_is_cut_to_it() {
+    let config = pagewire_tcp::Config { recv_buffer: 5000, ..plain() };
+    let mut t = Test::established(config);
+    t.peer("P. 1:5003(5002) ack 1");
+    t.expect(". 1:1(0) ack 5001 win 0").nothing();
+    assert_eq!(t.conn.queued_receive(), 5000);
+}
+
+#[test]
+fn unacceptable_rst_is_dropped_silently() {
+    let mut t = Test::established(plain());
+    let edge = 1 + t.conn.info().recv_window;
+    t.peer_dropped(DropReason::OutsideWindow, &format!("R {0}:{0}(0)", edge + 1));
+    t.state(State::Established).nothing();
+}
+
+#[test]
+fn answers_to_senseless_segments_without_data_are_limited_in_rate() {
+    // RFC 5961 section 7.
+    let mut t = Test::established(plain());
+    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").expect(". 1:1(0) ack 1");
+    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").nothing();
+    t.wait(499);
+    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").nothing();
+    t.wait(1);
+    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").expect(". 1:1(0) ack 1");
+}
+
+#[test]
+fn ack_is_taken_while_our_window_is_closed() {
+    let config = pagewire_tcp::Config { recv_buffer: 2048, ..plain() };
+    let mut t = Test::established(config);
+    t.send(10).expect("P. 1:11(10) ack 1");
+    t.peer("P. 1:2049(2048) ack 1").expect(". 11:11(0) ack 2049 win 0");
+    // Its data has no room, its acknowledgement counts.
+    t.peer_dropped(DropReason::OutsideWindow, "P. 2049:2059(10) ack 11");
+    t.expect(". 11:11(0) ack 2049 win 0").nothing();
+    assert_eq!(t.conn.info().unacked, 0);
+}
+
+// ---- second: RST (RFC 5961 section 3) ----
+
+#[test]
+fn rst_at_exactly_rcv_nxt_resets() {
+    let mut t = Test::established(plain());
+    t.peer("R 1:1(0)").state(State::Closed).nothing();
+    assert_eq!(t.conn.error(), Some(TcpError::ConnectionReset));
+    assert_eq!(t.try_send(1), Err(TcpError::ConnectionReset));
+    assert_eq!(t.try_send(1), Err(TcpError::BrokenPipe));
+}
+
+#[test]
+fn rst_in_the_window_but_not_next_elicits_a_challenge_ack() {
+    let mut t = Test::established(plain());
+    t.peer_dropped(DropReason::RstNotNext, "R 2:2(0)").state(State::Established);
+    t.expect(". 1:1(0) ack 1").nothing();
+}
+
+#[test]
+fn data_received_before_a_reset_can_still_be_read() {
+    let mut t = Test::established(plain());
+    t.peer("P. 1:11(10) ack 1").peer("R 11:11(0)").state(State::Closed);
+    t.read(10);
+    assert_eq!(t.try_read(1), Err(TcpError::ConnectionReset));
+    assert_eq!(t.try_read(1), Ok(vec![]));
+}
+
+#[test]
+fn rst_releases_what_was_queued() {
+    let mut t = Test::established(plain());
+    t.send(5000).peer("R 1:1(0)");
+    assert_eq!(t.conn.queued_send(), 0);
+    assert_eq!(t.conn.poll_timeout(), None);
+}
+
+#[test]
+fn rst_in_syn_received_after_a_passive_open_ends_it_without_an_error() {
+    let mut t = Test::accepting(plain(), "S 0:0(0) win 1000 <mss 1000>");
+    t.expect("S. 0:0(0) ack 1");
+    t.peer("R 1:1(0)").state(State::Closed).nothing();
+    assert_eq!(t.conn.error(), None);
+}
+
+#[test]
+fn rst_in_syn_received_after_an_active_open_means_refused() {
+    let mut t = Test::connecting(plain());
+    t.expect("S 0:0(0)");
+    t.peer("S 0:0(0) win 1000 <mss 1000>").expect("S. 0:0(0) ack 1");
+    t.peer("R 1:1(0)").state(State::Closed);
+    assert_eq!(t.conn.error(), Some(TcpError::ConnectionRefused));
+}
+
+#[test]
+fn rst_in_close_wait_breaks_the_pipe() {
+    let mut t = Test::established(plain());
+    t.peer("F. 1:1(0) ack 1").state(State::CloseWait);
+    t.peer("R 2:2(0)").state(State::Closed);
+    assert_eq!(t.conn.error(), Some(TcpError::BrokenPipe));
+}
+
+// ---- fourth: SYN (RFC 5961 section 4) ----
+
+#[test]
+fn syn_in_the_window_elicits_a_challenge_ack_and_is_dropped() {
+    let mut t = Test::established(plain());
+    t.peer_dropped(DropReason::SynUnexpected, "S 100:100(0)").state(State::Established);
+    t.expect(". 1:1(0) ack 1").nothing();
+}
+
+#[test]
+fn syn_ack_that_comes_again_is_acknowledged_again() {
+    let mut t = Test::established(plain());
+    t.peer_dropped(DropReason::SynUnexpected, "S. 0:0(0) ack 1 win 65535");
+    t.expect(". 1:1(0) ack 1").nothing();
+}
+
+#[test]
+fn syn_that_comes_again_in_syn_received_gets_the_syn_ack_again() {
+    let mut t = Test::accepting(plain(), "S 0:0(0) win 1000 <mss 1000>");
+    t.expect("S. 0:0(0) ack 1");
+    t.peer_dropped(DropReason::Duplicate, "S 0:0(0) win 1000 <mss 1000>");
+    t.expect("S. 0:0(0) ack 1").nothing();
+}
+
+// ---- fifth: ACK ----
+
+#[test]
+fn segment_without_ack_is_dropped() {
+    let mut t = Test::established(plain());
+    t.peer_dropped(DropReason::AckMissing, "P 1:11(10)").nothing();
+    assert_eq!(t.conn.queued_receive(), 0);
+}
+
+#[test]
+fn ack_beyond_snd_nxt_elicits_ack_and_is_dropped() {
+    let mut t = Test::established(plain());
+    t.send(100).expect("P. 1:101(100) ack 1");
+    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102");
+    t.expect(". 101:101(0) ack 1").nothing();
+    assert_eq!(t.conn.info().unacked, 100);
+}
+
+#[test]
+fn ack_of_exactly_snd_nxt_is_taken() {
+    let mut t = Test::established(plain());
+    t.send(100).expect("P. 1:101(100) ack 1");
+    t.peer(". 1:1(0) ack 101").nothing();
+    assert_eq!(t.conn.info().unacked, 0);
+    assert_eq!(t.conn.queued_send(), 0);
+}
+
+#[test]
+fn ack_older_than_a_window_elicits_ack_and_is_dropped() {
+    // RFC 5961 section 5.2.
+    let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 1000 <mss 1000>");
+    for i in 0..3 {
+        t.send(500).expect(&format!("P. {}:{}(500)", 1 + 500 * i, 501 + 500 * i));
+        t.peer(&format!(". 1:1(0) ack {} win 1000", 501 + 500 * i));
+    }
+    // una is 1501, the window never was larger than 1000.
+    t.peer("P. 1:2(1) ack 501 win 1000").expect(". 1501:1501(0) ack 2");
+    t.peer_dropped(DropReason::AckTooOld, "P. 2:3(1) ack 500 win 1000");
+    t.expect(". 1501:1501(0) ack 2").nothing();
+}
+
+#[test]
+fn unacceptable_ack_in_syn_received_elicits_rst_with_its_number() {
+    let mut t = Test::accepting(plain(), "S 0:0(0) win 1000 <mss 1000>");
+    t.expect("S. 0:0(0) ack 1");
+    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 2").expect("R 2:2(0)");
+    t.state(State::SynReceived);
+    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 0").expect("R 0:0(0)").nothing();
+}
+
+#[test]
+fn ack_of_our_syn_establishes_a_passive_open() {
+    let mut t = Test::accepting(plain(), "S 0:0(0) win 1000 <mss 1000,sackOK,wscale 3>");
+    t.expect("S. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,wscale 7>");
+    t.peer("P. 1:11(10) ack 1 win 500").state(State::Established).expect(". 1:1(0) ack 11");
+    assert_eq!(t.conn.info().send_window, 4000);
+}
+
+#[test]
+fn window_is_not_taken_from_an_older_segment() {
+    let mut t = Test::established(plain());
+    t.peer("P. 1:11(10) ack 1 win 1000").expect(". 1:1(0) ack 11");
+    t.peer("P. 11:21(10) ack 1 win 2000").expect(". 1:1(0) ack 21");
+    // Sent before the other, arrives after it.
+    let _ = t.peer_any("P. 1:21(20) ack 1 win 9");
+    assert_eq!(t.conn.info().send_window, 2000);
+}
+
+// ---- sixth: URG ----
+
+#[test]
+fn urgent_data_stays_in_the_stream() {
+    let mut t = Test::established(plain());
+    t.peer("PU. 1:11(10) ack 1").expect(". 1:1(0) ack 11");
+    t.read(10);
+}
+
+// ---- seventh: text ----
+
+#[test]
+fn text_is_taken_in_order_and_acknowledged() {
+    let mut t = Test::established(plain());
+    t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 101").read(100);
+}
+
+#[test]
+fn text_that_overlaps_is_taken_once() {
+    let mut t = Test::established(plain());
+    t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 101");
+    t.peer("P. 51:151(100) ack 1").expect(". 1:1(0) ack 151");
+    t.read(150);
+}
+
+#[test]
+fn text_beyond_a_gap_waits_for_it() {
+    let mut t = Test::established(plain());
+    t.peer("P. 101:201(100) ack 1").expect(". 1:1(0) ack 1 <sack 101:201>");
+    assert_eq!(t.try_read(1), Err(TcpError::WouldBlock));
+    t.peer("P. 1:101(100) ack 1").expect(". 1:1(0) ack 201 <>").nothing();
+    t.read(200);
+}
+
+#[test]
+fn text_after_the_peers_fin_is_dropped() {
+    let mut t = Test::established(plain());
+    t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2");
+    t.peer_dropped(DropReason::AfterFin, "P. 2:12(10) ack 1").expect(". 1:1(0) ack 2");
+    assert_eq!(t.conn.queued_receive(), 0);
+}
+
+#[test]
+fn text_beyond_a_fin_that_waits_for_a_gap_is_dropped() {
+    let mut t = Test::established(plain());
+    t.peer("F. 11:21(10) ack 1").expect(". 1:1(0) ack 1 <sack 11:21>");
+    t.peer_dropped(DropReason::AfterFin, "P. 21:31(10) ack 1").expect(". 1:1(0) ack 1");
+    t.peer("P. 1:11(10) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 22");
+    t.read(20);
+    assert_eq!(t.try_read(1), Ok(vec![]));
+}
+
+// ---- eighth: FIN ----
+
+#[test]
+fn fin_is_acknowledged_and_ends_the_stream() {
+    let mut t = Test::established(plain());
+    t.peer("F. 1:11(10) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 12").nothing();
+    t.read(10);
+    assert_eq!(t.try_read(1), Ok(vec![]));
+}
+
+#[test]
+fn fin_that_comes_again_is_acknowledged_again() {
+    let mut t = Test::established(plain());
+    t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2");
+    t.peer("F. 1:1(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 2").nothing();
+}
+
+#[test]
+fn bare_fin_is_taken_while_our_window_is_closed() {
+    let config = pagewire_tcp::Config { recv_buffer: 2048, ..plain() };
+    let mut t = Test::established(config);
+    t.peer("P. 1:2049(2048) ack 1").expect(". 1:1(0) ack 2049 win 0");
+    t.peer("F. 2049:2049(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 2050 win 0");
+}
+
+#[test]
+fn data_can_be_sent_after_the_peers_fin() {
+    let mut t = Test::established(plain());
+    t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2");
+    t.send(10).expect("P. 1:11(10) ack 2").nothing();
+}

@@ -1,0 +1,273 @@
+//! RFC 9293 sections 3.7.4 and 3.8: Nagle, windows, probes, keep-alive, delayed acknowledgements.
+
+use std::time::Duration;
+
+use pagewire_tcp::{Config, DropReason, KeepAlive, State, TcpError};
+
+use crate::support::*;
+
+fn nagle() -> Config {
+    Config { nagle: true, ..plain() }
+}
+
+// ---- 3.7.4: Nagle, in Minshall's variant ----
+
+#[test]
+fn second_small_segment_waits_for_the_first() {
+    let mut t = Test::established(nagle());
+    t.send(10).expect("P. 1:11(10)").send(10).nothing();
+    t.peer(". 1:1(0) ack 11").expect("P. 11:21(10)").nothing();
+}
+
+#[test]
+fn small_segments_that_waited_leave_as_one() {
+    let mut t = Test::established(nagle());
+    t.send(10).expect("P. 1:11(10)").send(10).send(20).send(30).nothing();
+    t.peer(". 1:1(0) ack 11").expect("P. 11:71(60)").nothing();
+}
+
+#[test]
+fn small_tail_does_not_wait_for_full_segments() {
+    // Minshall: only small segments hold back small ones.
+    let mut t = Test::established(nagle());
+    t.send(2500).expect(". 1:1001(1000)").expect(". 1001:2001(1000)").expect("P. 2001:2501(500)");
+    t.send(10).nothing();
+}
+
+#[test]
+fn full_segment_does_not_wait() {
+    let mut t = Test::established(nagle());
+    t.send(10).expect("P. 1:11(10)").send(1500);
+    t.expect(". 11:1011(1000)").nothing();
+    t.peer(". 1:1(0) ack 11").expect("P. 1011:1511(500)").nothing();
+}
+
+#[test]
+fn fin_does_not_let_the_tail_wait() {
+    let mut t = Test::established(nagle());
+    t.send(10).expect("P. 1:11(10)").send(10).nothing();
+    t.shutdown().expect("FP. 11:21(10)").nothing();
+}
+
+#[test]
+fn nodelay_sends_small_segments_at_once() {
+    let mut t = Test::established(nagle());
+    t.conn.set_nodelay(true);
+    t.send(10).expect("P. 1:11(10)").send(10).expect("P. 11:21(10)").nothing();
+}
+
+#[test]
+fn corked_tail_leaves_after_200_ms() {
+    let mut t = Test::established(plain());
+    t.conn.set_cork(true);
+    let since = t.now;
+    t.send(1500).expect(". 1:1001(1000)").nothing().peer(". 1:1(0) ack 1001").nothing();
+    t.wait(300).expect_after(since, 200, "P. 1001:1501(500)").nothing();
+}
+
+// ---- 3.8.6.2.1: silly windows, sending ----
+
+#[test]
+fn segment_is_not_cut_to_fit_a_window() {
+    let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 2500 <mss 1000>");
+    t.send(5000).expect(". 1:1001(1000)").expect(". 1001:2001(1000)").nothing();
+    t.peer(". 1:1(0) ack 1001 win 1900").nothing();
+    t.peer(". 1:1(0) ack 2001 win 1900").expect(". 2001:3001(1000)").nothing();
+}
+
+#[test]
+fn segment_is_at_most_half_of_the_largest_window() {
+    let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 800 <mss 1000>");
+    t.send(1000).expect(". 1:401(400)").expect(". 401:801(400)").nothing();
+}
+
+#[test]
+fn window_smaller_than_a_segment_is_used_after_a_while() {
+    let mut t = Test::established(plain());
+    t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 300");
+    t.send(1000).nothing();
+    t.wait(250).expect(". 11:311(300)").nothing();
+}
+
+// ---- 3.8.6.2.2: silly windows, receiving ----
+
+#[test]
+fn window_opens_in_segments_only() {
+    let config = Config { recv_buffer: 4000, ..plain() };
+    let mut t = Test::established(config);
+    t.peer("P. 1:4001(4000) ack 1").expect(". 1:1(0) ack 4001 win 0").nothing();
+    t.read(999).nothing();
+    t.read(1).expect(". 1:1(0) ack 4001 win 1000").nothing();
+    t.read(999).nothing();
+    t.read(1).expect(". 1:1(0) ack 4001 win 2000").nothing();
+}
+
+#[test]
+fn window_update_is_sent_once_it_has_doubled() {
+    let config = Config { recv_buffer: 40_000, ..plain() };
+    let mut t = Test::established(config);
+    t.peer("P. 1:30001(30000) ack 1").expect(". 1:1(0) ack 30001 win 10000").nothing();
+    t.read(9_000).nothing();
+    t.read(1_000).expect(". 1:1(0) ack 30001 win 20000").nothing();
+    t.read(20_000).expect(". 1:1(0) ack 30001 win 40000").nothing();
+}
+
+#[test]
+fn right_edge_never_moves_back() {
+    let config = Config { recv_buffer: 4000, ..plain() };
+    let mut t = Test::established(config);
+    let mut edge = 4001;
+    for i in 0..30u32 {
+        let (from, to) = (1 + i * 100, 101 + i * 100);
+        t.peer(&format!("P. {from}:{to}(100) ack 1"));
+        for s in t.sent_segments() {
+            let now = s.header.ack.since(IRS) + u32::from(s.header.window);
+            assert!(now >= edge, "edge moved from {edge} to {now}");
+            edge = now;
+        }
+    }
+}
+
+// ---- 3.8.6.1: zero-window probes ----
+
+#[test]
+fn zero_window_is_probed_with_growing_intervals() {
+    let mut t = Test::established(plain());
+    t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 0");
+    let since = t.now;
+    t.send(100).nothing();
+    t.wait(2000);
+    t.expect_after(since, 200, ". 10:10(0) ack 1");
+    t.expect_after(since, 600, ". 10:10(0) ack 1");
+    t.expect_after(since, 1400, ". 10:10(0) ack 1").nothing();
+    t.peer(". 1:1(0) ack 11 win 1000").expect("P. 11:111(100)").nothing();
+}
+
+#[test]
+fn zero_window_is_probed_for_ever_while_the_peer_answers() {
+    let mut t = Test::established(plain());
+    t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 0").send(100);
+    for _ in 0..100 {
+        t.wait(120_000);
+        assert!(!t.sent().is_empty());
+        t.peer(". 1:1(0) ack 11 win 0").state(State::Established);
+    }
+}
+
+#[test]
+fn zero_window_times_out_when_nobody_answers_the_probes() {
+    let mut t = Test::established(plain());
+    t.send(10).peer(". 1:1(0) ack 11 win 0").send(100).wait(3_000_000).state(State::Closed);
+    assert_eq!(t.conn.error(), Some(TcpError::TimedOut));
+}
+
+#[test]
+fn fin_waits_for_a_zero_window_too() {
+    let mut t = Test::established(plain());
+    t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 0").shutdown().nothing();
+    t.wait(300).expect(". 10:10(0)");
+    t.peer(". 1:1(0) ack 11 win 10").expect("FP. 11:11(0)").nothing();
+}
+
+// ---- 3.8.6.3: delayed acknowledgements ----
+
+#[test]
+fn acknowledgement_is_delayed_by_40_ms() {
+    let (mut t, next) = Test::settled(plain());
+    let since = t.now;
+    t.peer(&format!("P. {next}:{}(1) ack 1", next + 1)).nothing();
+    t.wait(1000).expect_after(since, 40, &format!(". 1:1(0) ack {}", next + 1)).nothing();
+}
+
+#[test]
+fn second_full_segment_is_acknowledged_at_once() {
+    let (mut t, next) = Test::settled(plain());
+    t.peer(&format!(". {next}:{}(1000) ack 1", next + 1000)).nothing();
+    t.peer(&format!(". {}:{}(1000) ack 1", next + 1000, next + 2000));
+    t.expect(&format!(". 1:1(0) ack {}", next + 2000)).nothing();
+}
+
+#[test]
+fn super_frame_counts_as_its_segments() {
+    let (mut t, next) = Test::settled(plain());
+    t.peer(&format!(". {next}:{}(2000) ack 1", next + 2000));
+    t.expect(&format!(". 1:1(0) ack {}", next + 2000)).nothing();
+}
+
+#[test]
+fn acknowledgement_rides_on_data() {
+    let (mut t, next) = Test::settled(plain());
+    t.peer(&format!("P. {next}:{}(1) ack 1", next + 1)).nothing();
+    t.send(10).expect(&format!("P. 1:11(10) ack {}", next + 1));
+    t.wait(100).nothing();
+}
+
+#[test]
+fn first_sixteen_segments_are_acknowledged_at_once() {
+    let (mut t, next) = Test::settled(plain());
+    t.peer(&format!("P. {next}:{}(1) ack 1", next + 1)).nothing();
+}
+
+#[test]
+fn whoever_answers_delays_its_acknowledgements() {
+    let mut t = Test::established(plain());
+    t.peer("P. 1:11(10) ack 1").expect(". 1:1(0) ack 11").read(10);
+    t.send(10).expect("P. 1:11(10) ack 11");
+    t.peer("P. 11:21(10) ack 11").nothing();
+    t.send(10).expect("P. 11:21(10) ack 21");
+}
+
+#[test]
+fn segment_beyond_a_gap_is_acknowledged_at_once() {
+    let (mut t, next) = Test::settled(plain());
+    t.peer(&format!("P. {}:{}(1) ack 1", next + 1, next + 2));
+    t.expect(&format!(". 1:1(0) ack {next} <sack {}:{}>", next + 1, next + 2)).nothing();
+}
+
+#[test]
+fn segment_that_fills_a_gap_is_acknowledged_at_once() {
+    let (mut t, next) = Test::settled(plain());
+    t.peer(&format!("P. {}:{}(1) ack 1", next + 1, next + 2)).sent();
+    t.peer(&format!("P. {next}:{}(1) ack 1", next + 1));
+    t.expect(&format!(". 1:1(0) ack {}", next + 2)).nothing();
+}
+
+// ---- 3.8.4: keep-alive ----
+
+fn keepalive() -> Config {
+    let keepalive =
+        KeepAlive { idle: Duration::from_secs(10), interval: Duration::from_secs(2), probes: 3 };
+    Config { keepalive: Some(keepalive), ..plain() }
+}
+
+#[test]
+fn idle_connection_is_probed() {
+    let mut t = Test::established(keepalive());
+    let since = t.now;
+    t.wait(9_999).nothing();
+    t.wait(1).expect_after(since, 10_000, ". 0:0(0) ack 1").nothing();
+    t.peer(". 1:1(0) ack 1").nothing().wait(9_999).nothing().wait(2_001).expect(". 0:0(0) ack 1");
+}
+
+#[test]
+fn peer_that_answers_no_probe_is_given_up_with_a_reset() {
+    let mut t = Test::established(keepalive());
+    let since = t.now;
+    t.wait(100_000).state(State::Closed);
+    t.expect_after(since, 10_000, ". 0:0(0)").expect_after(since, 12_000, ". 0:0(0)");
+    t.expect_after(since, 14_000, ". 0:0(0)").expect_after(since, 16_000, "R. 1:1(0)").nothing();
+    assert_eq!(t.conn.error(), Some(TcpError::TimedOut));
+}
+
+#[test]
+fn keepalive_of_the_peer_is_answered() {
+    let mut t = Test::established(plain());
+    t.peer_dropped(DropReason::OutsideWindow, ". 0:0(0) ack 1").expect(". 1:1(0) ack 1").nothing();
+}
+
+#[test]
+fn keepalive_is_off_by_default() {
+    let mut t = Test::established(plain());
+    t.wait(2_000).nothing();
+    assert_eq!(t.conn.poll_timeout(), None);
+}

@@ -1,0 +1,196 @@
+//! Super-frames, fragments, buffers and path MTU: what leaves, and by reference.
+
+use pagewire_mem::{Frag, FragVec, MAX_FRAGS};
+use pagewire_tcp::{Config, IcmpKind, LinkLimits, Readiness, State, TcpError, reset_for};
+
+use crate::support::*;
+
+const SUPER: LinkLimits = LinkLimits { mss: 1000, max_super_payload: 64_500 };
+
+#[test]
+fn super_frame_is_whole_segments_where_more_follows() {
+    let config = Config { initial_cwnd: 100, ..plain() };
+    let mut t = Test::established_over(config, SUPER);
+    t.send(65_100);
+    let sent = t.sent_segments();
+    let lens: Vec<usize> = sent.iter().map(|s| s.payload.iter().map(Frag::len).sum()).collect();
+    assert_eq!(lens, [64_000, 1100]);
+    assert!(sent.iter().all(|s| s.gso_size == Some(1000)));
+}
+
+#[test]
+fn segment_of_one_mss_is_no_super_frame() {
+    let mut t = Test::established_over(plain(), SUPER);
+    t.send(1000);
+    assert_eq!(t.sent_segments()[0].gso_size, None);
+}
+
+#[test]
+fn super_frame_waits_for_a_third_of_the_window() {
+    let mut t = Test::established_over(plain(), SUPER);
+    t.send(40_000).expect(". 1:10001(10000)").nothing();
+    t.peer(". 1:1(0) ack 1001").nothing();
+    t.peer(". 1:1(0) ack 2001").expect(". 10001:14001(4000)").nothing();
+}
+
+#[test]
+fn payload_is_the_applications_memory() {
+    let mut t = Test::established_over(plain(), SUPER);
+    let frag = Frag::from_bytes(vec![1u8; 5000].into());
+    let (addr, mut frags) = (frag.addr(), FragVec::new());
+    frags.push(frag);
+    t.send_frags(&mut frags).unwrap();
+    let sent = t.sent_segments();
+    assert_eq!(sent[0].payload[0].addr(), addr);
+}
+
+#[test]
+fn segment_that_runs_out_of_fragments_is_pushed_and_the_next_begins() {
+    let mut t = Test::established_over(plain(), SUPER);
+    let mut frags: FragVec =
+        (0..MAX_FRAGS + 3).map(|_| Frag::from_bytes(vec![1u8; 10].into())).collect();
+    t.send_frags(&mut frags).unwrap();
+    let sent = t.sent_segments();
+    assert_eq!(sent[0].payload.len(), MAX_FRAGS);
+    assert_eq!(sent[1].payload.len(), 3);
+    assert!(sent.iter().all(|s| s.header.flags.contains(pagewire_tcp::Flags::PSH)));
+}
+
+#[test]
+fn send_takes_what_there_is_room_for() {
+    let config = Config { send_buffer: 1500, ..plain() };
+    let mut t = Test::established(config);
+    let mut frags: FragVec = (0..3).map(|_| Frag::from_bytes(vec![1u8; 1000].into())).collect();
+    assert_eq!(t.send_frags(&mut frags), Ok(1500));
+    assert_eq!(frags.iter().map(Frag::len).collect::<Vec<_>>(), [500, 1000]);
+    assert_eq!(t.send_frags(&mut frags), Err(TcpError::WouldBlock));
+    assert!(!t.conn.readiness().contains(Readiness::WRITABLE));
+    t.peer(". 1:1(0) ack 1501");
+    assert!(t.conn.readiness().contains(Readiness::WRITABLE));
+    assert_eq!(t.send_frags(&mut frags), Ok(1500));
+    assert!(frags.is_empty());
+}
+
+#[test]
+fn acknowledged_fragments_are_released() {
+    let mut t = Test::established(plain());
+    let keep = bytes_with_owner();
+    let mut frags = FragVec::new();
+    frags.push(Frag::from_bytes(keep.0));
+    t.send_frags(&mut frags).unwrap();
+    drop(t.sent());
+    assert!(!keep.1.load(std::sync::atomic::Ordering::SeqCst));
+    t.peer(". 1:1(0) ack 100");
+    assert!(!keep.1.load(std::sync::atomic::Ordering::SeqCst));
+    t.peer(". 1:1(0) ack 101");
+    assert!(keep.1.load(std::sync::atomic::Ordering::SeqCst));
+}
+
+/// 100 bytes, and a flag that says when they are released.
+fn bytes_with_owner() -> (bytes::Bytes, std::sync::Arc<std::sync::atomic::AtomicBool>) {
+    struct Owner(std::sync::Arc<std::sync::atomic::AtomicBool>);
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &[5; 100]
+        }
+    }
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    let flag = std::sync::Arc::default();
+    (bytes::Bytes::from_owner(Owner(std::sync::Arc::clone(&flag))), flag)
+}
+
+#[test]
+fn small_writes_share_a_fragment() {
+    let mut t = Test::established(Config { nagle: true, ..plain() });
+    for _ in 0..50 {
+        assert_eq!(t.write(&[1; 10]), Ok(10));
+    }
+    t.expect("P. 1:11(10)").nothing();
+    t.peer(". 1:1(0) ack 11");
+    let sent = t.sent_segments();
+    assert_eq!(sent[0].payload.len(), 1);
+    assert_eq!(sent[0].payload[0].len(), 490);
+}
+
+#[test]
+fn idle_sender_begins_with_a_small_window_again() {
+    // RFC 5681 section 4.1.
+    let mut t = Test::established(plain());
+    t.send(10_000).sent();
+    t.peer(". 1:1(0) ack 10001");
+    assert_eq!(t.conn.info().cwnd, 20_000);
+    t.wait(10_000).send(20_000);
+    assert_eq!(t.conn.info().cwnd, 10_000);
+}
+
+// ---- path MTU ----
+
+#[test]
+fn packet_too_big_sends_again_in_smaller_segments() {
+    let mut t = Test::established(plain());
+    t.send(2000).expect(". 1:1001(1000)").expect("P. 1001:2001(1000)");
+    t.icmp(1, IcmpKind::PacketTooBig { mss: 600 });
+    t.expect(". 1:601(600)").expect(". 601:1001(400)").expect(". 1001:1601(600)");
+    t.expect("P. 1601:2001(400)").nothing();
+    assert_eq!(t.conn.info().send_mss, 600);
+}
+
+#[test]
+fn packet_too_big_about_nothing_under_way_is_ignored() {
+    // RFC 5927 section 4.1.
+    let mut t = Test::established(plain());
+    t.send(1000).expect("P. 1:1001(1000)");
+    for seq in [0, 1001] {
+        t.icmp(seq, IcmpKind::PacketTooBig { mss: 600 }).nothing();
+    }
+    assert_eq!(t.conn.info().send_mss, 1000);
+}
+
+#[test]
+fn packet_too_big_below_the_least_mtu_is_bounded() {
+    let mut t = Test::established(plain());
+    t.send(1000).sent();
+    t.icmp(1, IcmpKind::PacketTooBig { mss: 1 });
+    assert_eq!(t.conn.info().send_mss, 512);
+}
+
+#[test]
+fn unreachable_fails_an_attempt_to_connect() {
+    let mut t = Test::connecting(plain());
+    t.icmp(0, IcmpKind::Unreachable { hard: false, error: TcpError::HostUnreachable });
+    t.state(State::Closed);
+    assert_eq!(t.conn.error(), Some(TcpError::HostUnreachable));
+}
+
+#[test]
+fn unreachable_is_only_remembered_by_an_established_connection() {
+    let mut t = Test::established(plain());
+    t.send(10);
+    t.icmp(1, IcmpKind::Unreachable { hard: true, error: TcpError::HostUnreachable });
+    t.state(State::Established);
+    assert_eq!(t.conn.error(), None);
+    t.wait(2_000_000).state(State::Closed);
+    assert_eq!(t.conn.error(), Some(TcpError::HostUnreachable));
+}
+
+// ---- no connection ----
+
+#[test]
+fn reset_for_a_stranger_is_as_in_section_3_10_7_1() {
+    use pagewire_tcp::{Flags, Seq, TcpHeader};
+    let mut h =
+        TcpHeader { src_port: 1, dst_port: 2, seq: Seq(100), ack: Seq(7), ..Default::default() };
+    h.flags = Flags::SYN;
+    let r = reset_for(&h, 10).unwrap();
+    assert_eq!((r.seq, r.ack, r.flags), (Seq(0), Seq(111), Flags::RST | Flags::ACK));
+    assert_eq!((r.src_port, r.dst_port), (2, 1));
+    h.flags = Flags::ACK;
+    let r = reset_for(&h, 10).unwrap();
+    assert_eq!((r.seq, r.ack, r.flags), (Seq(7), Seq(0), Flags::RST));
+    h.flags = Flags::RST;
+    assert_eq!(reset_for(&h, 0), None);
+}
