@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, Instant, PAGE_SIZE, PagePool, PageWriter};
+use pagewire_tcp::limits::{REFUSE_FACTOR, REFUSE_MIN_PINNED};
 use pagewire_tcp::{
     Config, CongestionKind, Connection, Env, Flags, IcmpKind, IcmpNotice, KeepAlive, LinkLimits,
     Ports, Seq, State, TcpError, TcpHeader, TcpOptions,
@@ -267,8 +268,8 @@ impl Run {
     fn verb(&mut self, verb: u8, input: &mut Input<'_>) {
         let now = self.now;
         match verb % 12 {
-            0 => drop(self.with(|conn, env| conn.shutdown_write(env))),
-            1 => drop(self.with(|conn, env| conn.shutdown_read(env))),
+            0 => _ = self.with(|conn, env| conn.shutdown_write(env)),
+            1 => _ = self.with(|conn, env| conn.shutdown_read(env)),
             2 => self.with(|conn, env| conn.close(env)),
             3 => self.conn.abort(),
             4 => self.conn.set_nodelay(verb & 0x80 != 0),
@@ -317,9 +318,12 @@ impl Run {
             assert!(rounds < 100, "a timer that is due again and again: {:?}", self.conn);
         }
         self.progress.states.push(self.conn.state());
-        let (pinned, bound) = (self.conn.pinned_receive(), 2 * self.config.recv_buffer as usize);
-        // One segment's worth may come on top before it is noticed.
-        assert!(pinned <= bound + 4 * PAGE_SIZE, "{pinned} bytes pinned, {bound} allowed");
+        let buffer = self.config.recv_buffer as usize;
+        let (queued, pinned) = (self.conn.queued_receive(), self.conn.pinned_receive());
+        assert!(queued <= buffer, "{queued} bytes queued, {buffer} allowed");
+        // The segment that goes beyond the bound is let in.
+        let bound = REFUSE_MIN_PINNED.max(REFUSE_FACTOR * buffer) + 4 * PAGE_SIZE;
+        assert!(pinned <= bound, "{pinned} bytes pinned, {bound} allowed");
     }
 
     fn transmit(&mut self) {

@@ -181,8 +181,8 @@ impl Run {
         };
         match verb % 14 {
             0 => self.depth.written += stack.tcp_write(now, id, &vec![b; n]).unwrap_or(0),
-            1 => drop(stack.tcp_shutdown(now, id, Shutdown::Write)),
-            2 => drop(stack.tcp_shutdown(now, id, Shutdown::Both)),
+            1 => _ = stack.tcp_shutdown(now, id, Shutdown::Write),
+            2 => _ = stack.tcp_shutdown(now, id, Shutdown::Both),
             3 => stack.close(now, id),
             4 => stack.abort(now, id),
             5 => self.connect(SocketAddr::from(([10, 0, 0, a], u16::from(b)))),
@@ -190,7 +190,7 @@ impl Run {
                 let to = if which & 1 == 0 { "10.0.0.2:1000" } else { "[fd00::2]:1000" };
                 let to = to.parse().expect("address");
                 let id = self.datagrams[usize::from(which & 1)];
-                drop(stack.udp_write_to(now, id, &vec![b; n], Some(to)));
+                let _ = stack.udp_write_to(now, id, &vec![b; n], Some(to));
             }
             7 => self.reads = !self.reads,
             8 => self.now += Duration::from_millis(1 << (a % 18)),
@@ -207,7 +207,7 @@ impl Run {
                     4 => TcpOption::CountCopies(a & 1 == 0),
                     _ => TcpOption::QueueErrors(a & 1 == 0),
                 };
-                drop(stack.tcp_set_option(now, id, option));
+                let _ = stack.tcp_set_option(now, id, option);
             }
             10 => self.depth.read += stack.tcp_read(now, id, &mut vec![0; n]).unwrap_or(0),
             11 => {
@@ -217,8 +217,8 @@ impl Run {
             12 => self.connect(SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 2], u16::from(b)))),
             _ => {
                 let to = SocketAddr::from(([10, 0, 0, 2], u16::from(b)));
-                drop(stack.udp_connect(now, self.datagrams[0], to));
-                drop(stack.udp_queue_errors(self.datagrams[0], a & 1 == 0));
+                let _ = stack.udp_connect(now, self.datagrams[0], to);
+                let _ = stack.udp_queue_errors(self.datagrams[0], a & 1 == 0);
             }
         }
     }
