@@ -102,6 +102,11 @@ struct Run {
     write: Seq,
     /// What the connection acknowledged last.
     acknowledged: Option<Seq>,
+    /// The right edge of the window that it announced last.
+    edge: Option<Seq>,
+    /// How that is scaled, if the peer scales too.
+    scale: u8,
+    peer_scales: bool,
     /// Behind the last of what the connection sent.
     sent: Seq,
     /// The last timestamp it sent, and the next of the peer's.
@@ -159,6 +164,9 @@ impl Run {
             read,
             write: OUR_ISS + 1,
             acknowledged: read,
+            edge: None,
+            scale: 0,
+            peer_scales: on(3),
             sent: OUR_ISS,
             timestamps: (5, 1),
             progress: Progress::default(),
@@ -241,6 +249,7 @@ impl Run {
         {
             self.read = Some(seq + 1);
             self.acknowledged = self.read;
+            self.peer_scales = options.window_scale.is_some();
         }
     }
 
@@ -339,6 +348,7 @@ impl Run {
             }
             if header.flags.contains(Flags::SYN) {
                 at += 1;
+                self.scale = header.options.window_scale.unwrap_or(0);
             }
             let first = at;
             for frag in &segment.payload {
@@ -366,6 +376,15 @@ impl Run {
                 let last = self.acknowledged.unwrap_or(header.ack);
                 assert!(header.ack.ge(last), "acknowledged {} after {last}", header.ack);
                 self.acknowledged = Some(header.ack);
+                let syn = header.flags.contains(Flags::SYN);
+                let scale = if syn || !self.peer_scales { 0 } else { self.scale };
+                let edge = header.ack + (u32::from(header.window) << scale);
+                let last = self.edge.unwrap_or(edge);
+                // RFC 7323 section 2.4: the window may seem to shrink by less than what the scale
+                // can say.
+                let slack = (1 << scale) - 1;
+                assert!((edge + slack).ge(last), "the window shrinks from {last} to {edge}");
+                self.edge = Some(edge.max(last));
             }
         }
     }

@@ -24,9 +24,13 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
         "ipv4" => ipv4,
         "ipv6" => ipv6,
         "ndp" => ndp,
-        "stack_frames" => |data| drop(stack_frames(data)),
+        "stack_frames" => |data| {
+            stack_frames(data);
+        },
         "tap_frame" => tap_frame,
-        "tcp_connection" => |data| drop(tcp_connection(data)),
+        "tcp_connection" => |data| {
+            tcp_connection(data);
+        },
         "tcp_header" => tcp_header,
         "udp" => udp,
         _ => return false,
