@@ -17,7 +17,7 @@ use crate::error::TcpError;
 use crate::flight::Flight;
 use crate::header::TcpHeader;
 use crate::info::{Info, Readiness};
-use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
+use crate::limits::{DEFAULT_MSS, MAX_SEND_BUFFER, MAX_WINDOW_SCALE, MIN_SEND_MSS};
 use crate::recovery::Recovery;
 use crate::rtt::RttEstimator;
 use crate::send_queue::SendQueue;
@@ -405,7 +405,7 @@ impl Connection {
     /// A sender that was told to wait is called back when a third of the buffer is free, not for
     /// every byte.
     fn is_writable(&self) -> bool {
-        let (queued, room) = (u64::from(self.queue.len()), u64::from(self.config.send_buffer));
+        let (queued, room) = (u64::from(self.queue.len()), u64::from(self.send_buffer()));
         queued * 3 <= room * 2 && self.queue.has_entry_room()
     }
 
@@ -439,7 +439,12 @@ impl Connection {
         if !self.state.can_send() || !self.queue.has_entry_room() {
             return 0;
         }
-        self.config.send_buffer.saturating_sub(self.queue.len()) as usize
+        self.send_buffer().saturating_sub(self.queue.len()) as usize
+    }
+
+    /// The send buffer within its limit.
+    fn send_buffer(&self) -> u32 {
+        self.config.send_buffer.min(MAX_SEND_BUFFER)
     }
 
     /// Bytes queued that the peer has not acknowledged.
