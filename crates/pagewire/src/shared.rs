@@ -223,8 +223,9 @@ impl Inner {
             self.stack.handle_timeout(now);
         }
         loop {
-            // What the device had no room for goes first; until then, make no more.
-            let more = self.tx.is_empty() && self.stack.poll_transmit(now, &mut self.tx);
+            // What the device had no room for goes first; until then, make no more. Once it has
+            // gone, there may be more.
+            let more = !self.tx.is_empty() || self.stack.poll_transmit(now, &mut self.tx);
             if self.tx.is_empty() && self.device.poll_timeout().is_none_or(|at| at > now) {
                 break;
             }
