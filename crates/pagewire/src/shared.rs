@@ -304,6 +304,10 @@ impl Inner {
     }
 
     fn note_device_error(&mut self, error: &pagewire_device::DeviceError) {
+        // The descriptor of a device that is gone is ready for ever: nothing to wait for.
+        if matches!(error, pagewire_device::DeviceError::Closed) {
+            self.wait_fd = None;
+        }
         if self.device_error.is_none() {
             tracing::warn!(%error, "device failed");
             self.device_error = Some(error.to_string());
