@@ -137,6 +137,7 @@ impl Connection {
         let mut delivered = Delivered::default();
         if self.flags.contains(ConnFlags::SACK) && !header.options.sack.is_empty() {
             self.take_sacks(&header.options.sack, &mut delivered);
+            self.stats.sacks_ignored = self.stats.sacks_ignored.saturating_add(delivered.ignored);
             // A cumulative acknowledgement has been measured already.
             if advanced == 0 {
                 self.measure_at(now, &delivered);

@@ -228,6 +228,7 @@ pub(crate) struct Stats {
     pub(crate) retransmits: u32,
     pub(crate) timeouts: u32,
     pub(crate) recoveries: u32,
+    pub(crate) sacks_ignored: u32,
 }
 
 impl Connection {
@@ -488,6 +489,7 @@ impl Connection {
             retransmits: self.stats.retransmits,
             timeouts: self.stats.timeouts,
             recoveries: self.stats.recoveries,
+            sacks_ignored: self.stats.sacks_ignored,
         }
     }
 

@@ -46,6 +46,12 @@ pub const MAX_MSS: u32 = 65_535;
 /// bookkeeping.
 pub const MAX_SEND_FRAGS: usize = 16_384;
 
+/// Records of what is under way that selective acknowledgements may have us keep: 512 KiB, and
+/// 23 MiB under way in segments of the usual MTU, every one acknowledged apart. With more, a block
+/// that would cut a record is ignored: a peer that cuts a full window of tiny segments to pieces
+/// would make each cut dearer than the last.
+pub const MAX_SACKED_RECORDS: usize = 16_384;
+
 /// Wire segments in one super-frame: 64 KiB at the smallest MTU of IPv4 (576 bytes) are 125. A peer
 /// that asks for segments of a few bytes must not have us make thousands of frames out of one.
 pub const MAX_SUPER_SEGMENTS: u32 = 128;

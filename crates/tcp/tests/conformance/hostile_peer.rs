@@ -119,3 +119,31 @@ fn what_was_too_big_is_sent_again_without_waiting_for_the_timer() {
     }
     assert_eq!(t.conn.queued_send(), 0);
 }
+
+#[test]
+fn selective_acknowledgements_of_every_other_segment_cost_bounded_memory_and_time() {
+    // A window full of the smallest segments, and a peer that has us cut it to pieces: each piece
+    // is a record, and each new one moves those behind it.
+    let config = Config { initial_cwnd: 255, send_buffer: 8 << 20, ..plain() };
+    let syn_ack = "S. 0:0(0) ack 1 win 65535 <mss 1,sackOK,wscale 14>";
+    let mut t = Test::established_with(config, supers(), syn_ack);
+    let (mut una, mut end) = (1, 1);
+    while t.conn.info().unacked < 4 << 20 {
+        t.peer(&format!(". 1:1(0) ack {end} win 65535"));
+        una = end;
+        let room = t.conn.send_space();
+        t.send(room).sent();
+        end = una + t.conn.info().unacked;
+    }
+    for i in 0..40_000 {
+        let at = una + 48 + i * 96;
+        t.peer(&format!(". 1:1(0) ack {una} <sack {at}:{}>", at + 48));
+        t.sent();
+    }
+    let info = t.conn.info();
+    assert!(info.sacked <= 48 * 16_384, "{info:?}");
+    assert!(info.sacks_ignored > 0, "and it is counted: {info:?}");
+    // What was not noted is delivered all the same, once it is acknowledged.
+    t.peer(&format!(". 1:1(0) ack {end}"));
+    assert_eq!(t.conn.info().bytes_acked, u64::from(end) - 1);
+}
