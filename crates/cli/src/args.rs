@@ -182,7 +182,7 @@ pub(crate) struct FetchOptions {
     #[command(flatten)]
     pub(crate) net: NetOptions,
 
-    /// Where to: http://ADDRESS[:PORT]/PATH, with an IPv4 address or an IPv6 address in brackets
+    /// Where to: http://ADDRESS:PORT/PATH, with an IPv4 address or an IPv6 address in brackets
     pub(crate) url: String,
 
     /// File to write; `-` for standard output [default: the last part of the URL's path]

@@ -36,18 +36,17 @@ pub(crate) fn survive_truncated_files() -> io::Result<()> {
 }
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO.
-    let code = unsafe { (*info).si_code };
-    // SAFETY: as above; for SIGBUS the address field is the one that is set.
-    let address = unsafe { (*info).si_addr() };
-    // SAFETY: the thread's own errno; saved because the interrupted code may be about to read it.
-    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO, and it
+    // stays as it is while the handler runs.
+    let info = unsafe { &*info };
+    // SAFETY: for SIGBUS the address field is the one that is set.
+    let address = unsafe { info.si_addr() };
     let page = address.map_addr(|a| a & !(PAGE - 1));
     let fixed = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let mapped = if code == libc::BUS_ADRERR {
+    let mapped = if info.si_code == libc::BUS_ADRERR {
         // SAFETY: the kernel just said that this page is mapped and has nothing behind it, so no
         // live value is in it; a page of zeros takes its place in a mapping that stays ours. `mmap`
-        // is a plain system call and allocates nothing.
+        // is a plain system call: it allocates nothing, and leaves errno alone unless it fails.
         unsafe { libc::mmap(page, PAGE, libc::PROT_READ, fixed, -1, 0) }
     } else {
         libc::MAP_FAILED
@@ -58,8 +57,6 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     } else {
         LOST_PAGES.fetch_add(1, Ordering::Relaxed);
     }
-    // SAFETY: the thread's own errno.
-    unsafe { *libc::__errno_location() = errno };
 }
 
 /// Moves this thread into a network namespace of its own, which ends with the last thread, socket

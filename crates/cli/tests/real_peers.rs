@@ -64,12 +64,12 @@ impl Lab {
     }
 
     /// Starts a program and waits for the first line that it prints.
-    fn server(&self, program: &str, args: &[&str]) -> Server {
+    fn server(&self, program: &str, args: &[&str], stderr: Stdio) -> Server {
         let mut child = self
             .command(program)
             .args(args)
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(stderr)
             .spawn()
             .expect("server starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
@@ -81,9 +81,12 @@ impl Lab {
     }
 
     fn serve(&self, dir: &str, more: &[&str]) -> Server {
-        let args: Vec<&str> =
-            ["serve"].iter().chain(&NET).chain(more).copied().chain([dir]).collect();
-        self.server(PAGEWIRE, &args)
+        self.server(PAGEWIRE, &serve_args(dir, more), Stdio::inherit())
+    }
+
+    /// The same, with what it says on standard error kept for later.
+    fn serve_quietly(&self, dir: &str, more: &[&str]) -> Server {
+        self.server(PAGEWIRE, &serve_args(dir, more), Stdio::piped())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -103,6 +106,10 @@ impl Lab {
         );
         self.ok("bash", &["-c", &script])
     }
+}
+
+fn serve_args<'a>(dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    ["serve"].iter().chain(&NET).chain(more).copied().chain([dir]).collect()
 }
 
 impl Drop for Lab {
@@ -281,7 +288,7 @@ fn fetch_from_python(name: &str, len: u64, more: &[&str]) {
         s = http.server.ThreadingHTTPServer(('', 8000), h)\n\
         print('ready', flush=True)\n\
         s.serve_forever()\n";
-    let _server = lab.server("python3", &["-c", python]);
+    let _server = lab.server("python3", &["-c", python], Stdio::inherit());
     let args: Vec<&str> = ["fetch"]
         .iter()
         .chain(&NET)
@@ -301,4 +308,66 @@ fn fetch_gets_a_gibibyte_intact_from_a_kernel_web_server() {
 #[test]
 fn fetch_gets_a_file_intact_through_a_bad_network() {
     fetch_from_python("fetchbad", 64 << 20, &["--fault", FAULT]);
+}
+
+/// Interrupts a server and returns what it said on standard error. The command runs as a child of
+/// `ip netns exec`, which becomes it: the process is the same.
+fn interrupt(mut server: Server) -> String {
+    let pid = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");
+    let mut said = String::new();
+    let mut stderr = server.0.stderr.take().expect("piped");
+    std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+    assert_eq!(server.0.wait().expect("it ends").code(), Some(0), "{said}");
+    said
+}
+
+/// The value of a counter in a report.
+fn counter(report: &str, name: &str) -> u64 {
+    let value = report.lines().find_map(|l| l.trim().strip_prefix(name)?.trim().parse().ok());
+    value.unwrap_or(0)
+}
+
+#[test]
+fn a_file_cut_short_while_it_is_served_aborts_its_download_and_nothing_else() {
+    for more in [&["--stats"][..], &["--stats", "--fault", "corrupt=0.01%,seed=1"]] {
+        let Some(lab) = Lab::new("truncate", &["curl"]) else { return };
+        fs::create_dir_all(lab.path("www")).expect("directory");
+        write_file(&lab.path("www/big"), 64 << 20, 7);
+        write_file(&lab.path("www/other"), 1_000_003, 8);
+        let server = lab.serve_quietly("www", more);
+        let url = "http://10.77.0.2/big";
+        let mut slow = lab.command("curl");
+        slow.args(["-s", "--limit-rate", "8M", "-m", "60", "-o", "got", url]);
+        let mut slow = slow.spawn().expect("curl runs");
+        while fs::metadata(lab.path("got")).map_or(0, |m| m.len()) == 0 {
+            assert!(slow.try_wait().expect("curl runs").is_none(), "curl ended too early");
+            std::thread::yield_now();
+        }
+        let file = fs::OpenOptions::new().write(true).open(lab.path("www/big")).expect("file");
+        file.set_len(100_000).expect("a shorter file");
+        assert!(!slow.wait().expect("curl ends").success(), "half a file passed as whole");
+        lab.curl(&["-o", "other", "http://10.77.0.2/other"]);
+        assert_same(&lab.path("www/other"), &lab.path("other"));
+        lab.curl(&["-o", "short", url]);
+        assert_same(&lab.path("www/big"), &lab.path("short"));
+        let report = interrupt(server);
+        assert_eq!(counter(&report, "files_truncated"), 1, "{report}");
+    }
+}
+
+#[test]
+fn a_server_captures_and_counts() {
+    let Some(lab) = Lab::new("stats", &["curl"]) else { return };
+    fs::create_dir_all(lab.path("www")).expect("directory");
+    write_file(&lab.path("www/big"), 10 << 20, 7);
+    let server = lab.serve_quietly("www", &["--stats", "--pcap", "frames.pcapng"]);
+    lab.curl(&["-o", "got", "http://10.77.0.2/big"]);
+    assert_same(&lab.path("www/big"), &lab.path("got"));
+    let report = interrupt(server);
+    assert_eq!(counter(&report, "bytes_by_reference"), 10 << 20, "{report}");
+    assert_eq!(counter(&report, "responses_2xx"), 1, "{report}");
+    assert!(counter(&report, "device_tx") >= 10 << 20, "{report}");
+    let frames = fs::read(lab.path("frames.pcapng")).expect("a capture");
+    assert!(frames.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && frames.len() > 10 << 20);
 }

@@ -239,17 +239,17 @@ impl Inner {
             }
         }
         while let Some(event) = self.stack.poll_event() {
-            self.note_ready(event.socket, event.readiness);
+            self.note_ready(event.socket, event.gained);
         }
     }
 
-    fn note_ready(&mut self, socket: SocketId, readiness: Readiness) {
+    fn note_ready(&mut self, socket: SocketId, gained: Readiness) {
         let Some(waits) = self.waits.get_mut(&socket) else { return };
         let before = self.ready.len();
-        if readiness.intersects(Readiness::FOR_READ) {
+        if gained.intersects(Readiness::FOR_READ) {
             self.ready.append(&mut waits.read);
         }
-        if readiness.intersects(Readiness::FOR_WRITE) {
+        if gained.intersects(Readiness::FOR_WRITE) {
             self.ready.append(&mut waits.write);
         }
         self.wakeups += (self.ready.len() - before) as u64;

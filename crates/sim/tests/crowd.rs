@@ -41,7 +41,7 @@ fn crowd(seed: u64, capture: Option<&Path>) -> Result<(), SimError> {
     if let Some(file) = capture {
         sim.capture(file)?;
     }
-    let mut random = FaultRng::new(seed ^ 0x6372_6f77_64);
+    let mut random = FaultRng::new(seed ^ 0x0063_726f_7764);
     let faults = FaultConfig {
         loss: Chance::per_million(random.below(50_000) as u32),
         duplicate: Chance::per_million(random.below(20_000) as u32),

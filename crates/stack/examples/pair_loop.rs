@@ -5,6 +5,9 @@
 //! cargo run --profile quick -p pagewire-stack --example pair_loop [GiB] [bytes per segment]
 //! ```
 //!
+//! Then requests and responses of 64 bytes, by copy: what a round trip costs without a device and
+//! without a thread to wake.
+//!
 //! The payload is a buffer of 256 MiB walked in order; the receiver takes chunks and drops them
 //! unread. Prints nanoseconds and the rate for each round, and the median.
 
@@ -78,7 +81,17 @@ fn main() {
     let now = || Instant::from_nanos(1_000_000_000 + clock.elapsed().as_nanos() as u64);
     let (mut a, mut b) = (End::new(1, segment), End::new(2, segment));
     let (client, server) = connect(&mut a, &mut b, &now);
+    stream((&mut a, client), (&mut b, server), gib, segment, &now);
+    round_trips((&mut a, client), (&mut b, server), &now);
+}
 
+fn stream(
+    (a, client): (&mut End, SocketId),
+    (b, server): (&mut End, SocketId),
+    gib: usize,
+    segment: usize,
+    now: &impl Fn() -> Instant,
+) {
     let buffer = Bytes::from(vec![0u8; BUFFER]);
     let whole = Frag::from_bytes(buffer);
     let mut offset = 0;
@@ -101,13 +114,13 @@ fn main() {
                     Err(error) => panic!("{error}"),
                 }
             }
-            a.flush(t, &mut b);
+            a.flush(t, b);
             while let Ok(n) = b.stack.tcp_recv_chunks(t, server, 1 << 20, &mut frags) {
                 got += n;
                 frags.clear();
             }
-            b.flush(t, &mut a);
-            for end in [&mut a, &mut b] {
+            b.flush(t, a);
+            for end in [&mut *a, &mut *b] {
                 if end.stack.poll_timeout().is_some_and(|at| at <= t) {
                     end.stack.handle_timeout(t);
                 }
@@ -127,8 +140,33 @@ fn main() {
     let copied = a.stack.ledger().ours() + b.stack.ledger().ours();
     println!("median: {ns:.1} ns, {rate:.1} Gbit/s; {copied} payload bytes copied");
     let segments = |end: &End| end.stack.counters().tx_tcp;
-    println!("segments sent: {} with data, {} acknowledgements", segments(&a), segments(&b));
+    println!("segments sent: {} with data, {} acknowledgements", segments(a), segments(b));
     println!("drops: {}", a.stack.counters().total_drops() + b.stack.counters().total_drops());
+}
+
+fn round_trips(
+    (a, client): (&mut End, SocketId),
+    (b, server): (&mut End, SocketId),
+    now: &impl Fn() -> Instant,
+) {
+    const TRIPS: usize = 500_000;
+    let mut buf = [0u8; 64];
+    for _ in 0..ROUNDS {
+        let start = WallClock::now();
+        for _ in 0..TRIPS {
+            let t = now();
+            a.stack.tcp_write(t, client, &buf).expect("room");
+            a.flush(t, b);
+            let t = now();
+            assert_eq!(b.stack.tcp_read(t, server, &mut buf), Ok(64));
+            b.stack.tcp_write(t, server, &buf).expect("room");
+            b.flush(t, a);
+            let t = now();
+            assert_eq!(a.stack.tcp_read(t, client, &mut buf), Ok(64));
+        }
+        let ns = start.elapsed().as_secs_f64() * 1e9 / TRIPS as f64;
+        println!("{ns:7.1} ns per request and response of 64 bytes");
+    }
 }
 
 fn connect(a: &mut End, b: &mut End, now: &impl Fn() -> Instant) -> (SocketId, SocketId) {

@@ -302,6 +302,11 @@ impl Stack {
         &self.net.counters
     }
 
+    /// Our addresses, the link-local one that IPv6 adds included.
+    pub fn addresses(&self) -> &[Cidr] {
+        self.net.addresses()
+    }
+
     /// Payload bytes copied, by reason.
     pub fn ledger(&self) -> &CopyLedger {
         &self.mem.ledger

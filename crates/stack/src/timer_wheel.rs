@@ -14,9 +14,7 @@
 //! made when the socket is.
 //!
 //! Deadlines are rounded up to a tick: a timer never fires early, and late by less than one
-//! [`TICK`], which is well below the millisecond that TCP's timers are specified in.
-
-use core::time::Duration;
+//! tick, which is well below the millisecond that TCP's timers are specified in.
 
 use pagewire_mem::Instant;
 
@@ -24,7 +22,8 @@ use pagewire_mem::Instant;
 const TICK_SHIFT: u32 = 17;
 
 /// Resolution of all timers: 131 µs. A power of two, so that no division is needed.
-pub(crate) const TICK: Duration = Duration::from_nanos(1 << TICK_SHIFT);
+#[cfg(test)]
+const TICK: core::time::Duration = core::time::Duration::from_nanos(1 << TICK_SHIFT);
 
 const GROUP_BITS: u32 = 6;
 const SLOTS: usize = 1 << GROUP_BITS;
@@ -130,7 +129,8 @@ impl TimerWheel {
     }
 
     /// Whether the timer of socket `index` is set.
-    pub(crate) fn is_set(&self, index: u32) -> bool {
+    #[cfg(test)]
+    fn is_set(&self, index: u32) -> bool {
         self.entries.get(index as usize).is_some_and(|e| e.place() != UNSET)
     }
 

@@ -75,6 +75,11 @@ fn a_lossy_wire_delays_the_stream_and_changes_nothing() {
         n >> 24 > 12
     }));
     p.transfer((A, client), (B, server), &pattern(3_000_000));
+    let counters = p.a.counters();
+    assert!(counters.tcp_retransmits > 0 && counters.tcp_fast_recoveries > 0, "{counters}");
+    let info = p.a.tcp_info(client).unwrap();
+    assert_eq!(counters.tcp_retransmits, u64::from(info.retransmits));
+    assert_eq!(counters.tcp_timeouts, u64::from(info.timeouts));
 }
 
 #[test]

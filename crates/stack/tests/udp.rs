@@ -161,7 +161,6 @@ fn a_closed_port_answers_and_the_connected_sender_is_refused() {
         p.a.udp_write_to(p.now, client, b"anybody?", None).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
-        println!("{}{}", p.a.counters(), p.b.counters());
         assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
         let mut buf = [0; 8];
         let refused = Err(Error::ConnectionRefused);
@@ -220,6 +219,8 @@ fn a_datagram_needs_a_destination_of_the_sockets_family() {
     assert_eq!(p.a.udp_write_to(now, any4, b"x", v6), Err(Error::AddressFamily));
     let nowhere = Some(addr("192.0.2.1:9"));
     assert_eq!(p.a.udp_write_to(now, any4, b"x", nowhere), Err(Error::NetworkUnreachable));
+    let all = Some(addr("10.0.0.255:9"));
+    assert_eq!(p.a.udp_write_to(now, any4, b"x", all), Err(Error::PermissionDenied));
     let zero = Some(addr("10.0.0.2:0"));
     assert_eq!(p.a.udp_write_to(now, any4, b"x", zero), Err(Error::InvalidInput));
     assert_eq!(p.a.udp_bind(addr("0.0.0.0:1")), Err(Error::AddressInUse));

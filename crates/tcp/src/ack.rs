@@ -190,8 +190,8 @@ impl Connection {
             return false;
         }
         (snd.wl1, snd.wl2) = (seq, header.ack);
-        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set MUST NOT
-        // > be scaled.
+        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
+        // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
         let scale = if header.flags.contains(Flags::SYN) { 0 } else { snd.scale };
         let window = u32::from(header.window) << scale;
         if window == snd.window {

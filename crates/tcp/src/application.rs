@@ -167,10 +167,10 @@ impl Connection {
     /// until [`is_closed`](Self::is_closed). Data that was not read is lost, and the peer is told
     /// with a reset:
     ///
-    /// > RFC 2525 section 2.17: a host MAY implement a "half-duplex" TCP close sequence, so that an
-    /// > application that has called CLOSE cannot continue to read data from the connection. If such
-    /// > a host issues a CLOSE call while received data is still pending in TCP [...] its TCP SHOULD
-    /// > send a RST to show that data was lost.
+    /// > RFC 9293 section 3.6.1: A host MAY implement a "half-duplex" TCP close sequence [...] If such
+    /// > a host issues a CLOSE call while received data is still pending in the TCP connection, or if
+    /// > new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show
+    /// > that data was lost (SHLD-3).
     pub fn close(&mut self, env: &mut Env<'_>) {
         self.flags.insert(ConnFlags::ORPHAN);
         if self.rcv.queue.queued() > 0 && self.state != State::TimeWait {

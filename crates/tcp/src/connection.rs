@@ -17,7 +17,7 @@ use crate::error::TcpError;
 use crate::flight::Flight;
 use crate::header::TcpHeader;
 use crate::info::{Info, Readiness};
-use crate::limits::{DEFAULT_MSS, MAX_SEND_BUFFER, MAX_WINDOW_SCALE, MIN_SEND_MSS};
+use crate::limits::{DEFAULT_MSS, MAX_SEND_BUFFER};
 use crate::recovery::Recovery;
 use crate::rtt::RttEstimator;
 use crate::send_queue::SendQueue;
@@ -206,7 +206,8 @@ pub(crate) struct Timestamps {
 }
 
 impl Timestamps {
-    /// > RFC 7323 section 5.4: the timestamp clock [...] 1 ms [...] to 1 sec per tick.
+    /// > RFC 7323 section 5.4: we choose a timestamp clock frequency in the range 1 ms to 1 sec per
+    /// > tick.
     pub(crate) fn value(&self, now: Instant) -> u32 {
         (now.as_millis() as u32).wrapping_add(self.offset)
     }
@@ -337,48 +338,6 @@ impl Connection {
         }
     }
 
-    /// Learns what a SYN says: the peer's first number, its window and its options. An option
-    /// counts if both sides offer it.
-    pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader) {
-        let first = syn.seq + 1;
-        self.rcv.irs = syn.seq;
-        self.rcv.queue = ReceiveQueue::new(first);
-        self.rcv.acked = first;
-        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set MUST NOT
-        // > be scaled.
-        self.rcv.edge = first + window::initial(&self.config);
-        self.snd.window = u32::from(syn.window);
-        self.snd.max_window = self.snd.window;
-        self.snd.wl1 = syn.seq;
-        self.snd.wl2 = if syn.flags.contains(crate::Flags::ACK) { syn.ack } else { self.snd.iss };
-
-        // > RFC 9293 section 3.7.1: If an MSS Option is not received at connection setup, TCP
-        // > implementations MUST assume a default send MSS of 536 (576 - 40) for IPv4
-        self.snd.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
-        // > RFC 7323 section 2.2: both sides MUST send Window Scale options in their <SYN>
-        // > segments to enable window scaling in either direction.
-        match syn.options.window_scale {
-            Some(scale) if self.config.window_scaling => {
-                self.snd.scale = scale.min(MAX_WINDOW_SCALE);
-                self.flags.insert(ConnFlags::SCALING);
-            }
-            _ => (self.snd.scale, self.rcv.scale) = (0, 0),
-        }
-        match syn.options.timestamps {
-            Some((value, _)) if self.flags.contains(ConnFlags::TIMESTAMPS) => {
-                self.ts.recent = value;
-                self.ts.recent_at = seconds(now);
-            }
-            _ => self.flags.remove(ConnFlags::TIMESTAMPS),
-        }
-        if !syn.options.sack_permitted {
-            self.flags.remove(ConnFlags::SACK);
-        }
-        // A first guess at what the peer will send, until it has.
-        self.rcv.mss = self.snd.peer_mss.min(self.announced_mss());
-        self.congestion.set_mss(self.send_mss());
-    }
-
     // ---- getters ----
 
     /// The state.
@@ -461,6 +420,11 @@ impl Connection {
     /// Tells why the connection failed, once.
     pub fn take_error(&mut self) -> Option<TcpError> {
         self.error.take()
+    }
+
+    /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
+    pub fn loss_counts(&self) -> [u32; 3] {
+        [self.stats.retransmits, self.stats.timeouts, self.stats.recoveries]
     }
 
     /// A snapshot.

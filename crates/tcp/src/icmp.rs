@@ -1,7 +1,5 @@
 //! ICMP errors about our own segments, believed as far as RFC 5927 advises.
 
-use pagewire_mem::Instant;
-
 use crate::config::LinkLimits;
 use crate::connection::{Connection, Env};
 use crate::limits::MIN_PATH_MSS;
@@ -14,28 +12,25 @@ impl Connection {
     /// > RFC 5927 section 4.1: TCP SHOULD check that the TCP sequence number contained in the payload
     /// > of the ICMP error message is within the range SND.UNA =< SEG.SEQ < SND.NXT.
     pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) {
+        let _ = env;
         let outstanding = notice.seq.since(self.snd.una) < self.in_flight();
         if !outstanding {
             return;
         }
         match notice.kind {
-            IcmpKind::PacketTooBig { mss } => self.on_path_mss(env.now, mss),
-            IcmpKind::Unreachable { hard, error } => match self.state {
+            IcmpKind::PacketTooBig { mss } => self.on_path_mss(mss),
+            IcmpKind::Unreachable { error, .. } => match self.state {
                 // Nothing is established yet: whoever waits is told at once, as in Linux.
-                State::SynSent | State::SynReceived => {
-                    let _ = hard;
-                    self.finish(Event::Expire, Some(error));
-                }
-                // > RFC 5927 section 5.2: hosts [...] treat all ICMP error messages as "soft errors"
-                // > for connections in any of the synchronized states
+                State::SynSent | State::SynReceived => self.finish(Event::Expire, Some(error)),
+                // RFC 5927 section 5.2: once synchronised, even a hard error is a soft one.
                 _ => self.soft_error = Some(error),
             },
         }
     }
 
-    /// > RFC 1191 section 6.3: When a Datagram Too Big message is received [...] the TCP layer should
-    /// > retransmit [...] and should not [...] change the congestion window.
-    fn on_path_mss(&mut self, _now: Instant, mss: u16) {
+    /// RFC 1191 section 6.3 and RFC 8201 section 5.4: what was too big is sent again in smaller
+    /// segments, and the congestion window stays, because nothing was congested.
+    fn on_path_mss(&mut self, mss: u16) {
         let mss = mss.max(MIN_PATH_MSS);
         if mss >= self.link.mss {
             return;

@@ -2,7 +2,7 @@
 //!
 //! The steps stand in the order of section 3.10.7.4, one function each. A step looks first, and
 //! ends the processing with `Err(why)` if nothing further is to be done; what it changes, it
-//! changes last. What most segments are is recognised beforehand (`predicted`) and skips the
+//! changes last. SYN-SENT is in `handshake.rs`, TIME-WAIT in `time_wait.rs`. What most segments are is recognised beforehand (`predicted`) and skips the
 //! checks that cannot fail.
 
 use pagewire_mem::{Frag, FragVec, Instant};
@@ -14,37 +14,36 @@ use crate::limits::TIMESTAMP_VALID_SECONDS;
 use crate::segment::Disposition;
 use crate::seq::Seq;
 use crate::state::{Event, State};
-use crate::timers::Timer;
 
 /// A segment on its way through the steps.
-struct Segment<'a> {
-    header: &'a TcpHeader,
-    payload: FragVec,
+pub(crate) struct Segment<'a> {
+    pub(crate) header: &'a TcpHeader,
+    pub(crate) payload: FragVec,
     /// Bytes in `payload`.
-    len: u32,
+    pub(crate) len: u32,
     /// The number of the first byte in `payload`.
-    seq: Seq,
+    pub(crate) seq: Seq,
 }
 
 impl Segment<'_> {
-    fn has(&self, flags: Flags) -> bool {
+    pub(crate) fn has(&self, flags: Flags) -> bool {
         self.header.flags.contains(flags)
     }
 
     /// SEG.LEN: the payload, and one each for SYN and FIN.
-    fn space(&self) -> u32 {
+    pub(crate) fn space(&self) -> u32 {
         self.len + u32::from(self.has(Flags::SYN)) + u32::from(self.has(Flags::FIN))
     }
 
-    fn end(&self) -> Seq {
+    pub(crate) fn end(&self) -> Seq {
         self.seq + self.space()
     }
 }
 
 /// `Err` ends the processing.
-type Step = Result<(), Disposition>;
+pub(crate) type Step = Result<(), Disposition>;
 
-const fn drop_for(reason: DropReason) -> Step {
+pub(crate) const fn drop_for(reason: DropReason) -> Step {
     Err(Disposition::Dropped(reason))
 }
 
@@ -124,68 +123,9 @@ impl Connection {
     }
 
     /// A segment came that only the peer can have sent, as far as numbers tell.
-    fn on_heard(&mut self, now: Instant) {
+    pub(crate) fn on_heard(&mut self, now: Instant) {
         self.heard_at = now;
         self.keepalive_probes = 0;
-    }
-
-    // ---- 3.10.7.3: SYN-SENT ----
-
-    fn in_syn_sent(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
-        let header = segment.header;
-        // > First, check the ACK bit: [...] If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset
-        // > (unless the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST>
-        // > [...] and discard the segment.
-        let acks_syn = segment.has(Flags::ACK);
-        if acks_syn && !(header.ack.gt(self.snd.iss) && header.ack.le(self.snd.nxt)) {
-            if segment.has(Flags::RST) {
-                return drop_for(DropReason::RstInvalid);
-            }
-            self.reset = Some(Reset { seq: header.ack, ack: false });
-            return drop_for(DropReason::AckUnsent);
-        }
-        // > Second, check the RST bit: [...] If the ACK was acceptable, then signal to the user "error:
-        // > connection reset", drop the segment, enter CLOSED state, delete TCB, and return.
-        // > Otherwise (no ACK), drop the segment and return.
-        if segment.has(Flags::RST) {
-            if !acks_syn {
-                return drop_for(DropReason::RstInvalid);
-            }
-            self.finish(Event::Reset, Some(TcpError::ConnectionRefused));
-            return Ok(());
-        }
-        // > Fourth, check the SYN bit: [...] Fifth, if neither of the SYN or RST bits is set, then
-        // > drop the segment and return.
-        if !segment.has(Flags::SYN) {
-            return drop_for(DropReason::Flags);
-        }
-        // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
-        self.on_heard(env.now);
-        self.take_syn(env.now, header);
-        if !acks_syn {
-            // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
-            // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
-            //
-            // Text that came along is not kept: the peer will send it again.
-            self.transition(Event::Syn);
-            self.flight.mark_all_lost();
-            return Ok(());
-        }
-        // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
-        // > the retransmission queue that are thereby acknowledged should be removed. If SND.UNA >
-        // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
-        // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
-        self.take_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
-        self.transition(Event::SynAck);
-        self.on_established(env.now);
-        self.ack_now();
-        // > If there are other controls or text in the segment, then continue processing at the
-        // > sixth step under Section 3.10.7.4 where the URG bit is checked; otherwise, return.
-        segment.seq = header.seq + 1;
-        self.sixth_urgent(segment);
-        let text = self.seventh_text(env, segment);
-        self.eighth_fin(env.now, segment)?;
-        text
     }
 
     // ---- 3.10.7.4: all other states ----
@@ -199,15 +139,16 @@ impl Connection {
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
         self.remember_timestamp(env.now, segment.header, segment.seq);
-        self.sixth_urgent(segment);
+        // Sixth: urgent data, as below.
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
     }
 
-    /// > RFC 7323 section 5.3 R1: If there is a Timestamps option in the arriving segment, SEG.TSval
-    /// > < TS.Recent, TS.Recent is valid, and the RST bit is not set, then treat the arriving
-    /// > segment as not acceptable: Send an acknowledgment in reply [...] and drop the segment.
+    /// > RFC 7323 section 5.3: R1) If there is a Timestamps option in the arriving segment, SEG.TSval
+    /// > < TS.Recent, TS.Recent is valid (see later discussion), and if the RST bit is not set, then
+    /// > treat the arriving segment as not acceptable: Send an acknowledgment in reply [...] and drop
+    /// > the segment.
     ///
     /// A segment without the option passes, as in Linux.
     fn check_timestamp(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
@@ -219,14 +160,14 @@ impl Connection {
         drop_for(DropReason::Paws)
     }
 
-    fn is_stale(&self, now: Instant, value: u32) -> bool {
+    pub(crate) fn is_stale(&self, now: Instant, value: u32) -> bool {
         let age = u64::from(seconds(now).wrapping_sub(self.ts.recent_at));
         (value.wrapping_sub(self.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
     }
 
-    /// > RFC 7323 section 4.3: If SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval
+    /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
     /// > is copied to TS.Recent; otherwise, it is ignored.
-    fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
+    pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
         if let (true, Some((value, _))) = (self.has_timestamps(), header.options.timestamps)
             && seq.le(self.rcv.acked)
             && !self.is_stale(now, value)
@@ -264,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// > Second, check the RST bit. RFC 5961 section 3: 1) If the RST bit is set and the sequence
+    /// > Second, check the RST bit: [...] 1) If the RST bit is set and the sequence
     /// > number is outside the current receive window, silently drop the segment. 2) If the RST bit
     /// > is set and the sequence number exactly matches the next expected sequence number (RCV.NXT),
     /// > then TCP endpoints MUST reset the connection [...] 3) If the RST bit is set and the sequence
@@ -300,9 +241,9 @@ impl Connection {
         Err(Disposition::Accepted)
     }
 
-    /// > Fourth, check the SYN bit: [...] RFC 5961 section 4.2: If the SYN bit is set, irrespective of
-    /// > the sequence number, TCP endpoints MUST send an ACK (also referred to as challenge ACK) to
-    /// > the remote peer
+    /// > Fourth, check the SYN bit: [...] RFC 5961 recommends that in these synchronized states, if the
+    /// > SYN bit is set, irrespective of the sequence number, TCP endpoints MUST send a "challenge
+    /// > ACK" to the remote peer
     ///
     /// But for the one that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
     fn fourth_syn(&mut self, now: Instant, segment: &mut Segment<'_>) -> Step {
@@ -371,40 +312,11 @@ impl Connection {
         Ok(())
     }
 
-    fn on_established(&mut self, now: Instant) {
-        self.flags.insert(ConnFlags::CONNECTED);
-        self.snd.small_end = self.snd.una;
-        self.congestion.set_mss(self.send_mss());
-        if self.flags.contains(ConnFlags::SYN_RESENT) {
-            // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
-            // > the RTO MUST be re-initialized to 3 seconds when data transmission begins
-            if self.rtt.srtt().is_none() {
-                self.rtt.on_syn_timed_out();
-            }
-            // Linux forgives one: it is the one second of RFC 6298 that may have been too short.
-            if self.stats.retransmits > 1 {
-                self.congestion.on_syn_lost();
-            }
-        }
-        self.start_keepalive(now);
-        // The application closed before the handshake was done.
-        if self.flags.contains(ConnFlags::FIN_QUEUED) {
-            self.transition(Event::Close);
-        }
-    }
-
-    /// > Sixth, check the URG bit: RFC 6093 section 4: new applications SHOULD NOT employ the TCP
-    /// > urgent mechanism.
-    ///
-    /// The pointer is not looked at: urgent data stays in the stream, where RFC 9293 section 3.8.5
-    /// has it, and lengths never come from the pointer.
-    fn sixth_urgent(&mut self, _segment: &Segment<'_>) {}
-
     /// > Seventh, process the segment text: [...] Once in the ESTABLISHED state, it is possible to
     /// > deliver segment data to user RECEIVE buffers. [...] When the TCP endpoint takes
     /// > responsibility for delivering the data to the user, it must also acknowledge the receipt of
     /// > the data.
-    fn seventh_text(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+    pub(crate) fn seventh_text(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         if segment.len == 0 {
             return Ok(());
         }
@@ -455,7 +367,7 @@ impl Connection {
         if inserted.advanced > 0 {
             self.schedule_ack(now, segment.len, segment.has(Flags::PSH));
         }
-        // > RFC 5681 section 4.2: a TCP receiver SHOULD send an immediate ACK when the incoming
+        // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
         // > segment fills in all or part of a gap in the sequence space.
         if had_gaps || cut {
             self.ack_now();
@@ -477,7 +389,7 @@ impl Connection {
     /// > and return any pending RECEIVEs with same message, advance RCV.NXT over the FIN, and send an
     /// > acknowledgment for the FIN. Note that FIN implies PUSH for any segment text not yet
     /// > delivered to the user.
-    fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+    pub(crate) fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
         if segment.has(Flags::FIN) {
             let fin = segment.seq + segment.len;
             if self.flags.contains(ConnFlags::FIN_RECEIVED) {
@@ -506,75 +418,6 @@ impl Connection {
             }
         }
         Ok(())
-    }
-
-    // ---- TIME-WAIT ----
-
-    /// > RFC 9293 section 3.10.7.4: The only thing that can arrive in this state is a
-    /// > retransmission of the remote FIN. Acknowledge it, and restart the 2 MSL timeout.
-    ///
-    /// What else arrives is treated as Linux does.
-    fn in_time_wait(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        let header = segment.header;
-        let stale = match (self.has_timestamps(), header.options.timestamps) {
-            (true, Some((value, _))) => self.is_stale(now, value),
-            _ => false,
-        };
-        let newer = match (self.has_timestamps(), header.options.timestamps) {
-            (true, Some((value, _))) => (self.ts.recent.wrapping_sub(value) as i32) < 0,
-            _ => false,
-        };
-        if segment.has(Flags::RST) {
-            if stale || segment.seq != self.rcv_nxt() {
-                return drop_for(DropReason::RstNotNext);
-            }
-            self.finish(Event::Reset, None);
-            return Ok(());
-        }
-        // > RFC 6191 section 2: If the connection in TIME-WAIT used timestamps: if TCP Timestamps
-        // > are used by the new SYN and its value is greater than the last, accept; otherwise, if
-        // > the sequence number is greater than the last sequence number seen, accept.
-        if segment.has(Flags::SYN)
-            && !segment.has(Flags::ACK)
-            && !stale
-            && (newer || segment.seq.gt(self.rcv_nxt()))
-        {
-            return Err(Disposition::SynInTimeWait { iss_above: self.snd.nxt });
-        }
-        if segment.space() == 0 && segment.seq == self.rcv_nxt() && !stale {
-            // Nothing but an acknowledgement.
-            self.timers.set(Timer::Linger, now + self.config.time_wait);
-            self.remember_timestamp(now, header, segment.seq);
-            return Ok(());
-        }
-        if segment.has(Flags::ACK) || stale {
-            self.timers.set(Timer::Linger, now + self.config.time_wait);
-        }
-        // A retransmitted FIN is answered each time; whatever else, at a limited rate.
-        let fin_again = segment.has(Flags::FIN) && segment.end() == self.rcv_nxt();
-        if fin_again {
-            self.ack_now();
-            return Ok(());
-        }
-        self.challenge_ack(now);
-        drop_for(if stale { DropReason::Paws } else { DropReason::OutsideWindow })
-    }
-
-    /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
-    /// > the other timers.
-    fn enter_time_wait(&mut self, now: Instant) {
-        self.timers.stop_all();
-        self.flight.clear();
-        self.recovery = None;
-        self.queue.clear();
-        self.timers.set(Timer::Linger, now + self.config.time_wait);
-    }
-
-    /// A connection whose application is gone does not wait for the peer's FIN for ever.
-    pub(crate) fn limit_fin_wait2(&mut self, now: Instant) {
-        if self.state == State::FinWait2 && self.flags.contains(ConnFlags::ORPHAN) {
-            self.timers.set(Timer::Linger, now + self.config.fin_wait2);
-        }
     }
 }
 

@@ -189,7 +189,7 @@ impl TcpOptions {
         }
     }
 
-    /// Bytes that [`emit`](Self::emit) writes, a multiple of 4.
+    /// Bytes that `emit` writes, a multiple of 4.
     pub fn len(&self) -> usize {
         let sack = self.sack_room();
         self.len_without_sack() + if sack > 0 { 4 + 8 * sack } else { 0 }

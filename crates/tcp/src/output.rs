@@ -346,7 +346,8 @@ impl Connection {
     fn options(&self, now: Instant, flags: Flags) -> TcpOptions {
         let mut options = TcpOptions::default();
         if self.has_timestamps() {
-            // > RFC 7323 section 3.2: When TSecr is not valid, its value MUST be zero.
+            // > RFC 7323 section 3.2: If the ACK bit is not set in the outgoing TCP header, the sender
+            // > of that segment SHOULD set the TSecr field to zero.
             let echo = if flags.contains(Flags::ACK) { self.ts.recent } else { 0 };
             options.timestamps = Some((self.ts.value(now), echo));
         }
@@ -364,9 +365,8 @@ impl Connection {
         options
     }
 
-    /// > RFC 7323 section 2.2: The three-byte Window Scale option MAY be sent in a <SYN> segment [...]
-    /// > It MAY also be sent in a <SYN,ACK> segment, but only if a Window Scale option was received
-    /// > in the initial <SYN> segment.
+    /// > RFC 7323 section 2.2: If a Window Scale option was received in the initial <SYN> segment,
+    /// > then this option MAY be sent in the <SYN,ACK> segment.
     fn offers_scale(&self) -> bool {
         self.config.window_scaling
             && (self.state == State::SynSent || self.flags.contains(ConnFlags::SCALING))

@@ -211,7 +211,7 @@ impl Connection {
             }
             Phase::Fast => {
                 if !sack && heard.advanced > 0 {
-                    // > RFC 6582 section 3.2 step 3, partial acknowledgments: retransmit the first
+                    // > RFC 6582 section 3.2 step 3: retransmit the first
                     // > unacknowledged segment.
                     recovery.next = una;
                     recovery.force = true;
@@ -242,8 +242,8 @@ impl Connection {
     pub(crate) fn on_data_timeout(&mut self, now: Instant) {
         let (una, nxt, in_flight) = (self.snd.una, self.snd.nxt, self.in_flight());
         // > RFC 2018 section 8: the data receiver is permitted to discard data in its queue that
-        // > has not been acknowledged [...] the data sender MUST NOT discard data before it is
-        // > acknowledged by the Acknowledgment Number field
+        // > has not been acknowledged to the data sender, even if the data has already been reported
+        // > in a SACK option.
         //
         // The head is sacked and still not acknowledged: the receiver went back on its word.
         if self.flight.first().is_some_and(|r| r.mark.contains(Mark::SACKED)) {
@@ -289,9 +289,11 @@ impl Connection {
     /// > RFC 6675 section 4, NextSeg (3): If the conditions for rules (1) and (2) fail, but there
     /// > exists an unSACKed sequence number 'S3' that meets the criteria for detecting loss given
     /// > in steps (1.a) and (1.b) above (specifically excluding step (1.c)), then one segment of up
-    /// > to SMSS octets starting with S3 SHOULD be returned. [...] (4) If [...] no data has been
-    /// > retransmitted by this rule before: one segment of up to SMSS octets that MUST include the
-    /// > highest outstanding unSACKed sequence number SHOULD be returned.
+    /// > to SMSS octets starting with S3 SHOULD be returned. [...] (4) If the conditions for
+    /// > (1), (2), and (3) fail, but there exists outstanding unSACKed data, we provide the
+    /// > opportunity for a single "rescue" retransmission per entry into loss recovery. [...] one
+    /// > segment of up to SMSS octets that MUST include the highest outstanding unSACKed sequence
+    /// > number SHOULD be returned
     pub(crate) fn next_speculative(&mut self, mss: u32) -> Option<(Seq, u32)> {
         if !self.in_fast_recovery() || !self.flags.contains(ConnFlags::SACK) {
             return None;

@@ -137,7 +137,7 @@ impl Connection {
 
     /// An acknowledgement is due for a segment beyond a gap, or for one that came twice.
     ///
-    /// > RFC 5681 section 4.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
+    /// > RFC 5681 section 3.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
     /// > out-of-order segment arrives.
     pub(crate) fn ack_duplicate(&mut self) {
         self.quicken(self.config.quick_acks);
@@ -150,7 +150,7 @@ impl Connection {
 
     /// An answer is due to a segment that makes no sense, unless one has just been sent.
     ///
-    /// > RFC 5961 section 7: an ACK throttling mechanism
+    /// RFC 5961 section 7 asks for such a throttle.
     pub(crate) fn challenge_ack(&mut self, now: Instant) {
         if now >= self.challenge_after {
             self.challenge_after = now + self.config.challenge_interval;

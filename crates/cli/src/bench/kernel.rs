@@ -114,7 +114,7 @@ pub(crate) fn listen(ip: IpAddr) -> Result<TcpListener, Failure> {
 }
 
 /// How long a peer may take to connect, or to send its next byte.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The first connection, unless its peer failed.
 pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
@@ -139,7 +139,8 @@ pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
 
 /// A connection to an address that is about to listen.
 pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream, Failure> {
-    let connection = TcpStream::connect(to).map_err(|e| failed(&e))?;
+    let connection = TcpStream::connect_timeout(&to, PATIENCE).map_err(|e| failed(&e))?;
+    connection.set_write_timeout(Some(PATIENCE)).map_err(|e| failed(&e))?;
     set_cubic(&connection);
     Ok(connection)
 }
@@ -153,7 +154,7 @@ fn set_cubic(socket: impl rustix::fd::AsFd) {
     }
 }
 
-/// Writes until the peer closes.
+/// Writes until the peer closes, or takes nothing for too long.
 pub(crate) fn send(mut connection: TcpStream, source: &Source, message: usize) {
     for piece in source.pieces(message) {
         if connection.write_all(piece).is_err() {

@@ -6,14 +6,16 @@
 //! Beside it, in the same rounds, kernel to kernel: over loopback for the pair, over veth for the
 //! tap.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use pagewire::{Host, SendBuf, TcpListener, TcpStream};
 use pagewire_device::{Pair, PairConfig, Tap};
 use pagewire_mem::{CopyLedger, Frag};
 
-use super::kernel::{self, Between};
+use super::kernel::{self, Between, PATIENCE};
 use super::machine::{Machine, Sides, pin};
 use super::report::{Record, print, rounded};
 use super::source::{Meter, Reader, Round, Source};
@@ -27,7 +29,7 @@ const SEND_PIECE: usize = 1 << 20;
 /// Bytes of single reads and writes of a kernel peer: as large as helps.
 const PEER_MESSAGE: usize = 1 << 20;
 
-/// Most that is taken from a connection at once, where each turn is short.
+/// Addresses of the two sides of a link, and where the right one listens.
 const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const PORT: u16 = 9000;
@@ -232,9 +234,8 @@ impl Bench {
                 if pending.is_empty() {
                     pending = source.next().map(SendBuf::from).unwrap_or_default();
                 }
-                match would_block(sender.send_some(&mut pending))? {
-                    None => break,
-                    Some(_) => {}
+                if would_block(sender.send_some(&mut pending))?.is_none() {
+                    break;
                 }
             }
             left.turn();
@@ -332,7 +333,8 @@ impl Bench {
                     let peer = kernel::accept(&listener)?;
                     kernel::receive(peer, PEER_MESSAGE, reader, self.seconds)
                 });
-                let connection = host.connect(to).map_err(|e| failed(&reason(&e)))?;
+                let connection = host.connect_timeout(to, PATIENCE);
+                let connection = patient(connection)?;
                 // Until the peer closes.
                 for piece in self.source.frags(SEND_PIECE) {
                     if connection.send(piece).is_err() {
@@ -349,7 +351,9 @@ impl Bench {
                     kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
                     Ok(())
                 });
-                let (connection, _) = listener.accept().map_err(|e| failed(&reason(&e)))?;
+                let connection = patient(accept(&listener, || {
+                    std::thread::park_timeout(Duration::from_millis(1));
+                }))?;
                 let round = receive(&connection, reader, self.seconds);
                 connection.abort();
                 drop(connection);
@@ -396,8 +400,12 @@ pub(crate) fn connect_in_turns(
     let on = SocketAddr::from((RIGHT, PORT));
     let listener = right.listen(on).map_err(|e| failed(&reason(&e)))?;
     let (client, server) = std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept(&listener));
-        let client = left.connect(on).map_err(|e| failed(&reason(&e)));
+        let accepting = scope.spawn(|| {
+            patient(accept(&listener, || {
+                right.turn();
+            }))
+        });
+        let client = patient(left.connect_timeout(on, PATIENCE));
         (client, joined(accepting))
     });
     let (client, server) = (client?, server?);
@@ -408,8 +416,29 @@ pub(crate) fn connect_in_turns(
     Ok((client, server))
 }
 
-fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
-    listener.accept().map(|(stream, _)| stream).map_err(|e| failed(&reason(&e)))
+/// The first connection, unless its peer failed; `meanwhile` is called until it comes.
+fn accept(listener: &TcpListener, mut meanwhile: impl FnMut()) -> io::Result<TcpStream> {
+    listener.set_nonblocking(true)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match listener.accept() {
+            Ok((connection, _)) => return Ok(connection),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                meanwhile();
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A connection on which no call waits for ever.
+fn patient(connection: io::Result<TcpStream>) -> Result<TcpStream, Failure> {
+    let set = connection.and_then(|c| {
+        c.set_read_timeout(Some(PATIENCE))?;
+        c.set_write_timeout(Some(PATIENCE))?;
+        Ok(c)
+    });
+    set.map_err(|e| failed(&reason(&e)))
 }
 
 /// `None`: nothing to do now.

@@ -65,20 +65,20 @@ impl Validators {
             if !self.matches(list, Comparison::Strong) {
                 return Decision::Failed;
             }
-        } else if let Some(date) = conditions.if_unmodified_since.as_deref().and_then(date) {
-            if self.modified.is_some_and(|m| seconds(m) > seconds(date)) {
-                return Decision::Failed;
-            }
+        } else if let Some(date) = conditions.if_unmodified_since.as_deref().and_then(date)
+            && self.modified.is_some_and(|m| seconds(m) > seconds(date))
+        {
+            return Decision::Failed;
         }
         // "A recipient MUST ignore If-Modified-Since if the request contains an If-None-Match".
         if let Some(list) = &conditions.if_none_match {
             if self.matches(list, Comparison::Weak) {
                 return Decision::NotModified;
             }
-        } else if let Some(date) = conditions.if_modified_since.as_deref().and_then(date) {
-            if self.modified.is_some_and(|m| seconds(m) <= seconds(date)) {
-                return Decision::NotModified;
-            }
+        } else if let Some(date) = conditions.if_modified_since.as_deref().and_then(date)
+            && self.modified.is_some_and(|m| seconds(m) <= seconds(date))
+        {
+            return Decision::NotModified;
         }
         Decision::Proceed
     }

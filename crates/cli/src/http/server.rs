@@ -83,12 +83,13 @@ enum Broken {
     Truncated,
     /// The peer took nothing for too long.
     Stalled,
-    Failed(io::Error),
+    /// The peer went away, or the file cannot be read: nobody is left to be told.
+    Failed,
 }
 
 impl From<io::Error> for Broken {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error)
+    fn from(_: io::Error) -> Self {
+        Self::Failed
     }
 }
 
@@ -124,8 +125,7 @@ impl Server {
             Ok(()) => return,
             Err(Broken::Truncated) => Some(&self.counters.truncated),
             Err(Broken::Stalled) => Some(&self.counters.stalled),
-            // The peer went away: its own business.
-            Err(Broken::Failed(_)) => None,
+            Err(Broken::Failed) => None,
         };
         counter.map(|c| c.fetch_add(1, Ordering::Relaxed));
         connection.abort();

@@ -1,9 +1,11 @@
 //! Sockets: who they are, and what has to be done for them.
 //!
-//! Read [`Sockets`] first, then `tcp.rs` (connections), `listener.rs`, `udp.rs`; `table.rs`,
-//! `demux.rs` and `ports.rs` find them.
+//! Read [`Sockets`] first, then `tcp.rs` (connections), `application.rs` (their verbs),
+//! `listener.rs`, `udp.rs`; `table.rs`, `demux.rs` and `ports.rs` find them.
 
+mod application;
 pub(crate) mod demux;
+mod errors;
 pub(crate) mod listener;
 pub(crate) mod ports;
 pub(crate) mod reset;

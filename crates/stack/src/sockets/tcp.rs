@@ -3,28 +3,27 @@
 //! Inputs first (`tcp_input`), then what is done once per burst (`transmit_dirty`, `settle`), then
 //! the application's verbs. Listeners are in `listener.rs`.
 
-use std::net::{Shutdown, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
 
-use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Instant, PacketBuf};
+use pagewire_mem::{CopyLedger, FragVec, Gso, GsoKind, Instant, PacketBuf};
 use pagewire_tcp::{
     CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits, MAX_HEADER_LEN,
     Ports as TcpPorts, SegmentOut, Seq, State, TcpError, TcpHeader, reset_for,
 };
 
 use super::demux::Tuple;
+use super::errors::{error_from, error_of_icmp, tcp_kind};
 use super::table::SocketId;
 use super::{ErrorQueue, Socket};
+use crate::Counters;
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
 use crate::limits::{
-    MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL, STARVED_CHECK,
-    TIME_WAIT_CONNECTIONS,
+    MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL, TIME_WAIT_CONNECTIONS,
 };
 use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
-use crate::stack::{Stack, TcpOption};
-use crate::{Counters, TcpInfo};
+use crate::stack::Stack;
 
 /// A connection and its place in the stack.
 pub(crate) struct TcpSocket {
@@ -40,8 +39,10 @@ pub(crate) struct TcpSocket {
     /// What the owner knows that it is ready for.
     pub(crate) reported: Readiness,
     /// On the list of those that wait for pages to write into.
-    starved: bool,
-    in_time_wait: bool,
+    pub(super) starved: bool,
+    pub(super) in_time_wait: bool,
+    /// Retransmissions, timeouts and recoveries that are in the stack's counters already.
+    counted: [u32; 3],
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
     reachable_at: u32,
     /// What few connections need.
@@ -52,7 +53,7 @@ pub(crate) struct TcpSocket {
 #[derive(Default)]
 pub(crate) struct Extra {
     /// Copies made for this connection.
-    ledger: Option<CopyLedger>,
+    pub(super) ledger: Option<CopyLedger>,
     pub(crate) errors: Option<ErrorQueue>,
 }
 
@@ -81,6 +82,7 @@ impl TcpSocket {
             reported: Readiness::NONE,
             starved: false,
             in_time_wait: false,
+            counted: [0; 3],
             reachable_at: 0,
             extra: None,
         }
@@ -286,10 +288,7 @@ impl Stack {
             && let Some(index) = self.sockets.dirty.pop_front()
         {
             let mut burst = budget.min(SEGMENTS_PER_CONNECTION);
-            loop {
-                let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) else {
-                    break;
-                };
+            while let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) {
                 if burst == 0 {
                     self.sockets.dirty.push_back(index);
                     break;
@@ -297,7 +296,7 @@ impl Stack {
                 let segment = socket.work(&mut self.mem, now, |conn, env| conn.poll_transmit(env));
                 let Some(segment) = segment else {
                     socket.dirty = false;
-                    self.settle(now, index);
+                    self.settle(index);
                     break;
                 };
                 let tuple = socket.tuple;
@@ -343,9 +342,9 @@ impl Stack {
 
     /// The connection at `index` has nothing to send for now: sets its timer, and lets go of it if
     /// it is over.
-    fn settle(&mut self, now: Instant, index: u32) {
-        let _ = now;
+    fn settle(&mut self, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        count_losses(&mut self.net.counters, socket);
         if socket.conn.is_closed() {
             self.finish(index);
             return;
@@ -363,7 +362,7 @@ impl Stack {
     }
 
     /// The connection is over: segments find it no longer, and if nobody owns it, it goes.
-    fn finish(&mut self, index: u32) {
+    pub(super) fn finish(&mut self, index: u32) {
         self.sockets.wheel.cancel(index);
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         if socket.in_demux {
@@ -410,250 +409,6 @@ impl Stack {
     }
 }
 
-/// Verbs of the application.
-impl Stack {
-    /// Begins to open a connection to `remote`; it becomes writable, or gets an error. The local
-    /// end is chosen unless given; its address may be unspecified and its port 0.
-    ///
-    /// # Errors
-    /// `InvalidInput` for port 0, `AddressFamily` if the addresses are of two versions,
-    /// `NetworkUnreachable` without a route, `AddressNotAvailable` if the local address is not
-    /// ours, the very connection exists, or no ephemeral port is free.
-    pub fn tcp_connect(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-    ) -> Result<SocketId, Error> {
-        let remote = canonical(remote);
-        if remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
-            return Err(Error::InvalidInput);
-        }
-        let (wanted, port) = local.map(canonical).map_or((None, 0), |l| (Some(l.ip()), l.port()));
-        let local = match wanted.filter(|ip| !ip.is_unspecified()) {
-            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
-            Some(ip) if !self.net.is_local(ip) => return Err(Error::AddressNotAvailable),
-            Some(ip) => ip,
-            None => self.net.source_for(remote.ip())?,
-        };
-        let sockets = &mut self.sockets;
-        let tuple = |port| Tuple::new(SocketAddr::new(local, port), remote);
-        let port = match port {
-            0 => {
-                let (demux, table, binds) =
-                    (&mut sockets.demux, &sockets.table, &sockets.tcp_binds);
-                let is_free = |p| !binds.uses(p) && demux.find(table, &tuple(p)).is_none();
-                sockets.ports.choose(local, Some(remote), is_free)
-            }
-            port => {
-                let taken = sockets.demux.find(&sockets.table, &tuple(port)).is_some();
-                Some(port).filter(|_| !taken)
-            }
-        };
-        let tuple = tuple(port.ok_or(Error::AddressNotAvailable)?);
-        let conn = {
-            let (iss, ts) = self.numbers(now, &tuple);
-            let config = Arc::clone(&self.sockets.config);
-            let link = self.tcp_link(&tuple);
-            Connection::connect(now, config, link, ports(&tuple), iss, ts)
-        };
-        let socket = TcpSocket::new(conn, tuple, Owner::App);
-        let id = self.insert_connection(socket).ok_or(Error::TooManySockets)?;
-        self.net.counters.tcp_active_opens += 1;
-        Ok(id)
-    }
-
-    /// Queues memory by reference. Takes as much from the front of `frags` as there is room for
-    /// and returns how many bytes that is; the memory is let go when it is acknowledged.
-    ///
-    /// # Errors
-    /// `WouldBlock` without room, `NotConnected`, `BrokenPipe` after a shutdown, and what the
-    /// connection ended with.
-    pub fn tcp_send(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        frags: &mut FragVec,
-    ) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.send(env, frags))
-    }
-
-    /// Queues a copy of as much from the front of `data` as there is room for; returns how much.
-    /// Errors as for [`tcp_send`](Self::tcp_send).
-    ///
-    /// Where the send buffer has room but the stack has no page left to copy into, the answer is
-    /// `WouldBlock` too, and the socket becomes writable when pages come home.
-    pub fn tcp_write(&mut self, now: Instant, id: SocketId, data: &[u8]) -> Result<usize, Error> {
-        match self.with_connection(now, id, |conn, env| conn.write(env, data)) {
-            Err(Error::NoBuffers) => {
-                self.starve(now, id.index());
-                Err(Error::WouldBlock)
-            }
-            done => done,
-        }
-    }
-
-    /// The connection at `index` waits for pages.
-    fn starve(&mut self, now: Instant, index: u32) {
-        let sockets = &mut self.sockets;
-        let Some(socket) = sockets.table.tcp_mut(index) else { return };
-        socket.reported &= !Readiness::WRITABLE;
-        if !core::mem::replace(&mut socket.starved, true) {
-            sockets.starved.push(index);
-            sockets.starved_until = now + STARVED_CHECK;
-        }
-    }
-
-    /// Pages may have come home: those who wait for them look again.
-    pub(crate) fn feed_starved(&mut self) {
-        self.mem.pool.drain();
-        if self.sockets.starved.is_empty() || self.mem.pool.stats().free == 0 {
-            return;
-        }
-        for index in core::mem::take(&mut self.sockets.starved) {
-            if let Some(socket) = self.sockets.table.tcp_mut(index) {
-                socket.starved = false;
-                self.sockets.touch(index);
-            }
-        }
-    }
-
-    /// Takes received bytes by copy; 0 is the end of the stream.
-    ///
-    /// # Errors
-    /// `WouldBlock` when nothing is queued but more may come, `NotConnected`, and what the
-    /// connection ended with.
-    pub fn tcp_read(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        into: &mut [u8],
-    ) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.read(env, into))
-    }
-
-    /// Byte path, step R7: takes up to `max` received bytes by reference, appended to `into`;
-    /// 0 is the end of the stream. Errors as for [`tcp_read`](Self::tcp_read).
-    pub fn tcp_recv_chunks(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        max: usize,
-        into: &mut Vec<Frag>,
-    ) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.recv_chunks(env, max, into))
-    }
-
-    /// Ends one direction or both. After `Write` the peer sees the end of the stream once it has
-    /// everything.
-    pub fn tcp_shutdown(&mut self, now: Instant, id: SocketId, how: Shutdown) -> Result<(), Error> {
-        self.with_connection(now, id, |conn, env| {
-            if matches!(how, Shutdown::Read | Shutdown::Both) {
-                conn.shutdown_read(env)?;
-            }
-            if matches!(how, Shutdown::Write | Shutdown::Both) {
-                conn.shutdown_write(env)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// What is known of a connection.
-    pub fn tcp_info(&self, id: SocketId) -> Result<TcpInfo, Error> {
-        Ok(self.connection(id)?.conn.info())
-    }
-
-    /// Bytes that [`tcp_read`](Self::tcp_read) would give now.
-    pub fn tcp_queued(&self, id: SocketId) -> Result<usize, Error> {
-        Ok(self.connection(id)?.conn.queued_receive())
-    }
-
-    /// Payload bytes copied for this connection since [`TcpOption::CountCopies`] was set; `None`
-    /// if it is not.
-    pub fn tcp_ledger(&self, id: SocketId) -> Result<Option<CopyLedger>, Error> {
-        Ok(self.connection(id)?.extra.as_ref().and_then(|e| e.ledger))
-    }
-
-    /// Changes a setting of a connection.
-    pub fn tcp_set_option(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        option: TcpOption,
-    ) -> Result<(), Error> {
-        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
-        match option {
-            TcpOption::NoDelay(on) => socket.conn.set_nodelay(on),
-            TcpOption::Cork(on) => socket.conn.set_cork(on),
-            TcpOption::KeepAlive(keepalive) => socket.conn.set_keepalive(now, keepalive),
-            TcpOption::CountCopies(on) => {
-                let extra = socket.extra.get_or_insert_default();
-                extra.ledger = on.then(|| extra.ledger.unwrap_or_default());
-            }
-            TcpOption::QueueErrors(on) => {
-                let extra = socket.extra.get_or_insert_default();
-                extra.errors = on.then(|| extra.errors.take().unwrap_or_default());
-            }
-        }
-        self.sockets.touch(id.index());
-        Ok(())
-    }
-
-    /// The id goes stale, the connection lingers under a new generation.
-    pub(crate) fn tcp_close(&mut self, now: Instant, id: SocketId) {
-        self.sockets.table.disown(id);
-        let Some(socket) = self.sockets.table.tcp_mut(id.index()) else { return };
-        socket.owner = Owner::Nobody;
-        socket.extra = None;
-        // Known by its old id, if it is in TIME-WAIT already.
-        socket.in_time_wait = false;
-        socket.work(&mut self.mem, now, |conn, env| conn.close(env));
-        if socket.conn.is_closed() {
-            self.finish(id.index());
-        } else {
-            self.sockets.touch(id.index());
-        }
-    }
-
-    pub(crate) fn tcp_abort(&mut self, index: u32) {
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
-        socket.conn.abort();
-        self.sockets.touch(index);
-    }
-
-    /// One verb on a connection: what it makes possible is marked, what it used up is noted, so
-    /// that becoming ready again is a change that [`poll_event`](Self::poll_event) reports.
-    fn with_connection<T>(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
-    ) -> Result<T, Error> {
-        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
-        let result = socket.work(&mut self.mem, now, verb);
-        socket.reported &= socket.readiness();
-        match result {
-            Err(TcpError::WouldBlock) => Err(Error::WouldBlock),
-            Err(error) => {
-                self.sockets.touch(id.index());
-                Err(error_from(error))
-            }
-            Ok(done) => {
-                self.sockets.touch(id.index());
-                Ok(done)
-            }
-        }
-    }
-
-    fn connection(&self, id: SocketId) -> Result<&TcpSocket, Error> {
-        match self.sockets.table.get(id)? {
-            Socket::Tcp(socket) => Ok(socket),
-            Socket::Listener(_) => Err(Error::NotConnected),
-            Socket::Udp(_) => Err(Error::NotSupported),
-        }
-    }
-}
-
 /// What listeners and connects have in common.
 impl Stack {
     pub(crate) fn insert_connection(&mut self, socket: TcpSocket) -> Option<SocketId> {
@@ -685,17 +440,24 @@ pub(crate) fn ports(tuple: &Tuple) -> TcpPorts {
     TcpPorts { local: tuple.local_port, remote: tuple.remote_port }
 }
 
-fn connection_mut(socket: &mut Socket) -> Result<&mut TcpSocket, Error> {
-    match socket {
-        Socket::Tcp(socket) => Ok(socket),
-        Socket::Listener(_) => Err(Error::NotConnected),
-        Socket::Udp(_) => Err(Error::NotSupported),
-    }
-}
-
 /// An IPv4 address in IPv6's clothes is an IPv4 address (RFC 4291 section 2.5.5.2).
 pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+fn count_losses(counters: &mut Counters, socket: &mut TcpSocket) {
+    let counts = socket.conn.loss_counts();
+    if counts != socket.counted {
+        let totals = [
+            &mut counters.tcp_retransmits,
+            &mut counters.tcp_timeouts,
+            &mut counters.tcp_fast_recoveries,
+        ];
+        for ((total, now), before) in totals.into_iter().zip(counts).zip(socket.counted) {
+            *total += u64::from(now.wrapping_sub(before));
+        }
+        socket.counted = counts;
+    }
 }
 
 fn count_end(counters: &mut Counters, socket: &TcpSocket) {
@@ -704,55 +466,5 @@ fn count_end(counters: &mut Counters, socket: &TcpSocket) {
         Some(_) if !connected => counters.tcp_attempts_failed += 1,
         Some(TcpError::ConnectionReset) => counters.tcp_established_resets += 1,
         _ => {}
-    }
-}
-
-fn tcp_kind(kind: IcmpKind, v6: bool) -> pagewire_tcp::IcmpKind {
-    use pagewire_tcp::IcmpKind as Tcp;
-    let unreachable = |hard, error| Tcp::Unreachable { hard, error };
-    match kind {
-        IcmpKind::PacketTooBig { mtu } => {
-            let mss = mtu.saturating_sub(if v6 { 60 } else { 40 });
-            Tcp::PacketTooBig { mss: u16::try_from(mss).unwrap_or(u16::MAX) }
-        }
-        IcmpKind::NetUnreachable => unreachable(false, TcpError::NetworkUnreachable),
-        IcmpKind::HostUnreachable
-        | IcmpKind::Prohibited
-        | IcmpKind::TimeExceeded
-        | IcmpKind::ParameterProblem => unreachable(false, TcpError::HostUnreachable),
-        IcmpKind::ProtocolUnreachable => unreachable(true, TcpError::ProtocolUnreachable),
-        IcmpKind::PortUnreachable => unreachable(true, TcpError::ConnectionRefused),
-    }
-}
-
-/// What Linux tells applications (`icmp_err_convert`).
-pub(crate) fn error_of_icmp(kind: IcmpKind) -> Error {
-    match kind {
-        IcmpKind::PacketTooBig { .. } => Error::MessageTooLong,
-        IcmpKind::NetUnreachable => Error::NetworkUnreachable,
-        IcmpKind::HostUnreachable | IcmpKind::TimeExceeded | IcmpKind::Prohibited => {
-            Error::HostUnreachable
-        }
-        IcmpKind::ProtocolUnreachable => Error::ProtocolUnreachable,
-        IcmpKind::PortUnreachable => Error::ConnectionRefused,
-        IcmpKind::ParameterProblem => Error::Protocol,
-    }
-}
-
-fn error_from(error: TcpError) -> Error {
-    match error {
-        TcpError::WouldBlock => Error::WouldBlock,
-        TcpError::ConnectionRefused => Error::ConnectionRefused,
-        TcpError::ConnectionReset => Error::ConnectionReset,
-        TcpError::ConnectionAborted => Error::ConnectionAborted,
-        TcpError::TimedOut => Error::TimedOut,
-        TcpError::HostUnreachable => Error::HostUnreachable,
-        TcpError::NetworkUnreachable => Error::NetworkUnreachable,
-        TcpError::ProtocolUnreachable => Error::ProtocolUnreachable,
-        TcpError::NotConnected => Error::NotConnected,
-        TcpError::BrokenPipe => Error::BrokenPipe,
-        TcpError::AlreadyConnected => Error::AlreadyConnected,
-        TcpError::NoBuffers => Error::NoBuffers,
-        _ => Error::InvalidInput,
     }
 }

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 
 use pagewire_mem::{CopyReason, FragVec, Instant, MAX_FRAGS, PacketBuf};
 
+use super::errors::error_of_icmp;
 use super::listener::Kind;
 use super::table::SocketId;
-use super::tcp::{canonical, error_of_icmp};
+use super::tcp::canonical;
 use super::{ErrorQueue, Socket};
 use crate::counters::DropReason;
 use crate::error::Error;
@@ -16,13 +17,9 @@ use crate::limits::{
     MAX_SOCKETS, UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_OVERHEAD, UDP_RECEIVE_BYTES,
     UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
 };
+use crate::net::wire::udp;
 use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
 use crate::stack::Stack;
-
-/// Bytes of a UDP header.
-const HEADER_LEN: usize = 8;
-/// Where the checksum stands in it.
-const CHECKSUM_OFFSET: u16 = 6;
 
 /// A datagram socket.
 pub(crate) struct UdpSocket {
@@ -81,15 +78,12 @@ impl UdpSocket {
 impl Stack {
     /// Byte path, step R4 for datagrams, checksum verified.
     pub(crate) fn udp_input(&mut self, now: Instant, received: &mut Received) {
-        let (src_port, dst_port) = match received.packet.head() {
-            [a, b, c, d, ..] => (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])),
-            _ => {
-                self.net.counters.drop_one(DropReason::UdpTruncated);
-                return;
-            }
+        let header = match udp::Header::parse(received.packet.head(), received.packet.len()) {
+            Ok(header) => header,
+            Err(reason) => return self.net.counters.drop_one(reason),
         };
-        let from = SocketAddr::new(received.src, src_port);
-        let found = self.sockets.udp_binds.find(received.dst, dst_port);
+        let from = SocketAddr::new(received.src, header.src_port);
+        let found = self.sockets.udp_binds.find(received.dst, header.dst_port);
         let Some((index, socket)) =
             found.and_then(|index| Some((index, self.sockets.table.udp_mut(index)?)))
         else {
@@ -219,7 +213,7 @@ impl Stack {
     ///
     /// # Errors
     /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487), `DestinationRequired` without a
-    /// remote, `NetworkUnreachable` without a route, `NoBuffers` when the queue to the device is
+    /// remote, `PermissionDenied` to a broadcast address, `NetworkUnreachable` without a route, `NoBuffers` when the queue to the device is
     /// full, and once, the error that an earlier datagram met.
     pub fn udp_send_to(
         &mut self,
@@ -304,6 +298,9 @@ impl Stack {
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
         }
+        if self.net.is_broadcast(remote.ip()) {
+            return Err(Error::PermissionDenied);
+        }
         let longest = if remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 };
         if len > longest {
             return Err(Error::MessageTooLong);
@@ -331,12 +328,14 @@ impl Stack {
         len: usize,
     ) -> Result<usize, Error> {
         let mut packet = PacketBuf::for_tx();
-        let length = (HEADER_LEN + len) as u16;
-        if let Some(header) = packet.push(HEADER_LEN) {
-            let fields = [local.port(), remote.port(), length, 0];
-            for (to, field) in header.chunks_exact_mut(2).zip(fields) {
-                to.copy_from_slice(&field.to_be_bytes());
-            }
+        let header = udp::Header {
+            src_port: local.port(),
+            dst_port: remote.port(),
+            len: (udp::LEN + len) as u16,
+            checksum: 0,
+        };
+        if let Some(room) = packet.push(udp::LEN) {
+            room.copy_from_slice(&header.emit());
         }
         let data = if data.len() > MAX_FRAGS { self.join(&data, len)? } else { data };
         for frag in data {
@@ -348,7 +347,7 @@ impl Stack {
             protocol: protocol::UDP,
             ecn: 0,
             hop_limit: None,
-            checksum_offset: Some(CHECKSUM_OFFSET),
+            checksum_offset: Some(udp::CHECKSUM_OFFSET),
             packet,
         };
         self.net.send(&mut self.mem, now, out)?;

@@ -195,6 +195,13 @@ impl Pair {
         self.flush();
     }
 
+    /// Gives back what the wire and the notes take.
+    pub(crate) fn shrink(&mut self) {
+        self.events = Vec::new();
+        self.frames = VecDeque::new();
+        self.wire = Default::default();
+    }
+
     /// A listener at B and a connection to it from A: (A's end, B's end, listener).
     pub(crate) fn connect(&mut self, to: &str) -> (SocketId, SocketId, SocketId) {
         let to: SocketAddr = to.parse().unwrap();

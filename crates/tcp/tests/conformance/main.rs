@@ -4,6 +4,7 @@
 
 mod support;
 
+mod hostile;
 mod hostile_peer;
 mod pair;
 mod rfc5681_6298_6675_loss;

@@ -154,7 +154,8 @@ impl Test {
         let (header, len) = parse(segment).to_header();
         let mut payload = FragVec::new();
         if len > 0 {
-            let data: Vec<u8> = (0..len).map(|i| byte((header.seq - IRS) as u32 + i)).collect();
+            let data: Vec<u8> =
+                (0..len).map(|i| byte(header.seq.since(IRS).wrapping_add(i))).collect();
             payload.push(Frag::from_bytes(data.into()));
         }
         self.last = self.env(|c, env| c.handle_segment(env, &header, payload, 0));

@@ -54,7 +54,7 @@ impl Site {
         symlink("loop", served.join("loop")).unwrap();
         rustix::fs::mknodat(
             rustix::fs::CWD,
-            &served.join("fifo"),
+            served.join("fifo"),
             rustix::fs::FileType::Fifo,
             rustix::fs::Mode::from_raw_mode(0o600),
             0,

@@ -1,0 +1,149 @@
+//! The commands that need no privilege, from end to end; and the tap measurements, with root.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+
+fn pagewire(args: &[&str]) -> Output {
+    Command::new(PAGEWIRE).args(args).output().expect("the command runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_demo_delivers_made_up_files_intact_and_copies_nothing_by_reference() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut demo = Command::new(PAGEWIRE);
+    let output =
+        demo.args(["demo", "--size", "20M", "--stats"]).env("TMPDIR", place.path()).output();
+    let output = output.expect("the command runs");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    let row = |mode: &str| -> Vec<String> {
+        let line = out.lines().find(|l| l.starts_with(mode)).expect(mode);
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    let (copy, zero) = (row("copy"), row("zero-copy"));
+    assert_eq!(zero[2], "20971520");
+    assert_eq!(zero.last().map(String::as_str), Some("0"), "{out}");
+    assert!(copy.last().and_then(|n| n.parse::<u64>().ok()) >= Some(2 * 20_971_520), "{out}");
+    assert!(out.contains("intact both ways"), "{out}");
+    assert!(err.contains("app_write"), "{err}");
+    let left = fs::read_dir(place.path()).expect("a directory").count();
+    assert_eq!(left, 0, "the files were not removed");
+}
+
+#[test]
+fn the_demo_serves_a_directory_that_it_is_given() {
+    let place = tempfile::tempdir().expect("a directory");
+    fs::create_dir(place.path().join("a b%")).expect("a directory");
+    fs::write(place.path().join("a b%/<odd> #name?"), vec![7; 100_001]).expect("a file");
+    fs::write(place.path().join("index.html"), "index").expect("a file");
+    fs::write(place.path().join("nothing"), "").expect("a file");
+    let output = pagewire(&["demo", place.path().to_str().expect("text")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("all 3 files intact"), "{}", text(&output.stdout));
+    assert!(place.path().join("nothing").exists());
+}
+
+#[test]
+fn an_interrupted_demo_removes_its_files() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut demo = Command::new(PAGEWIRE);
+    demo.args(["demo", "--size", "8G"]).env("TMPDIR", place.path());
+    let mut demo = demo.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
+    let mut lines = BufReader::new(demo.stderr.take().expect("piped")).lines();
+    let first = lines.next().expect("a line").expect("text");
+    assert!(first.starts_with("making"), "{first}");
+    let pid = rustix::process::Pid::from_child(&demo);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");
+    let last = lines.last().expect("a line").expect("text");
+    assert_eq!(last, "pagewire: interrupted");
+    assert_eq!(demo.wait().expect("it ends").code(), Some(130));
+    assert_eq!(fs::read_dir(place.path()).expect("a directory").count(), 0);
+}
+
+/// The lines of a measurement, each as its fields.
+fn bench(args: &[&str]) -> Vec<BTreeMap<String, Value>> {
+    let output = pagewire(&[&["bench"], args, &["--json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout).lines().map(|l| serde_json::from_str(l).expect(l)).collect()
+}
+
+fn check_fields(line: &BTreeMap<String, Value>, numbers: &[&str], texts: &[&str]) {
+    let common = ["bytes", "seconds", "gbit_per_s"];
+    for name in common.iter().chain(numbers) {
+        assert!(line.get(*name).is_some_and(Value::is_number), "{name} in {line:?}");
+    }
+    for name in ["bench", "engine", "link", "cpu", "kernel"].iter().chain(texts) {
+        assert!(line.get(*name).is_some_and(Value::is_string), "{name} in {line:?}");
+    }
+}
+
+#[test]
+fn bench_stream_prints_pagewire_and_kernel_with_their_fields() {
+    let lines = bench(&["stream", "--seconds", "0.05"]);
+    for line in &lines {
+        check_fields(
+            line,
+            &["rounds", "min_gbit_per_s", "max_gbit_per_s", "mtu"],
+            &["direction", "peer", "reader"],
+        );
+    }
+    let engines = |engine| lines.iter().filter(|l| l["engine"] == engine).count();
+    assert_eq!((engines("pagewire"), engines("kernel")), (4, 2));
+    for line in lines.iter().filter(|l| l["engine"] == "pagewire") {
+        assert_eq!(line["payload_bytes_copied"], 0, "{line:?}");
+    }
+}
+
+#[test]
+fn bench_rr_prints_percentiles_and_wakeups() {
+    let lines = bench(&["rr", "--seconds", "0.05"]);
+    assert_eq!(lines.len(), 2);
+    for line in &lines {
+        check_fields(line, &["size", "rtt_us_p50", "rtt_us_p99", "rounds"], &[]);
+    }
+    assert!(lines[0]["wakeups_per_batch"].is_number());
+}
+
+#[test]
+fn bench_idle_prints_what_a_connection_costs() {
+    let lines = bench(&["idle", "--connections", "2000"]);
+    check_fields(&lines[0], &["connections", "bytes_per_connection"], &[]);
+}
+
+#[test]
+fn the_readable_form_says_what_was_measured_on() {
+    let output = pagewire(&["bench", "rr", "--seconds", "0.05"]);
+    let out = text(&output.stdout);
+    assert!(out.contains("CPU(s)") && out.contains("Linux") && out.contains("3 rounds"), "{out}");
+    assert!(out.contains("rtt_us_p50"), "{out}");
+}
+
+#[test]
+fn with_root_bench_stream_over_a_tap_prints_both_directions_and_veth() {
+    let tun = Path::new("/dev/net/tun").exists();
+    let ip = Command::new("ip").arg("-V").output().is_ok();
+    if !rustix::process::geteuid().is_root() || !tun || !ip {
+        eprintln!("SKIPPED: needs root, /dev/net/tun and iproute2");
+        return;
+    }
+    let lines = bench(&["stream", "--link", "tap", "--seconds", "0.05"]);
+    for line in &lines {
+        check_fields(line, &["rounds", "mtu"], &["direction", "peer", "reader"]);
+        assert_eq!(line["peer"], "kernel");
+    }
+    let count = |link: &str, direction: &str| {
+        lines.iter().filter(|l| l["link"] == link && l["direction"] == direction).count()
+    };
+    assert_eq!((count("tap", "send"), count("tap", "receive"), count("veth", "send")), (1, 2, 2));
+}

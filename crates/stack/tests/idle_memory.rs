@@ -1,0 +1,112 @@
+//! What an idle connection costs: heap bytes, counted by the allocator of this test program.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::{A, B, Pair, capabilities, config};
+
+/// The system's allocator, with a count of the bytes that are allocated.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator, unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LIVE.fetch_add(size, Ordering::Relaxed);
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn live() -> usize {
+    LIVE.load(Ordering::Relaxed)
+}
+
+const CONNECTIONS: usize = 100_000;
+
+/// The goal is 512 bytes, the limit 1 KiB.
+const LIMIT: usize = 1024;
+
+#[test]
+fn a_hundred_thousand_idle_connections_cost_at_most_a_kilobyte_each() {
+    let mut p = Pair::with(config(capabilities(1), 1), config(capabilities(2), 2));
+    p.meet();
+    // One remote port has room for 28,232 ephemeral ones.
+    let ports = 4;
+    let listeners: Vec<_> = (0..ports)
+        .map(|i| p.b.tcp_listen(p.now, ([10, 0, 0, 2], 80 + i).into(), 4096).unwrap())
+        .collect();
+    let before = live();
+    let (mut clients, mut servers) = (Vec::new(), Vec::new());
+    clients.reserve_exact(CONNECTIONS);
+    servers.reserve_exact(CONNECTIONS);
+    let ids = live() - before;
+    while clients.len() < CONNECTIONS {
+        for i in 0..2000u16 {
+            let to = ([10, 0, 0, 2], 80 + i % ports).into();
+            clients.push(p.a.tcp_connect(p.now, to, None).unwrap());
+        }
+        p.until("all handshakes", |p| {
+            for listener in &listeners {
+                while let Ok((server, _)) = p.b.tcp_accept(p.now, *listener) {
+                    servers.push(server);
+                }
+            }
+            servers.len() == clients.len()
+        });
+    }
+    // They have not been idle all their life: each has carried something in both directions.
+    let words = [(A, &clients, B, &servers), (B, &servers, A, &clients)];
+    let mut buf = [0; 256];
+    for (from, senders, to, receivers) in words {
+        for batch in senders.chunks(1000) {
+            for id in batch {
+                let now = p.now;
+                assert_eq!(p.stack(from).tcp_write(now, *id, &[7; 200]), Ok(200));
+            }
+            p.run(Duration::from_millis(1));
+        }
+        p.run(Duration::from_millis(50));
+        for id in receivers {
+            let now = p.now;
+            assert_eq!(p.stack(to).tcp_read(now, *id, &mut buf), Ok(200));
+        }
+    }
+    p.run(Duration::from_secs(10));
+    assert_eq!(p.a.socket_count(), CONNECTIONS);
+    assert_eq!(p.b.socket_count(), CONNECTIONS + usize::from(ports));
+    // Neighbours are forgotten some time; connections have nothing to wait for.
+    let quiet_until = p.now + Duration::from_secs(300);
+    assert!(p.a.poll_timeout().is_none_or(|at| at > quiet_until), "idle connections wake nobody");
+
+    p.shrink();
+    let both = live() - before - ids;
+    let with_a = live();
+    drop(p.a);
+    let (a, b) = (with_a - live(), both - (with_a - live()));
+    for (name, bytes) in [("the side that connected", a), ("the side that listened", b)] {
+        let each = bytes.div_ceil(CONNECTIONS);
+        println!("{CONNECTIONS} idle connections, {name}: {each} bytes each");
+        assert!(each <= LIMIT, "{each} bytes for an idle connection, at most {LIMIT}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Byte path, step R5, before anything flows: SYNs, what they say, and becoming established.
+
+use pagewire_mem::Instant;
+
+use crate::assembler::ReceiveQueue;
+use crate::connection::{ConnFlags, Connection, Env, Reset, seconds};
+use crate::error::{DropReason, TcpError};
+use crate::header::{Flags, TcpHeader};
+use crate::input::{Segment, Step, drop_for};
+use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
+use crate::segment::Disposition;
+use crate::state::Event;
+use crate::window;
+
+impl Connection {
+    /// Section 3.10.7.3: a segment arrives in SYN-SENT.
+    pub(crate) fn in_syn_sent(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+        let header = segment.header;
+        // > First, check the ACK bit: [...] If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset
+        // > (unless the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST>
+        // > [...] and discard the segment.
+        let acks_syn = segment.has(Flags::ACK);
+        if acks_syn && !(header.ack.gt(self.snd.iss) && header.ack.le(self.snd.nxt)) {
+            if segment.has(Flags::RST) {
+                return drop_for(DropReason::RstInvalid);
+            }
+            self.reset = Some(Reset { seq: header.ack, ack: false });
+            return drop_for(DropReason::AckUnsent);
+        }
+        // > Second, check the RST bit: [...] If the ACK was acceptable, then signal to the user "error:
+        // > connection reset", drop the segment, enter CLOSED state, delete TCB, and return.
+        // > Otherwise (no ACK), drop the segment and return.
+        if segment.has(Flags::RST) {
+            if !acks_syn {
+                return drop_for(DropReason::RstInvalid);
+            }
+            self.finish(Event::Reset, Some(TcpError::ConnectionRefused));
+            return Ok(());
+        }
+        // > Fourth, check the SYN bit: [...] Fifth, if neither of the SYN or RST bits is set, then
+        // > drop the segment and return.
+        if !segment.has(Flags::SYN) {
+            return drop_for(DropReason::Flags);
+        }
+        // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
+        self.on_heard(env.now);
+        self.take_syn(env.now, header);
+        if !acks_syn {
+            // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
+            // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
+            //
+            // Text that came along is not kept: the peer will send it again.
+            self.transition(Event::Syn);
+            self.flight.mark_all_lost();
+            return Ok(());
+        }
+        // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
+        // > the retransmission queue that are thereby acknowledged should be removed. If SND.UNA >
+        // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
+        // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
+        self.take_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
+        self.transition(Event::SynAck);
+        self.on_established(env.now);
+        self.ack_now();
+        // > If there are other controls or text in the segment, then continue processing at the
+        // > sixth step under Section 3.10.7.4 where the URG bit is checked; otherwise, return.
+        segment.seq = header.seq + 1;
+        // Sixth: urgent data stays in the stream (RFC 9293 section 3.8.5); nobody is signalled, and
+        // nothing is ever computed from the pointer.
+        let text = self.seventh_text(env, segment);
+        self.eighth_fin(env.now, segment)?;
+        text
+    }
+
+    pub(crate) fn on_established(&mut self, now: Instant) {
+        self.flags.insert(ConnFlags::CONNECTED);
+        self.snd.small_end = self.snd.una;
+        self.congestion.set_mss(self.send_mss());
+        if self.flags.contains(ConnFlags::SYN_RESENT) {
+            // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
+            // > the RTO MUST be re-initialized to 3 seconds when data transmission begins
+            if self.rtt.srtt().is_none() {
+                self.rtt.on_syn_timed_out();
+            }
+            // Linux forgives one: it is the one second of RFC 6298 that may have been too short.
+            if self.stats.retransmits > 1 {
+                self.congestion.on_syn_lost();
+            }
+        }
+        self.start_keepalive(now);
+        // The application closed before the handshake was done.
+        if self.flags.contains(ConnFlags::FIN_QUEUED) {
+            self.transition(Event::Close);
+        }
+    }
+
+    /// Learns what a SYN says: the peer's first number, its window and its options. An option
+    /// counts if both sides offer it.
+    pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader) {
+        let first = syn.seq + 1;
+        self.rcv.irs = syn.seq;
+        self.rcv.queue = ReceiveQueue::new(first);
+        self.rcv.acked = first;
+        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
+        // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
+        self.rcv.edge = first + window::initial(&self.config);
+        self.snd.window = u32::from(syn.window);
+        self.snd.max_window = self.snd.window;
+        self.snd.wl1 = syn.seq;
+        self.snd.wl2 = if syn.flags.contains(crate::Flags::ACK) { syn.ack } else { self.snd.iss };
+
+        // > RFC 9293 section 3.7.1: If an MSS Option is not received at connection setup, TCP
+        // > implementations MUST assume a default send MSS of 536 (576 - 40) for IPv4
+        self.snd.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
+        // > RFC 7323 section 2.2: both sides MUST send Window Scale options in their <SYN>
+        // > segments to enable window scaling in either direction.
+        match syn.options.window_scale {
+            Some(scale) if self.config.window_scaling => {
+                self.snd.scale = scale.min(MAX_WINDOW_SCALE);
+                self.flags.insert(ConnFlags::SCALING);
+            }
+            _ => (self.snd.scale, self.rcv.scale) = (0, 0),
+        }
+        match syn.options.timestamps {
+            Some((value, _)) if self.flags.contains(ConnFlags::TIMESTAMPS) => {
+                self.ts.recent = value;
+                self.ts.recent_at = seconds(now);
+            }
+            _ => self.flags.remove(ConnFlags::TIMESTAMPS),
+        }
+        if !syn.options.sack_permitted {
+            self.flags.remove(ConnFlags::SACK);
+        }
+        // A first guess at what the peer will send, until it has.
+        self.rcv.mss = self.snd.peer_mss.min(self.announced_mss());
+        self.congestion.set_mss(self.send_mss());
+    }
+}
