@@ -5,4 +5,6 @@
 #[allow(dead_code)]
 mod targets;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| targets::stack_frames(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    targets::stack_frames(data);
+});

@@ -3,13 +3,15 @@
 //!
 //! A target must return: a panic, an endless loop or unbounded memory is a finding.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+mod connection;
+mod frames;
 
-use pagewire_device::{Capabilities, FaultConfig, HeaderSplit, Medium};
-use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter, RxChecksum};
-use pagewire_stack::{Cidr, Stack, StackConfig, fuzzing};
+use pagewire_device::FaultConfig;
+use pagewire_stack::{Cidr, fuzzing};
 use pagewire_tcp::TcpHeader;
+
+pub(crate) use connection::tcp_connection;
+pub(crate) use frames::stack_frames;
 
 /// A replay of one input by the target's name; `false`: no such target.
 pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
@@ -22,8 +24,9 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
         "ipv4" => ipv4,
         "ipv6" => ipv6,
         "ndp" => ndp,
-        "stack_frames" => stack_frames,
+        "stack_frames" => |data| drop(stack_frames(data)),
         "tap_frame" => tap_frame,
+        "tcp_connection" => |data| drop(tcp_connection(data)),
         "tcp_header" => tcp_header,
         "udp" => udp,
         _ => return false,
@@ -100,87 +103,4 @@ pub(crate) fn cidr(data: &[u8]) {
     {
         assert_eq!(cidr.to_string().parse::<Cidr>().expect("what we print, we parse"), cidr);
     }
-}
-
-const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-
-fn capabilities() -> Capabilities {
-    Capabilities {
-        medium: Medium::Ethernet,
-        mac: MAC,
-        mtu: 1500,
-        max_super_frame: 65_535,
-        rx_checksum: true,
-        tx_checksum: true,
-        tso_v4: true,
-        tso_v6: true,
-        max_frags: pagewire_mem::MAX_FRAGS,
-        header_split: HeaderSplit::None,
-        queues: 1,
-        by_reference: false,
-    }
-}
-
-/// Whole frames into a stack with open sockets. The input is a list of records: one byte of
-/// control, two bytes of length, the frame. Control bit 0: the checksum counts as verified; bit 1:
-/// time passes; bit 2: the first 20 bytes land in the head, the rest in pages; bit 3: the
-/// destination MAC is made ours.
-pub(crate) fn stack_frames(data: &[u8]) {
-    let addresses = ["10.0.0.1/24", "fd00::1/64"].map(|a| a.parse().expect("address")).to_vec();
-    let mut config = StackConfig::new(capabilities(), addresses, [7; 32]);
-    config.pool_bytes = 1 << 20;
-    let mut now = Instant::from_millis(1);
-    let mut stack = Stack::new(now, config).expect("stack");
-    let any = |port| std::net::SocketAddr::from(([0, 0, 0, 0], port));
-    let listener = stack.tcp_listen(now, any(80), 4).expect("listen");
-    let datagrams = stack.udp_bind(any(53)).expect("bind");
-    let _ = stack.tcp_connect(now, "10.0.0.2:9".parse().expect("address"), None);
-
-    let mut pool = PagePool::new("fuzz", 1 << 20).expect("pool");
-    let (mut writer, mut ledger) = (PageWriter::new(), CopyLedger::new());
-    let mut out = VecDeque::new();
-    let mut rest = data;
-    let mut accepted = Vec::new();
-    while let [control, a, b, tail @ ..] = rest {
-        let len = usize::from(u16::from_be_bytes([*a, *b])).min(tail.len());
-        let (frame, next) = tail.split_at(len);
-        rest = next;
-        let mut frame = frame.to_vec();
-        if control & 8 != 0 {
-            frame.iter_mut().zip(MAC).for_each(|(to, from)| *to = from);
-        }
-        let mut packet = PacketBuf::for_rx();
-        let linear =
-            if control & 4 != 0 { 20 } else { pagewire_mem::HEAD_CAPACITY }.min(frame.len());
-        packet.append(linear).expect("fits").copy_from_slice(&frame[..linear]);
-        let reason = pagewire_mem::CopyReason::DeviceRx;
-        let (frags, _) = writer.write(&mut pool, &frame[linear..], &mut ledger, reason);
-        for frag in frags {
-            packet.push_frag(frag).expect("few fragments");
-        }
-        if control & 1 != 0 {
-            packet.rx_checksum = RxChecksum::Valid;
-        }
-        if control & 2 != 0 {
-            now += Duration::from_millis(300);
-        }
-        stack.handle_frame(now, packet);
-        if stack.poll_timeout().is_some_and(|at| at <= now) {
-            stack.handle_timeout(now);
-        }
-        while stack.poll_transmit(now, &mut out) {}
-        out.clear();
-        while stack.poll_event().is_some() {}
-        if let Ok((id, _)) = stack.tcp_accept(now, listener) {
-            accepted.push(id);
-        }
-        for &id in &accepted {
-            let mut chunks = Vec::new();
-            let _ = stack.tcp_recv_chunks(now, id, 1000, &mut chunks);
-            let _ = stack.tcp_write(now, id, b"answer");
-        }
-        let _ = stack.udp_recv_from(now, datagrams);
-        stack.end_turn();
-    }
-    assert!(stack.pool_audit().is_conserved());
 }

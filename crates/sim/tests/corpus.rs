@@ -1,17 +1,23 @@
-//! Replays the corpus of every fuzz target.
+//! Replays the corpus of every fuzz target, and the seeds that it grew from.
 
 use std::fs;
 use std::path::Path;
+
+use pagewire_tcp::State;
 
 #[path = "../../../fuzz/src/targets.rs"]
 #[allow(dead_code)]
 mod targets;
 
+#[path = "../../../fuzz/src/seeds.rs"]
+mod seeds;
+
+const FUZZ: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz");
+
 #[test]
 fn every_input_of_the_corpus_is_survived() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let mut inputs = 0;
-    for target in fs::read_dir(&corpus).expect("corpus").flatten() {
+    for target in fs::read_dir(Path::new(FUZZ).join("corpus")).expect("corpus").flatten() {
         let name = target.file_name().into_string().expect("a target's name");
         for input in fs::read_dir(target.path()).expect("inputs").flatten() {
             let data = fs::read(input.path()).expect("input");
@@ -20,4 +26,67 @@ fn every_input_of_the_corpus_is_survived() {
         }
     }
     assert!(inputs > 100, "the corpus is gone: {inputs} inputs");
+}
+
+#[test]
+fn every_seed_is_survived() {
+    for (target, name, input) in seeds::all() {
+        eprintln!("{target} {name}");
+        assert!(targets::replay(target, &input), "no target is called {target}");
+    }
+}
+
+#[test]
+fn seeds_reach_every_state_of_a_connection() {
+    let mut reached = Vec::new();
+    let (mut read, mut written, mut again) = (0, 0, 0);
+    for (_, _, input) in seeds::all().iter().filter(|(target, ..)| *target == "tcp_connection") {
+        let progress = targets::tcp_connection(input);
+        reached.extend(progress.states);
+        read += progress.read;
+        written += progress.written;
+        again += progress.again;
+    }
+    use State::*;
+    for state in [
+        Closed,
+        SynSent,
+        SynReceived,
+        Established,
+        FinWait1,
+        FinWait2,
+        CloseWait,
+        Closing,
+        LastAck,
+        TimeWait,
+    ] {
+        assert!(reached.contains(&state), "no seed reaches {state:?}");
+    }
+    assert!(read > 100_000 && written > 100_000 && again > 50, "{read}, {written}, {again}");
+}
+
+#[test]
+fn seeds_reach_sockets_through_whole_frames() {
+    let (mut accepted, mut read, mut written, mut datagrams, mut errors) = (0, 0, 0, 0, 0);
+    for (_, _, input) in seeds::all().iter().filter(|(target, ..)| *target == "stack_frames") {
+        let depth = targets::stack_frames(input);
+        accepted += depth.accepted;
+        read += depth.read;
+        written += depth.written;
+        datagrams += depth.datagrams;
+        errors += depth.errors;
+    }
+    let depth = (accepted, read, written, datagrams, errors);
+    assert!(accepted >= 9 && read > 50_000 && written > 100_000, "{depth:?}");
+    assert!(datagrams >= 8 && errors >= 10, "{depth:?}");
+}
+
+#[test]
+#[ignore = "writes the seeds to fuzz/target/seeds, for a corpus made anew"]
+fn write_seeds() {
+    for (target, name, input) in seeds::all() {
+        let folder = Path::new(FUZZ).join("target/seeds").join(target);
+        fs::create_dir_all(&folder).expect("folder");
+        fs::write(folder.join(name), input).expect("seed");
+    }
 }
