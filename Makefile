@@ -9,9 +9,11 @@ test:
 	scripts/install-test-packages
 	cargo build --release --package pagewire-cli
 	cargo test --workspace --all-features
+	RUSTFLAGS="--cfg loom" cargo test --release --package pagewire-mem --test loom --target-dir target/loom
 
 bench:
-	cargo run --release --quiet --package pagewire-cli -- bench all
+	cargo build --release --quiet --package pagewire-cli
+	scripts/bench
 
 lint:
 	scripts/lint

@@ -24,13 +24,9 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
         "ipv4" => ipv4,
         "ipv6" => ipv6,
         "ndp" => ndp,
-        "stack_frames" => |data| {
-            stack_frames(data);
-        },
+        "stack_frames" => |data| _ = stack_frames(data),
         "tap_frame" => tap_frame,
-        "tcp_connection" => |data| {
-            tcp_connection(data);
-        },
+        "tcp_connection" => |data| _ = tcp_connection(data),
         "tcp_header" => tcp_header,
         "udp" => udp,
         _ => return false,

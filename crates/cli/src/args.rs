@@ -210,7 +210,7 @@ pub(crate) enum Bench {
 /// What all measurements have in common.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct BenchCommon {
-    /// Rounds of each engine, taken in turns; the first of them warms up and does not count
+    /// Rounds of each engine that count, taken in turns; one more before them warms up
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=1000), value_name = "N")]
     pub(crate) rounds: u16,
 

@@ -316,7 +316,7 @@ enum Ended {
 impl Running {
     fn new(response: &Response, offset: u64, started: Instant) -> Self {
         let total = match response.framing {
-            Framing::Length(n) => Some(offset + n),
+            Framing::Length(n) => Some(offset.saturating_add(n)),
             _ => response.content_range.and_then(|r| r.total),
         };
         Self { bytes: 0, total, offset, started, bar: ProgressBar::hidden() }

@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pagewire_mem::Instant;
@@ -33,9 +32,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 return;
             }
         }
-        if shared.spinners.load(Ordering::Relaxed) > 0
-            || inner.last_inline.is_some_and(|at| now < at + INLINE_GRACE)
-        {
+        if inner.last_inline.is_some_and(|at| now < at + INLINE_GRACE) {
             inner.poller = Poller::Deferred;
             drop(inner);
             sleep(shared, None, INLINE_GRACE);
@@ -52,10 +49,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             pause();
             continue;
         }
-        let mut wait = LONGEST_SLEEP;
-        if let Some(at) = inner.deadline() {
-            wait = wait.min(at.saturating_since(now));
-        }
+        let wait = inner.longest_sleep(now, LONGEST_SLEEP);
         if wait.is_zero() || inner.device.arm() {
             inner.device.disarm();
             shared.unlock_and_wake(inner);
@@ -97,10 +91,8 @@ pub(crate) fn pause() {
 pub(crate) fn wait_for_device(shared: &Shared, until: Option<Instant>) {
     let now = shared.now();
     let mut inner = shared.lock();
-    let mut wait = LONGEST_SLEEP;
-    for at in [inner.deadline(), until].into_iter().flatten() {
-        wait = wait.min(at.saturating_since(now));
-    }
+    let limit = until.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
+    let wait = inner.longest_sleep(now, limit);
     if !wait.is_zero() && !inner.device.arm() {
         let fd = inner.device_fd();
         drop(inner);

@@ -279,7 +279,7 @@ impl Builder {
     }
 
     /// No driver thread: the caller drives with [`Host::turn`]. Blocking calls drive while they
-    /// wait.
+    /// wait. One thread at a time: a second one that waits is not woken by what the first receives.
     pub fn manual(mut self) -> Self {
         self.manual = true;
         self

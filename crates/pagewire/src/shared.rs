@@ -30,6 +30,16 @@ const RECEIVE_BURST: usize = 64;
 /// Rounds of receive and transmit in one turn, so that a flood cannot hold the lock for ever.
 const ROUNDS_PER_TURN: usize = 4;
 
+/// Rounds of output in one flush: with 64 frames a round, more than any window holds. What is left
+/// then is due at once, after others had the lock.
+const ROUNDS_PER_FLUSH: usize = 256;
+
+/// How long frames wait at most for a device that had no room and does not say when it has.
+const BLOCKED_RETRY: Duration = Duration::from_millis(1);
+
+/// How often a device without a descriptor is polled while all threads sleep.
+const POLLED_DEVICE: Duration = Duration::from_millis(1);
+
 /// How long after the last inline poll the driver takes the device back. Bounds the time that a
 /// frame can wait while an application thread computes.
 pub(crate) const INLINE_GRACE: Duration = Duration::from_micros(200);
@@ -73,6 +83,10 @@ pub(crate) struct Inner {
     /// Wakers to be called once the lock is let go: one wake per waiter and batch.
     ready: Vec<Waker>,
     pub(crate) poller: Poller,
+    /// The device never had a descriptor to wait on.
+    polled: bool,
+    /// The last flush stopped before the output was through.
+    unfinished: bool,
     /// When an armed driver wakes by itself.
     pub(crate) armed_until: Instant,
     /// When an application thread last polled the device.
@@ -108,6 +122,7 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wait_fd =
             device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
+        let polled = wait_fd.is_none();
         let inner = Inner {
             stack,
             device,
@@ -117,6 +132,8 @@ impl Shared {
             waits: HashMap::new(),
             ready: Vec::new(),
             poller: Poller::Running,
+            polled,
+            unfinished: false,
             armed_until: Instant::FAR,
             last_inline: None,
             wakeups: 0,
@@ -222,10 +239,18 @@ impl Inner {
         if self.stack.poll_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
-        loop {
-            // What the device had no room for goes first; until then, make no more.
-            let more = self.tx.is_empty() && self.stack.poll_transmit(now, &mut self.tx);
+        self.unfinished = true;
+        for _ in 0..ROUNDS_PER_FLUSH {
+            // What the device had no room for goes first; until then, make no more. Once it has
+            // gone, there may be more.
+            let more = !self.tx.is_empty() || self.stack.poll_transmit(now, &mut self.tx);
+            self.unfinished = more;
             if self.tx.is_empty() && self.device.poll_timeout().is_none_or(|at| at > now) {
+                // Output that loops back to this host, or waits for its neighbour's address,
+                // leaves no frame.
+                if more {
+                    continue;
+                }
                 break;
             }
             let Self { stack, device, tx, .. } = self;
@@ -266,6 +291,16 @@ impl Inner {
         }
     }
 
+    /// A wait ended without a call of its waker.
+    pub(crate) fn unregister(&mut self, socket: SocketId, waker: &Waker) {
+        let Some(waits) = self.waits.get_mut(&socket) else { return };
+        waits.read.retain(|w| !w.will_wake(waker));
+        waits.write.retain(|w| !w.will_wake(waker));
+        if waits.read.is_empty() && waits.write.is_empty() {
+            self.waits.remove(&socket);
+        }
+    }
+
     /// The socket's owner is gone: nobody waits any more.
     pub(crate) fn forget(&mut self, socket: SocketId) {
         if let Some(mut waits) = self.waits.remove(&socket) {
@@ -276,10 +311,24 @@ impl Inner {
 
     /// When a turn is due although nothing comes in.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match (self.stack.poll_timeout(), self.device.poll_timeout()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
+        let unfinished = (self.unfinished && self.tx.is_empty()).then_some(Instant::ZERO);
+        let moments = [unfinished, self.stack.poll_timeout(), self.device.poll_timeout()];
+        moments.into_iter().flatten().min()
+    }
+
+    /// How long nobody need look at the device or the stack, if the device says nothing.
+    pub(crate) fn longest_sleep(&self, now: Instant, limit: Duration) -> Duration {
+        let mut sleep = limit;
+        if let Some(at) = self.deadline() {
+            sleep = sleep.min(at.saturating_since(now));
         }
+        if !self.tx.is_empty() {
+            sleep = sleep.min(BLOCKED_RETRY);
+        }
+        if self.polled {
+            sleep = sleep.min(POLLED_DEVICE);
+        }
+        sleep
     }
 
     /// Whether a turn is due before the driver means to wake.
@@ -303,6 +352,10 @@ impl Inner {
     }
 
     fn note_device_error(&mut self, error: &pagewire_device::DeviceError) {
+        // The descriptor of a device that is gone is ready for ever: nothing to wait for.
+        if matches!(error, pagewire_device::DeviceError::Closed) {
+            self.wait_fd = None;
+        }
         if self.device_error.is_none() {
             tracing::warn!(%error, "device failed");
             self.device_error = Some(error.to_string());

@@ -124,11 +124,17 @@ impl Shared {
         loop {
             match self.try_or_register(socket, interest, &waker, &mut op) {
                 Err(Error::WouldBlock) => {}
-                done => return done.map_err(io_error),
+                done => {
+                    self.lock().unregister(socket, &waker);
+                    return done.map_err(io_error);
+                }
             }
             match deadline.map(|at| at.saturating_since(self.now())) {
                 None => std::thread::park(),
-                Some(left) if left.is_zero() => return Err(io::ErrorKind::TimedOut.into()),
+                Some(left) if left.is_zero() => {
+                    self.lock().unregister(socket, &waker);
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
                 Some(left) => std::thread::park_timeout(left),
             }
         }

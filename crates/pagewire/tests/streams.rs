@@ -234,6 +234,37 @@ fn waits_end_when_their_time_is_over() {
 }
 
 #[test]
+fn waits_that_ended_leave_nobody_to_wake() {
+    let j = joined();
+    j.far.set_read_timeout(Some(Duration::from_micros(200))).expect("set");
+    for _ in 0..50 {
+        assert_eq!(kind({ &j.far }.read(&mut [0; 8])), io::ErrorKind::TimedOut);
+    }
+    let before = j.server.stats().wakeups;
+    { &j.near }.write_all(b"x").expect("write");
+    j.far.set_read_timeout(None).expect("set");
+    { &j.far }.read_exact(&mut [0; 1]).expect("read");
+    assert!(j.server.stats().wakeups <= before + 1, "{}", j.server.stats().wakeups);
+}
+
+#[test]
+fn a_host_talks_to_itself() {
+    let (server, _client) = hosts();
+    let listener = server.listen("10.0.0.1:9000").expect("listen");
+    let mut near = server.connect("10.0.0.1:9000").expect("connect");
+    let (far, _) = listener.accept().expect("accept");
+    let sent = pattern(1 << 20);
+    let copy = sent.clone();
+    let sender = thread::spawn(move || {
+        near.write_all(&copy).expect("write");
+        near.shutdown(Shutdown::Write).expect("shutdown");
+        near
+    });
+    assert_eq!(read_all(&far), sent);
+    drop(sender.join().expect("sender"));
+}
+
+#[test]
 fn an_aborted_connection_is_reset_on_the_other_side() {
     let j = joined();
     j.near.abort();

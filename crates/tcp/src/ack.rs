@@ -61,8 +61,16 @@ impl Connection {
             }
             AckRange::Acceptable => {}
         }
-        // Whatever the peer says, it is there.
-        self.retries = if self.flight.is_empty() { 0 } else { self.retries };
+        // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
+        // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
+        // > connection to stay open
+        //
+        // Whatever the peer says, it is there. If it took its window back with data under way,
+        // that data is what it is probed with.
+        let probing = self.snd.window == 0 && !self.flags.contains(ConnFlags::ORPHAN);
+        if self.flight.is_empty() || probing {
+            self.retries = 0;
+        }
         let advanced = header.ack.since(self.snd.una);
         let window_changed = self.take_window(header, advanced);
         if advanced == 0 {
@@ -129,6 +137,7 @@ impl Connection {
         let mut delivered = Delivered::default();
         if self.flags.contains(ConnFlags::SACK) && !header.options.sack.is_empty() {
             self.take_sacks(&header.options.sack, &mut delivered);
+            self.stats.sacks_ignored = self.stats.sacks_ignored.saturating_add(delivered.ignored);
             // A cumulative acknowledgement has been measured already.
             if advanced == 0 {
                 self.measure_at(now, &delivered);

@@ -27,7 +27,8 @@ pub struct Config {
     /// Largest receive window in bytes; also what the window scale is chosen for. Memory pinned
     /// for what is queued may be twice that.
     pub recv_buffer: u32,
-    /// Bytes that may wait in the send queue, unsent or unacknowledged.
+    /// Bytes that may wait in the send queue, unsent or unacknowledged; at most
+    /// [`MAX_SEND_BUFFER`](crate::limits::MAX_SEND_BUFFER).
     pub send_buffer: u32,
     /// Upper bound for the MSS that we announce and use, in bytes; `None`: what the link takes.
     pub max_mss: Option<u16>,

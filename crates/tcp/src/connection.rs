@@ -17,7 +17,7 @@ use crate::error::TcpError;
 use crate::flight::Flight;
 use crate::header::TcpHeader;
 use crate::info::{Info, Readiness};
-use crate::limits::DEFAULT_MSS;
+use crate::limits::{DEFAULT_MSS, MAX_SEND_BUFFER};
 use crate::recovery::Recovery;
 use crate::rtt::RttEstimator;
 use crate::send_queue::SendQueue;
@@ -229,6 +229,7 @@ pub(crate) struct Stats {
     pub(crate) retransmits: u32,
     pub(crate) timeouts: u32,
     pub(crate) recoveries: u32,
+    pub(crate) sacks_ignored: u32,
 }
 
 impl Connection {
@@ -364,7 +365,7 @@ impl Connection {
     /// A sender that was told to wait is called back when a third of the buffer is free, not for
     /// every byte.
     fn is_writable(&self) -> bool {
-        let (queued, room) = (u64::from(self.queue.len()), u64::from(self.config.send_buffer));
+        let (queued, room) = (u64::from(self.queue.len()), u64::from(self.send_buffer()));
         queued * 3 <= room * 2 && self.queue.has_entry_room()
     }
 
@@ -398,7 +399,12 @@ impl Connection {
         if !self.state.can_send() || !self.queue.has_entry_room() {
             return 0;
         }
-        self.config.send_buffer.saturating_sub(self.queue.len()) as usize
+        self.send_buffer().saturating_sub(self.queue.len()) as usize
+    }
+
+    /// The send buffer within its limit.
+    fn send_buffer(&self) -> u32 {
+        self.config.send_buffer.min(MAX_SEND_BUFFER)
     }
 
     /// Bytes queued that the peer has not acknowledged.
@@ -447,6 +453,7 @@ impl Connection {
             retransmits: self.stats.retransmits,
             timeouts: self.stats.timeouts,
             recoveries: self.stats.recoveries,
+            sacks_ignored: self.stats.sacks_ignored,
         }
     }
 

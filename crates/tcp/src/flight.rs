@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use pagewire_mem::Instant;
 
+use crate::limits::MAX_SACKED_RECORDS;
 use crate::seq::Seq;
 
 bitflags::bitflags! {
@@ -74,6 +75,8 @@ pub(crate) struct Delivered {
     pub(crate) bytes: u32,
     /// Whether something among it had been sent more than once.
     pub(crate) ambiguous: bool,
+    /// Records that a block would have cut, but for [`MAX_SACKED_RECORDS`].
+    pub(crate) ignored: u32,
 }
 
 impl Delivered {
@@ -165,6 +168,11 @@ impl Flight {
                 to - to % mss
             };
             if from >= to {
+                index += 1;
+                continue;
+            }
+            if to - from < record.len() && self.records.len() >= MAX_SACKED_RECORDS {
+                delivered.ignored += 1;
                 index += 1;
                 continue;
             }

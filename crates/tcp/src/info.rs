@@ -73,4 +73,7 @@ pub struct Info {
     pub timeouts: u32,
     /// Fast recoveries.
     pub recoveries: u32,
+    /// Pieces of SACK blocks that were ignored because too many were known already
+    /// ([`MAX_SACKED_RECORDS`](crate::limits::MAX_SACKED_RECORDS)).
+    pub sacks_ignored: u32,
 }

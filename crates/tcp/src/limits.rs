@@ -46,6 +46,21 @@ pub const MAX_MSS: u32 = 65_535;
 /// bookkeeping.
 pub const MAX_SEND_FRAGS: usize = 16_384;
 
+/// Records of what is under way that selective acknowledgements may have us keep: 512 KiB, and
+/// 23 MiB under way in segments of the usual MTU, every one acknowledged apart. With more, a block
+/// that would cut a record is ignored: a peer that cuts a full window of tiny segments to pieces
+/// would make each cut dearer than the last.
+pub const MAX_SACKED_RECORDS: usize = 16_384;
+
+/// Wire segments in one super-frame: 64 KiB at the smallest MTU of IPv4 (576 bytes) are 125. A peer
+/// that asks for segments of a few bytes must not have us make thousands of frames out of one.
+pub const MAX_SUPER_SEGMENTS: u32 = 128;
+
+/// Largest send buffer, in bytes: the largest window that the header can express (65535 << 14), so
+/// no more could ever be under way; and less than half of the sequence numbers, beyond which they
+/// cannot be compared.
+pub const MAX_SEND_BUFFER: u32 = 65_535 << 14;
+
 /// Pieces that continue each other in memory become one fragment up to this many bytes: one
 /// super-frame. A fragment is released as a whole, so it must not grow with the stream.
 pub const MAX_MERGED_FRAG: usize = 64 * 1024;
@@ -56,9 +71,10 @@ pub const MAX_MERGED_FRAG: usize = 64 * 1024;
 /// over IPv4; IPv6 would allow 1220, nobody's SYN leaves it out).
 pub const DEFAULT_MSS: u16 = 536;
 
-/// Smallest payload of a wire segment that we cut to, whatever the peer or an ICMP message says:
-/// below this, headers are all that travels. Linux's `tcp_min_snd_mss` (48 less options).
-pub const MIN_SEND_MSS: u16 = 36;
+/// Smallest MSS that we cut to, in bytes, whatever the peer or an ICMP message says: the options
+/// that we may have to send come out of it, up to 40 bytes, and 8 of payload are left. Below this,
+/// headers are all that travels. Linux's `tcp_min_snd_mss`.
+pub const MIN_SEND_MSS: u16 = 48;
 
 /// Smallest MSS believed in an ICMP message: IPv4's least MTU of 576 bytes (RFC 1191 section 3)
 /// less 40, rounded down to Linux's `min_pmtu` of 552 less 40.

@@ -8,7 +8,7 @@ use pagewire_mem::{FragVec, Instant, MAX_FRAGS};
 
 use crate::connection::{AckDue, ConnFlags, Connection, Env, Reset};
 use crate::header::{Flags, TcpHeader};
-use crate::limits::MIN_SEND_MSS;
+use crate::limits::{MAX_SUPER_SEGMENTS, MIN_SEND_MSS};
 use crate::options::{SackBlocks, TcpOptions};
 use crate::segment::SegmentOut;
 use crate::seq::Seq;
@@ -263,6 +263,7 @@ impl Connection {
         if max <= u32::from(self.link.mss) {
             return mss;
         }
+        let max = max.min(mss.saturating_mul(MAX_SUPER_SEGMENTS));
         (max - max % mss.max(1)).max(mss)
     }
 

@@ -202,7 +202,10 @@ impl Connection {
                     self.congestion.on_loss(now, in_flight);
                     self.judge_sacked(mss);
                     self.flight.mark_head_lost(mss);
-                } else if heard.advanced > 0 && self.flight.sacked() == 0 {
+                } else if heard.advanced > 0 && self.flight.sacked() == 0 && !self.flight.has_lost()
+                {
+                    // What was too big for the path is lost without a phase of its own: while
+                    // some of it waits to be sent again, the recovery stays.
                     self.recovery = None;
                 }
             }

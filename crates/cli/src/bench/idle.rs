@@ -12,9 +12,10 @@ use std::time::Instant;
 use pagewire::{Host, TcpStream};
 use pagewire_device::Pair;
 
+use super::kernel::PATIENCE;
 use super::machine::Machine;
 use super::report::{Record, print, rounded};
-use super::stream::joined;
+use super::stream::{accept, joined};
 use crate::args::IdleOptions;
 use crate::failure::{Failure, reason};
 
@@ -93,11 +94,11 @@ fn open(
     let listener = right.listen_with(on, 1024).map_err(failed)?;
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| -> Result<Vec<TcpStream>, Failure> {
-            (0..count).map(|_| listener.accept().map(|(s, _)| s).map_err(failed)).collect()
+            (0..count).map(|_| accept(&listener, std::thread::yield_now).map_err(failed)).collect()
         });
         let mut clients = Vec::with_capacity(count as usize);
         for _ in 0..count {
-            clients.push(left.connect(on).map_err(failed)?);
+            clients.push(left.connect_timeout(on, PATIENCE).map_err(failed)?);
         }
         Ok(clients.into_iter().zip(joined(accepting)?).collect())
     })

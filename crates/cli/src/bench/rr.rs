@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use pagewire::Host;
 use pagewire_device::Pair;
 
-use super::kernel;
+use super::kernel::{self, PATIENCE};
 use super::machine::{Machine, Sides, pin};
 use super::report::{Record, percentile, print, rounded};
 use super::source::{Round, Source, WARM_UP};
-use super::stream::{connect_in_turns, joined};
+use super::stream::{accept, connect_in_turns, joined, nap};
 use crate::args::RrOptions;
 use crate::failure::{Failure, reason};
 
@@ -240,8 +240,9 @@ fn wakeups_per_batch() -> Result<f64, Failure> {
     let listener = right.listen(on).map_err(failed)?;
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| -> Result<u64, Failure> {
-            let (mut stream, _) = listener.accept().map_err(failed)?;
-            stream.set_nodelay(true).map_err(failed)?;
+            let mut stream = accept(&listener, nap).map_err(failed)?;
+            let set = stream.set_nodelay(true);
+            set.and_then(|()| stream.set_read_timeout(Some(PATIENCE))).map_err(failed)?;
             let mut frags = Vec::new();
             let before = right.stats().wakeups;
             for _ in 0..BATCHES {
@@ -257,7 +258,8 @@ fn wakeups_per_batch() -> Result<f64, Failure> {
             }
             Ok(right.stats().wakeups - before)
         });
-        let mut stream = left.connect(on).map_err(failed)?;
+        let mut stream = left.connect_timeout(on, PATIENCE).map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         let source = Source::new();
         for piece in source.frags(BATCH).take(BATCHES as usize) {
             let mut answer = [0];

@@ -351,9 +351,7 @@ impl Bench {
                     kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
                     Ok(())
                 });
-                let connection = patient(accept(&listener, || {
-                    std::thread::park_timeout(Duration::from_millis(1));
-                }))?;
+                let connection = patient(accept(&listener, nap))?;
                 let round = receive(&connection, reader, self.seconds);
                 connection.abort();
                 drop(connection);
@@ -416,8 +414,13 @@ pub(crate) fn connect_in_turns(
     Ok((client, server))
 }
 
-/// The first connection, unless its peer failed; `meanwhile` is called until it comes.
-fn accept(listener: &TcpListener, mut meanwhile: impl FnMut()) -> io::Result<TcpStream> {
+/// What a thread does that waits for something rare and need not be quick.
+pub(crate) fn nap() {
+    std::thread::park_timeout(Duration::from_millis(1));
+}
+
+/// The next connection, unless its peer failed; `meanwhile` is called until it comes.
+pub(crate) fn accept(listener: &TcpListener, mut meanwhile: impl FnMut()) -> io::Result<TcpStream> {
     listener.set_nonblocking(true)?;
     let deadline = Instant::now() + PATIENCE;
     loop {

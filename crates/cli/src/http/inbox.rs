@@ -27,6 +27,8 @@ pub(crate) struct Inbox {
     frags: VecDeque<Frag>,
     /// The connection has nothing more to give.
     ended: bool,
+    /// No wait for more goes on beyond this moment.
+    deadline: Option<Instant>,
 }
 
 /// Why there is no message head.
@@ -52,7 +54,13 @@ pub(crate) enum HeadError {
 
 impl Inbox {
     pub(crate) fn new(transfer: Transfer) -> Self {
-        Self { transfer, frags: VecDeque::new(), ended: false }
+        Self { transfer, frags: VecDeque::new(), ended: false, deadline: None }
+    }
+
+    /// Ends every wait for more at this moment, as a timeout: one that is set before a call bounds
+    /// each wait in it, but not their sum. `None`: the connection's own timeout counts.
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
     }
 
     /// Whether nothing is at hand.
@@ -64,6 +72,13 @@ impl Inbox {
     pub(crate) fn fill(&mut self, connection: &mut impl Connection) -> io::Result<bool> {
         if self.ended {
             return Ok(false);
+        }
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            connection.set_read_timeout(Some(left))?;
         }
         let n = match self.transfer {
             Transfer::Reference => {

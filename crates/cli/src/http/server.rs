@@ -175,15 +175,25 @@ impl Server {
         inbox: &mut Inbox,
         request: &Request,
     ) -> Result<Result<(), Reject>, Broken> {
-        let mut body = Body::new(request.framing);
         let deadline = Instant::now() + HEAD_TIME;
+        inbox.set_deadline(Some(deadline));
+        let skipped = Self::skip_until(deadline, connection, inbox, request);
+        inbox.set_deadline(None);
+        skipped
+    }
+
+    fn skip_until(
+        deadline: Instant,
+        connection: &mut impl Connection,
+        inbox: &mut Inbox,
+        request: &Request,
+    ) -> Result<Result<(), Reject>, Broken> {
+        let mut body = Body::new(request.framing);
         let mut total = 0;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= deadline {
                 return Ok(Err(Reject::closing(408, "the request did not arrive in time")));
             }
-            connection.set_read_timeout(Some(left))?;
             match body.next(connection, inbox) {
                 Ok(None) => return Ok(Ok(())),
                 Ok(Some(frag)) => total += frag.len() as u64,

@@ -5,6 +5,7 @@
 mod support;
 
 mod hostile;
+mod hostile_peer;
 mod pair;
 mod rfc5681_6298_6675_loss;
 mod rfc7323_scaling_and_timestamps;

@@ -95,6 +95,21 @@ fn an_interrupted_download_goes_on_where_the_file_is_the_same() {
 }
 
 #[test]
+fn a_rest_longer_than_any_file_is_an_error_in_words() {
+    let place = Place::new();
+    let cut = "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: 10\r\n\r\nhello";
+    let rest = format!(
+        "HTTP/1.1 206 P\r\nETag: \"v1\"\r\nContent-Range: bytes 5-9/10\r\nContent-Length: {}\r\n\r\nworld",
+        u64::MAX
+    );
+    let (address, serving) = scripted(vec![cut.into(), rest.into()]);
+    fetch_to(address, &place).unwrap_err();
+    let error = fetch_to(address, &place).unwrap_err();
+    assert!(error.contains("after 10 of 18446744073709551615 bytes"), "{error}");
+    serving.join().unwrap();
+}
+
+#[test]
 fn a_download_starts_over_where_the_file_has_changed() {
     let place = Place::new();
     let cut = "HTTP/1.1 200 OK\r\nETag: \"v1\"\r\nContent-Length: 10\r\n\r\nhello";

@@ -302,3 +302,16 @@ fn errors_of_the_connection_pass_through() {
         matches!(head, Err(HeadError::Failed(e)) if e.kind() == io::ErrorKind::ConnectionReset)
     );
 }
+
+#[test]
+fn a_deadline_holds_within_a_chunk_line_that_trickles() {
+    let mut script = Script::trickle(b"1;extension=without-an-end");
+    let (mut inbox, mut body) = (Inbox::new(Transfer::Reference), Body::new(Framing::Chunked));
+    inbox.set_deadline(Some(std::time::Instant::now()));
+    let ended = body.next(&mut script, &mut inbox);
+    assert!(matches!(ended, Err(BodyError::Io(e)) if e.kind() == ErrorKind::TimedOut));
+    assert_eq!(script.incoming.len(), 26, "not one more wait");
+    // Without it, the line goes on where it was.
+    inbox.set_deadline(None);
+    assert!(matches!(body.next(&mut script, &mut inbox), Err(BodyError::Cut)));
+}
