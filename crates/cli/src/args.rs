@@ -113,7 +113,7 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub(crate) mtu: Option<u32>,
 
-    /// Write every frame to FILE, in pcapng
+    /// Write every frame to FILE, in pcapng; mapped payload is copied for it (counted as snapshot)
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
 
