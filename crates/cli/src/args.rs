@@ -113,13 +113,14 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub(crate) mtu: Option<u32>,
 
-    /// Write every frame to FILE, in pcapng
+    /// Write every frame to FILE, in pcapng; mapped payload is copied for it (counted as snapshot)
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
 
-    /// Make the link bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter (us, ms,
-    /// s), rate (kbit, mbit, gbit per second), seed (a number), on (tx, rx, both), as in
-    /// 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
+    /// Make the link bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter (ns, us,
+    /// ms, s), rate (bit, kbit, mbit, gbit per second), limit (frames that wait for rate), seed (a
+    /// number), on (tx, rx, both), cut (yes: chances are those of packets, not of super-frames), as
+    /// in 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
     #[arg(long, value_name = "SPEC")]
     pub(crate) fault: Option<FaultConfig>,
 
@@ -160,9 +161,6 @@ pub(crate) struct DemoOptions {
 /// `pagewire serve`
 #[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
-    #[command(flatten)]
-    pub(crate) net: NetOptions,
-
     /// Port to listen on, on all of our addresses
     #[arg(long, default_value_t = 80, value_parser = clap::value_parser!(u16).range(1..), value_name = "PORT")]
     pub(crate) port: u16,
@@ -174,20 +172,25 @@ pub(crate) struct ServeOptions {
 
     /// Directory to serve
     pub(crate) dir: PathBuf,
+
+    // Last: its heading would stand above whatever follows.
+    #[command(flatten)]
+    pub(crate) net: NetOptions,
 }
 
 /// `pagewire fetch`
 #[derive(Debug, Args)]
 pub(crate) struct FetchOptions {
-    #[command(flatten)]
-    pub(crate) net: NetOptions,
-
     /// Where to: http://ADDRESS:PORT/PATH, with an IPv4 address or an IPv6 address in brackets
     pub(crate) url: String,
 
     /// File to write; `-` for standard output [default: the last part of the URL's path]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+
+    // Last: its heading would stand above whatever follows.
+    #[command(flatten)]
+    pub(crate) net: NetOptions,
 }
 
 /// `pagewire bench`
@@ -230,7 +233,7 @@ pub(crate) struct StreamOptions {
     #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
     pub(crate) link: Link,
 
-    /// Direction over a tap, as seen from Pagewire [default: both]
+    /// Direction over a tap, as seen from Pagewire [default: both]; not with --link pair
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) direction: Option<Direction>,
 

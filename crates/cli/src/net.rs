@@ -124,6 +124,9 @@ fn gateways(options: &NetOptions, ours: &[Network]) -> Result<Vec<IpAddr>, Failu
         let gateway: IpAddr = text
             .parse()
             .map_err(|_| failed("give an address without a prefix length, such as 10.77.0.1"))?;
+        if ours.iter().any(|our| our.address == gateway) {
+            return Err(failed("this is our own address; give the router's"));
+        }
         if !ours.iter().any(|our| our.contains(gateway)) {
             return Err(failed("it is in no network of --addr, so it cannot be reached"));
         }

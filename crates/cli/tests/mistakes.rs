@@ -53,6 +53,7 @@ fn wrong_usage_exits_with_2() {
         &["demo", "--connections", "0"],
         &["bench"],
         &["bench", "stream", "--rounds", "2"],
+        &["bench", "stream", "--direction", "send"],
         &["bench", "stream", "--seconds", "0"],
         &["bench", "idle", "--connections", "0"],
     ] {
@@ -101,6 +102,8 @@ fn an_address_mistake_says_what_an_address_looks_like() {
 fn a_route_mistake_says_why_the_router_cannot_be_reached() {
     let far = [&ADDR[..], &["--gateway", "10.78.0.1"]].concat();
     fails(&serve(&far), &["--gateway 10.78.0.1", "in no network of --addr"]);
+    let own = [&ADDR[..], &["--gateway", "10.77.0.2"]].concat();
+    fails(&serve(&own), &["--gateway 10.77.0.2", "our own address"]);
     let wrong = [&ADDR[..], &["--gateway", "10.77.0.1/24"]].concat();
     fails(&serve(&wrong), &["--gateway 10.77.0.1/24", "without a prefix length"]);
 }

@@ -1,4 +1,4 @@
-//! What the application gives and gets: byte path, steps S1 and R7.
+//! Byte path, steps S1 and R7, the memory: what the application gives and gets.
 
 use std::io::IoSlice;
 

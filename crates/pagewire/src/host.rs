@@ -100,6 +100,11 @@ impl Host {
 
     /// Opens a connection and waits until it stands. Of several addresses, the first that
     /// answers is taken.
+    ///
+    /// # Errors
+    /// Those of the last address tried: `ConnectionRefused` (nobody listens there),
+    /// `NetworkUnreachable` (no address or gateway of ours leads there), `HostUnreachable` (nobody
+    /// answers for it on the link), `TimedOut`; `InvalidInput` for text that is no address.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.connect_each(to, None)
     }
@@ -139,6 +144,10 @@ impl Host {
 
     /// Listens for connections. An unspecified address (`0.0.0.0`, `[::]`) stands for all of this
     /// host's, port 0 for a free one.
+    ///
+    /// # Errors
+    /// `AddrInUse`; `AddrNotAvailable` if the address is not one of this host's; `InvalidInput` for
+    /// text that is no address.
     pub fn listen(&self, on: impl ToSocketAddrs) -> io::Result<TcpListener> {
         self.listen_with(on, DEFAULT_BACKLOG)
     }
@@ -151,7 +160,10 @@ impl Host {
         Ok(TcpListener::new(Arc::clone(&self.0), id))
     }
 
-    /// A datagram socket bound to a local address.
+    /// A datagram socket bound to a local address; `0.0.0.0:0` and `[::]:0` take a free port.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
     pub fn udp(&self, on: impl ToSocketAddrs) -> io::Result<UdpSocket> {
         let id = first_address(on, |local| self.shared().with(|stack, _| stack.udp_bind(local)))?;
         Ok(UdpSocket::new(Arc::clone(&self.0), id))

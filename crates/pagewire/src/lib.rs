@@ -27,6 +27,52 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Devices
+//!
+//! [`Tap`] joins the kernel's network (`Tap::open("pw0")?`, or [`Tap::builder`] to give the kernel's
+//! side an address; root or CAP_NET_ADMIN), [`Pair`] two hosts of one process. [`device::Pcap`]
+//! around any device writes a capture, [`device::Fault`] makes the link bad in a repeatable way.
+//!
+//! # Files
+//!
+//! A file is sent from its mapping, without a copy: [`Region::file`] maps, [`Region::frag`] names
+//! the part, and whatever is sent holds the mapping until the peer has acknowledged it.
+//!
+//! ```
+//! use std::{fs::File, net::Shutdown, thread};
+//! use pagewire::{Host, Pair, Region};
+//!
+//! # let path = std::env::temp_dir().join(format!("pagewire-doc-{}", std::process::id()));
+//! # std::fs::write(&path, vec![7u8; 100_000])?;
+//! let (left, right) = Pair::new(Default::default())?;
+//! let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+//! let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+//!
+//! let listener = server.listen("10.0.0.1:9000")?;
+//! let file = File::open(&path)?;
+//! let sender = thread::spawn(move || -> std::io::Result<()> {
+//!     let (conn, _) = listener.accept()?;
+//!     let len = file.metadata()?.len() as usize;
+//!     let region = Region::file(&file, 0, len).map_err(std::io::Error::other)?;
+//!     conn.send(region.frag(0, len).map_err(std::io::Error::other)?)?;
+//!     conn.shutdown(Shutdown::Write)
+//! });
+//!
+//! let conn = client.connect("10.0.0.1:9000")?;
+//! let mut content = Vec::new();
+//! loop {
+//!     let chunks = conn.recv_chunks(1 << 20)?;
+//!     if chunks.is_empty() {
+//!         break;
+//!     }
+//!     chunks.for_each_piece(|piece| content.extend_from_slice(piece));
+//! }
+//! sender.join().expect("the sender is done")?;
+//! assert_eq!(content, std::fs::read(&path)?);
+//! # std::fs::remove_file(&path)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Threads
 //!
 //! A host is one stack behind one mutex with one driver thread that waits on the device and the
@@ -52,7 +98,7 @@ mod wait;
 pub use buf::{Chunk, Chunks, SendBuf};
 pub use host::{Builder, Host, StartError};
 pub use pagewire_device as device;
-pub use pagewire_device::{Device, Pair};
+pub use pagewire_device::{Device, Pair, Tap};
 pub use pagewire_mem as mem;
 pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
 pub use pagewire_stack as stack;
@@ -60,3 +106,8 @@ pub use pagewire_stack::TcpConfig;
 pub use stats::Stats;
 pub use tcp::{Incoming, TcpListener, TcpStream};
 pub use udp::UdpSocket;
+
+/// The example of the README, kept true by being a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

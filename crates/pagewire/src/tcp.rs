@@ -1,4 +1,4 @@
-//! Streams and listeners.
+//! Byte path, steps S1 and R7, as programs see them: streams and listeners.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -194,12 +194,13 @@ impl TcpStream {
         self.0.host.shared.with(|stack, now| stack.tcp_set_option(now, id, set)).map_err(io_error)
     }
 
-    /// Longest wait for data; `None` for ever. The error is `TimedOut`.
+    /// Longest wait for data; `None` for ever. The error is `TimedOut` (not `WouldBlock`, as from
+    /// `std::net`). Zero is `InvalidInput`.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Read, limit)
     }
 
-    /// Longest wait for room; `None` for ever. The error is `TimedOut`.
+    /// Longest wait for room; `None` for ever. The error is `TimedOut`. Zero is `InvalidInput`.
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Write, limit)
     }

@@ -80,7 +80,8 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Longest wait for a datagram; `None` for ever. The error is `TimedOut`.
+    /// Longest wait for a datagram; `None` for ever. The error is `TimedOut`. Zero is
+    /// `InvalidInput`.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> io::Result<()> {
         self.0.set_timeout(Interest::Read, limit)
     }

@@ -36,6 +36,10 @@ const PORT: u16 = 9000;
 
 /// Measures and prints.
 pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
+    if options.link == Link::Pair && options.direction.is_some() {
+        let text = "--direction says which way over a tap; with it give --link tap";
+        return Err(Failure::Usage(text.into()));
+    }
     let bench = Bench {
         source: Source::new(),
         sides: Sides::choose(),

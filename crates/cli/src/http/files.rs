@@ -1,6 +1,5 @@
-//! Files as memory: mapped window by window, with the mappings of hot files kept.
-//!
-//! Byte path, step S1: a file's pages are handed over by reference.
+//! Byte path, step S1 for files: their pages are handed over by reference, mapped window by window,
+//! with the mappings of hot files kept.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Reassembly of IPv4 and IPv6 datagrams, by reference.
+//! Byte path, step R3 (ip), fragments: reassembly of IPv4 and IPv6 datagrams, by reference.
 //!
 //! ```text
 //!   first bytes, kept for an ICMP error      pieces, sorted, none overlapping
