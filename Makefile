@@ -19,4 +19,5 @@ lint:
 	scripts/lint
 
 fuzz:
+	scripts/install-test-packages
 	scripts/fuzz $(SECONDS_EACH)
