@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
+use crate::completion::Completion;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE, SNAPSHOT_LEN};
 use crate::pool::PoolShared;
@@ -33,9 +34,15 @@ pub enum Access {
 pub struct Frag {
     ptr: NonNull<u8>,
     len: u32,
+    /// Which of a completion's pieces it is part of: only one and the same are joined, because two
+    /// may be two allocations that happen to lie side by side. 0 elsewhere.
+    piece: u16,
     access: Access,
     hold: Hold,
 }
+
+/// A piece that is joined with none: there are no more numbers.
+const LAST_PIECE: u16 = u16::MAX;
 
 /// Two variants, so that it takes two words: a fragment is 32 bytes, two to a cache line.
 #[derive(Clone)]
@@ -59,7 +66,7 @@ impl Frag {
     /// No bytes.
     pub const fn empty() -> Self {
         let (ptr, hold) = (NonNull::dangling(), Hold::Pages(None));
-        Self { ptr, len: 0, access: Access::Private, hold }
+        Self { ptr, len: 0, piece: 0, access: Access::Private, hold }
     }
 
     /// Owned bytes by reference. `bytes` beyond 4 GiB - 1 are cut: split first.
@@ -77,7 +84,7 @@ impl Frag {
     pub fn from_static(bytes: &'static [u8]) -> Self {
         let len = bytes.len().min(MAX_FRAG_LEN) as u32;
         let ptr = NonNull::from(bytes).cast::<u8>();
-        Self { ptr, len, access: Access::Private, hold: Hold::Pages(None) }
+        Self { ptr, len, piece: 0, access: Access::Private, hold: Hold::Pages(None) }
     }
 
     /// Any memory, kept alive by `keep`, whose drop is the release.
@@ -95,7 +102,19 @@ impl Frag {
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         debug_assert!(len <= MAX_FRAG_LEN);
-        Self { ptr, len: len as u32, access, hold: Hold::Keep(keep) }
+        Self { ptr, len: len as u32, piece: 0, access, hold: Hold::Keep(keep) }
+    }
+
+    /// Memory that nothing here keeps: whoever made it says when it may go. Counts as shared.
+    ///
+    /// # Safety
+    /// As [`from_raw`](Self::from_raw), for as long as this fragment, a slice of it or what it is
+    /// [attached](Completion::attach) to lives. Attach it to a completion and keep the memory until
+    /// that is reported.
+    pub const unsafe fn lent(ptr: NonNull<u8>, len: usize) -> Self {
+        debug_assert!(len <= MAX_FRAG_LEN);
+        let (access, hold) = (Access::Shared, Hold::Pages(None));
+        Self { ptr, len: len as u32, piece: 0, access, hold }
     }
 
     /// Bytes `offset..offset+len` of a pool's region, `len > 0`.
@@ -107,7 +126,7 @@ impl Frag {
         // SAFETY: the caller's promise that the range lies in the region.
         let ptr = unsafe { pool.region().base().add(offset) };
         let access = pool.region().access();
-        Self { ptr, len: len as u32, access, hold: Hold::Pages(Some(pool)) }
+        Self { ptr, len: len as u32, piece: 0, access, hold: Hold::Pages(Some(pool)) }
     }
 
     /// Bytes in the fragment.
@@ -176,8 +195,8 @@ impl Frag {
         }
         // SAFETY: `start < end <= len`, so the address is within the fragment's range.
         let ptr = unsafe { self.ptr.add(start) };
-        let part =
-            Self { ptr, len: (end - start) as u32, access: self.access, hold: self.hold.clone() };
+        let (piece, access, hold) = (self.piece, self.access, self.hold.clone());
+        let part = Self { ptr, len: (end - start) as u32, piece, access, hold };
         if let Hold::Pages(Some(pool)) = &part.hold {
             pool.acquire(part.pool_offset(pool), part.len());
         }
@@ -194,8 +213,8 @@ impl Frag {
         if n == self.len() {
             return core::mem::take(self);
         }
-        let front =
-            Self { ptr: self.ptr, len: n as u32, access: self.access, hold: self.hold.clone() };
+        let (piece, access, hold) = (self.piece, self.access, self.hold.clone());
+        let front = Self { ptr: self.ptr, len: n as u32, piece, access, hold };
         // SAFETY: `n < len`, so the address is within the fragment's range.
         self.ptr = unsafe { self.ptr.add(n) };
         self.len -= n as u32;
@@ -236,7 +255,9 @@ impl Frag {
         let adjacent = self.addr() + self.len() == next.addr() && self.access == next.access;
         let same = match (&self.hold, &next.hold) {
             (Hold::Pages(Some(a)), Hold::Pages(Some(b))) => Arc::ptr_eq(a, b),
-            (Hold::Keep(a), Hold::Keep(b)) => Arc::ptr_eq(a, b),
+            (Hold::Keep(a), Hold::Keep(b)) => {
+                self.piece == next.piece && self.piece != LAST_PIECE && Arc::ptr_eq(a, b)
+            }
             _ => false,
         };
         if !(fits && adjacent && same) {
@@ -351,6 +372,31 @@ impl Frag {
         Ok(Bytes::from_owner(Owner(self)))
     }
 
+    /// The same bytes as piece `piece` of `completion`, which is to keep `self` if that holds
+    /// memory.
+    pub(crate) fn held_by(&self, completion: &Arc<Completion>, piece: u16) -> Self {
+        let Self { ptr, len, access, .. } = *self;
+        Self { ptr, len, piece, access, hold: Hold::Keep(Arc::clone(completion) as _) }
+    }
+
+    /// Whether nothing here keeps the memory.
+    pub(crate) const fn is_lent(&self) -> bool {
+        matches!((&self.hold, self.access), (Hold::Pages(None), Access::Shared))
+    }
+
+    /// Whether dropping the fragment gives memory back.
+    pub(crate) fn holds_memory(&self) -> bool {
+        !matches!(self.hold, Hold::Pages(None))
+    }
+
+    /// The completion that holds the bytes, if somebody waits to hear that they are let go.
+    pub fn completion(&self) -> Option<&Completion> {
+        match &self.hold {
+            Hold::Keep(keep) => keep.downcast_ref(),
+            Hold::Pages(_) => None,
+        }
+    }
+
     fn pool_offset(&self, pool: &PoolShared) -> usize {
         self.addr() - pool.region().base().as_ptr().addr()
     }
@@ -366,7 +412,8 @@ impl Clone for Frag {
         if let Hold::Pages(Some(pool)) = &self.hold {
             pool.acquire(self.pool_offset(pool), self.len());
         }
-        Self { ptr: self.ptr, len: self.len, access: self.access, hold: self.hold.clone() }
+        let Self { ptr, len, piece, access, .. } = *self;
+        Self { ptr, len, piece, access, hold: self.hold.clone() }
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Read in this order: [`Region`] (one mapping, owner of the only raw pointer), [`PagePool`]
 //! (pages of a region, counted), [`PageWriter`] (the one place that may write pages),
-//! [`Frag`] (a shared, immutable range of bytes and the hold that keeps it alive) and
-//! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments).
+//! [`Frag`] (a shared, immutable range of bytes and the hold that keeps it alive),
+//! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments) and [`Completion`]
+//! (a hold whose last release is reported).
 //!
 //! Payload is copied in one function only, [`copy`]'s `copy_payload`, which takes a
 //! [`CopyReason`] and counts into a [`CopyLedger`].
@@ -15,6 +16,7 @@
 
 pub mod checksum;
 mod clock;
+mod completion;
 pub mod copy;
 mod frag;
 pub mod limits;
@@ -25,6 +27,7 @@ mod sync;
 mod writer;
 
 pub use clock::Instant;
+pub use completion::{Charge, Completed, Completion, CompletionQueue, PageBudget};
 pub use copy::{CopyLedger, CopyReason};
 pub use frag::{Access, Frag, FragVec};
 pub use limits::{GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE};

@@ -1,0 +1,269 @@
+//! Byte path, step S7: who is told when memory that was sent by reference is let go.
+//!
+//! ```text
+//!   send_zc ---> Completion (one for each call; memory, ids lo..=hi, copied?)
+//!                   ^ held by every fragment and slice of the call, on any thread
+//!                   | last release: memory goes home, then
+//!                   v
+//!                CompletionQueue (one for each stack) --- drained once per turn ---> error queue
+//! ```
+//!
+//! Read [`Completion`] first. Pages held are charged to a [`PageBudget`], which many stacks share.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::frag::{Frag, FragVec};
+use crate::limits::PAGE_SIZE;
+
+/// What one call (or several that share) sent by reference: keeps the memory while anybody refers
+/// to it, and says so when nobody does any more.
+///
+/// Every fragment that [`attach`](Self::attach) returns, and every slice of it, holds the
+/// `Completion`. The last release, on any thread, gives the memory back and queues a [`Completed`].
+#[derive(Debug)]
+pub struct Completion {
+    queue: Arc<CompletionQueue>,
+    owner: u64,
+    first: u32,
+    /// Ids that complete together; 0: nothing was sent, nobody is told.
+    count: AtomicU32,
+    copied: AtomicBool,
+    lends: AtomicBool,
+    held: Mutex<Held>,
+}
+
+/// What a completion gives back.
+#[derive(Debug, Default)]
+struct Held {
+    memory: FragVec,
+    /// Pieces attached so far.
+    pieces: u16,
+    charges: SmallVec<[Charge; 1]>,
+}
+
+/// Ids that nobody refers to any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// Whose they are: what [`Completion::new`] was given.
+    pub owner: u64,
+    /// The first id.
+    pub lo: u32,
+    /// The last id; smaller than `lo` if the numbers wrapped between them.
+    pub hi: u32,
+    /// Whether any of the memory was copied on the way after all.
+    pub copied: bool,
+}
+
+impl Completion {
+    /// The hold of id `first` of `owner`, nothing attached.
+    pub fn new(queue: &Arc<CompletionQueue>, owner: u64, first: u32) -> Arc<Self> {
+        Arc::new(Self {
+            queue: Arc::clone(queue),
+            owner,
+            first,
+            count: AtomicU32::new(1),
+            copied: AtomicBool::new(false),
+            lends: AtomicBool::new(false),
+            held: Mutex::default(),
+        })
+    }
+
+    /// Takes the memory of `frag` and returns a fragment of the same bytes, held by this
+    /// completion. What continues it in memory stays apart: a piece is a fragment.
+    pub fn attach(self: &Arc<Self>, frag: Frag) -> Frag {
+        if frag.is_empty() {
+            return frag;
+        }
+        let mut held = self.held();
+        let piece = held.pieces;
+        held.pieces = held.pieces.saturating_add(1);
+        let attached = frag.held_by(self, piece);
+        if frag.is_lent() {
+            self.lends.store(true, Ordering::Relaxed);
+        }
+        if frag.holds_memory() {
+            held.memory.push(frag);
+        }
+        attached
+    }
+
+    /// Has the completion give `charge` back when it is over.
+    pub fn charge(&self, charge: Charge) {
+        self.held().charges.push(charge);
+    }
+
+    /// Notes that the memory was copied on the way. Never taken back.
+    pub fn mark_copied(&self) {
+        // Relaxed: whoever reads it in the last drop has acquired every earlier release.
+        self.copied.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether some of the memory is the caller's, who frees it when this is over
+    /// ([`Frag::lent`]).
+    pub fn lends(&self) -> bool {
+        self.lends.load(Ordering::Relaxed)
+    }
+
+    /// One more call completes together with the others; returns its id. Only the stack that made
+    /// the completion calls this, between two turns of it.
+    pub fn join(&self) -> u32 {
+        self.first.wrapping_add(self.count.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The last call queued nothing after all and takes its id back.
+    pub fn leave(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Calls that complete together.
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The id that would be the next to join.
+    pub fn next_id(&self) -> u32 {
+        self.first.wrapping_add(self.count())
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        // First the memory, then the news of it.
+        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(core::mem::take(held));
+        let count = *self.count.get_mut();
+        if count > 0 {
+            self.queue.push(Completed {
+                owner: self.owner,
+                lo: self.first,
+                hi: self.first.wrapping_add(count - 1),
+                copied: *self.copied.get_mut(),
+            });
+        }
+    }
+}
+
+/// Called when a completion waits that nobody knows of yet; see [`CompletionQueue::set_waker`].
+type Waker = Box<dyn Fn() + Send + Sync>;
+
+/// Completions on their way home to one stack, in the order of the releases.
+#[derive(Default)]
+pub struct CompletionQueue {
+    done: Mutex<Vec<Completed>>,
+    /// Whether there are some: a look that costs no lock.
+    pending: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl CompletionQueue {
+    /// An empty queue.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Whether there is anything to drain.
+    pub fn is_pending(&self) -> bool {
+        // SeqCst: pairs with the store in `push`, so that whoever says that it goes to sleep and
+        // then looks here does not miss what was queued by somebody who did not see it asleep.
+        self.pending.load(Ordering::SeqCst)
+    }
+
+    /// Moves everything queued behind what `out` has.
+    pub fn drain(&self, out: &mut Vec<Completed>) {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pending.store(false, Ordering::SeqCst);
+        out.append(&mut done);
+    }
+
+    /// Has `waker` called by whoever queues the first completion since the last drain. It runs on
+    /// the releasing thread, possibly inside the stack's own work: it must not wait for a lock that
+    /// is held around such work.
+    pub fn set_waker(&self, waker: impl Fn() + Send + Sync + 'static) {
+        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(waker));
+    }
+
+    fn push(&self, completed: Completed) {
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.push(completed);
+        let first = !self.pending.swap(true, Ordering::SeqCst);
+        drop(done);
+        if first && let Some(wake) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
+            wake();
+        }
+    }
+}
+
+impl core::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("CompletionQueue").field("pending", &self.is_pending()).finish()
+    }
+}
+
+/// Pages that may be held for zero-copy sends, of one user: shared by all stacks that count
+/// together.
+#[derive(Debug)]
+pub struct PageBudget {
+    limit: AtomicUsize,
+    used: AtomicUsize,
+}
+
+impl PageBudget {
+    /// A budget of `limit` pages of [`PAGE_SIZE`]; `usize::MAX`: no limit.
+    pub const fn new(limit: usize) -> Self {
+        Self { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) }
+    }
+
+    /// Changes the limit, in pages. What is held beyond a smaller one stays.
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// The limit, in pages.
+    pub fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Pages charged now.
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Charges a call that sends `bytes`; `None` if that is more than is left. Linux's measure:
+    /// the pages that the bytes fill, and one at either end.
+    pub fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
+        let pages = bytes / PAGE_SIZE + 2;
+        let limit = self.limit();
+        // Relaxed: a count, nothing is published by it.
+        let take = |used: usize| used.checked_add(pages).filter(|&sum| sum <= limit);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.used.fetch_update(set, fetch, take).ok()?;
+        Some(Charge { budget: Arc::clone(self), pages })
+    }
+}
+
+/// Pages charged to a budget until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Arc<PageBudget>,
+    pages: usize,
+}
+
+impl Charge {
+    /// Pages charged.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.pages, Ordering::Relaxed);
+    }
+}
