@@ -19,7 +19,7 @@ pub mod tap;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
 pub use fault::{
-    Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection, FaultLine,
+    Aqm, Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection, FaultLine,
     FaultPath, FaultRng, Passed,
 };
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, FragVec, GsoKind, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
-    TxChecksum,
+    RxChecksum, TxChecksum,
 };
 
 use crate::headers::{self, Layout, TCP_CWR, TCP_FIN, TCP_PSH, Transport};
@@ -107,6 +107,41 @@ pub fn segment(
         at += n as u32;
     }
     Ok(index as usize)
+}
+
+/// Makes a received frame one that can be sent again by another device, as a bridge does: a checksum
+/// that was vouched for, and may never have been taken, is left to that device.
+pub fn send_on(frame: &mut PacketBuf) {
+    if std::mem::take(&mut frame.rx_checksum) == RxChecksum::Valid {
+        leave_checksum_open(frame);
+    }
+}
+
+/// Makes a received frame whose checksum was vouched for look as it did when it was sent, with the
+/// checksum left to be completed: the field may never have been filled in.
+pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
+    let Ok(layout) = headers::parse(frame.head()) else { return };
+    let (protocol, offset) = match layout.transport {
+        Transport::Tcp => (6, 16),
+        Transport::Udp => (17, 6),
+        Transport::Other => return,
+    };
+    let field = layout.transport_at + offset;
+    let mut sum = Checksum::new();
+    if let Some(addresses) = layout.addresses(frame.head()) {
+        sum.add_bytes(addresses);
+    }
+    sum.add_u16(protocol);
+    sum.add_u16((layout.end - layout.transport_at) as u16);
+    let Some(bytes) = frame.head_mut().get_mut(field..field + 2) else { return };
+    if protocol == 17 && bytes == [0, 0] && !layout.v6 {
+        // RFC 768: "An all zero transmitted checksum value means that the transmitter generated
+        // no checksum".
+        return;
+    }
+    bytes.copy_from_slice(&sum.sum().to_be_bytes());
+    frame.tx_checksum =
+        TxChecksum::Partial { start: layout.transport_at as u16, offset: offset as u16 };
 }
 
 /// Brings a packet into at most `max_frags` fragments, for a device that cannot gather more: into

@@ -1,5 +1,5 @@
 //! What a fault wrapper does to frames, as written on a command line:
-//! `loss=1%,reorder=0.5%,dup=1%,corrupt=0.1%,delay=10ms,jitter=1ms,rate=1gbit,seed=7,limit=1000`.
+//! `loss=1%,reorder=0.5%,dup=1%,corrupt=0.1%,delay=10ms,jitter=1ms,rate=1gbit,limit=1000,seed=7`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -21,6 +21,8 @@ use crate::limits::{FAULT_MAX_DELAY, FAULT_MAX_FRAMES, FAULT_QUEUE_FRAMES};
 /// | `delay`, `jitter` | `10ms` | time on the way, and how far it varies up and down; the order stays |
 /// | `rate` | `1gbit` | bits in a second (`bit`, `kbit`, `mbit`, `gbit`; powers of ten) |
 /// | `limit` | `1000` | frames that wait for `rate`; more are lost |
+/// | `bytes` | `64000` | bytes that wait for `rate`; more are lost |
+/// | `aqm` | `none`, `codel`, `5ms` | whom the queue for `rate` tells that it is long: see [`Aqm`] |
 /// | `seed` | `7` | the same seed does the same to the same frames |
 /// | `on` | `both`, `tx`, `rx` | which way, as seen from the stack |
 /// | `cut` | `yes`, `no` | cut super-frames first, so that the others count packets on the wire |
@@ -42,12 +44,33 @@ pub struct FaultConfig {
     pub rate: Option<u64>,
     /// Frames that wait for `rate`.
     pub limit: usize,
+    /// Bytes that wait for `rate`; `None`: only frames are counted.
+    pub limit_bytes: Option<usize>,
+    /// Whom the queue for `rate` tells that it is long.
+    pub aqm: Aqm,
     /// Where the random numbers start.
     pub seed: u64,
     /// Which way.
     pub on: FaultDirection,
     /// Cut super-frames into the frames of the wire first.
     pub cut: bool,
+}
+
+/// Whom the queue for a rate tells that it is long, besides losing what it has no room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aqm {
+    /// Nobody.
+    #[default]
+    None,
+    /// Frames that waited for longer, if their receiver reads marks (ECN, RFC 3168): a step, as
+    /// data centres have it (RFC 8257).
+    Mark {
+        /// The longest wait that is not marked.
+        above: Duration,
+    },
+    /// Controlled delay (RFC 8289): marks a frame now and then while the queue is long, and loses
+    /// it instead if its receiver would not read the mark.
+    Codel,
 }
 
 /// Which frames a fault wrapper touches.
@@ -113,6 +136,8 @@ impl Default for FaultConfig {
             jitter: Duration::ZERO,
             rate: None,
             limit: FAULT_QUEUE_FRAMES,
+            limit_bytes: None,
+            aqm: Aqm::None,
             seed: 0,
             on: FaultDirection::Both,
             cut: false,
@@ -120,7 +145,8 @@ impl Default for FaultConfig {
     }
 }
 
-const NAMES: &str = "loss, dup, reorder, corrupt, delay, jitter, rate, limit, seed, on, cut";
+const NAMES: &str =
+    "loss, dup, reorder, corrupt, delay, jitter, rate, limit, bytes, aqm, seed, on, cut";
 
 impl FromStr for FaultConfig {
     type Err = FaultConfigError;
@@ -159,6 +185,20 @@ impl FaultConfig {
                 self.limit = value.parse().ok().filter(|n| range.contains(n)).ok_or_else(|| {
                     format!("a limit is a number of frames from 1 to {FAULT_MAX_FRAMES}")
                 })?;
+            }
+            "bytes" => {
+                let bytes = value.parse().ok().filter(|&n: &usize| n > 0);
+                self.limit_bytes = Some(bytes.ok_or("a whole number of bytes above 0")?);
+            }
+            "aqm" => {
+                self.aqm = match value {
+                    "none" => Aqm::None,
+                    "codel" => Aqm::Codel,
+                    time => Aqm::Mark {
+                        above: duration(time)
+                            .map_err(|why| format!("`aqm` is none, codel or a time; {why}"))?,
+                    },
+                }
             }
             "seed" => {
                 self.seed = value.parse().map_err(|_| "a seed is a whole number below 2^64")?;
@@ -254,8 +294,8 @@ fn decimal(text: &str, unit: u64) -> Option<u64> {
 impl fmt::Display for FaultConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none = Self::default();
-        let Self { loss, duplicate, reorder, corrupt, delay, jitter, rate, limit, seed, on, cut } =
-            *self;
+        let Self { loss, duplicate, reorder, corrupt, delay, jitter, rate, .. } = *self;
+        let Self { limit, limit_bytes, aqm, seed, on, cut, .. } = *self;
         // Always there, so that a link without faults has a text too.
         write!(f, "loss={loss}")?;
         for (name, chance) in [("dup", duplicate), ("reorder", reorder), ("corrupt", corrupt)] {
@@ -279,6 +319,17 @@ impl fmt::Display for FaultConfig {
         }
         if limit != none.limit {
             write!(f, ",limit={limit}")?;
+        }
+        if let Some(bytes) = limit_bytes {
+            write!(f, ",bytes={bytes}")?;
+        }
+        match aqm {
+            Aqm::None => {}
+            Aqm::Codel => f.write_str(",aqm=codel")?,
+            Aqm::Mark { above } => {
+                f.write_str(",aqm=")?;
+                with_unit(f, u64::try_from(above.as_nanos()).unwrap_or(u64::MAX), &TIME)?;
+            }
         }
         if seed != none.seed {
             write!(f, ",seed={seed}")?;

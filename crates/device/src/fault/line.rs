@@ -5,6 +5,8 @@
 //!   handle --> lost? --> queue for the rate --> delay --------------> line, by time --> poll
 //!                        full? lost        \--> held back: 1 to 4 overtake, or 5 ms --/
 //! ```
+//!
+//! The queue is in `queue`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 
 use super::config::FaultConfig;
+use super::queue::{Queue, Verdict};
 use crate::limits::{FAULT_HOLD, FAULT_MAX_FRAMES, FAULT_MAX_HELD, FAULT_OVERTAKERS};
 
 /// One direction of a bad line. Frames go in with [`handle`](Self::handle) and come out of
@@ -24,10 +27,7 @@ pub struct FaultLine<T> {
     line: VecDeque<OnTheWay<T>>,
     /// Held back, in the order of arrival.
     held: Vec<Held<T>>,
-    /// When each frame that waits for the rate has left, the first in front.
-    queue: VecDeque<Instant>,
-    /// When the last frame of the queue has left.
-    busy_until: Instant,
+    queue: Queue,
     /// When the last frame that kept its place arrives: jitter does not reorder.
     last_due: Instant,
     counters: FaultCounters,
@@ -44,8 +44,14 @@ pub struct FaultCounters {
     pub lost: u64,
     /// Vanished because too many waited for the rate.
     pub lost_queue_full: u64,
+    /// Vanished because the queue for the rate was long for too long ([`Aqm::Codel`](super::Aqm)).
+    pub lost_early: u64,
     /// Vanished because the line can hold no more.
     pub lost_line_full: u64,
+    /// Marked because the queue for the rate was too long.
+    pub marked: u64,
+    /// Nanoseconds that frames waited for the rate, in all.
+    pub waited_ns: u64,
     /// Copies made.
     pub duplicated: u64,
     /// Held back to be overtaken.
@@ -61,6 +67,8 @@ pub struct Passed<T> {
     pub item: T,
     /// `Some`: one bit is to be turned over, which one this random number decides.
     pub damage: Option<u64>,
+    /// The frame is to be marked as one that experienced congestion (RFC 3168).
+    pub congested: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -85,15 +93,19 @@ impl<T: Clone> FaultLine<T> {
             random: FaultRng::new(config.seed),
             line: VecDeque::new(),
             held: Vec::new(),
-            queue: VecDeque::new(),
-            busy_until: Instant::ZERO,
+            queue: Queue::new(),
             last_due: Instant::ZERO,
             counters: FaultCounters::default(),
         }
     }
 
-    /// A frame of `bytes` bytes enters the line.
+    /// A frame of `bytes` bytes enters the line. Its receiver would not read a mark.
     pub fn handle(&mut self, now: Instant, item: T, bytes: usize) {
+        self.handle_capable(now, item, bytes, false);
+    }
+
+    /// The same for a frame whose receiver reads marks, if `ecn_capable`.
+    pub fn handle_capable(&mut self, now: Instant, item: T, bytes: usize, ecn_capable: bool) {
         self.counters.offered += 1;
         // Always the same number of draws, so that turning one fault up does not reshuffle the
         // others.
@@ -109,19 +121,30 @@ impl<T: Clone> FaultLine<T> {
             self.counters.lost_line_full += 1;
             return;
         }
-        let Some(left) = self.enqueue(now, bytes) else {
-            self.counters.lost_queue_full += 1;
-            return;
+        let verdict = self.queue.handle(now, bytes, ecn_capable, &config);
+        let (left, waited, congested) = match verdict {
+            Verdict::Send { left, waited, congested } => (left, waited, congested),
+            Verdict::Full => {
+                self.counters.lost_queue_full += 1;
+                return;
+            }
+            Verdict::Early => {
+                self.counters.lost_early += 1;
+                return;
+            }
         };
+        self.counters.marked += u64::from(congested);
+        let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.counters.waited_ns = self.counters.waited_ns.saturating_add(waited);
         let due = self.last_due.max(left + self.travel_time(jitter));
         self.last_due = due;
         if copies > 1 {
             self.counters.duplicated += 1;
-            self.pass(due, Passed { item: item.clone(), damage: None });
+            self.pass(due, Passed { item: item.clone(), damage: None, congested });
         }
         let damage = config.corrupt.happens(corrupt).then_some(damage);
         self.counters.corrupted += u64::from(damage.is_some());
-        let passed = Passed { item, damage };
+        let passed = Passed { item, damage, congested };
         if config.reorder.happens(reorder) && self.held.len() < FAULT_MAX_HELD {
             self.counters.reordered += 1;
             let overtakers = 1 + overtakers % FAULT_OVERTAKERS;
@@ -165,22 +188,6 @@ impl<T: Clone> FaultLine<T> {
     /// Counts so far.
     pub fn counters(&self) -> FaultCounters {
         self.counters
-    }
-
-    /// When the frame has left the queue for the rate; `None`: there is no room in it.
-    fn enqueue(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
-        let Some(rate) = self.config.rate else { return Some(now) };
-        while self.queue.front().is_some_and(|&left| left <= now) {
-            self.queue.pop_front();
-        }
-        if self.queue.len() >= self.config.limit {
-            return None;
-        }
-        let ns = (bytes as u128 * 8 * 1_000_000_000).div_ceil(u128::from(rate));
-        let time = Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX));
-        self.busy_until = self.busy_until.max(now) + time;
-        self.queue.push_back(self.busy_until);
-        Some(self.busy_until)
     }
 
     fn travel_time(&self, random: u64) -> Duration {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 use proptest::prelude::*;
 
-use super::config::{Chance, FaultConfig, FaultDirection};
+use super::config::{Aqm, Chance, FaultConfig, FaultDirection};
 use super::line::{FaultLine, FaultRng};
 use crate::limits::{FAULT_HOLD, FAULT_MAX_FRAMES};
 
@@ -182,7 +182,7 @@ fn a_line_holds_a_bounded_number_of_frames() {
 #[test]
 fn settings_are_read_from_text() {
     let text = "loss=1%,reorder=0.5%, dup=1%,corrupt=0.1%,delay=10ms,jitter=1.5ms,rate=1gbit,\
-                seed=7,limit=500,on=tx,cut=yes";
+                seed=7,limit=500,bytes=64000,aqm=2ms,on=tx,cut=yes";
     let config: FaultConfig = text.parse().expect("a configuration");
     assert_eq!(
         config,
@@ -195,6 +195,8 @@ fn settings_are_read_from_text() {
             jitter: Duration::from_micros(1_500),
             rate: Some(1_000_000_000),
             limit: 500,
+            limit_bytes: Some(64_000),
+            aqm: Aqm::Mark { above: Duration::from_millis(2) },
             seed: 7,
             on: FaultDirection::Transmit,
             cut: true,
@@ -203,7 +205,7 @@ fn settings_are_read_from_text() {
     assert_eq!(
         config.to_string(),
         "loss=1%,dup=1%,reorder=0.5%,corrupt=0.1%,delay=10ms,jitter=1500us,rate=1gbit,limit=500,\
-         seed=7,on=tx,cut=yes"
+         bytes=64000,aqm=2ms,seed=7,on=tx,cut=yes"
     );
     assert_eq!(FaultConfig::default().to_string(), "loss=0%");
 }
@@ -228,6 +230,8 @@ fn a_bad_setting_is_named_with_what_would_be_right() {
         ("rate=99999999999gbit", "fault `rate=99999999999gbit`", "gbit"),
         ("limit=0", "fault `limit=0`", "65536"),
         ("limit=65537", "fault `limit=65537`", "65536"),
+        ("bytes=0", "fault `bytes=0`", "above 0"),
+        ("aqm=red", "fault `aqm=red`", "none, codel or a time"),
         ("seed=-1", "fault `seed=-1`", "whole number"),
         ("on=up", "fault `on=up`", "both, tx or rx"),
         ("cut=1", "fault `cut=1`", "yes or no"),
@@ -253,6 +257,10 @@ prop_compose! {
         (delay, jitter) in (time(), time()),
         rate in proptest::option::of(1u64..),
         limit in 1usize..=FAULT_MAX_FRAMES,
+        limit_bytes in proptest::option::of(1usize..),
+        aqm in prop_oneof![
+            Just(Aqm::None), Just(Aqm::Codel), time().prop_map(|above| Aqm::Mark { above })
+        ],
         seed: u64,
         on in prop_oneof![
             Just(FaultDirection::Both), Just(FaultDirection::Transmit), Just(FaultDirection::Receive)
@@ -260,7 +268,8 @@ prop_compose! {
         cut: bool,
     ) -> FaultConfig {
         FaultConfig {
-            loss, duplicate, reorder, corrupt, delay, jitter, rate, limit, seed, on, cut,
+            loss, duplicate, reorder, corrupt, delay, jitter, rate, limit, limit_bytes, aqm, seed,
+            on, cut,
         }
     }
 }
@@ -292,7 +301,7 @@ proptest! {
         let c = line.counters();
         prop_assert_eq!(
             c.offered + c.duplicated,
-            c.delivered + c.lost + c.lost_queue_full + c.lost_line_full
+            c.delivered + c.lost + c.lost_queue_full + c.lost_early + c.lost_line_full
         );
         prop_assert_eq!((line.in_flight(), line.poll_timeout()), (0, None));
     }

@@ -10,22 +10,24 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 use bytes::Bytes;
-use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Instant, PacketBuf, PoolAudit, RxChecksum, TxChecksum,
 };
 
 use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
-use crate::headers::{self, Transport};
 use crate::offload;
 
-pub use config::{Chance, FaultConfig, FaultConfigError, FaultDirection};
+pub use config::{Aqm, Chance, FaultConfig, FaultConfigError, FaultDirection};
 pub use line::{FaultCounters, FaultLine, FaultRng, Passed};
 
 mod config;
+mod ecn;
 mod line;
 #[cfg(test)]
 mod line_tests;
+mod queue;
+#[cfg(test)]
+mod queue_tests;
 #[cfg(test)]
 mod tests;
 
@@ -103,13 +105,14 @@ impl FaultPath {
 
     /// A frame enters. It says what is left to do for its checksum, as on the way to a device.
     pub fn handle(&mut self, now: Instant, frame: PacketBuf, ledger: &mut CopyLedger) {
+        let capable = ecn::is_capable(frame.head(), self.medium);
         if !self.cut || frame.gso.is_none() {
             let bytes = frame.len();
-            return self.line.handle(now, frame, bytes);
+            return self.line.handle_capable(now, frame, bytes, capable);
         }
         for wire in cut_frame(frame, ledger) {
             let bytes = wire.len();
-            self.line.handle(now, wire, bytes);
+            self.line.handle_capable(now, wire, bytes, capable);
         }
     }
 
@@ -138,7 +141,10 @@ impl FaultPath {
 
     /// Takes what has arrived off the line, and damages what is to be damaged.
     fn collect(&mut self, now: Instant, ledger: &mut CopyLedger) {
-        while let Some(Passed { item, damage }) = self.line.poll(now) {
+        while let Some(Passed { mut item, damage, congested }) = self.line.poll(now) {
+            if congested {
+                ecn::mark(item.head_mut(), self.medium);
+            }
             match damage {
                 None => self.ready.push_back(item),
                 Some(random) => self.ready.extend(damage_frame(item, self.medium, random, ledger)),
@@ -188,7 +194,7 @@ impl<D: Device> Device for Fault<D> {
         let result = self.device.receive(now, &mut self.arrived, max, ledger);
         for mut frame in self.arrived.drain(..) {
             if path.cut && frame.gso.is_some() {
-                leave_checksum_open(&mut frame);
+                offload::leave_checksum_open(&mut frame);
             }
             path.handle(now, frame, ledger);
         }
@@ -248,7 +254,7 @@ fn damage_frame(
     ledger: &mut CopyLedger,
 ) -> VecDeque<PacketBuf> {
     if frame.rx_checksum == RxChecksum::Valid {
-        leave_checksum_open(&mut frame);
+        offload::leave_checksum_open(&mut frame);
     }
     let mut wire = if frame.gso.is_some() {
         cut_frame(frame, ledger)
@@ -309,31 +315,4 @@ fn damaged_copy(frag: &Frag, at: usize, mask: u8, ledger: &mut CopyLedger) -> Fr
         *byte ^= mask;
     }
     Frag::from_bytes(Bytes::from(copy))
-}
-
-/// Makes a received frame whose checksum was vouched for look as it did when it was sent, with the
-/// checksum left to be completed: the field may never have been filled in.
-fn leave_checksum_open(frame: &mut PacketBuf) {
-    let Ok(layout) = headers::parse(frame.head()) else { return };
-    let (protocol, offset) = match layout.transport {
-        Transport::Tcp => (6, 16),
-        Transport::Udp => (17, 6),
-        Transport::Other => return,
-    };
-    let field = layout.transport_at + offset;
-    let mut sum = Checksum::new();
-    if let Some(addresses) = layout.addresses(frame.head()) {
-        sum.add_bytes(addresses);
-    }
-    sum.add_u16(protocol);
-    sum.add_u16((layout.end - layout.transport_at) as u16);
-    let Some(bytes) = frame.head_mut().get_mut(field..field + 2) else { return };
-    if protocol == 17 && bytes == [0, 0] && !layout.v6 {
-        // RFC 768: "An all zero transmitted checksum value means that the transmitter generated
-        // no checksum".
-        return;
-    }
-    bytes.copy_from_slice(&sum.sum().to_be_bytes());
-    frame.tx_checksum =
-        TxChecksum::Partial { start: layout.transport_at as u16, offset: offset as u16 };
 }
