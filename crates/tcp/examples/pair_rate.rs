@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant as Clock;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
-use pagewire_tcp::{Config, Connection, Env, LinkLimits, Ports, Seq};
+use pagewire_tcp::{Config, Connection, Env, LinkLimits, Ports, Seq, Shared};
 
 fn main() {
     for (mss, payload, frag) in [
@@ -25,11 +25,13 @@ fn run(mss: u16, max_super_payload: u32, frag: usize) {
     let config = Arc::new(Config::default());
     let (mut ledger, mut writer) = (CopyLedger::new(), PageWriter::new());
     let mut pool = PagePool::new("pair_rate", 1 << 20).expect("a pool of 1 MiB");
+    let mut shared = Shared::default();
     let mut env = Env {
         now: Instant::from_millis(1),
         ledger: &mut ledger,
         pool: &mut pool,
         writer: &mut writer,
+        shared: &mut shared,
     };
     let ports = Ports { local: 1, remote: 2 };
     let back = Ports { local: 2, remote: 1 };

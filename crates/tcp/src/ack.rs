@@ -7,10 +7,12 @@ use pagewire_mem::Instant;
 
 use crate::connection::{ConnFlags, Connection};
 use crate::error::DropReason;
-use crate::flight::Delivered;
+use crate::flight::{Delivered, Mark};
 use crate::header::{Flags, TcpHeader};
-use crate::recovery::Heard;
-use crate::timers::Timer;
+use crate::loss::CaState;
+use crate::recovery::{Heard, News, Resend};
+use crate::seq::Seq;
+use crate::state::State;
 
 /// Where an acknowledgement number lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +39,13 @@ impl Connection {
         match self.ack_range(header) {
             // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
             // > SND.NXT), then send an ACK, drop the segment, and return.
+            //
+            // As Linux: while data flows, without the ACK. An honest peer never does this; to
+            // whoever guesses, an answer says that the other numbers were right.
             AckRange::Unsent => {
-                self.challenge_ack(now);
+                if self.state != State::Established {
+                    self.challenge_ack(now);
+                }
                 return Err(DropReason::AckUnsent);
             }
             // > RFC 5961 section 5.2: The ACK value is considered acceptable only if it is in the
@@ -54,8 +61,8 @@ impl Connection {
             //
             // Its SACK blocks may still be news.
             AckRange::Old => {
-                if !header.options.sack.is_empty() {
-                    self.take_selective(now, header, 0, false);
+                if self.flags.contains(ConnFlags::SACK) && !header.options.sack.is_empty() {
+                    self.take_old_sacks(now, header);
                 }
                 return Ok(());
             }
@@ -71,51 +78,209 @@ impl Connection {
         if self.flight.is_empty() || probing {
             self.retries = 0;
         }
-        let advanced = header.ack.since(self.snd.una);
-        let window_changed = self.take_window(header, advanced);
-        if advanced == 0 {
-            // > RFC 5681 section 2: An acknowledgment is considered a "duplicate" [...] when (a)
-            // > the receiver of the ACK has outstanding data, (b) the incoming acknowledgment
-            // > carries no data, (c) the SYN and FIN bits are both off, (d) the acknowledgment
-            // > number is equal to the greatest acknowledgment received on the given connection
-            // > [...] and (e) the advertised window in the incoming acknowledgment equals the
-            // > advertised window in the last incoming acknowledgment.
-            let duplicate = !self.flight.is_empty() && len == 0 && !window_changed;
-            if duplicate || !header.options.sack.is_empty() {
-                self.take_selective(now, header, 0, duplicate);
-            }
+        let prior_una = self.snd.una;
+        let advanced = header.ack.since(prior_una);
+        let mut heard = self.hear(header);
+        heard.news.set(News::ADVANCED, advanced > 0);
+        heard.news.set(News::DATA, len > 0);
+        heard.news.set(News::WINDOW, self.take_window(header, advanced));
+        heard.news.set(News::ECHO, self.echoes_mark(header));
+        if advanced > 0 {
+            self.retries = 0;
+            self.snd.una = header.ack;
+            self.take_mtu_answer();
+            self.settle_urgent();
+        }
+        if self.flight.is_empty() {
+            // Nothing is under way; a duplicate may still be reported.
+            self.take_late_dsack(now, header, prior_una, &mut heard);
             return Ok(());
         }
-        let prior_flight = self.in_flight();
-        let prior_fast = self.in_fast_recovery();
-        let delivered = self.flight.ack_to(header.ack);
-        let acked = self.queue.ack_to(header.ack);
-        self.stats.bytes_acked += u64::from(acked);
-        self.snd.una = header.ack;
-        self.retries = 0;
-        self.measure(now, header, &delivered);
-
-        if self.recovery.is_some() || !header.options.sack.is_empty() {
-            self.take_selective(now, header, advanced, false);
+        let mut delivered = self.delivered(now, &heard);
+        let prior_high = self.flight.high_sacked();
+        if self.flags.contains(ConnFlags::SACK) && !header.options.sack.is_empty() {
+            let blocks = header.options.sack;
+            self.take_sacks(&blocks, header.ack, prior_una, &mut heard, &mut delivered);
+            self.learn_reordering(&mut delivered);
         }
-        if !prior_fast && !self.in_fast_recovery() && acked > 0 {
-            let limited = self.congestion.is_limiting(self.snd.max_flight);
-            self.congestion.on_ack(now, acked, prior_flight, &self.rtt, limited);
-        }
-        if header.ack.ge(self.snd.round_end) {
-            self.snd.round_end = self.snd.nxt;
-            self.snd.max_flight = prior_flight;
-        }
-        // > RFC 6298 section 5.2: When all outstanding data has been acknowledged, turn off the
-        // > retransmission timer. 5.3: When an ACK is received that acknowledges new data, restart
-        // > the retransmission timer so that it will expire after RTO seconds
-        if self.flight.is_empty() {
-            self.timers.stop(Timer::Retransmit);
-            self.consider_shrinking(now);
-        } else {
-            self.timers.set(Timer::Retransmit, now + self.rtt.rto());
-        }
+        self.take_cumulative(now, header, prior_una, prior_high, &mut heard, &mut delivered);
+        self.react(now, prior_una, &mut heard);
         Ok(())
+    }
+
+    /// What the header of an acknowledgement says by itself.
+    fn hear(&self, header: &TcpHeader) -> Heard {
+        let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
+        let echo_ms = echo.filter(|_| self.has_timestamps());
+        Heard { echo_ms: echo_ms.map(|e| e.wrapping_sub(self.ts.offset)), ..Heard::default() }
+    }
+
+    fn delivered(&self, now: Instant, heard: &Heard) -> Delivered {
+        let min_rtt = self.rtt.min().unwrap_or_default();
+        Delivered { echo_ms: heard.echo_ms, ..Delivered::new(now, min_rtt, self.loss.high) }
+    }
+
+    /// What SACK blocks told of reordering.
+    fn learn_reordering(&mut self, delivered: &mut Delivered) {
+        let late = delivered.late.take();
+        if self.loss.state != CaState::Loss || self.may_take_back() {
+            let high = self.flight.high_sacked();
+            self.note_reordering(late, high);
+        }
+    }
+
+    /// What is acknowledged cumulatively leaves the flight and the queue; the round trip is
+    /// measured.
+    fn take_cumulative(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        prior_una: Seq,
+        prior_high: Option<Seq>,
+        heard: &mut Heard,
+        delivered: &mut Delivered,
+    ) {
+        let of_syn = prior_una == self.snd.iss;
+        let (newest, rack_rtt) = (delivered.newest, delivered.rack_rtt);
+        self.flight.ack_to(header.ack, delivered);
+        if of_syn {
+            // A SYN tells how long the handshake took, and nothing of data that left with it.
+            (delivered.newest, delivered.rack_rtt) = (newest, rack_rtt);
+        }
+        let acked_bytes = self.queue.ack_to(header.ack);
+        self.stats.bytes_acked += u64::from(acked_bytes);
+        self.stats.sacks_ignored = self.stats.sacks_ignored.saturating_add(delivered.ignored);
+        let acked = delivered.acked > 0;
+        if acked && !self.flags.contains(ConnFlags::SACK) {
+            // Without SACK nobody can tell which transmission arrived.
+            delivered.original &= !delivered.ambiguous;
+            delivered.packets = self.spend_emulated(delivered.acked);
+        }
+        heard.delivered += delivered.packets;
+        heard.news.set(News::ACKED, acked);
+        heard.news.set(News::SACKED, delivered.sacked);
+        heard.news.set(News::ORIGINAL, delivered.original);
+        let first = self.flight.first();
+        heard.news.set(News::RENEGED, first.is_some_and(|r| r.mark.contains(Mark::SACKED)));
+        let head_at = first.map(|r| r.at);
+        self.advance_rack(delivered);
+        let measured = self.measure(now, heard, delivered, of_syn);
+        if acked {
+            heard.news.insert(News::SET_TIMER);
+            if self.flags.contains(ConnFlags::SACK) {
+                // A hole that nothing was sent again for has been filled: that is reordering.
+                self.note_reordering(delivered.late, prior_high);
+            }
+        } else if let (true, Some((first, _)), Some(head)) =
+            (measured, delivered.sacked_at, head_at)
+            && first < head
+        {
+            // Measured on something older than the head's last transmission: as Linux, the timer
+            // is not put off by what was sent after it.
+            heard.news.insert(News::SET_TIMER);
+        }
+    }
+
+    /// Loss recovery, the timer and the congestion window, once all is known.
+    fn react(&mut self, now: Instant, prior_una: Seq, heard: &mut Heard) {
+        let echo = heard.news.contains(News::ECHO);
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.resend = Resend::No;
+            self.adapt_reordering_window(heard);
+            self.take_probe_answer(heard);
+        }
+        // Whatever became of data in a SYN: the transfer begins with the initial window, and what the
+        // SYN,ACK does not acknowledge is sent again without blaming the path (`fast_open/`).
+        let opening = self.state == State::SynSent;
+        if !opening && self.is_dubious(heard.news) {
+            let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;
+            heard.duplicates = u32::from(!heard.news.intersects(plain));
+            self.alert(now, heard, prior_una);
+        }
+        if heard.news.contains(News::SET_TIMER) {
+            self.restart_retransmit_timer(now);
+        }
+        if self.flight.is_empty() {
+            self.consider_shrinking(now);
+        }
+        self.count_delivered(heard.delivered, echo);
+        if opening {
+            return;
+        }
+        if self.loss.is_reducing() {
+            self.reduce(heard);
+        } else if prior_una != self.snd.iss && self.may_grow(heard.news) {
+            if self.is_cwnd_limited() {
+                self.congestion.on_ack(now, heard.delivered);
+            } else {
+                self.congestion.on_application_limited(now);
+            }
+        }
+    }
+
+    /// SACK blocks beside an acknowledgement that was overtaken.
+    #[cold]
+    fn take_old_sacks(&mut self, now: Instant, header: &TcpHeader) {
+        let una = self.snd.una;
+        let mut heard = self.hear(header);
+        let mut delivered = self.delivered(now, &heard);
+        let blocks = header.options.sack;
+        self.take_sacks(&blocks, header.ack, una, &mut heard, &mut delivered);
+        self.learn_reordering(&mut delivered);
+        heard.delivered += delivered.packets;
+        heard.news.set(News::SACKED, delivered.sacked);
+        heard.news.set(News::ORIGINAL, delivered.original);
+        self.advance_rack(&delivered);
+        self.alert(now, &mut heard, una);
+        self.count_delivered(heard.delivered, false);
+    }
+
+    /// A duplicate reported when nothing is under way: what was done may be undone.
+    fn take_late_dsack(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        prior_una: Seq,
+        heard: &mut Heard,
+    ) {
+        if self.recovery.is_none() {
+            return;
+        }
+        if self.flags.contains(ConnFlags::SACK) && !header.options.sack.is_empty() {
+            let blocks = header.options.sack;
+            let mut delivered = self.delivered(now, heard);
+            self.take_sacks(&blocks, header.ack, prior_una, heard, &mut delivered);
+        }
+        if heard.news.contains(News::DSACK) {
+            self.adapt_reordering_window(heard);
+            self.alert(now, heard, prior_una);
+            self.count_delivered(heard.delivered, false);
+        }
+        self.take_probe_answer(heard);
+    }
+
+    // ---- the congestion window's validation ----
+
+    /// > RFC 7661, RFC 9438 section 5.8: CUBIC does not increase its congestion window if a flow is
+    /// > application limited.
+    ///
+    /// As Linux: in slow start the window may lead to twice what was in flight.
+    fn is_cwnd_limited(&self) -> bool {
+        self.loss.cwnd_limited
+            || (self.congestion.in_slow_start()
+                && self.congestion.cwnd() < 2 * self.loss.max_packets)
+    }
+
+    /// Something was sent, or held back for the window: was the window the limit? The answer holds
+    /// for a round trip, but that something else is the limit is only believed at its end.
+    pub(crate) fn validate_cwnd(&mut self, limited: bool) {
+        let packets = self.flight.packets();
+        let more = !self.loss.cwnd_limited && packets > self.loss.max_packets;
+        if self.snd.una.ge(self.loss.usage_end) || limited || more {
+            self.loss.cwnd_limited = limited;
+            self.loss.max_packets = packets;
+            self.loss.usage_end = self.snd.nxt;
+        }
     }
 
     fn ack_range(&self, header: &TcpHeader) -> AckRange {
@@ -131,49 +296,42 @@ impl Connection {
         }
     }
 
-    /// The part that only matters when something is, or was, out of order.
-    #[cold]
-    fn take_selective(&mut self, now: Instant, header: &TcpHeader, advanced: u32, duplicate: bool) {
-        let mut delivered = Delivered::default();
-        if self.flags.contains(ConnFlags::SACK) && !header.options.sack.is_empty() {
-            self.take_sacks(&header.options.sack, &mut delivered);
-            self.stats.sacks_ignored = self.stats.sacks_ignored.saturating_add(delivered.ignored);
-            // A cumulative acknowledgement has been measured already.
-            if advanced == 0 {
-                self.measure_at(now, &delivered);
-            }
-        }
-        self.judge(now, Heard { advanced, sacked: delivered.bytes, duplicate });
-    }
-
-    /// Measures the round trip (RFC 6298 section 3, RFC 7323 section 4).
-    fn measure(&mut self, now: Instant, header: &TcpHeader, delivered: &Delivered) {
-        if self.measure_at(now, delivered) {
-            return;
-        }
-        // > RFC 7323 section 4.1: a TSecr value received in a segment MAY be used to update the
-        // > averaged RTT measurement only if the segment advances the left edge of the send window
-        //
-        // Coarser than our own records, but it tells apart the transmissions of one segment.
-        if let (true, Some((_, echo))) = (self.has_timestamps(), header.options.timestamps)
-            && echo != 0
-        {
-            let ms = self.ts.value(now).wrapping_sub(echo);
-            if ms < 1 << 22 {
-                self.rtt.on_sample(Duration::from_millis(u64::from(ms.max(1))));
-            }
-        }
-    }
-
+    /// Measures the round trip; whether there was something to measure.
+    ///
     /// > RFC 6298 section 3: RTT samples MUST NOT be made using segments that were retransmitted
-    fn measure_at(&mut self, now: Instant, delivered: &Delivered) -> bool {
-        match delivered.sent_at {
-            Some(at) if !delivered.ambiguous => {
-                self.rtt.on_sample(now.saturating_since(at));
-                true
+    ///
+    /// > RFC 7323 section 4.1: a TSecr value received in a segment MAY be used to update the
+    /// > averaged RTT measurement only if the segment advances the left edge of the send window
+    ///
+    /// The timestamp is coarser than our own records, but it tells apart the transmissions of one
+    /// segment.
+    fn measure(
+        &mut self,
+        now: Instant,
+        heard: &Heard,
+        delivered: &Delivered,
+        of_syn: bool,
+    ) -> bool {
+        let own = delivered.acked_at.filter(|_| !delivered.ambiguous).or(delivered.sacked_at);
+        let (oldest, newest) = match (own, heard.echo_ms) {
+            (Some((oldest, newest)), _) => {
+                (now.saturating_since(oldest), now.saturating_since(newest))
             }
-            _ => false,
+            (None, Some(echo)) if delivered.acked > 0 => {
+                let ms = (now.as_millis() as u32).wrapping_sub(echo);
+                if ms >= 1 << 22 {
+                    return false;
+                }
+                let rtt = Duration::from_millis(u64::from(ms.max(1)));
+                (rtt, rtt)
+            }
+            _ => return false,
+        };
+        self.rtt.on_sample(oldest, newest);
+        if !of_syn {
+            self.congestion.on_rtt(now, newest, self.snd.una, self.snd.nxt);
         }
+        true
     }
 
     /// Takes in the window; whether it changed.
@@ -200,8 +358,6 @@ impl Connection {
         snd.window = window;
         if window > snd.max_window {
             snd.max_window = window;
-            let mss = self.send_mss();
-            self.congestion.set_mss(mss);
         }
         true
     }

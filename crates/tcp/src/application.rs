@@ -1,13 +1,25 @@
 //! Byte path, steps S1 and R7: what the application does with a connection (RFC 9293 section 3.10).
 
-use std::sync::Arc;
+use core::time::Duration;
 
 use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
 
-use crate::config::KeepAlive;
 use crate::connection::{ConnFlags, Connection, Env};
 use crate::error::TcpError;
+use crate::io_flags::{RecvFlags, SendFlags};
 use crate::state::{Event, State};
+use crate::urgent::Bounds;
+
+/// How fragments become part of the send queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pieces {
+    /// One that continues the last in memory becomes part of it.
+    Joined,
+    /// Each stays one, so that a segment has at most 17 of them.
+    Single,
+    /// As `Single`, and the first begins a segment.
+    Apart,
+}
 
 impl Connection {
     // ---- sending ----
@@ -17,8 +29,18 @@ impl Connection {
     ///
     /// The memory is released when the peer has acknowledged it and the device let go of it.
     pub fn send(&mut self, env: &mut Env<'_>, frags: &mut FragVec) -> Result<usize, TcpError> {
-        let _ = env;
-        let room = self.check_send()?;
+        self.send_with(env, frags, SendFlags::empty())
+    }
+
+    /// As [`send`](Self::send), with flags.
+    pub fn send_with(
+        &mut self,
+        env: &mut Env<'_>,
+        frags: &mut FragVec,
+        flags: SendFlags,
+    ) -> Result<usize, TcpError> {
+        let wanted = frags.iter().map(Frag::len).sum();
+        let room = self.check_send(wanted)?;
         let (mut sent, mut whole) = (0, 0);
         for frag in frags.iter_mut() {
             if sent == room || !self.queue.has_entry_room() {
@@ -33,26 +55,79 @@ impl Connection {
             whole += 1;
         }
         drop(frags.drain(..whole));
+        self.after_queueing(env.now, sent, wanted, flags);
+        Ok(sent)
+    }
+
+    /// Queues what `make` makes of the front of `frags`, as much as there is room for. Returns how
+    /// many bytes that were and takes them out of `frags`; `WouldBlock` if there is no room at all.
+    ///
+    /// `make` gets a part that fits and returns the fragments to be sent in its place, of the same
+    /// length unless it ran out of memory: then sending ends there.
+    pub fn send_pieces(
+        &mut self,
+        env: &mut Env<'_>,
+        frags: &mut FragVec,
+        pieces: Pieces,
+        flags: SendFlags,
+        mut make: impl FnMut(&mut Env<'_>, Frag) -> FragVec,
+    ) -> Result<usize, TcpError> {
+        let wanted = frags.iter().map(Frag::len).sum();
+        let room = self.check_send(wanted)?;
+        let (mut sent, mut whole) = (0, 0);
+        let mut apart = pieces == Pieces::Apart;
+        for frag in frags.iter_mut() {
+            if sent == room || !self.queue.has_entry_room() {
+                break;
+            }
+            let mut made = 0;
+            for piece in make(env, frag.slice(0..room - sent)) {
+                made += piece.len();
+                match pieces {
+                    Pieces::Joined => self.queue.push(piece),
+                    _ => self.queue.push_piece(piece, core::mem::take(&mut apart)),
+                }
+            }
+            sent += made;
+            frag.advance(made);
+            if !frag.is_empty() {
+                break;
+            }
+            whole += 1;
+        }
+        drop(frags.drain(..whole));
+        self.after_queueing(env.now, sent, wanted, flags);
         Ok(sent)
     }
 
     /// Queues a copy of `data`, or of as much of it as there is room for; returns how many bytes.
     /// `NoBuffers` if the pool has no page left.
     pub fn write(&mut self, env: &mut Env<'_>, data: &[u8]) -> Result<usize, TcpError> {
-        let room = self.check_send()?;
-        let data = data.get(..room).unwrap_or(data);
-        let (frags, copied) = env.writer.write(env.pool, data, env.ledger, CopyReason::AppWrite);
-        if copied == 0 && !data.is_empty() {
+        self.write_with(env, data, SendFlags::empty())
+    }
+
+    /// As [`write`](Self::write), with flags.
+    pub fn write_with(
+        &mut self,
+        env: &mut Env<'_>,
+        data: &[u8],
+        flags: SendFlags,
+    ) -> Result<usize, TcpError> {
+        let room = self.check_send(data.len())?;
+        let part = data.get(..room).unwrap_or(data);
+        let (frags, copied) = env.writer.write(env.pool, part, env.ledger, CopyReason::AppWrite);
+        if copied == 0 && !part.is_empty() {
             return Err(TcpError::NoBuffers);
         }
         for frag in frags {
             self.queue.push(frag);
         }
+        self.after_queueing(env.now, copied, data.len(), flags);
         Ok(copied)
     }
 
-    /// Bytes that can be queued now; at least one.
-    fn check_send(&mut self) -> Result<usize, TcpError> {
+    /// How many of `wanted` bytes can be queued now; at least one.
+    fn check_send(&mut self, wanted: usize) -> Result<usize, TcpError> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
@@ -60,13 +135,20 @@ impl Connection {
             return Err(TcpError::BrokenPipe);
         }
         match self.state {
-            State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
             State::Established | State::CloseWait => {}
+            _ if self.takes_data() => {}
+            State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
             _ => return Err(TcpError::BrokenPipe),
         }
-        match self.send_space() {
-            0 => Err(TcpError::WouldBlock),
-            room => Ok(room),
+        match self.room_for(wanted.max(1)) {
+            0 => {
+                self.flags.insert(ConnFlags::WAITS_FOR_ROOM);
+                Err(TcpError::WouldBlock)
+            }
+            room => {
+                self.begin_pieces(room);
+                Ok(room)
+            }
         }
     }
 
@@ -75,15 +157,38 @@ impl Connection {
     /// Copies queued data into `out`; returns how many bytes. 0 is the end of the stream (or an
     /// empty `out`).
     pub fn read(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Result<usize, TcpError> {
+        self.read_with(env, out, RecvFlags::empty())
+    }
+
+    /// As [`read`](Self::read), with flags.
+    pub fn read_with(
+        &mut self,
+        env: &mut Env<'_>,
+        out: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<usize, TcpError> {
         if out.is_empty() {
             return Ok(0);
         }
-        if self.rcv.queue.queued() == 0 {
-            return self.nothing_to_read();
+        let bounds = self.begin_reading(out.len(), flags)?;
+        let out = match out.get_mut(..bounds.max) {
+            Some(part) => part,
+            None => out,
+        };
+        if flags.contains(RecvFlags::PEEK) {
+            return Ok(self.rcv.queue.peek(env, bounds.skip, out));
         }
+        self.drop_queued(bounds.skip);
         let n = self.rcv.queue.read(env, out);
+        self.note_allowance(env);
         self.after_reading(env.now);
         Ok(n)
+    }
+
+    /// Throws away queued data, up to `max` bytes; returns how many (`MSG_TRUNC`).
+    pub fn discard(&mut self, env: &mut Env<'_>, max: usize) -> Result<usize, TcpError> {
+        let mut dropped = Vec::new();
+        self.recv_chunks(env, max, &mut dropped)
     }
 
     /// Moves queued data to `out` by reference, up to `max` bytes; returns how many. 0 is the end
@@ -94,18 +199,69 @@ impl Connection {
         max: usize,
         out: &mut Vec<Frag>,
     ) -> Result<usize, TcpError> {
+        self.recv_chunks_with(env, max, out, RecvFlags::empty())
+    }
+
+    /// As [`recv_chunks`](Self::recv_chunks), with flags.
+    pub fn recv_chunks_with(
+        &mut self,
+        env: &mut Env<'_>,
+        max: usize,
+        out: &mut Vec<Frag>,
+        flags: RecvFlags,
+    ) -> Result<usize, TcpError> {
         if max == 0 {
             return Ok(0);
         }
-        if self.rcv.queue.queued() == 0 {
-            return self.nothing_to_read();
+        let bounds = self.begin_reading(max, flags)?;
+        let max = bounds.max;
+        if flags.contains(RecvFlags::PEEK) {
+            return Ok(self.rcv.queue.peek_frags(bounds.skip, max, out));
         }
+        self.drop_queued(bounds.skip);
         let n = self.rcv.queue.take(max, out);
+        self.note_allowance(env);
         self.after_reading(env.now);
         Ok(n)
     }
 
+    /// What a read of up to `max` bytes may take; an error, or nothing to be taken, if there is
+    /// nothing.
+    fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
+        let bounds = self.bounds(max, flags);
+        if self.rcv.queue.queued() > bounds.skip {
+            return Ok(bounds);
+        }
+        // Nothing but an urgent byte, which is stepped over.
+        self.drop_queued(bounds.skip);
+        self.forget_urgent();
+        self.nothing_to_read().map(|max| Bounds { skip: 0, max })
+    }
+
+    /// Replaces received data that is a sender's own memory, passed by reference, by private copies:
+    /// the sender waits for it. `false`: out of pages, the rest stays.
+    pub fn give_back_received(&mut self, env: &mut Env<'_>) -> bool {
+        self.rcv.queue.give_back(env)
+    }
+
+    /// Payload bytes that arrived in order and were read, since the connection began.
+    pub fn bytes_read(&self) -> u64 {
+        self.stats.bytes_received.saturating_sub(self.rcv.queue.queued() as u64)
+    }
+
+    /// Replaces memory that is to be sent, and that the application wants back as soon as it has
+    /// closed ([`Frag::lent`]), by private copies. `false`: out of pages.
+    pub fn keep_lent(&mut self, env: &mut Env<'_>) -> bool {
+        let Env { writer, pool, ledger, .. } = env;
+        self.queue.keep_lent(|frag| {
+            let (copies, n) = writer.write_frag(pool, frag, ledger, CopyReason::AppWrite);
+            (n == frag.len()).then_some(copies)
+        })
+    }
+
     fn after_reading(&mut self, now: Instant) {
+        self.forget_urgent();
+        self.tune_recv_buffer(now);
         self.on_data_taken();
         if self.rcv.queue.queued() == 0 {
             self.consider_shrinking(now);
@@ -167,13 +323,16 @@ impl Connection {
     /// until [`is_closed`](Self::is_closed). Data that was not read is lost, and the peer is told
     /// with a reset:
     ///
+    /// With a [`linger`](crate::Config::linger) of zero, what is queued to be sent is lost as well.
+    ///
     /// > RFC 9293 section 3.6.1: A host MAY implement a "half-duplex" TCP close sequence [...] If such
     /// > a host issues a CLOSE call while received data is still pending in the TCP connection, or if
     /// > new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show
     /// > that data was lost (SHLD-3).
     pub fn close(&mut self, env: &mut Env<'_>) {
         self.flags.insert(ConnFlags::ORPHAN);
-        if self.rcv.queue.queued() > 0 && self.state != State::TimeWait {
+        let at_once = self.config.linger == Some(Duration::ZERO);
+        if (self.rcv.queue.queued() > 0 || at_once) && self.state != State::TimeWait {
             self.drop_received();
             self.reset_and_finish(None);
             return;
@@ -210,27 +369,5 @@ impl Connection {
             }
         }
         self.rcv.queue.shrink();
-    }
-
-    // ---- settings ----
-
-    /// Turns Nagle's algorithm off (`true`) or on.
-    pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.flags.set(ConnFlags::NODELAY, nodelay);
-    }
-
-    /// Holds back every segment that is not full (`true`), for 200 ms at most when nothing is under
-    /// way, or does so no longer.
-    pub fn set_cork(&mut self, cork: bool) {
-        self.flags.set(ConnFlags::CORK, cork);
-    }
-
-    /// Turns keep-alive on or off.
-    pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<KeepAlive>) {
-        // Settings are shared; who wants other ones gets its own copy.
-        Arc::make_mut(&mut self.config).keepalive = keepalive;
-        if self.flags.contains(ConnFlags::CONNECTED) && self.state != State::TimeWait {
-            self.start_keepalive(now);
-        }
     }
 }

@@ -10,20 +10,27 @@ use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
 
+use crate::account::Account;
 use crate::assembler::ReceiveQueue;
 use crate::config::{Config, LinkLimits};
 use crate::congestion::Congestion;
+use crate::ecn::EcnFlags;
 use crate::error::TcpError;
-use crate::flight::Flight;
+use crate::fast_open::FastOpen;
+use crate::flight::{Flight, Mark};
 use crate::header::TcpHeader;
 use crate::info::{Info, Readiness};
-use crate::limits::{DEFAULT_MSS, MAX_SEND_BUFFER};
+use crate::limits::DEFAULT_MSS;
+use crate::loss::Loss;
+use crate::rare::Rare;
 use crate::recovery::Recovery;
 use crate::rtt::RttEstimator;
 use crate::send_queue::SendQueue;
 use crate::seq::Seq;
+use crate::shared::Shared;
 use crate::state::{Event, State};
 use crate::timers::{Timer, Timers};
+use crate::tuning::Tuning;
 use crate::window;
 
 /// What a connection borrows from its host while it works.
@@ -37,6 +44,8 @@ pub struct Env<'a> {
     pub pool: &'a mut PagePool,
     /// Where bytes are written into pages.
     pub writer: &'a mut PageWriter,
+    /// What it shares with the host's other connections.
+    pub shared: &'a mut Shared,
 }
 
 /// The two ports of a connection.
@@ -65,7 +74,8 @@ pub struct Connection {
     pub(crate) flight: Flight,
     pub(crate) rtt: RttEstimator,
     pub(crate) congestion: Congestion,
-    /// Present from the first sign of a loss until it is repaired.
+    pub(crate) loss: Loss,
+    /// Present from the first sign of a loss until the connection falls idle.
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) timers: Timers,
     /// Timeouts in a row without an answer: retransmissions, or probes.
@@ -80,6 +90,8 @@ pub struct Connection {
     pub(crate) soft_error: Option<TcpError>,
     /// A reset to be sent.
     pub(crate) reset: Option<Reset>,
+    /// Present while a handshake with Fast Open lasts.
+    pub(crate) fast_open: Option<Box<FastOpen>>,
     /// When a segment arrived last.
     pub(crate) heard_at: Instant,
     /// When data was sent last.
@@ -87,12 +99,15 @@ pub struct Connection {
     /// Before this, no more answers to segments that make no sense.
     pub(crate) challenge_after: Instant,
     pub(crate) stats: Stats,
+    pub(crate) account: Account,
+    /// What few connections need.
+    pub(crate) rare: Option<Box<Rare>>,
 }
 
 bitflags::bitflags! {
     /// What is true of a connection, one bit each.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct ConnFlags: u16 {
+    pub(crate) struct ConnFlags: u32 {
         /// We opened actively.
         const ACTIVE = 1 << 0;
         /// It was established, once.
@@ -121,6 +136,29 @@ bitflags::bitflags! {
         const SYN_RESENT = 1 << 12;
         /// Both sides do window scaling.
         const SCALING = 1 << 13;
+        /// The last send said that more follows; cleared by what happens next.
+        const MORE = 1 << 16;
+        /// A send did not find the room that it wanted.
+        const WAITS_FOR_ROOM = 1 << 17;
+        /// A segment came since room was last looked for.
+        const ACKED = 1 << 18;
+        /// The peer has announced an urgent byte.
+        const URGENT_IN = 1 << 19;
+        /// Urgent data of ours is not acknowledged.
+        const URGENT_OUT = 1 << 20;
+        // Fast Open (`fast_open/`).
+        /// All data of a SYN was taken by the other side.
+        const SYN_DATA_ACKED = 1 << 24;
+        /// We sent the Fast Open option, or data in the SYN.
+        const FAST_OPEN_CLIENT = 1 << 25;
+        /// Data flows from SYN-RECEIVED on: a listener took this with Fast Open.
+        const FAST_OPEN_SERVER = 1 << 26;
+        /// The application has it since before the handshake was complete.
+        const ACCEPTED_EARLY = 1 << 27;
+        /// The acknowledgement of the SYN,ACK waits for data that the application has ready.
+        const WRITE_PENDING = 1 << 28;
+        /// Something on the path seems to swallow Fast Open connections.
+        const BLACK_HOLE = 1 << 29;
     }
 }
 
@@ -140,10 +178,16 @@ pub(crate) struct Sender {
     pub(crate) max_window: u32,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle).
     pub(crate) small_end: Seq,
-    /// Most bytes in flight since `round_end` was set; when that is acknowledged, a round trip has
-    /// passed.
-    pub(crate) max_flight: u32,
-    pub(crate) round_end: Seq,
+    /// End of the last data that is to be pushed.
+    pub(crate) pushed: Seq,
+    /// End of the last data that was sent as pushed, super-frames left aside.
+    pub(crate) push_sent: Seq,
+    /// What is queued before this leaves, whatever would hold it back.
+    pub(crate) flush_to: Seq,
+    /// Where the last piece in the queue begins (`room.rs`).
+    pub(crate) piece: Seq,
+    /// What the send buffer has grown to.
+    pub(crate) buffer: u32,
     /// The peer's MSS option.
     pub(crate) peer_mss: u16,
     /// Shift of the windows that the peer announces.
@@ -162,6 +206,14 @@ pub(crate) struct Receiver {
     pub(crate) acked: Seq,
     /// The number of the peer's FIN, once seen.
     pub(crate) fin: Option<Seq>,
+    /// Bytes of memory that may be pinned for what is received, as of the last turn: what the host's
+    /// other connections leave.
+    pub(crate) allowance: u32,
+    /// What the buffer has grown to, and up to where the window may be told at present.
+    pub(crate) buffer: u32,
+    pub(crate) ssthresh: u32,
+    /// Present once data has come.
+    pub(crate) tuning: Option<Box<Tuning>>,
     /// When data arrived last.
     pub(crate) data_at: Instant,
     /// Payload of the largest wire segment that the peer seems to send.
@@ -181,8 +233,13 @@ pub(crate) struct AckState {
     pub(crate) quick: u8,
     /// The application answers what it gets: acknowledgements ride on the answers.
     pub(crate) interactive: bool,
+    /// How long an acknowledgement waits, in milliseconds: follows the time between segments. 0
+    /// before the first.
+    pub(crate) timeout_ms: u16,
     /// Segments that were pushed and not full since the last acknowledgement, up to 2.
     pub(crate) pushed: u8,
+    /// What has come twice and is to be reported (RFC 2883).
+    pub(crate) twice: Option<Box<(Seq, Seq)>>,
 }
 
 /// How much an acknowledgement is wanted.
@@ -192,6 +249,8 @@ pub(crate) enum AckDue {
     No,
     /// When the timer goes off, or on the next segment.
     Delayed,
+    /// In answer to nonsense, if the host still answers such.
+    Challenge,
     Now,
 }
 
@@ -210,6 +269,15 @@ impl Timestamps {
     /// > tick.
     pub(crate) fn value(&self, now: Instant) -> u32 {
         (now.as_millis() as u32).wrapping_add(self.offset)
+    }
+}
+
+impl Connection {
+    /// Whether a SYN of ours may have carried this timestamp: none was sent before `heard_at`, which
+    /// is the moment of the beginning until something is heard.
+    pub(crate) fn sent_timestamp(&self, now: Instant, value: u32) -> bool {
+        let since = self.ts.value(self.heard_at);
+        value.wrapping_sub(since) <= self.ts.value(now).wrapping_sub(since)
     }
 }
 
@@ -283,6 +351,7 @@ impl Connection {
         let first = iss + 1;
         let mut flags = ConnFlags::empty();
         flags.set(ConnFlags::NODELAY, !config.nagle);
+        flags.set(ConnFlags::CORK, config.cork);
         Self {
             state: State::Closed,
             flags,
@@ -295,8 +364,11 @@ impl Connection {
                 window: 0,
                 max_window: 0,
                 small_end: iss,
-                max_flight: 0,
-                round_end: first,
+                pushed: first,
+                push_sent: first,
+                flush_to: first,
+                piece: first,
+                buffer: 0,
                 peer_mss: DEFAULT_MSS,
                 scale: 0,
             },
@@ -306,6 +378,10 @@ impl Connection {
                 edge: Seq(0),
                 acked: Seq(0),
                 fin: None,
+                allowance: u32::MAX,
+                buffer: 0,
+                ssthresh: window::initial(&config),
+                tuning: None,
                 data_at: now,
                 mss: DEFAULT_MSS.min(link.mss),
                 scale: if config.window_scaling { window::scale_for(&config) } else { 0 },
@@ -317,9 +393,10 @@ impl Connection {
             rtt: RttEstimator::new(config.rto_min, config.rto_max),
             congestion: Congestion::new(
                 config.congestion,
-                u32::from(link.mss),
                 config.initial_cwnd,
+                config.slow_start_exit,
             ),
+            loss: Loss::new(first, config.reordering),
             recovery: None,
             timers: Timers::new(),
             retries: 0,
@@ -328,10 +405,13 @@ impl Connection {
             error: None,
             soft_error: None,
             reset: None,
+            fast_open: None,
             heard_at: now,
             sent_at: now,
             challenge_after: Instant::ZERO,
             stats: Stats::default(),
+            account: Account::default(),
+            rare: None,
             config,
             link,
             ports,
@@ -350,23 +430,29 @@ impl Connection {
         let closed = self.state == State::Closed;
         let fin = self.flags.contains(ConnFlags::FIN_RECEIVED);
         let mut ready = Readiness::empty();
-        ready.set(Readiness::READABLE, self.rcv.queue.queued() > 0);
+        ready.set(Readiness::READABLE, self.is_readable());
+        ready.set(Readiness::URGENT, self.has_urgent());
         ready.set(
             Readiness::READ_CLOSED,
             closed || fin || self.flags.contains(ConnFlags::READ_SHUT),
         );
         ready.set(Readiness::WRITE_CLOSED, closed || self.flags.contains(ConnFlags::FIN_QUEUED));
-        ready.set(Readiness::WRITABLE, self.state.can_send() && self.is_writable());
+        ready.set(Readiness::WRITABLE, self.takes_data() && self.is_writable());
         ready.set(Readiness::ERROR, self.error.is_some());
         ready.set(Readiness::CONNECTED, self.flags.contains(ConnFlags::CONNECTED));
         ready
     }
 
-    /// A sender that was told to wait is called back when a third of the buffer is free, not for
-    /// every byte.
-    fn is_writable(&self) -> bool {
-        let (queued, room) = (u64::from(self.queue.len()), u64::from(self.send_buffer()));
-        queued * 3 <= room * 2 && self.queue.has_entry_room()
+    /// Whether as much is queued as the application waits for, or as can come. An urgent byte that is
+    /// not in line is none of it.
+    fn is_readable(&self) -> bool {
+        let urgent = usize::from(self.at_urgent_mark() && !self.config.oob_inline);
+        let Some(queued) = self.rcv.queue.queued().checked_sub(urgent).filter(|&n| n > 0) else {
+            return false;
+        };
+        queued >= self.config.recv_lowat as usize
+            || self.flags.contains(ConnFlags::FIN_RECEIVED)
+            || self.recv_window() <= u32::from(self.rcv.mss)
     }
 
     /// Whether nothing is left to be done, not even a reset to be sent: it can be removed.
@@ -384,6 +470,18 @@ impl Connection {
         &self.config
     }
 
+    /// Bytes that can be read now, the end of the stream counted as one once it is all that is left:
+    /// what Linux tells beside received data (`TCP_INQ`).
+    pub fn queued_receive_and_end(&self) -> usize {
+        self.rcv.queue.queued() + usize::from(self.flags.contains(ConnFlags::FIN_RECEIVED))
+    }
+
+    /// Bytes queued that were never sent (`SIOCOUTQNSD`).
+    pub fn queued_unsent(&self) -> usize {
+        // Nothing is left of a connection that ended.
+        (self.unsent() as usize).min(self.queued_send())
+    }
+
     /// Bytes that can be read now.
     pub fn queued_receive(&self) -> usize {
         self.rcv.queue.queued()
@@ -394,17 +492,21 @@ impl Connection {
         self.rcv.queue.pinned()
     }
 
-    /// Bytes that can be sent now.
-    pub fn send_space(&self) -> usize {
-        if !self.state.can_send() || !self.queue.has_entry_room() {
-            return 0;
-        }
-        self.send_buffer().saturating_sub(self.queue.len()) as usize
+    /// Bytes to be charged to the host's budget for what was received and not read
+    /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)): as much, but for pages shared with
+    /// other connections.
+    pub fn receive_charge(&self) -> usize {
+        self.rcv.queue.charge()
     }
 
-    /// The send buffer within its limit.
-    fn send_buffer(&self) -> u32 {
-        self.config.send_buffer.min(MAX_SEND_BUFFER)
+    /// The sequence number behind the last byte queued to be sent.
+    pub fn send_end(&self) -> Seq {
+        self.queue.end()
+    }
+
+    /// The next sequence number that has never been sent.
+    pub fn send_next(&self) -> Seq {
+        self.snd.nxt
     }
 
     /// Bytes queued that the peer has not acknowledged.
@@ -439,12 +541,16 @@ impl Connection {
             rto: self.rtt.rto(),
             backoff: self.rtt.backoff(),
             congestion: self.congestion.kind(),
-            cwnd: self.congestion.cwnd(),
-            ssthresh: self.congestion.ssthresh(),
+            cwnd: self.congestion.cwnd().saturating_mul(self.send_mss()),
+            ssthresh: if self.congestion.has_ssthresh() {
+                self.congestion.ssthresh().saturating_mul(self.send_mss())
+            } else {
+                u32::MAX
+            },
             unacked: self.in_flight(),
-            sacked: self.flight.sacked(),
-            lost: self.flight.lost(),
-            retransmitting: self.flight.retransmitted(),
+            sacked: self.flight.bytes(Mark::SACKED),
+            lost: self.flight.bytes(Mark::LOST),
+            retransmitting: self.flight.bytes(Mark::RETRANSMITTED),
             unsent: self.unsent(),
             send_window: self.snd.window,
             recv_window: self.recv_window(),
@@ -454,10 +560,30 @@ impl Connection {
             timeouts: self.stats.timeouts,
             recoveries: self.stats.recoveries,
             sacks_ignored: self.stats.sacks_ignored,
+            ca_state: self.loss.state,
+            cwnd_segments: self.congestion.cwnd(),
+            ssthresh_segments: self.congestion.ssthresh(),
+            unacked_segments: self.flight.packets(),
+            sacked_segments: self.sacked_packets(),
+            lost_segments: self.flight.lost(),
+            retransmitting_segments: self.flight.retransmitted(),
+            reordering: u32::from(self.loss.reordering),
+            reord_seen: self.loss.reord_seen,
+            delivered: self.loss.delivered,
+            delivered_ce: self.loss.delivered_ce,
+            dsack_dups: self.loss.dsack_dups,
+            ecn: self.loss.ecn.contains(EcnFlags::ON),
+            ecn_seen: self.loss.ecn.contains(EcnFlags::SEEN),
+            ..self.application_info()
         }
     }
 
     // ---- what all parts ask ----
+
+    /// Looks at how much memory the host has for what is received: windows open only so far.
+    pub(crate) fn note_allowance(&mut self, env: &Env<'_>) {
+        self.rcv.allowance = u32::try_from(env.shared.receive.allowance()).unwrap_or(u32::MAX);
+    }
 
     /// RCV.NXT: the next number expected, the peer's FIN counted.
     pub(crate) fn rcv_nxt(&self) -> Seq {
@@ -469,10 +595,10 @@ impl Connection {
         self.snd.nxt.since(self.snd.una)
     }
 
-    /// Bytes thought to be under way (RFC 6675 section 4).
-    pub(crate) fn pipe(&self) -> u32 {
-        let gone = self.flight.sacked() + self.flight.lost() + self.emulated_sacks();
-        (self.in_flight() + self.flight.retransmitted()).saturating_sub(gone)
+    /// One past the last byte that the peer's window allows. The SYN is not part of the window.
+    pub(crate) fn send_edge(&self) -> Seq {
+        let syn = u32::from(self.snd.una == self.snd.iss && self.snd.nxt != self.snd.iss);
+        self.snd.una + syn + self.snd.window
     }
 
     /// Bytes queued that have never been sent.
@@ -506,9 +632,12 @@ impl Connection {
             self.error = error;
         }
         self.transition(event);
-        self.queue.clear();
+        self.suspect_lost_start();
+        self.queue.clear(self.snd.nxt);
         self.flight.clear();
         self.recovery = None;
+        self.fast_open = None;
+        self.rcv.tuning = None;
         self.timers.stop_all();
         self.ack = AckState::default();
         self.flags.remove(ConnFlags::PROBE_DUE | ConnFlags::FLUSH_DUE);
@@ -516,7 +645,8 @@ impl Connection {
 
     /// After work that may have left a queue empty: its memory goes back if that lasts.
     pub(crate) fn consider_shrinking(&mut self, now: Instant) {
-        if self.queue.has_heap() || self.flight.has_heap() || self.recovery.is_some() {
+        let tuning = self.rcv.tuning.is_some();
+        if self.queue.has_heap() || self.flight.has_heap() || self.recovery.is_some() || tuning {
             self.timers.set_once(Timer::Shrink, now + self.config.shrink_after);
         }
     }

@@ -133,6 +133,8 @@ drop_reasons! {
     /// The receive queue pins too much memory for what it carries, and no pages are free to
     /// pack it.
     ReceiveMemory = "tcp_receive_memory",
+    /// All connections together hold as much unread data as the host has memory for.
+    HostMemory = "tcp_host_memory",
 }
 
 #[cfg(test)]

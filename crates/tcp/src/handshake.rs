@@ -37,6 +37,17 @@ impl Connection {
             self.finish(Event::Reset, Some(TcpError::ConnectionRefused));
             return Ok(());
         }
+        // As Linux (RFC 7323 names the check for SYN,ACKs in section 3.2 no more than as the use of
+        // TSecr): an answer to a SYN that was never sent is one to somebody else's.
+        if let (true, Some((_, echo))) = (self.has_timestamps(), header.options.timestamps)
+            && acks_syn
+            && segment.has(Flags::SYN)
+            && echo != 0
+            && !self.sent_timestamp(env.now, echo)
+        {
+            self.reset = Some(Reset { seq: header.ack, ack: false });
+            return drop_for(DropReason::Paws);
+        }
         // > Fourth, check the SYN bit: [...] Fifth, if neither of the SYN or RST bits is set, then
         // > drop the segment and return.
         if !segment.has(Flags::SYN) {
@@ -51,7 +62,7 @@ impl Connection {
             //
             // Text that came along is not kept: the peer will send it again.
             self.transition(Event::Syn);
-            self.flight.mark_all_lost();
+            self.flight.mark_first_lost();
             return Ok(());
         }
         // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
@@ -59,14 +70,14 @@ impl Connection {
         // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
         // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
         self.take_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
+        self.end_fast_open(header);
         self.transition(Event::SynAck);
         self.on_established(env.now);
-        self.ack_now();
+        self.acknowledge_syn(env.now);
         // > If there are other controls or text in the segment, then continue processing at the
         // > sixth step under Section 3.10.7.4 where the URG bit is checked; otherwise, return.
         segment.seq = header.seq + 1;
-        // Sixth: urgent data stays in the stream (RFC 9293 section 3.8.5); nobody is signalled, and
-        // nothing is ever computed from the pointer.
+        self.sixth_urgent(env, segment);
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
@@ -74,8 +85,14 @@ impl Connection {
 
     pub(crate) fn on_established(&mut self, now: Instant) {
         self.flags.insert(ConnFlags::CONNECTED);
-        self.snd.small_end = self.snd.una;
-        self.congestion.set_mss(self.send_mss());
+        self.snd.small_end = self.snd.small_end.max(self.snd.una);
+        // As Linux: silence is counted from here on.
+        self.rcv.data_at = now;
+        self.grow_send_buffer();
+        // Silence is counted from here on.
+        (self.rcv.data_at, self.sent_at) = (now, now);
+        // Connections that come in by the thousand and fall idle: the record of the SYN was all.
+        self.flight.shrink();
         if self.flags.contains(ConnFlags::SYN_RESENT) {
             // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
             // > the RTO MUST be re-initialized to 3 seconds when data transmission begins
@@ -87,6 +104,7 @@ impl Connection {
                 self.congestion.on_syn_lost();
             }
         }
+        self.start_mtu_search(now);
         self.start_keepalive(now);
         // The application closed before the handshake was done.
         if self.flags.contains(ConnFlags::FIN_QUEUED) {
@@ -103,7 +121,8 @@ impl Connection {
         self.rcv.acked = first;
         // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
         // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
-        self.rcv.edge = first + window::initial(&self.config);
+        // Before the peer's numbers are known, the edge counts from 0: what our SYN told.
+        self.rcv.edge = first + window::initial(&self.config).max(self.rcv.edge.0);
         self.snd.window = u32::from(syn.window);
         self.snd.max_window = self.snd.window;
         self.snd.wl1 = syn.seq;
@@ -133,6 +152,6 @@ impl Connection {
         }
         // A first guess at what the peer will send, until it has.
         self.rcv.mss = self.snd.peer_mss.min(self.announced_mss());
-        self.congestion.set_mss(self.send_mss());
+        self.negotiate_ecn(syn);
     }
 }

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fast_open::FastOpenCookie;
 use crate::options::{OptionError, SackBlocks};
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -262,13 +263,18 @@ prop_compose! {
         sack_permitted in any::<bool>(),
         timestamps in prop::option::of(any::<(u32, u32)>()),
         blocks in prop::collection::vec(any::<(u32, u32)>(), 0..=4),
+        cookie in prop::option::of((prop::collection::vec(any::<u8>(), 0..=16), any::<bool>())),
     ) -> TcpOptions {
         TcpOptions {
             mss: mss.filter(|_| syn),
             window_scale: window_scale.filter(|_| syn),
             sack_permitted: sack_permitted && syn,
             timestamps,
-            sack: sack(&blocks),
+            // A SYN has no SACK blocks, and there would be no room for both.
+            sack: if syn { SackBlocks::new() } else { sack(&blocks) },
+            fast_open: cookie
+                .filter(|_| syn)
+                .and_then(|(bytes, exp)| FastOpenCookie::from_option(&bytes, exp)),
             malformed: None,
         }
     }

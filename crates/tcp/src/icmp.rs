@@ -1,7 +1,7 @@
 //! ICMP errors about our own segments, believed as far as RFC 5927 advises.
 
 use crate::config::LinkLimits;
-use crate::connection::{Connection, Env};
+use crate::connection::{ConnFlags, Connection, Env};
 use crate::limits::MIN_PATH_MSS;
 use crate::segment::{IcmpKind, IcmpNotice};
 use crate::state::{Event, State};
@@ -11,21 +11,29 @@ impl Connection {
     ///
     /// > RFC 5927 section 4.1: TCP SHOULD check that the TCP sequence number contained in the payload
     /// > of the ICMP error message is within the range SND.UNA =< SEG.SEQ < SND.NXT.
-    pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) {
+    ///
+    /// Whether it does: `false` is a forgery, or too late.
+    pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) -> bool {
         let _ = env;
         let outstanding = notice.seq.since(self.snd.una) < self.in_flight();
         if !outstanding {
-            return;
+            return false;
         }
         match notice.kind {
             IcmpKind::PacketTooBig { mss } => self.on_path_mss(mss),
             IcmpKind::Unreachable { error, .. } => match self.state {
                 // Nothing is established yet: whoever waits is told at once, as in Linux.
+                // But an application that works with a connection before the handshake is complete
+                // (Fast Open) does so as if it were.
+                State::SynReceived if self.flags.contains(ConnFlags::ACCEPTED_EARLY) => {
+                    self.soft_error = Some(error);
+                }
                 State::SynSent | State::SynReceived => self.finish(Event::Expire, Some(error)),
                 // RFC 5927 section 5.2: once synchronised, even a hard error is a soft one.
                 _ => self.soft_error = Some(error),
             },
         }
+        true
     }
 
     /// RFC 1191 section 6.3 and RFC 8201 section 5.4: what was too big is sent again in smaller
@@ -40,19 +48,23 @@ impl Connection {
             self.link.max_super_payload = u32::from(mss);
         }
         self.link.mss = mss;
-        let payload = self.send_mss();
-        self.congestion.set_mss(payload);
         if self.state.is_synchronized() {
-            self.on_too_big(payload);
+            self.on_too_big(self.send_mss());
+        } else if self.state == State::SynSent
+            && self.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
+        {
+            // A SYN with data was too big. It leaves again at once without data, as in Linux; the
+            // data follows the handshake.
+            self.flags.insert(ConnFlags::SYN_RESENT);
+            self.flight.mark_first_lost();
         }
     }
 
     /// The link, or the way to the peer, has changed.
     pub fn set_link_limits(&mut self, link: LinkLimits) {
-        self.link = link;
-        if self.state.is_synchronized() {
-            let payload = self.send_mss();
-            self.congestion.set_mss(payload);
+        if link.mss > self.link.mss {
+            self.doubt_longer_path();
         }
+        self.link = link;
     }
 }

@@ -2,16 +2,20 @@
 
 use core::time::Duration;
 
+use pagewire_mem::Instant;
+
 use crate::congestion::CongestionKind;
+use crate::connection::{ConnFlags, Connection};
+use crate::loss::CaState;
 use crate::state::State;
 
 bitflags::bitflags! {
     /// What an application can do now without blocking.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Readiness: u8 {
-        /// Data is queued.
+        /// Data is queued, as much as was asked for.
         const READABLE = 1;
-        /// The send buffer has room for a third of itself or more.
+        /// A third of the send buffer is free, and not too much of it unsent.
         const WRITABLE = 2;
         /// No more data will come than is queued.
         const READ_CLOSED = 4;
@@ -21,6 +25,8 @@ bitflags::bitflags! {
         const ERROR = 16;
         /// The handshake is complete (or was, once).
         const CONNECTED = 32;
+        /// An urgent byte waits.
+        const URGENT = 128;
     }
 }
 
@@ -67,7 +73,7 @@ pub struct Info {
     pub bytes_acked: u64,
     /// Payload bytes received in order.
     pub bytes_received: u64,
-    /// Segments sent again (a super-frame counts once).
+    /// Wire segments sent again.
     pub retransmits: u32,
     /// Retransmission timeouts.
     pub timeouts: u32,
@@ -76,4 +82,141 @@ pub struct Info {
     /// Pieces of SACK blocks that were ignored because too many were known already
     /// ([`MAX_SACKED_RECORDS`](crate::limits::MAX_SACKED_RECORDS)).
     pub sacks_ignored: u32,
+    /// What loss recovery is about.
+    pub ca_state: CaState,
+    /// Congestion window, segments.
+    pub cwnd_segments: u32,
+    /// Slow-start threshold, segments; `0x7fff_ffff` before the first loss.
+    pub ssthresh_segments: u32,
+    /// Wire segments sent and not acknowledged cumulatively.
+    pub unacked_segments: u32,
+    /// Of these, acknowledged selectively.
+    pub sacked_segments: u32,
+    /// Of these, held for lost.
+    pub lost_segments: u32,
+    /// Of these, sent again and thought to be on their way.
+    pub retransmitting_segments: u32,
+    /// How far the path is thought to reorder, in segments.
+    pub reordering: u32,
+    /// How often it was seen to reorder.
+    pub reord_seen: u32,
+    /// Wire segments delivered, as far as acknowledgements tell.
+    pub delivered: u32,
+    /// Of these, delivered while the peer reported congestion (RFC 3168).
+    pub delivered_ce: u32,
+    /// Segments that the peer reported to have received twice (RFC 2883).
+    pub dsack_dups: u32,
+    /// Both sides do explicit congestion notification.
+    pub ecn: bool,
+    /// The peer was seen to send packets that may be marked.
+    pub ecn_seen: bool,
+    /// Probes without an answer: of keep-alive, or of a closed window.
+    pub probes: u8,
+    /// Both sides do timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// Both sides do selective acknowledgements (RFC 2018).
+    pub sack: bool,
+    /// Both sides do window scaling (RFC 7323).
+    pub scaling: bool,
+    /// All data in our SYN was acknowledged, or the peer's taken (RFC 7413).
+    pub syn_data: bool,
+    /// Shift of the windows that the peer announces.
+    pub send_scale: u8,
+    /// Shift of the windows that we announce.
+    pub recv_scale: u8,
+    /// How long an acknowledgement may wait at present.
+    pub ack_timeout: Duration,
+    /// Payload bytes of a wire segment without options that the path to the peer takes: its MTU less
+    /// 40 (IPv4) or 60 (IPv6).
+    pub path_mss: u16,
+    /// The MSS that we announced.
+    pub announced_mss: u16,
+    /// Time since data was sent last; since the connection began, if none was.
+    pub last_data_sent: Duration,
+    /// Time since data was received last; since the connection began, if none was.
+    pub last_data_received: Duration,
+    /// Time since an acknowledgement was received last.
+    pub last_ack_received: Duration,
+    /// What the window that we announce may grow to for now, bytes.
+    pub recv_ssthresh: u32,
+    /// The round trip as the receiving side sees it, zero before the first measurement.
+    pub recv_rtt: Duration,
+    /// Bytes that the application took in the last of these round trips.
+    pub recv_space: u32,
+    /// The receive buffer as it is now, bytes.
+    pub recv_buffer: u32,
+    /// The send buffer as it is now, bytes.
+    pub send_buffer: u32,
+    /// Payload bytes sent, those sent again included.
+    pub bytes_sent: u64,
+    /// Payload bytes sent again.
+    pub bytes_retransmitted: u64,
+    /// Wire segments sent, as far as we cut them ourselves: a super-frame counts for as many as it
+    /// is cut into.
+    pub segments_out: u32,
+    /// Segments received; those that the device coalesced count once.
+    pub segments_in: u32,
+    /// Of `segments_out`, those with payload.
+    pub data_segments_out: u32,
+    /// Of `segments_in`, those with payload.
+    pub data_segments_in: u32,
+    /// Time with something in the send queue.
+    pub busy: Duration,
+    /// Of this, time in which the peer's window held it back.
+    pub window_limited: Duration,
+    /// Of this, time in which the send buffer held the application back.
+    pub buffer_limited: Duration,
+}
+
+impl Connection {
+    /// A snapshot in which times count up to `now`; those of [`info`](Self::info) stand still between
+    /// segments.
+    pub fn info_at(&self, now: Instant) -> Info {
+        let [busy, window_limited, buffer_limited] = self.busy_times(Some(now));
+        Info {
+            last_data_sent: now.saturating_since(self.sent_at),
+            last_data_received: now.saturating_since(self.rcv.data_at),
+            last_ack_received: now.saturating_since(self.heard_at),
+            busy,
+            window_limited,
+            buffer_limited,
+            ..self.info()
+        }
+    }
+
+    /// What is known of the connection apart from losses.
+    pub(crate) fn application_info(&self) -> Info {
+        let [busy, window_limited, buffer_limited] = self.busy_times(None);
+        let (recv_rtt, recv_space) = self.recv_tuning();
+        let again = self.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
+        let first = self.snd.una.max(self.snd.iss + 1);
+        let under_way = self.snd.nxt.min(self.queue.end()).saturating_since(first);
+        Info {
+            probes: self.keepalive_probes.max(self.persist_backoff),
+            timestamps: self.flags.contains(ConnFlags::TIMESTAMPS),
+            sack: self.flags.contains(ConnFlags::SACK),
+            scaling: self.flags.contains(ConnFlags::SCALING),
+            syn_data: self.is_syn_data_acked(),
+            send_scale: self.snd.scale,
+            recv_scale: self.rcv.scale,
+            path_mss: self.link.mss,
+            announced_mss: self.announced_mss(),
+            ack_timeout: Duration::from_millis(u64::from(self.ack.timeout_ms)),
+            recv_ssthresh: self.rcv.ssthresh,
+            recv_rtt: Duration::from_micros(u64::from(recv_rtt)),
+            recv_space,
+            recv_buffer: self.recv_buffer(),
+            send_buffer: self.send_buffer(),
+            bytes_sent: self.stats.bytes_acked + u64::from(under_way) + again,
+            bytes_retransmitted: again,
+            segments_out: self.account.segments_out,
+            segments_in: self.account.segments_in,
+            data_segments_out: self.account.data_segments_out,
+            data_segments_in: self.account.data_segments_in,
+            busy,
+            window_limited,
+            buffer_limited,
+            ..Info::default()
+        }
+    }
 }

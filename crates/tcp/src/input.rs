@@ -23,6 +23,8 @@ pub(crate) struct Segment<'a> {
     pub(crate) len: u32,
     /// The number of the first byte in `payload`.
     pub(crate) seq: Seq,
+    /// The ECN bits of its IP header.
+    pub(crate) ecn: u8,
 }
 
 impl Segment<'_> {
@@ -57,13 +59,12 @@ impl Connection {
         payload: FragVec,
         ecn: u8,
     ) -> Disposition {
-        // Explicit congestion notification is not negotiated yet (RFC 3168).
-        let _ = ecn;
         let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
+        self.count_in(len);
         if self.predicted(header, len) {
-            return self.take_predicted(env, header, payload, len);
+            return self.take_predicted(env, header, payload, len, ecn);
         }
-        let mut segment = Segment { header, payload, len, seq: header.seq };
+        let mut segment = Segment { header, payload, len, seq: header.seq, ecn };
         let step = match self.state {
             State::Closed | State::Listen => drop_for(DropReason::Closed),
             State::SynSent => self.in_syn_sent(env, &mut segment),
@@ -90,10 +91,10 @@ impl Connection {
             && header.seq == self.rcv.queue.next()
             && header.ack.between(self.snd.una, self.snd.nxt)
             && fresh
-            && self.recovery.is_none()
             && header.options.sack.is_empty()
             && !self.rcv.queue.has_gaps()
             && self.rcv.fin.is_none()
+            && !self.flags.contains(ConnFlags::URGENT_IN)
             && len <= self.rcv.edge.saturating_since(header.seq)
     }
 
@@ -104,6 +105,7 @@ impl Connection {
         header: &TcpHeader,
         payload: FragVec,
         len: u32,
+        ecn: u8,
     ) -> Disposition {
         self.on_heard(env.now);
         self.remember_timestamp(env.now, header, header.seq);
@@ -111,12 +113,14 @@ impl Connection {
             return Disposition::Dropped(reason);
         }
         if len > 0 {
+            self.take_ecn(header, len, ecn);
             let inserted = self.rcv.queue.insert(env, header.seq, payload);
             self.stats.bytes_received += u64::from(inserted.advanced);
             if let Some(reason) = inserted.dropped {
                 self.ack_now();
                 return Disposition::Dropped(reason);
             }
+            self.on_data_arrived(env.now, header, len);
             self.schedule_ack(env.now, len, header.flags.contains(Flags::PSH));
         }
         Disposition::Accepted
@@ -126,11 +130,17 @@ impl Connection {
     pub(crate) fn on_heard(&mut self, now: Instant) {
         self.heard_at = now;
         self.keepalive_probes = 0;
+        self.flags.insert(ConnFlags::ACKED);
+        self.flags.remove(ConnFlags::MORE);
     }
 
     // ---- 3.10.7.4: all other states ----
 
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+        if self.is_syn_again(segment) {
+            self.flight.mark_first_lost();
+            return drop_for(DropReason::Duplicate);
+        }
         self.check_timestamp(env.now, segment)?;
         self.first_sequence(env.now, segment)?;
         self.on_heard(env.now);
@@ -139,10 +149,19 @@ impl Connection {
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
         self.remember_timestamp(env.now, segment.header, segment.seq);
-        // Sixth: urgent data, as below.
+        self.sixth_urgent(env, segment);
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
+    }
+
+    /// Whether the peer did not get our SYN,ACK, and says its SYN again. Before the other checks, as
+    /// in Linux: with data in it, the SYN may begin before what is acknowledged already.
+    fn is_syn_again(&self, segment: &Segment<'_>) -> bool {
+        self.state == State::SynReceived
+            && segment.has(Flags::SYN)
+            && !segment.header.flags.intersects(Flags::ACK | Flags::RST)
+            && segment.seq == self.rcv.irs
     }
 
     /// > RFC 7323 section 5.3: R1) If there is a Timestamps option in the arriving segment, SEG.TSval
@@ -199,6 +218,10 @@ impl Connection {
     /// acknowledgements, so only the others are limited in rate.
     fn answer_unacceptable(&mut self, now: Instant, segment: &Segment<'_>) {
         if segment.len > 0 && !segment.has(Flags::SYN) {
+            let (seq, nxt) = (segment.seq, self.rcv_nxt());
+            if seq.lt(nxt) {
+                self.note_twice(seq, (seq + segment.len).min(nxt));
+            }
             self.ack_duplicate();
         } else {
             self.challenge_ack(now);
@@ -217,6 +240,9 @@ impl Connection {
         }
         if segment.seq != self.rcv_nxt() {
             self.challenge_ack(now);
+            if self.state == State::Established && self.stats.bytes_received == 0 {
+                self.suspect_black_hole();
+            }
             return drop_for(DropReason::RstNotNext);
         }
         let active = self.flags.contains(ConnFlags::ACTIVE);
@@ -227,6 +253,10 @@ impl Connection {
             // > came from SYN-SENT state), then the connection was refused; signal the user
             // > "connection refused".
             State::SynReceived if active => Some(TcpError::ConnectionRefused),
+            // The application may have it already, or its data.
+            State::SynReceived if self.flags.contains(ConnFlags::FAST_OPEN_SERVER) => {
+                Some(TcpError::ConnectionReset)
+            }
             State::SynReceived => None,
             // Linux: whoever has read the end of the stream learns it as a broken pipe.
             State::CloseWait => Some(TcpError::BrokenPipe),
@@ -255,13 +285,11 @@ impl Connection {
             && segment.seq == self.rcv.irs
             && segment.header.ack == self.snd.nxt;
         if completes {
+            // It is the peer's SYN once more: as Linux, it is acknowledged as such.
+            self.note_twice(segment.seq, segment.seq + 1);
+            self.ack_now();
             segment.seq += 1;
             return Ok(());
-        }
-        // The peer did not get our SYN,ACK, and says its SYN again.
-        if self.state == State::SynReceived && segment.seq == self.rcv.irs {
-            self.flight.mark_all_lost();
-            return drop_for(DropReason::Duplicate);
         }
         self.challenge_ack(now);
         drop_for(DropReason::SynUnexpected)
@@ -281,12 +309,13 @@ impl Connection {
                 self.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
-            self.take_ack(now, header, 0).map_err(Disposition::Dropped)?;
-            self.transition(Event::AckOfSyn);
-            self.on_established(now);
-            return Ok(());
         }
         self.take_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
+        if self.state == State::SynReceived {
+            self.transition(Event::AckOfSyn);
+            self.fast_open = None;
+            self.on_established(now);
+        }
 
         // What is new once our FIN is acknowledged.
         let fin_acked =
@@ -360,20 +389,26 @@ impl Connection {
                 DropReason::OutsideWindow
             });
         }
+        self.take_ecn(segment.header, segment.len, segment.ecn);
         let had_gaps = self.rcv.queue.has_gaps();
         let payload = core::mem::take(&mut segment.payload);
         let inserted = self.rcv.queue.insert(env, segment.seq, payload);
         self.stats.bytes_received += u64::from(inserted.advanced);
+        if let Some((left, right)) = inserted.duplicate {
+            self.note_twice(left, right);
+        }
         if inserted.advanced > 0 {
+            self.on_data_arrived(now, segment.header, segment.len);
             self.schedule_ack(now, segment.len, segment.has(Flags::PSH));
         }
         // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
         // > segment fills in all or part of a gap in the sequence space.
-        if had_gaps || cut {
-            self.ack_now();
-        }
+        //
+        // One for each: a sender without SACK counts them.
         if inserted.advanced == 0 {
             self.ack_duplicate();
+        } else if had_gaps || cut {
+            self.ack_now();
         }
         match inserted.dropped {
             Some(reason) => drop_for(reason),

@@ -21,48 +21,70 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod account;
 mod ack;
 mod application;
 mod assembler;
 mod config;
-#[allow(dead_code, reason = "undo and congestion marks have their callers still to come")]
 mod congestion;
 mod connection;
+mod ecn;
 mod error;
+mod fast_open;
 mod flight;
 mod handshake;
 mod header;
 mod icmp;
 mod info;
 mod input;
+mod io_flags;
 mod isn;
 pub mod limits;
+mod loss;
+mod mtu_probe;
 mod options;
 mod output;
+mod rare;
 mod recovery;
 mod reset;
-#[allow(dead_code, reason = "undoing a backoff goes with undoing a timeout, still to come")]
+mod room;
 mod rtt;
 mod segment;
 mod send_queue;
 mod seq;
+mod settings;
+mod shared;
 mod state;
+mod syn_cookie;
 mod time_wait;
 mod timeout;
 mod timers;
+mod tuning;
+mod urgent;
 mod window;
 
-pub use config::{Config, KeepAlive, LinkLimits};
-pub use congestion::CongestionKind;
+pub use application::Pieces;
+pub use config::{Config, KeepAlive, LinkLimits, MtuProbing};
+pub use congestion::{CongestionKind, SlowStartExit};
 pub use connection::{Connection, Env, Ports};
+pub use ecn::EcnMode;
 pub use error::{DropReason, TcpError};
+pub use fast_open::{
+    CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, FastOpenOutcome,
+    TryExperimental,
+};
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
 };
 pub use info::{Info, Readiness};
+pub use io_flags::{RecvFlags, SendFlags};
 pub use isn::IsnGenerator;
+pub use loss::CaState;
 pub use options::{OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
 pub use reset::reset_for;
 pub use segment::{Disposition, IcmpKind, IcmpNotice, SegmentOut};
 pub use seq::Seq;
+pub use shared::{ChallengeLimit, ReceiveBudget, Shared};
 pub use state::{Event, State};
+pub use syn_cookie::{Cookie, CookieJar};
+pub use time_wait::{TimeWait, TimeWaitStep};

@@ -29,11 +29,55 @@ pub const REFUSE_FACTOR: usize = 16;
 /// tenth lost has about 430; each range costs about 220 bytes of bookkeeping.
 pub const MAX_OUT_OF_ORDER_RANGES: usize = 1024;
 
+/// The part of the free receive memory of a host that one connection may pin: one in so many. With
+/// four, a connection alone may have a fifth of everything, and of N each has one in N + 4.
+pub const RECEIVE_SHARE: usize = 4;
+
+/// The part of a host's receive memory, one in so many, that is kept for connections which hold
+/// little: data of others is refused there even if it was invited.
+pub const RECEIVE_RESERVE: usize = 8;
+
 // Congestion control.
 
-/// Largest congestion window, in bytes: the largest window that the header can express
-/// (65535 << 14, RFC 7323 section 2.3), so a larger one could never be used.
-pub const MAX_CONGESTION_WINDOW: u32 = 65_535 << 14;
+/// Largest congestion window, in wire segments: the largest window that the header can express
+/// (65535 << 14, RFC 7323 section 2.3) in the smallest segments that we send, so a larger one could
+/// never be used.
+pub const MAX_CONGESTION_WINDOW: u32 = (65_535 << 14) / 8;
+
+/// Window, in segments, below which HyStart does not look (Linux's): so few samples say nothing.
+pub const HYSTART_LOW_WINDOW: u32 = 16;
+
+/// Round trips measured in a round before their minimum is judged (RFC 9406: N_RTT_SAMPLE).
+pub const HYSTART_SAMPLES: u8 = 8;
+
+/// Bounds of a rise of the round trip that ends slow start, in microseconds (RFC 9406 and Linux:
+/// MIN_RTT_THRESH and MAX_RTT_THRESH, 4 and 16 ms).
+pub const HYSTART_MIN_RISE_US: u32 = 4_000;
+/// See [`HYSTART_MIN_RISE_US`].
+pub const HYSTART_MAX_RISE_US: u32 = 16_000;
+
+/// Growth in conservative slow start is divided by this (RFC 9406).
+pub const CSS_GROWTH_DIVISOR: u32 = 4;
+
+/// Rounds of conservative slow start before congestion avoidance (RFC 9406).
+pub const CSS_ROUNDS: u8 = 5;
+
+// Loss recovery.
+
+/// Loss recoveries for which a reordering window that duplicates have widened stays (RFC 8985
+/// section 6.2, step 4).
+pub const RACK_PERSIST_RECOVERIES: u8 = 16;
+
+/// Highest degree of reordering believed, in segments (Linux's `tcp_max_reordering`): beyond, a loss
+/// would be noticed later than by the timer.
+pub const MAX_REORDERING: u16 = 300;
+
+/// Milliseconds added to the times of RACK and of probes: Linux's two ticks of a millisecond.
+pub const TIMER_SLACK_MS: u64 = 2;
+
+/// Acknowledgements sent at once after a congestion mark (Linux's): the window of the sender may be
+/// very small.
+pub const QUICK_ACKS_AFTER_MARK: u8 = 2;
 
 /// Largest segment on the wire, in bytes of payload: the MSS option has 16 bits (RFC 9293
 /// section 3.2).
@@ -65,6 +109,18 @@ pub const MAX_SEND_BUFFER: u32 = 65_535 << 14;
 /// super-frame. A fragment is released as a whole, so it must not grow with the stream.
 pub const MAX_MERGED_FRAG: usize = 64 * 1024;
 
+/// Payload bytes of the largest piece that the send buffer is charged for at once: 64 KiB less the
+/// headers that Linux sets aside, so that limits are met at the same byte.
+pub const MAX_SEND_PIECE: u32 = 65_215;
+
+/// Bytes that a piece in the send queue is charged beside its payload: what Linux's bookkeeping for
+/// one takes, so that send buffers mean the same.
+pub const SEND_PIECE_OVERHEAD: u32 = 1280;
+
+/// Bytes that Linux's bookkeeping for one received or sent frame takes, from which the growth of the
+/// send buffer is derived.
+pub const SEGMENT_OVERHEAD: u32 = 640;
+
 // Handshake.
 
 /// Payload bytes of a wire segment when the peer's SYN says nothing (RFC 9293 section 3.7.1: 536
@@ -80,6 +136,23 @@ pub const MIN_SEND_MSS: u16 = 48;
 /// less 40, rounded down to Linux's `min_pmtu` of 552 less 40.
 pub const MIN_PATH_MSS: u16 = 512;
 
+/// Congestion window, in segments, below which no probe for a longer path MTU leaves: its loss
+/// would not be told from congestion (Linux's 11).
+pub const MIN_MTU_PROBE_CWND: u32 = 11;
+
+/// Shortest Fast Open cookie, in bytes (RFC 7413 section 4.1.1).
+pub const MIN_FAST_OPEN_COOKIE: usize = 4;
+
+/// Longest Fast Open cookie, in bytes (RFC 7413 section 4.1.1): what the option field leaves.
+pub const MAX_FAST_OPEN_COOKIE: usize = 16;
+
+/// Bytes of the cookies that we make: a 64-bit hash (Linux's length too).
+pub const FAST_OPEN_COOKIE_LEN: usize = 8;
+
+/// Bytes of a full segment that data in a SYN leaves free: the whole option field, because
+/// middleboxes may add options of their own (Linux's `MAX_TCP_OPTION_SPACE`).
+pub const FAST_OPEN_OPTION_ROOM: u16 = 40;
+
 /// Largest shift of the window scale option (RFC 7323 section 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
@@ -94,9 +167,6 @@ pub const MIN_RECV_BUFFER: u32 = 2048;
 /// Age in seconds beyond which a remembered timestamp says nothing about a new one: 24 days
 /// (RFC 7323 section 5.5).
 pub const TIMESTAMP_VALID_SECONDS: u64 = 24 * 24 * 60 * 60;
-
-/// Duplicate acknowledgements that stand for a loss (RFC 5681 section 3.2, DupThresh).
-pub const DUPLICATE_THRESHOLD: u32 = 3;
 
 /// Acknowledgements owed one by one to a peer without SACK, at most. It counts duplicates up to
 /// three; more only inflate its window.

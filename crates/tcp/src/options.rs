@@ -11,7 +11,8 @@
 //! A reset for a garbled option would hand every middlebox a weapon; [`TcpOptions::malformed`]
 //! says that it happened, so that it can be counted.
 
-use crate::limits::MAX_WINDOW_SCALE;
+use crate::fast_open::FastOpenCookie;
+use crate::limits::{MAX_FAST_OPEN_COOKIE, MAX_WINDOW_SCALE};
 use crate::seq::Seq;
 
 /// Ends the list.
@@ -28,6 +29,13 @@ pub(crate) const KIND_SACK_PERMITTED: u8 = 4;
 pub(crate) const KIND_SACK: u8 = 5;
 /// Timestamps (RFC 7323 section 3).
 pub(crate) const KIND_TIMESTAMPS: u8 = 8;
+/// Fast Open (RFC 7413 section 4.1.1), SYN only.
+pub(crate) const KIND_FAST_OPEN: u8 = 34;
+/// Experiments (RFC 4727), told apart by an identifier (RFC 6994).
+pub(crate) const KIND_EXPERIMENTAL: u8 = 254;
+
+/// The identifier of Fast Open among the experiments, from before it had a kind of its own.
+const FAST_OPEN_EXID: [u8; 2] = [0xf9, 0x89];
 
 /// The two no-ops, kind and length that stand before timestamps in nearly every segment there is:
 /// RFC 7323 appendix A recommends the layout, everybody uses it.
@@ -49,6 +57,8 @@ pub struct TcpOptions {
     pub sack: SackBlocks,
     /// Value and echo reply.
     pub timestamps: Option<(u32, u32)>,
+    /// A Fast Open cookie, or the request for one.
+    pub fast_open: Option<FastOpenCookie>,
     /// Why parsing stopped before the end of the options, if it did. Never emitted.
     pub malformed: Option<OptionError>,
 }
@@ -185,6 +195,19 @@ impl TcpOptions {
                 }
             }
             (KIND_TIMESTAMPS, data) if data.len() == 8 => self.timestamps = two_words(data),
+            // > RFC 7413 section 4.1.1: Options with invalid Length values or without SYN flag set
+            // > MUST be ignored.
+            //
+            // As Linux: the last one counts, and one of an invalid length, if even, undoes those
+            // before it.
+            (KIND_FAST_OPEN, data) if syn && data.len().is_multiple_of(2) => {
+                self.fast_open = FastOpenCookie::from_option(data, false);
+            }
+            (KIND_EXPERIMENTAL, &[a, b, ref data @ ..])
+                if syn && [a, b] == FAST_OPEN_EXID && data.len().is_multiple_of(2) =>
+            {
+                self.fast_open = FastOpenCookie::from_option(data, true);
+            }
             _ => {}
         }
     }
@@ -208,7 +231,14 @@ impl TcpOptions {
             (None, true) => 4,
             (None, false) => 0,
         };
-        mss + stamps + if self.window_scale.is_some() { 4 } else { 0 }
+        mss + stamps + if self.window_scale.is_some() { 4 } else { 0 } + self.fast_open_len()
+    }
+
+    /// Bytes that the Fast Open option takes with its fill.
+    fn fast_open_len(&self) -> usize {
+        let Some(cookie) = &self.fast_open else { return 0 };
+        let header = if cookie.is_experimental() { 4 } else { 2 };
+        (header + cookie.as_slice().len()).next_multiple_of(4)
     }
 
     /// Blocks for which there is room: all four, three beside timestamps.
@@ -222,6 +252,7 @@ impl TcpOptions {
     /// ```text
     /// SYN with timestamps     mss, sackOK, TS, nop, wscale
     /// SYN without             mss, nop, nop, sackOK, nop, wscale
+    /// Fast Open behind these  FO, nop, nop
     /// otherwise               nop, nop, TS, nop, nop, SACK
     /// ```
     ///
@@ -245,6 +276,22 @@ impl TcpOptions {
         }
         if let Some(shift) = self.window_scale {
             out.put([KIND_NOP, KIND_WINDOW_SCALE, 3, shift.min(MAX_WINDOW_SCALE)]);
+        }
+        if let Some(cookie) = &self.fast_open {
+            let data = cookie.as_slice();
+            // The longest is 20 bytes with its fill.
+            let mut words = [KIND_NOP; 4 + MAX_FAST_OPEN_COOKIE];
+            let header: &[u8] = if cookie.is_experimental() {
+                &[KIND_EXPERIMENTAL, 4 + data.len() as u8, FAST_OPEN_EXID[0], FAST_OPEN_EXID[1]]
+            } else {
+                &[KIND_FAST_OPEN, 2 + data.len() as u8]
+            };
+            for (place, byte) in words.iter_mut().zip(header.iter().chain(data)) {
+                *place = *byte;
+            }
+            for word in words.as_chunks().0.iter().take(self.fast_open_len() / 4) {
+                out.put(*word);
+            }
         }
         let room = self.sack_room();
         if room > 0 {

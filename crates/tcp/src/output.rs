@@ -4,17 +4,30 @@
 //! may be lost, a probe, a bare acknowledgement. Every segment that leaves carries the latest
 //! acknowledgement, so the later questions are often answered by the earlier ones.
 
-use pagewire_mem::{FragVec, Instant, MAX_FRAGS};
+use core::time::Duration;
+
+use pagewire_mem::{FragVec, Instant};
 
 use crate::connection::{AckDue, ConnFlags, Connection, Env, Reset};
 use crate::header::{Flags, TcpHeader};
 use crate::limits::{MAX_SUPER_SEGMENTS, MIN_SEND_MSS};
+use crate::loss::CaState;
+use crate::mtu_probe::ProbeStep;
 use crate::options::{SackBlocks, TcpOptions};
 use crate::segment::SegmentOut;
 use crate::seq::Seq;
 use crate::state::State;
 use crate::timers::Timer;
 use crate::window;
+
+/// A super-frame waits for company only if it comes this soon, and only this soon after the last.
+const DEFER_WITHIN: Duration = Duration::from_millis(1);
+
+/// Bytes of the longest super-frame; halved for each half millisecond of the shortest round trip.
+const LONGEST_SUPER: u64 = 65_536;
+
+/// Microseconds, as a power of two, of the shortest round trip that halve a super-frame.
+const MIN_RTT_SHIFT: u32 = 9;
 
 /// Bytes that the timestamps option takes with its fill.
 const TIMESTAMPS_LEN: u32 = 12;
@@ -23,7 +36,20 @@ impl Connection {
     /// The next segment to be sent, until `None`; then look at
     /// [`poll_timeout`](Self::poll_timeout).
     pub fn poll_transmit(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
+        let segment = self.next_segment(env);
+        match &segment {
+            Some(segment) => self.count_out(segment),
+            None => {
+                self.check_room();
+                self.note_limit(env.now);
+            }
+        }
+        segment
+    }
+
+    fn next_segment(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
         let now = env.now;
+        self.note_allowance(env);
         if let Some(reset) = self.reset.take() {
             return Some(self.build_reset(now, reset));
         }
@@ -32,11 +58,31 @@ impl Connection {
         {
             return Some(syn);
         }
+        if self.sends_before_handshake()
+            && let Some(segment) = self.poll_new(now)
+        {
+            return Some(segment);
+        }
         if self.state.may_transmit() {
-            let segment = self
-                .poll_lost(now)
-                .or_else(|| self.poll_new(now))
-                .or_else(|| self.poll_speculative(now));
+            if self.take_probe_due()
+                && let Some(probe) = self.poll_tail_probe(now)
+            {
+                return Some(probe);
+            }
+            if self.sends_new_first() {
+                if let Some(segment) = self.poll_new(now) {
+                    return Some(segment);
+                }
+                self.new_data_tried();
+            }
+            let segment = match self.poll_lost(now) {
+                Some(again) => Some(again),
+                None => match self.probe_mtu(now) {
+                    ProbeStep::No => self.poll_new(now),
+                    ProbeStep::Wait => None,
+                    ProbeStep::Send(probe) => Some(probe),
+                },
+            };
             if segment.is_some() {
                 return segment;
             }
@@ -45,6 +91,14 @@ impl Connection {
         if self.flags.contains(ConnFlags::PROBE_DUE) {
             self.flags.remove(ConnFlags::PROBE_DUE);
             return Some(self.build_probe(now));
+        }
+        if self.ack.due == AckDue::Challenge {
+            // An acknowledgement that was delayed leaves with it, or has its timer still.
+            self.ack.due = match env.shared.challenges.take(now) {
+                true => AckDue::Now,
+                false if self.timers.is_set(Timer::DelayedAck) => AckDue::Delayed,
+                false => AckDue::No,
+            };
         }
         if self.ack.due == AckDue::Now && self.may_acknowledge() {
             return Some(self.build_segment(now, self.snd.nxt, Flags::ACK, FragVec::new()));
@@ -61,20 +115,28 @@ impl Connection {
     /// The SYN, or the SYN that also acknowledges.
     fn poll_handshake(&mut self, now: Instant) -> Option<SegmentOut> {
         let (iss, first) = (self.snd.iss, self.snd.iss + 1);
+        let (mut option, mut payload) = (None, FragVec::new());
         if self.snd.nxt == iss {
-            self.flight.push(iss, first, now);
+            if self.is_deferred() && self.queue.len() == 0 {
+                return None;
+            }
+            self.flight.push(iss, first, now, 1, false);
             self.snd.nxt = first;
+            (option, payload) = self.begin_fast_open(now);
         } else {
-            let again = self.flight.next_lost(iss)?;
-            self.flight.on_retransmit(again.start, again.end, now);
+            let again = self.flight.next_lost(iss).filter(|again| again.start == iss)?;
+            self.flight.on_retransmit(again.start, again.end, now, 1);
             self.stats.retransmits += 1;
         }
         self.timers.set_once(Timer::Retransmit, now + self.rtt.rto());
+        let again = self.flags.contains(ConnFlags::SYN_RESENT);
         let flags = match self.state {
-            State::SynSent => Flags::SYN,
-            _ => Flags::SYN | Flags::ACK,
+            State::SynSent => Flags::SYN | self.ecn_of_syn(false, again),
+            _ => Flags::SYN | Flags::ACK | self.ecn_of_syn(true, again),
         };
-        Some(self.build_segment(now, iss, flags, FragVec::new()))
+        let mut syn = self.build_segment(now, iss, flags, payload);
+        syn.header.options.fast_open = option;
+        Some(syn)
     }
 
     /// What was lost and is to be sent again.
@@ -87,33 +149,60 @@ impl Connection {
         self.send_again(now, start, len, mss)
     }
 
-    /// What may have been lost, when nothing else can be sent.
-    fn poll_speculative(&mut self, now: Instant) -> Option<SegmentOut> {
-        self.recovery.as_ref()?;
+    /// One segment, new or the last again, whatever the congestion window says: somebody must
+    /// answer (RFC 8985 section 7.3).
+    fn poll_tail_probe(&mut self, now: Instant) -> Option<SegmentOut> {
         let mss = self.mss_beside(&self.options(now, Flags::ACK));
-        let (start, len) = self.next_speculative(mss)?;
-        self.send_again(now, start, len, mss)
+        let allowed = self.send_edge().saturating_since(self.snd.nxt);
+        let fresh = self.unsent().min(mss);
+        let probe = if fresh > 0 && allowed >= fresh {
+            self.send_new(now, fresh, mss).map(|segment| (segment, None))
+        } else {
+            self.probe_again().and_then(|(start, len)| {
+                let (segment, end) = self.build_again(now, start, len, mss)?;
+                Some((segment, Some((start, end))))
+            })
+        };
+        let Some((segment, again)) = probe else {
+            self.rearm_timeout(now);
+            return None;
+        };
+        self.on_probe_sent(now, again);
+        Some(segment)
     }
 
     fn send_again(&mut self, now: Instant, start: Seq, len: u32, mss: u32) -> Option<SegmentOut> {
+        let (segment, end) = self.build_again(now, start, len, mss)?;
+        self.on_retransmitted(now, start, end, mss);
+        Some(segment)
+    }
+
+    /// A segment that was sent before, and its end.
+    fn build_again(
+        &mut self,
+        now: Instant,
+        start: Seq,
+        len: u32,
+        mss: u32,
+    ) -> Option<(SegmentOut, Seq)> {
         let data_end = self.queue.end();
         let data = data_end.saturating_since(start).min(len);
         let (payload, taken) = self.queue.slice(start, data);
         let mut flags = Flags::ACK;
         let mut end = start + taken;
-        if end == data_end {
+        if taken > 0 && self.is_pushed(end, taken, mss) {
             flags |= Flags::PSH;
-            if taken < len {
-                flags |= Flags::FIN;
-                end += 1;
-            }
         }
+        if end == data_end && taken < len {
+            flags |= Flags::FIN;
+            end += 1;
+        }
+        self.note_sent_again(taken);
         if start == end {
             debug_assert!(false, "nothing to send again at {start}");
             return None;
         }
-        self.on_retransmitted(now, start, end);
-        Some(self.build_payload(now, start, flags, payload, taken, mss))
+        Some((self.build_payload(now, start, flags, payload, taken, mss), end))
     }
 
     /// What was never sent: data, and the FIN behind it.
@@ -127,21 +216,39 @@ impl Connection {
         }
         self.restart_after_idle(now);
         let mss = self.mss_beside(&self.options(now, Flags::ACK));
-        let len = self.plan(unsent, fin, mss)?;
+        let Some(len) = self.plan(now, unsent, fin, mss) else {
+            if self.is_held_by_cwnd(unsent, mss) {
+                self.validate_cwnd(true);
+            }
+            return None;
+        };
+        self.send_new(now, len, mss)
+    }
+
+    /// Sends `len` bytes that were never sent, and the FIN if it follows.
+    fn send_new(&mut self, now: Instant, len: u32, mss: u32) -> Option<SegmentOut> {
+        let start = self.snd.nxt;
+        let data_end = self.queue.end();
+        let fin = self.flags.contains(ConnFlags::FIN_QUEUED) && start.le(data_end);
         let (payload, taken) = self.queue.slice(start, len);
 
         let mut flags = Flags::ACK;
         let mut end = start + taken;
-        let allowed = (self.snd.una + self.snd.window).saturating_since(start);
-        if end == data_end {
+        let allowed = self.send_edge().saturating_since(start);
+        let flush = self.flags.contains(ConnFlags::FLUSH_DUE);
+        // What is out of fragments before it is full is pushed, as in Linux, and what ends a record,
+        // what a timer sends, and a piece once more than half of the peer's window was sent without.
+        let far = end.saturating_since(self.snd.push_sent) > self.snd.max_window / 2
+            && self.left_of_piece(data_end.saturating_since(start)) == taken;
+        if taken > 0 && (taken < len || flush || far || self.is_pushed(end, taken, mss)) {
             flags |= Flags::PSH;
-            if fin && (taken < allowed || self.flags.contains(ConnFlags::FLUSH_DUE)) {
-                flags |= Flags::FIN;
-                end += 1;
+            if far || end == self.snd.pushed {
+                self.snd.push_sent = end;
             }
-        } else if payload.len() == MAX_FRAGS {
-            // The packet is full before the segment is. Linux pushes it.
-            flags |= Flags::PSH;
+        }
+        if end == data_end && fin && (taken < allowed || flush) {
+            flags |= Flags::FIN;
+            end += 1;
         }
         if end == start {
             return None;
@@ -149,24 +256,30 @@ impl Connection {
         if taken % mss != 0 {
             self.snd.small_end = end;
         }
-        self.on_sent(now, start, end);
-        Some(self.build_payload(now, start, flags, payload, taken, mss))
+        let segment = self.build_payload(now, start, flags, payload, taken, mss);
+        self.on_sent(now, start, end, mss);
+        Some(segment)
     }
 
-    fn on_sent(&mut self, now: Instant, start: Seq, end: Seq) {
-        self.flight.push(start, end, now);
+    pub(crate) fn on_sent(&mut self, now: Instant, start: Seq, end: Seq, mss: u32) {
+        let first = self.flight.is_empty();
+        if self.packets_in_flight() == 0 {
+            self.congestion.on_transmit_start(now, self.sent_at);
+        }
+        let before = self.flight.packets();
+        self.flight.push(start, end, now, mss, end.gt(self.queue.end()));
         self.snd.nxt = end;
-        self.snd.max_flight = self.snd.max_flight.max(self.in_flight());
-        self.timers.set_once(Timer::Retransmit, now + self.rtt.rto());
+        self.note_reduced_send(self.flight.packets() - before);
+        self.validate_cwnd(self.packets_in_flight() >= self.congestion.cwnd());
+        self.start_retransmit_timer(now, first);
         self.timers.stop(Timer::Persist);
         self.persist_backoff = 0;
         self.flags.remove(ConnFlags::FLUSH_DUE);
         self.sent_at = now;
         // An answer to what has just arrived: the acknowledgements of this application's peer can
         // ride on answers from now on.
-        if self.stats.bytes_received > 0
-            && now.saturating_since(self.rcv.data_at) < self.config.delayed_ack
-        {
+        let soon = Duration::from_millis(u64::from(self.ack.timeout_ms));
+        if now.saturating_since(self.rcv.data_at) < soon {
             self.ack.interactive = true;
         }
     }
@@ -175,12 +288,14 @@ impl Connection {
     /// > transmission if the TCP has not sent data in an interval exceeding the retransmission
     /// > timeout.
     fn restart_after_idle(&mut self, now: Instant) {
-        if !self.flight.is_empty() || !self.config.slow_start_after_idle {
+        // As Linux: not while the peer's window is what nothing can be sent for.
+        let shut = self.send_edge().le(self.snd.nxt);
+        if !self.flight.is_empty() || shut || !self.config.slow_start_after_idle {
             return;
         }
         let (idle, rto) = (now.saturating_since(self.sent_at), self.rtt.rto());
         if idle > rto {
-            self.congestion.on_restart_after_idle(now, idle, rto);
+            self.congestion.on_restart_after_idle(idle, rto);
             self.sent_at = now;
         }
     }
@@ -188,22 +303,17 @@ impl Connection {
     // ---- how much of it ----
 
     /// How many of the `unsent` bytes leave in the next segment; `Some(0)` is a FIN alone.
-    fn plan(&self, unsent: u32, fin: bool, mss: u32) -> Option<u32> {
+    fn plan(&self, now: Instant, unsent: u32, fin: bool, mss: u32) -> Option<u32> {
         let flush = self.flags.contains(ConnFlags::FLUSH_DUE);
-        let allowed = (self.snd.una + self.snd.window).saturating_since(self.snd.nxt);
+        let allowed = self.send_edge().saturating_since(self.snd.nxt);
         if unsent == 0 {
             // As Linux: the last FIN does not wait for the congestion window.
             return (allowed > 0 || flush).then_some(0);
         }
-        let pipe = self.pipe();
-        let mut room = self.congestion.cwnd().saturating_sub(pipe);
-        if pipe == 0 {
-            // Whatever the window has shrunk to: one segment keeps things going.
-            room = room.max(mss);
-        }
-        let usable = room.min(allowed);
-        let full = self.super_payload(mss);
-        let wanted = unsent.min(full);
+        let usable = self.cwnd_room(mss).min(allowed);
+        let full = self.paced_payload(mss);
+        let piece = self.left_of_piece(unsent);
+        let wanted = piece.min(full);
         // > RFC 9293 section 3.8.6.2.1: Send data: (1) if a maximum-sized segment can be sent, i.e.,
         // > if: min(D,U) >= Eff.snd.MSS; (2) or if the data is pushed and all queued data can be
         // > sent now [...] (4) or if the override timeout occurs.
@@ -214,7 +324,7 @@ impl Connection {
         } else {
             usable - usable % mss
         };
-        if len == 0 || (len < wanted && self.waits_for_more(len, full, pipe)) {
+        if len == 0 || (piece > mss && self.waits_for_more(now, piece, piece < unsent, full, mss)) {
             return None;
         }
         // > RFC 9293 section 3.7.4: If there is unacknowledged data (i.e., SND.NXT > SND.UNA), then
@@ -231,18 +341,98 @@ impl Connection {
     /// Whether a segment that is not full waits. Nagle's algorithm in Minshall's variant, as in
     /// Linux: it waits for small segments only, not for full ones.
     fn holds_back_small(&self) -> bool {
-        if self.flags.contains(ConnFlags::CORK) {
+        if self.queue.end().le(self.snd.flush_to) || self.sends_urgent() {
+            return false;
+        }
+        if self.flags.intersects(ConnFlags::CORK | ConnFlags::MORE) {
             return true;
         }
         !self.flags.contains(ConnFlags::NODELAY) && self.snd.small_end.gt(self.snd.una)
     }
 
-    /// Whether a super-frame that the windows cut short waits for the next acknowledgement to make
-    /// it longer: it is worth sending at a third of the window, as in Linux. Something is under
-    /// way, so an acknowledgement will come.
-    fn waits_for_more(&self, len: u32, full: u32, pipe: u32) -> bool {
-        let window = self.congestion.cwnd().min(self.snd.window);
-        pipe > 0 && self.recovery.is_none() && len < full.min(window / 3)
+    /// Whether a segment that ends at `end` and has `taken` bytes is pushed: it ends a write, or is a
+    /// super-frame, which Linux pushes so that receivers put its segments together again at once.
+    fn is_pushed(&self, end: Seq, taken: u32, mss: u32) -> bool {
+        let syn_data_end = self.rare.as_ref().and_then(|r| r.syn_data_end);
+        taken > mss
+            || end == self.snd.pushed
+            || syn_data_end == Some(end)
+            || self.queue.begins_segment(end)
+    }
+
+    /// Whether more than a segment waits for the next acknowledgement to become a longer super-frame,
+    /// as in Linux: if one is expected within half a round trip and a millisecond, if data was sent in
+    /// the last millisecond, and if the windows let less go than a third of them.
+    fn waits_for_more(&self, now: Instant, waiting: u32, more: bool, full: u32, mss: u32) -> bool {
+        let Some(head) = self.flight.first() else { return false };
+        if self.loss.state >= CaState::Recovery
+            || now.saturating_since(self.sent_at) >= DEFER_WITHIN
+        {
+            return false;
+        }
+        let allowed = self.send_edge().saturating_since(self.snd.nxt);
+        let room = self.window_room(mss);
+        let limit = room.min(allowed);
+        let part =
+            self.whole_window(mss).min(self.snd.window) / self.config.super_frame_divisor.max(1);
+        if limit >= full || limit >= part || (more && limit >= waiting) {
+            return false;
+        }
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        let expected = (head.at + srtt).saturating_since(now);
+        if expected > DEFER_WITHIN.min(srtt / 2) {
+            return false;
+        }
+        // Held back by a window, or by the application that may add to it.
+        limit <= waiting
+            || !(self.flags.contains(ConnFlags::FIN_QUEUED)
+                || self.queue.begins_segment(self.queue.end()))
+    }
+
+    /// Payload that the congestion window lets go.
+    pub(crate) fn window_room(&self, mss: u32) -> u32 {
+        self.congestion.cwnd().saturating_sub(self.packets_in_flight()).saturating_mul(mss)
+    }
+
+    /// The congestion window in bytes.
+    fn whole_window(&self, mss: u32) -> u32 {
+        self.congestion.cwnd().saturating_mul(mss)
+    }
+
+    /// Payload of a super-frame: about as much as leaves in a millisecond, and more on short paths,
+    /// so that a slow path is not sent bursts (Linux's `tcp_tso_autosize`).
+    fn paced_payload(&self, mss: u32) -> u32 {
+        let longest = self.super_payload(mss);
+        if self.sends_urgent() {
+            return mss;
+        }
+        let Some(srtt) = self.rtt.srtt() else { return longest };
+        let nanos = (srtt.as_nanos() as u64).max(1);
+        let window = u64::from(self.whole_window(mss).max(self.in_flight()));
+        // Twice the window each round trip while it grows, as much as Linux paces.
+        let slow_start = self.congestion.in_slow_start();
+        let rate = if slow_start { window * 2 } else { window + window / 5 };
+        let paced = rate.saturating_mul(1_000_000_000) / nanos / 1024;
+        let shift = self.rtt.min().unwrap_or_default().as_micros() >> MIN_RTT_SHIFT;
+        let near = if shift < 32 { LONGEST_SUPER >> shift } else { 0 };
+        let bytes = paced.saturating_add(near).min(u64::from(longest)) as u32;
+        let least = mss.saturating_mul(u32::from(self.config.min_super_segments.max(1)));
+        (bytes - bytes % mss.max(1)).max(least).min(longest)
+    }
+
+    /// Bytes that the congestion window has room for in one super-frame. As Linux: at most half of
+    /// the window, so that there are two on the way.
+    fn cwnd_room(&self, mss: u32) -> u32 {
+        let (cwnd, in_flight) = (self.congestion.cwnd(), self.packets_in_flight());
+        cwnd.saturating_sub(in_flight).min((cwnd / 2).max(1)).saturating_mul(mss)
+    }
+
+    /// Whether it is the congestion window for which data waits.
+    fn is_held_by_cwnd(&self, unsent: u32, mss: u32) -> bool {
+        let allowed = self.send_edge().saturating_since(self.snd.nxt);
+        unsent > 0
+            && (self.packets_in_flight() >= self.congestion.cwnd()
+                || self.cwnd_room(mss) < allowed.min(unsent))
     }
 
     /// Nothing is under way and something cannot leave: only a timer can get things going again.
@@ -271,7 +461,7 @@ impl Connection {
     ///
     /// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
     fn base_mss(&self) -> u32 {
-        let mss = u32::from(self.announced_mss().min(self.snd.peer_mss));
+        let mss = u32::from(self.announced_mss().min(self.snd.peer_mss).min(self.probed_mss()));
         // As Linux: at most half of the largest window that the peer ever offered, or the window
         // could never be filled with full segments.
         let window = self.snd.max_window;
@@ -294,7 +484,7 @@ impl Connection {
 
     // ---- headers ----
 
-    fn build_payload(
+    pub(crate) fn build_payload(
         &mut self,
         now: Instant,
         seq: Seq,
@@ -319,14 +509,25 @@ impl Connection {
         payload: FragVec,
     ) -> SegmentOut {
         let options = self.options(now, flags);
+        let urgent = self.urgent_pointer(seq);
+        let mut flags = if urgent.is_some() { flags | Flags::URG } else { flags };
+        let mut ecn = 0;
+        if !flags.contains(Flags::SYN) {
+            let fresh = !payload.is_empty() && seq.ge(self.snd.nxt);
+            let (more, bits) = self.ecn_of_segment(fresh);
+            flags |= more;
+            ecn = bits;
+        }
         let (ack, window) = if flags.contains(Flags::ACK) {
             let window = if flags.contains(Flags::SYN) {
-                window::initial(&self.config) as u16
+                self.announce_first_window(self.rcv_nxt())
             } else {
                 self.announce_window()
             };
             self.on_ack_sent();
             (self.rcv_nxt(), window)
+        } else if flags.contains(Flags::SYN) {
+            (Seq(0), self.announce_first_window(Seq(0)))
         } else {
             (Seq(0), window::initial(&self.config) as u16)
         };
@@ -337,10 +538,10 @@ impl Connection {
             ack,
             flags,
             window,
-            urgent: 0,
+            urgent: urgent.unwrap_or(0),
             options,
         };
-        SegmentOut { header, payload, gso_size: None, ecn: 0 }
+        SegmentOut { header, payload, gso_size: None, ecn }
     }
 
     fn options(&self, now: Instant, flags: Flags) -> TcpOptions {
@@ -355,8 +556,14 @@ impl Connection {
             options.mss = Some(self.announced_mss());
             options.sack_permitted = self.flags.contains(ConnFlags::SACK);
             options.window_scale = self.offers_scale().then_some(self.rcv.scale);
-        } else if self.flags.contains(ConnFlags::SACK) && self.rcv.queue.has_gaps() {
+        } else if self.flags.contains(ConnFlags::SACK)
+            && (self.rcv.queue.has_gaps() || self.ack.twice.is_some())
+        {
             let mut blocks = SackBlocks::new();
+            // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
+            if let Some(&(left, right)) = self.ack.twice.as_deref() {
+                blocks.push(left, right);
+            }
             self.rcv.queue.sack_blocks(&mut blocks);
             // Beside timestamps there is room for three.
             let room = if options.timestamps.is_some() { 3 } else { SackBlocks::MAX };

@@ -45,9 +45,13 @@ impl RttEstimator {
 
     /// Takes in a measurement. Not of a retransmitted segment, unless a timestamp tells which
     /// transmission was answered (Karn's algorithm, RFC 6298 section 3).
-    pub(crate) fn on_sample(&mut self, rtt: Duration) {
-        let r = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 40);
-        self.min = self.min.min(r);
+    ///
+    /// `rtt` is that of the oldest segment that an acknowledgement answers, with what it may have
+    /// been delayed; `newest` that of the newest, which bounds the path's own.
+    pub(crate) fn on_sample(&mut self, rtt: Duration, newest: Duration) {
+        let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 40);
+        let r = nanos(rtt);
+        self.min = self.min.min(nanos(newest));
         if self.srtt == 0 {
             // > RFC 6298 section 2.2: SRTT <- R, RTTVAR <- R/2
             (self.srtt, self.rttvar) = (r, r / 2);
@@ -82,11 +86,6 @@ impl RttEstimator {
     /// > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
     pub(crate) fn on_backoff(&mut self) {
         self.backoff = self.backoff.saturating_add(1);
-    }
-
-    /// Undoes all doublings: new data was acknowledged.
-    pub(crate) fn reset_backoff(&mut self) {
-        self.backoff = 0;
     }
 
     /// How often the timeout has been doubled in a row.

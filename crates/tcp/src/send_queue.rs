@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use pagewire_mem::{Frag, FragVec, MAX_FRAGS};
+use pagewire_mem::{Completion, Frag, FragVec, MAX_FRAGS};
 
 use crate::limits::{MAX_MERGED_FRAG, MAX_SEND_FRAGS};
 use crate::seq::Seq;
@@ -27,11 +27,15 @@ pub(crate) struct SendQueue {
     end: Seq,
     /// Index of the entry where the last slice ended: where the next one most likely begins.
     cursor: u32,
+    /// The last byte ends a record: what follows begins a segment.
+    record_ended: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     start: Seq,
+    /// Begins a segment: what is before it ends a record, or belongs to another completion.
+    apart: bool,
     frag: Frag,
 }
 
@@ -44,7 +48,7 @@ impl Entry {
 impl SendQueue {
     /// An empty queue whose first byte will be `start`.
     pub(crate) const fn new(start: Seq) -> Self {
-        Self { entries: VecDeque::new(), una: start, end: start, cursor: 0 }
+        Self { entries: VecDeque::new(), una: start, end: start, cursor: 0, record_ended: false }
     }
 
     /// Bytes queued and not acknowledged.
@@ -70,7 +74,7 @@ impl SendQueue {
         let len = frag.len() as u32;
         let frag = match self.entries.back_mut() {
             // A fragment that grew for ever would never be released.
-            Some(last) if last.frag.len() + frag.len() <= MAX_MERGED_FRAG => {
+            Some(last) if !self.record_ended && last.frag.len() + frag.len() <= MAX_MERGED_FRAG => {
                 match last.frag.try_append(frag) {
                     Ok(()) => {
                         self.end += len;
@@ -81,8 +85,35 @@ impl SendQueue {
             }
             _ => frag,
         };
-        self.entries.push_back(Entry { start: self.end, frag });
+        self.push_entry(frag, false);
+    }
+
+    /// Appends bytes as a fragment of their own, which begins a segment if `apart`.
+    pub(crate) fn push_piece(&mut self, frag: Frag, apart: bool) {
+        if !frag.is_empty() {
+            self.push_entry(frag, apart);
+        }
+    }
+
+    fn push_entry(&mut self, frag: Frag, apart: bool) {
+        let (start, len) = (self.end, frag.len() as u32);
+        let apart = core::mem::take(&mut self.record_ended) || apart;
+        self.entries.push_back(Entry { start, apart, frag });
         self.end += len;
+    }
+
+    /// Whether what is behind `seq` shares no segment with what is before it.
+    pub(crate) fn begins_segment(&self, seq: Seq) -> bool {
+        if seq == self.end {
+            return self.record_ended;
+        }
+        let index = self.find(seq);
+        self.entries.get(index).is_some_and(|e| e.apart && e.start == seq)
+    }
+
+    /// What is queued from now on shares no segment with what is queued already.
+    pub(crate) fn end_record(&mut self) {
+        self.record_ended = true;
     }
 
     /// Everything before `seq` is acknowledged. Returns how many bytes that are.
@@ -97,14 +128,17 @@ impl SendQueue {
         acked
     }
 
-    /// Slices of the bytes from `start` on, up to `len` of them and up to [`MAX_FRAGS`] fragments.
-    /// Returns the slices and how many bytes they are.
+    /// Slices of the bytes from `start` on, up to `len` of them, up to [`MAX_FRAGS`] fragments, and
+    /// not into a fragment that begins a segment. Returns the slices and how many bytes they are.
     pub(crate) fn slice(&mut self, start: Seq, len: u32) -> (FragVec, u32) {
         let mut out = FragVec::new();
         let mut taken = 0;
         let mut index = self.find(start);
         while taken < len && out.len() < MAX_FRAGS {
             let Some(entry) = self.entries.get(index) else { break };
+            if entry.apart && taken > 0 {
+                break;
+            }
             let offset = (start + taken).saturating_since(entry.start) as usize;
             let want = (len - taken) as usize;
             let part = if offset == 0 && entry.frag.len() <= want {
@@ -123,6 +157,36 @@ impl SendQueue {
         (out, taken)
     }
 
+    /// Replaces memory that its owner will want back by what `copy` makes of it; `false` if that
+    /// fails for some, which is as it was.
+    pub(crate) fn keep_lent(&mut self, mut copy: impl FnMut(&Frag) -> Option<FragVec>) -> bool {
+        let mut all = true;
+        let is_lent = |frag: &Frag| frag.completion().is_some_and(Completion::lends);
+        let mut entries = VecDeque::with_capacity(self.entries.len());
+        for Entry { mut start, mut apart, frag } in core::mem::take(&mut self.entries) {
+            match is_lent(&frag).then(|| copy(&frag)) {
+                Some(Some(copies)) => {
+                    for frag in copies {
+                        let len = frag.len() as u32;
+                        entries.push_back(Entry {
+                            start,
+                            apart: core::mem::take(&mut apart),
+                            frag,
+                        });
+                        start += len;
+                    }
+                }
+                kept => {
+                    all &= kept.is_none();
+                    entries.push_back(Entry { start, apart, frag });
+                }
+            }
+        }
+        self.entries = entries;
+        self.cursor = 0;
+        all
+    }
+
     /// The index of the entry that holds byte `seq`: where the last slice ended or right behind,
     /// or else by bisection.
     fn find(&self, seq: Seq) -> usize {
@@ -133,8 +197,11 @@ impl SendQueue {
         self.entries.partition_point(|e| e.end().le(seq))
     }
 
-    /// Drops everything: the connection is over.
-    pub(crate) fn clear(&mut self) {
+    /// Drops everything, the connection is over: first what was never sent (from `unsent` on), then
+    /// the rest. As in Linux, so completions of the two are told in this order.
+    pub(crate) fn clear(&mut self, unsent: Seq) {
+        let first = self.entries.partition_point(|e| e.start.lt(unsent));
+        drop(self.entries.split_off(first));
         self.entries = VecDeque::new();
         self.una = self.end;
         self.cursor = 0;

@@ -1,63 +1,215 @@
-//! TIME-WAIT (RFC 9293 section 3.6.1), and how long its neighbour FIN-WAIT-2 may last.
+//! TIME-WAIT (RFC 9293 section 3.6.1): what is left of a connection, small, because there may be
+//! many; and how long its neighbour FIN-WAIT-2 may last.
+
+use std::sync::Arc;
 
 use pagewire_mem::Instant;
 
-use crate::connection::{ConnFlags, Connection};
+use crate::config::Config;
+use crate::connection::{ConnFlags, Connection, Ports, seconds};
 use crate::error::DropReason;
-use crate::header::Flags;
+use crate::header::{Flags, TcpHeader};
 use crate::input::{Segment, Step, drop_for};
+use crate::limits::TIMESTAMP_VALID_SECONDS;
+use crate::options::TcpOptions;
 use crate::segment::Disposition;
+use crate::seq::Seq;
 use crate::state::{Event, State};
 use crate::timers::Timer;
 
-impl Connection {
+/// A connection in TIME-WAIT whose application has let go: enough to answer what is still under
+/// way, and to tell an old duplicate from a new connection.
+#[derive(Clone, Debug)]
+pub struct TimeWait {
+    config: Arc<Config>,
+    until: Instant,
+    challenge_after: Instant,
+    snd_nxt: Seq,
+    rcv_nxt: Seq,
+    stamps: Option<Stamps>,
+    ports: Ports,
+    /// As it stands in headers.
+    window: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stamps {
+    offset: u32,
+    recent: u32,
+    recent_at: u32,
+}
+
+/// What a segment does to a connection in TIME-WAIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum TimeWaitStep {
+    /// Nothing.
+    Ignored(DropReason),
+    /// It is noted.
+    Noted,
+    /// This is sent in answer; the segment was dropped for a reason, unless it was the peer's FIN
+    /// once more.
+    Answered(TcpHeader, Option<DropReason>),
+    /// The wait is over, for a reset.
+    Over,
+    /// It may open a new connection in place of this one; see [`Disposition::SynInTimeWait`].
+    Reopens {
+        /// The largest sequence number of ours that the old connection used.
+        iss_above: Seq,
+    },
+}
+
+impl TimeWait {
+    /// When the wait is over.
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// The first number that a new connection of ours between the same ends may use must be beyond
+    /// this one, if there may be such a connection now.
+    ///
+    /// > RFC 6191 section 2 goes for the passive side; the active one, who knows that its own
+    /// > timestamps grow, may do the same: the old incarnation's segments fall to PAWS.
+    ///
+    /// As Linux: more than a second after the last timestamp, so that ours have grown too.
+    pub fn reusable(&self, now: Instant) -> Option<Seq> {
+        let stamps = self.stamps?;
+        (seconds(now).wrapping_sub(stamps.recent_at) > 1).then_some(self.snd_nxt)
+    }
+
     /// > RFC 9293 section 3.10.7.4: The only thing that can arrive in this state is a
     /// > retransmission of the remote FIN. Acknowledge it, and restart the 2 MSL timeout.
     ///
-    /// What else arrives is treated as Linux does.
-    pub(crate) fn in_time_wait(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        let header = segment.header;
-        let stale = match (self.has_timestamps(), header.options.timestamps) {
-            (true, Some((value, _))) => self.is_stale(now, value),
-            _ => false,
-        };
-        let newer = match (self.has_timestamps(), header.options.timestamps) {
-            (true, Some((value, _))) => (self.ts.recent.wrapping_sub(value) as i32) < 0,
-            _ => false,
-        };
-        if segment.has(Flags::RST) {
-            if stale || segment.seq != self.rcv_nxt() {
-                return drop_for(DropReason::RstNotNext);
+    /// What else arrives is treated as Linux does. `len` is the length of the payload.
+    pub fn handle_segment(&mut self, now: Instant, header: &TcpHeader, len: u32) -> TimeWaitStep {
+        let has = |flags| header.flags.contains(flags);
+        let space = len + u32::from(has(Flags::SYN)) + u32::from(has(Flags::FIN));
+        let value = self.stamps.and(header.options.timestamps).map(|(value, _)| value);
+        let (stale, newer) = match (self.stamps, value) {
+            (Some(stamps), Some(value)) => {
+                (stamps.is_stale(now, value), (stamps.recent.wrapping_sub(value) as i32) < 0)
             }
-            self.finish(Event::Reset, None);
-            return Ok(());
+            _ => (false, false),
+        };
+        if has(Flags::RST) {
+            // > RFC 1337 section 3: (F1) Ignore RST segments in TIME-WAIT state.
+            //
+            // Linux does so if it is told to: who resets on purpose wants the ports back.
+            if stale || header.seq != self.rcv_nxt || self.config.rfc1337 {
+                return TimeWaitStep::Ignored(DropReason::RstNotNext);
+            }
+            return TimeWaitStep::Over;
         }
-        // RFC 6191 section 2: a new SYN is let in when its timestamp is greater than the last one
-        // seen, or its sequence number is.
-        if segment.has(Flags::SYN)
-            && !segment.has(Flags::ACK)
-            && !stale
-            && (newer || segment.seq.gt(self.rcv_nxt()))
-        {
-            return Err(Disposition::SynInTimeWait { iss_above: self.snd.nxt });
+        // > RFC 6191 section 2: if the timestamp of the incoming SYN segment is greater than the
+        // > last timestamp seen on the previous incarnation of the connection [...] honor the
+        // > connection request; [without timestamps] if the Sequence Number of the incoming SYN
+        // > segment is greater than the last sequence number seen [...] honor it.
+        let reopens = has(Flags::SYN) && !has(Flags::ACK) && !stale;
+        if reopens && (newer || header.seq.gt(self.rcv_nxt)) {
+            return TimeWaitStep::Reopens { iss_above: self.snd_nxt };
         }
-        if segment.space() == 0 && segment.seq == self.rcv_nxt() && !stale {
+        if space == 0 && header.seq == self.rcv_nxt && !stale {
             // Nothing but an acknowledgement.
-            self.timers.set(Timer::Linger, now + self.config.time_wait);
-            self.remember_timestamp(now, header, segment.seq);
-            return Ok(());
+            self.restart(now);
+            if let (Some(stamps), Some(value)) = (&mut self.stamps, value) {
+                (stamps.recent, stamps.recent_at) = (value, seconds(now));
+            }
+            return TimeWaitStep::Noted;
         }
-        if segment.has(Flags::ACK) || stale {
-            self.timers.set(Timer::Linger, now + self.config.time_wait);
+        if has(Flags::ACK) || stale {
+            self.restart(now);
         }
-        // A retransmitted FIN is answered each time; whatever else, at a limited rate.
-        let fin_again = segment.has(Flags::FIN) && segment.end() == self.rcv_nxt();
-        if fin_again {
-            self.ack_now();
-            return Ok(());
+        let reason = if stale { DropReason::Paws } else { DropReason::OutsideWindow };
+        if has(Flags::FIN) && header.seq + space == self.rcv_nxt {
+            return TimeWaitStep::Answered(self.acknowledgement(now), None);
         }
-        self.challenge_ack(now);
-        drop_for(if stale { DropReason::Paws } else { DropReason::OutsideWindow })
+        // An answer to data or a FIN cannot start an endless exchange of acknowledgements; to
+        // whatever else the rate of answers is limited.
+        if space > 0 && !has(Flags::SYN) {
+            return TimeWaitStep::Answered(self.acknowledgement(now), Some(reason));
+        }
+        if now < self.challenge_after {
+            return TimeWaitStep::Ignored(reason);
+        }
+        self.challenge_after = now + self.config.challenge_interval;
+        TimeWaitStep::Answered(self.acknowledgement(now), Some(reason))
+    }
+
+    fn restart(&mut self, now: Instant) {
+        self.until = now + self.config.time_wait;
+    }
+
+    /// What is said to whatever comes late.
+    pub fn acknowledgement(&self, now: Instant) -> TcpHeader {
+        let stamp = |s: Stamps| ((now.as_millis() as u32).wrapping_add(s.offset), s.recent);
+        let options = TcpOptions { timestamps: self.stamps.map(stamp), ..TcpOptions::default() };
+        TcpHeader {
+            src_port: self.ports.local,
+            dst_port: self.ports.remote,
+            seq: self.snd_nxt,
+            ack: self.rcv_nxt,
+            flags: Flags::ACK,
+            window: self.window,
+            urgent: 0,
+            options,
+        }
+    }
+}
+
+impl Stamps {
+    fn is_stale(&self, now: Instant, value: u32) -> bool {
+        let age = u64::from(seconds(now).wrapping_sub(self.recent_at));
+        (value.wrapping_sub(self.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
+    }
+}
+
+impl Connection {
+    /// What is left of this connection, if it is in TIME-WAIT and has nothing more to say: it can
+    /// take the connection's place.
+    pub fn time_wait(&self) -> Option<TimeWait> {
+        if self.state != State::TimeWait {
+            return None;
+        }
+        let stamps = self.has_timestamps().then_some(Stamps {
+            offset: self.ts.offset,
+            recent: self.ts.recent,
+            recent_at: self.ts.recent_at,
+        });
+        let window = (self.recv_window() >> self.rcv.scale).min(u32::from(u16::MAX)) as u16;
+        Some(TimeWait {
+            config: Arc::clone(&self.config),
+            until: self.timers.get(Timer::Linger),
+            challenge_after: self.challenge_after,
+            snd_nxt: self.snd.nxt,
+            rcv_nxt: self.rcv_nxt(),
+            stamps,
+            ports: self.ports,
+            window,
+        })
+    }
+
+    /// A segment in TIME-WAIT, while the application still holds the connection.
+    pub(crate) fn in_time_wait(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let Some(mut left) = self.time_wait() else { return drop_for(DropReason::Closed) };
+        let step = left.handle_segment(now, segment.header, segment.len);
+        self.timers.set(Timer::Linger, left.until);
+        self.challenge_after = left.challenge_after;
+        if let Some(stamps) = left.stamps {
+            (self.ts.recent, self.ts.recent_at) = (stamps.recent, stamps.recent_at);
+        }
+        match step {
+            TimeWaitStep::Noted => Ok(()),
+            TimeWaitStep::Ignored(reason) => drop_for(reason),
+            TimeWaitStep::Answered(_, dropped) => {
+                self.ack_now();
+                dropped.map_or(Ok(()), drop_for)
+            }
+            TimeWaitStep::Over => {
+                self.finish(Event::Reset, None);
+                Ok(())
+            }
+            TimeWaitStep::Reopens { iss_above } => Err(Disposition::SynInTimeWait { iss_above }),
+        }
     }
 
     /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
@@ -66,7 +218,7 @@ impl Connection {
         self.timers.stop_all();
         self.flight.clear();
         self.recovery = None;
-        self.queue.clear();
+        self.queue.clear(self.snd.nxt);
         self.timers.set(Timer::Linger, now + self.config.time_wait);
     }
 

@@ -8,6 +8,7 @@ use crate::config::KeepAlive;
 use crate::connection::{AckDue, ConnFlags, Connection, Env, Reset};
 use crate::error::TcpError;
 use crate::limits::FLUSH_AFTER_MS;
+use crate::loss::Due;
 use crate::state::{Event, State};
 use crate::timers::Timer;
 
@@ -22,13 +23,15 @@ impl Connection {
         let now = env.now;
         while let Some(timer) = self.timers.pop(now) {
             match timer {
-                Timer::Retransmit => self.on_retransmit_timer(now),
+                Timer::Retransmit => match self.loss.due {
+                    Due::Rto => self.on_retransmit_timer(now),
+                    Due::Probe => self.on_probe_timer(now),
+                    Due::Reorder => self.on_reordering_timer(now),
+                },
                 Timer::Persist => self.on_persist_timer(now),
                 Timer::DelayedAck => {
                     if self.ack.due == AckDue::Delayed {
-                        // The answer that it waited for did not come.
-                        self.ack.interactive = false;
-                        self.ack.due = AckDue::Now;
+                        self.on_ack_waited();
                     }
                 }
                 Timer::KeepAlive => self.on_keepalive_timer(now),
@@ -47,6 +50,12 @@ impl Connection {
         if self.flight.is_empty() {
             return;
         }
+        if self.retries == 2 {
+            self.suspect_black_hole();
+        }
+        if self.has_waited_too_long(now, self.retries == 0) {
+            return self.time_out();
+        }
         match self.state {
             State::SynSent => {
                 let linear = self.config.syn_linear_retries;
@@ -56,7 +65,9 @@ impl Connection {
                 self.resend_syn(self.retries >= linear);
             }
             State::SynReceived => {
-                if self.retries >= self.config.synack_retries {
+                // As Linux: an application may wait for this one already, it gets one more.
+                let extra = u8::from(self.flags.contains(ConnFlags::FAST_OPEN_SERVER));
+                if self.retries >= self.config.synack_retries.saturating_add(extra) {
                     return self.time_out();
                 }
                 self.resend_syn(true);
@@ -65,6 +76,7 @@ impl Connection {
                 if self.has_timed_out(now) {
                     return self.time_out();
                 }
+                self.suspect_mtu(now, self.retries);
                 self.on_data_timeout(now);
                 // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
                 self.rtt.on_backoff();
@@ -74,12 +86,38 @@ impl Connection {
         self.retries = self.retries.saturating_add(1);
         // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
         // > seconds
-        self.timers.set(Timer::Retransmit, now + self.rtt.rto());
+        self.timers.set(Timer::Retransmit, now + self.within_user_timeout(now, self.rtt.rto()));
+    }
+
+    /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
+    /// > unacknowledged before a connection is forcefully closed.
+    ///
+    /// As Linux, it is counted from the first time that a timer goes off (`first`), and rules in place
+    /// of the number of retransmissions.
+    fn has_waited_too_long(&mut self, now: Instant, first: bool) -> bool {
+        let Some(limit) = self.config.user_timeout else { return false };
+        let rare = self.rare();
+        let since = match rare.unanswered_since.filter(|_| !first) {
+            Some(since) => since,
+            None => *rare.unanswered_since.insert(now),
+        };
+        !first && now.saturating_since(since) >= limit
+    }
+
+    /// A timer does not go off beyond the moment at which the connection is given up.
+    fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
+        let since = self.rare.as_ref().and_then(|r| r.unanswered_since);
+        match (self.config.user_timeout, since) {
+            (Some(limit), Some(since)) => {
+                wait.min(limit.saturating_sub(now.saturating_since(since)))
+            }
+            _ => wait,
+        }
     }
 
     fn resend_syn(&mut self, back_off: bool) {
         self.flags.insert(ConnFlags::SYN_RESENT);
-        self.flight.mark_all_lost();
+        self.flight.mark_first_lost();
         if back_off {
             self.rtt.on_backoff();
         }
@@ -92,6 +130,9 @@ impl Connection {
     /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
     /// > reaches a threshold R2 greater than R1, close the connection.
     fn has_timed_out(&self, now: Instant) -> bool {
+        if self.config.user_timeout.is_some() {
+            return false;
+        }
         let Some(recovery) = self.recovery.as_deref().filter(|_| self.retries > 0) else {
             return false;
         };
@@ -121,6 +162,9 @@ impl Connection {
 
     /// Nobody answers.
     fn time_out(&mut self) {
+        if self.retries < 2 {
+            self.suspect_black_hole();
+        }
         let error = self.soft_error.unwrap_or(TcpError::TimedOut);
         self.finish(Event::Expire, Some(error));
     }
@@ -140,7 +184,7 @@ impl Connection {
         if !self.flight.is_empty() {
             return;
         }
-        let allowed = (self.snd.una + self.snd.window).saturating_since(self.snd.nxt);
+        let allowed = self.send_edge().saturating_since(self.snd.nxt);
         if allowed > 0 {
             // > RFC 9293 section 3.8.6.2.1: (4) or if the override timeout occurs.
             self.flags.insert(ConnFlags::FLUSH_DUE);
@@ -154,14 +198,16 @@ impl Connection {
         // does not stay for ever.
         let orphan = self.flags.contains(ConnFlags::ORPHAN)
             && self.persist_backoff >= self.config.orphan_retries;
-        if self.retries >= self.allowed_retries() || orphan {
+        let waited = self.has_waited_too_long(now, self.persist_backoff == 0);
+        if self.retries >= self.allowed_retries() || orphan || waited {
             self.reset_peer();
             return self.time_out();
         }
         self.retries = self.retries.saturating_add(1);
         self.persist_backoff = self.persist_backoff.saturating_add(1);
         self.flags.insert(ConnFlags::PROBE_DUE);
-        self.timers.set(Timer::Persist, now + self.persist_interval());
+        let wait = self.within_user_timeout(now, self.persist_interval());
+        self.timers.set(Timer::Persist, now + wait);
     }
 
     // ---- keep-alive ----
@@ -190,7 +236,9 @@ impl Connection {
             idle
         } else if silence < idle {
             idle - silence
-        } else if self.keepalive_probes >= probes {
+        } else if self.keepalive_probes > 0
+            && self.config.user_timeout.map_or(self.keepalive_probes >= probes, |t| silence >= t)
+        {
             self.reset_peer();
             return self.time_out();
         } else {
@@ -212,6 +260,7 @@ impl Connection {
         self.queue.shrink();
         self.flight.shrink();
         self.rcv.queue.shrink();
+        self.rcv.tuning = None;
         if self.flight.is_empty() {
             self.recovery = None;
         }
@@ -233,7 +282,7 @@ impl Connection {
             // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
             //
             // As Linux, not beyond the peer's window, where it would not count.
-            let edge = self.snd.una + self.snd.window;
+            let edge = self.send_edge();
             let seq = if edge.lt(self.snd.nxt) { edge } else { self.snd.nxt };
             self.reset = Some(Reset { seq, ack: true });
         }

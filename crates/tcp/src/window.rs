@@ -1,25 +1,32 @@
 //! The receive window and when to acknowledge: what we tell the peer, and when.
 
+use core::time::Duration;
+
 use pagewire_mem::Instant;
 
 use crate::config::Config;
 use crate::connection::{AckDue, ConnFlags, Connection};
 use crate::limits::{MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER};
+use crate::seq::Seq;
 use crate::timers::Timer;
 
-/// The receive buffer within its limits.
-fn buffer(config: &Config) -> u32 {
-    config.recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER)
+/// Longest time that an acknowledgement waits in an exchange of questions and answers, as in Linux.
+const MAX_DELAYED_ACK: Duration = Duration::from_millis(200);
+
+/// The largest receive buffer within its limits.
+fn largest(config: &Config) -> u32 {
+    let max = config.recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER);
+    max.min(config.window_clamp.unwrap_or(max).max(MIN_RECV_BUFFER))
 }
 
-/// The least shift with which the whole buffer fits the window field.
+/// The least shift with which the largest buffer fits the window field.
 pub(crate) fn scale_for(config: &Config) -> u8 {
-    (buffer(config).ilog2().saturating_sub(15) as u8).min(MAX_WINDOW_SCALE)
+    (largest(config).ilog2().saturating_sub(15) as u8).min(MAX_WINDOW_SCALE)
 }
 
 /// The window of a SYN, which is not scaled.
 pub(crate) fn initial(config: &Config) -> u32 {
-    buffer(config).min(u32::from(u16::MAX))
+    largest(config).min(config.recv_buffer_initial.max(MIN_RECV_BUFFER)).min(u32::from(u16::MAX))
 }
 
 impl Connection {
@@ -28,16 +35,26 @@ impl Connection {
         self.rcv.edge.saturating_since(self.rcv_nxt())
     }
 
-    /// What the window may grow to: the buffer, as far as the header can say it.
-    fn capacity(&self) -> u32 {
-        buffer(&self.config).min(u32::from(u16::MAX) << self.rcv.scale)
+    /// What the window may grow to while the buffer is what it is, as far as the header can say it.
+    pub(crate) fn window_limit(&self) -> u32 {
+        let limit = self.recv_buffer().min(largest(&self.config));
+        limit.min(u32::from(u16::MAX) << self.rcv.scale)
     }
 
     /// How much of the buffer is used: what is queued, or half of the memory that is pinned for
     /// it, if that is more (an honest peer's full segments in their pages).
-    fn buffer_used(&self) -> u32 {
+    pub(crate) fn buffer_used(&self) -> u32 {
         let used = self.rcv.queue.buffered().max(self.rcv.queue.pinned() / 2);
         u32::try_from(used).unwrap_or(u32::MAX)
+    }
+
+    /// What the host's memory allows beyond what is pinned already. As Linux under pressure, a few
+    /// segments where nothing is: whoever reads gets on.
+    fn allowed(&self, mss: u32) -> u32 {
+        match u32::try_from(self.rcv.queue.charge()).unwrap_or(u32::MAX) {
+            0 => self.rcv.allowance.max(4 * mss),
+            pinned => self.rcv.allowance.saturating_sub(pinned),
+        }
     }
 
     /// The window that can be announced now, in bytes.
@@ -52,20 +69,35 @@ impl Connection {
     /// As Linux: less than a segment, or than a sixteenth of the buffer, is nothing.
     pub(crate) fn window_to_offer(&self) -> u32 {
         let open = self.recv_window();
-        let capacity = self.capacity();
+        let capacity = self.window_limit();
         let free = capacity.saturating_sub(self.buffer_used());
         let mss = u32::from(self.rcv.mss).min(capacity).max(1);
-        let worth = if free < mss || free < capacity >> 4 {
+        let small = free < mss || free < capacity >> 4;
+        let free = free.min(self.rcv.ssthresh);
+        // What may be announced may be less than a segment of the peer's as far as we know it: then
+        // all of that is a step, or the window would never open again.
+        let step = mss.min(self.rcv.ssthresh).max(1);
+        let worth = if small {
             0
         } else if self.rcv.scale > 0 {
             free
-        } else if open > free || open + mss <= free {
+        } else if open > free || open + step <= free {
             // Without a scale small steps could be told: in whole segments, and only then.
-            free - free % mss
+            free - free % step
         } else {
             open
         };
+        let allowed = self.allowed(mss);
+        let worth = if allowed < mss { 0 } else { worth.min(allowed) };
         worth.max(open)
+    }
+
+    /// The window field of a SYN, which may be sent again after the buffer was set to another size:
+    /// the largest that was told counts. `first` is the peer's first number, 0 before it is known.
+    pub(crate) fn announce_first_window(&mut self, first: Seq) -> u16 {
+        let window = initial(&self.config);
+        self.rcv.edge = self.rcv.edge.max(first + window);
+        window as u16
     }
 
     /// The window field of the next segment; moves the right edge to where it says.
@@ -75,7 +107,7 @@ impl Connection {
         let offer = u64::from(self.window_to_offer());
         // Rounding down would take back a little of what was offered. Rounding up gives a little
         // that is not there: once, not again and again to a peer that sends byte by byte.
-        let limit = u64::from(self.capacity()) + granule - 1;
+        let limit = u64::from(self.window_limit()) + granule - 1;
         let up = offer.next_multiple_of(granule);
         let bytes = if up + u64::from(self.buffer_used()) <= limit { up } else { offer };
         let units = (bytes >> scale).min(u64::from(u16::MAX)) as u16;
@@ -101,11 +133,40 @@ impl Connection {
         }
     }
 
-    fn delay_ack(&mut self, now: Instant) {
+    pub(crate) fn delay_ack(&mut self, now: Instant) {
         if self.ack.due == AckDue::No {
             self.ack.due = AckDue::Delayed;
-            self.timers.set(Timer::DelayedAck, now + self.config.delayed_ack);
+            self.timers.set(Timer::DelayedAck, now + self.ack_timeout());
         }
+    }
+
+    /// How long an acknowledgement waits: about as long as the peer takes between two segments, so
+    /// that one does for both; not longer than a round trip.
+    fn ack_timeout(&self) -> Duration {
+        let least = self.config.delayed_ack;
+        let timeout = Duration::from_millis(u64::from(self.ack.timeout_ms)).max(least);
+        let waits = self.ack.interactive || self.ack.pushed > 0;
+        let most = if waits { MAX_DELAYED_ACK } else { 2 * MAX_DELAYED_ACK };
+        let round_trip = self.rtt.srtt().map_or(most, |srtt| srtt.max(least));
+        timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
+    }
+
+    /// An acknowledgement has waited in vain. In an exchange of questions and answers none came: it
+    /// is over. Otherwise the peer is slower than was thought.
+    pub(crate) fn on_ack_waited(&mut self) {
+        let least = self.least_ack_timeout();
+        self.ack.timeout_ms = if self.ack.interactive {
+            least
+        } else {
+            let rto = u16::try_from(self.rtt.rto().as_millis()).unwrap_or(u16::MAX);
+            self.ack.timeout_ms.saturating_mul(2).min(rto).max(least)
+        };
+        self.ack.interactive = false;
+        self.ack.due = AckDue::Now;
+    }
+
+    fn least_ack_timeout(&self) -> u16 {
+        u16::try_from(self.config.delayed_ack.as_millis()).unwrap_or(u16::MAX)
     }
 
     /// Learns from a segment how the peer sends.
@@ -117,11 +178,22 @@ impl Connection {
             self.ack.pushed = (self.ack.pushed + 1).min(2);
         }
         let silence = now.saturating_since(self.rcv.data_at);
-        let first = self.stats.bytes_received <= u64::from(payload);
+        let least = self.least_ack_timeout();
+        let (ms, timeout) = (silence.as_millis(), u128::from(self.ack.timeout_ms));
         // The peer starts, or starts again from a small window: help it to open it.
-        if first || silence > self.rtt.rto() {
+        if timeout == 0 || silence > self.rtt.rto() {
             self.quicken(self.config.quick_acks);
         }
+        self.ack.timeout_ms = if timeout == 0 {
+            least.max(1)
+        } else if ms <= u128::from(least / 2) {
+            self.ack.timeout_ms / 2 + least / 2
+        } else if ms < timeout {
+            let rto = self.rtt.rto().as_millis();
+            u16::try_from((timeout / 2 + ms).min(rto)).unwrap_or(u16::MAX)
+        } else {
+            self.ack.timeout_ms
+        };
         self.rcv.data_at = now;
     }
 
@@ -148,19 +220,41 @@ impl Connection {
         self.ack.due = AckDue::Now;
     }
 
+    /// `left..right` has come twice: the next acknowledgement says so.
+    ///
+    /// > RFC 2883 section 4: (1) A D-SACK block is only used to report a duplicate contiguous
+    /// > sequence of data received by the receiver in the most recent packet. [...] (3) The left edge
+    /// > of the D-SACK block specifies the first sequence number of the duplicate contiguous sequence,
+    /// > and the right edge of the D-SACK block specifies the sequence number immediately following the
+    /// > last sequence in the duplicate contiguous sequence.
+    ///
+    /// What was reported and not sent yet stays if the new one continues it; else the first of an
+    /// acknowledgement counts, as in Linux.
+    pub(crate) fn note_twice(&mut self, left: Seq, right: Seq) {
+        if !self.config.dsack || !self.flags.contains(ConnFlags::SACK) || !left.lt(right) {
+            return;
+        }
+        match self.ack.twice.as_deref_mut() {
+            Some((_, end)) if *end == left => *end = right,
+            Some(_) => {}
+            None => self.ack.twice = Some(Box::new((left, right))),
+        }
+    }
+
     /// An answer is due to a segment that makes no sense, unless one has just been sent.
     ///
     /// RFC 5961 section 7 asks for such a throttle.
     pub(crate) fn challenge_ack(&mut self, now: Instant) {
         if now >= self.challenge_after {
             self.challenge_after = now + self.config.challenge_interval;
-            self.ack.due = AckDue::Now;
+            self.ack.due = self.ack.due.max(AckDue::Challenge);
         }
     }
 
     /// A segment with an acknowledgement leaves.
     pub(crate) fn on_ack_sent(&mut self) {
         self.rcv.acked = self.rcv_nxt();
+        self.ack.twice = None;
         if self.ack.due == AckDue::No {
             return;
         }
@@ -193,7 +287,7 @@ impl Connection {
             }
         }
         let known = self.recv_window();
-        if known <= self.capacity() / 2 {
+        if known <= self.window_limit() / 2 {
             let offer = self.window_to_offer();
             if offer > 0 && offer >= known.saturating_mul(2) {
                 self.ack.due = AckDue::Now;

@@ -24,14 +24,13 @@ use pagewire_mem::{Frag, FragVec};
 
 use crate::Env;
 use crate::error::DropReason;
-use crate::limits::{COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED};
+use crate::limits::{
+    COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, SMALL_SEGMENT,
+};
 use crate::options::SackBlocks;
 use crate::seq::Seq;
 use out_of_order::OutOfOrder;
 use run::{Run, split_front};
-
-#[allow(unused_imports, reason = "named in the documentation")]
-use crate::limits::SMALL_SEGMENT;
 
 /// Payload on its way to the application.
 #[derive(Debug)]
@@ -44,6 +43,8 @@ pub(crate) struct ReceiveQueue {
     next: Seq,
     /// The last compaction ran out of pages.
     starved: bool,
+    /// The application has taken something, once.
+    read_from: bool,
 }
 
 /// What became of a segment's payload.
@@ -82,6 +83,7 @@ impl ReceiveQueue {
             compact_at: COMPACT_MIN_PINNED,
             next,
             starved: false,
+            read_from: false,
         }
     }
 
@@ -105,6 +107,12 @@ impl ReceiveQueue {
         self.in_order.pinned() + self.out_of_order.as_ref().map_or(0, |o| o.pinned())
     }
 
+    /// What of the host's memory is charged for it: what it pins, as far as that is its own. The
+    /// pages that small segments are copied into are shared with other connections.
+    pub(crate) fn charge(&self) -> usize {
+        self.pinned().min(COMPACT_FACTOR * self.buffered() + SMALL_SEGMENT)
+    }
+
     /// Whether something is held beyond a gap.
     pub(crate) fn has_gaps(&self) -> bool {
         self.out_of_order.as_ref().is_some_and(|o| !o.is_empty())
@@ -119,6 +127,11 @@ impl ReceiveQueue {
         if len == 0 {
             return Inserted::default();
         }
+        if !env.shared.receive.is_ample(len as usize) && self.is_refused(env, seq, len) {
+            let out_of_order = seq.gt(self.next);
+            let dropped = Some(DropReason::HostMemory);
+            return Inserted { out_of_order, dropped, ..Inserted::default() };
+        }
         let inserted = if seq == self.next && !self.has_gaps() && !self.pins_too_much() {
             self.in_order.push_segment(env, frags, len as usize);
             self.next += len;
@@ -131,6 +144,36 @@ impl ReceiveQueue {
             self.compact(env);
         }
         inserted
+    }
+
+    /// Whether the host has no memory for this payload, or none for this connection.
+    #[cold]
+    fn is_refused(&mut self, env: &Env<'_>, seq: Seq, len: u32) -> bool {
+        let (budget, len) = (&env.shared.receive, len as usize);
+        if (seq + len as u32).le(self.next) {
+            return false;
+        }
+        // What lies beyond a gap is no use to anybody yet.
+        if seq.gt(self.next) {
+            return true;
+        }
+        if !self.in_order.is_empty() {
+            return !budget.has_room(len, self.read_from, true)
+                || self.charge() + len > budget.allowance();
+        }
+        // The application has nothing to read, and what comes next in order is what it waits for.
+        // It has precedence over what was kept beyond gaps:
+        //
+        // > RFC 2018 section 8: the data receiver is permitted to discard data in its queue that
+        // > has not been acknowledged to the data sender, even if the data has already been
+        // > reported in a SACK option. Such discarding of SACKed packets is discouraged, but may
+        // > be used if the receiver runs out of buffer space.
+        if !budget.has_room(len, self.read_from, false) {
+            let freed = self.charge();
+            self.out_of_order = None;
+            return freed < len;
+        }
+        false
     }
 
     /// The long way: what overlaps, lies beyond a gap, or fills one.
@@ -223,6 +266,17 @@ impl ReceiveQueue {
         n
     }
 
+    /// Copies in-order bytes into `dst`, but for the first `skip`, and keeps them; returns how many.
+    pub(crate) fn peek(&self, env: &mut Env<'_>, skip: usize, dst: &mut [u8]) -> usize {
+        self.in_order.peek(env, skip, dst)
+    }
+
+    /// Appends references to up to `max` in-order bytes to `out`, but for the first `skip`, and keeps
+    /// them; returns how many bytes.
+    pub(crate) fn peek_frags(&self, skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
+        self.in_order.peek_frags(skip, max, out)
+    }
+
     /// Gives back the heap of what is empty.
     pub(crate) fn shrink(&mut self) {
         if self.in_order.is_empty() {
@@ -233,8 +287,16 @@ impl ReceiveQueue {
         }
     }
 
+    /// Replaces what is somebody's who waits for it by private copies, as far as there are pages.
+    #[cold]
+    pub(crate) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
+        let copied = self.in_order.give_back(env);
+        copied & self.out_of_order.as_mut().is_none_or(|ranges| ranges.give_back(env))
+    }
+
     /// A queue that was emptied may be compacted early again.
     fn settle(&mut self) {
+        self.read_from = true;
         if self.in_order.is_empty() && !self.has_gaps() {
             self.compact_at = COMPACT_MIN_PINNED;
             self.starved = false;

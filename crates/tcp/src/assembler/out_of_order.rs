@@ -199,6 +199,13 @@ impl OutOfOrder {
         packed
     }
 
+    /// Copies what is somebody's who waits for it. `false`: out of pages.
+    pub(super) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
+        let copied = self.ranges.iter_mut().all(|range| range.run.give_back(env));
+        self.pinned = self.ranges.iter().map(|range| range.run.pinned()).sum();
+        copied
+    }
+
     #[cfg(test)]
     pub(super) fn ranges(&self) -> impl Iterator<Item = &Range> {
         self.ranges.iter()

@@ -114,6 +114,35 @@ impl Run {
         at
     }
 
+    /// Copies bytes into `dst` from the one numbered `skip` on.
+    pub(super) fn peek(&self, env: &mut Env<'_>, mut skip: usize, dst: &mut [u8]) -> usize {
+        let mut at = 0;
+        for frag in &self.frags {
+            let Some(to) = dst.get_mut(at..).filter(|to| !to.is_empty()) else { break };
+            let from = skip.min(frag.len());
+            skip -= from;
+            if from < frag.len() {
+                at += frag.copy_to(from, to, env.ledger, CopyReason::AppRead);
+            }
+        }
+        at
+    }
+
+    /// Appends references to up to `max` bytes to `out`, from the one numbered `skip` on.
+    pub(super) fn peek_frags(&self, mut skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
+        let mut taken = 0;
+        for frag in &self.frags {
+            let from = skip.min(frag.len());
+            skip -= from;
+            let n = (max - taken).min(frag.len() - from);
+            if n > 0 {
+                out.push(frag.slice(from..from + n));
+                taken += n;
+            }
+        }
+        taken
+    }
+
     /// Moves the first bytes, up to `max`, to `out`.
     pub(super) fn take(&mut self, max: usize, out: &mut Vec<Frag>) -> usize {
         if max >= self.len {
@@ -140,12 +169,29 @@ impl Run {
     /// ones pin less than four times their length wherever they lie. `false`: out of pages, the
     /// rest stays as it is.
     pub(super) fn compact(&mut self, env: &mut Env<'_>) -> bool {
+        self.copy(env, CopyReason::Compact, |frag| frag.len() < PAGE_SIZE)
+    }
+
+    /// Copies every fragment that is somebody's who waits for it. `false`: out of pages, the rest
+    /// stays as it is.
+    pub(super) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
+        self.copy(env, CopyReason::LoopPrivate, |frag| frag.completion().is_some())
+    }
+
+    fn copy(
+        &mut self,
+        env: &mut Env<'_>,
+        reason: CopyReason,
+        wanted: impl Fn(&Frag) -> bool,
+    ) -> bool {
         let mut packed = true;
         for frag in core::mem::take(self).frags {
-            if packed && frag.len() < PAGE_SIZE {
-                let (copies, copied) =
-                    env.writer.write_frag(env.pool, &frag, env.ledger, CopyReason::Compact);
+            if packed && wanted(&frag) {
+                let (copies, copied) = env.writer.write_frag(env.pool, &frag, env.ledger, reason);
                 if copied == frag.len() {
+                    if let Some(completion) = frag.completion() {
+                        completion.mark_copied();
+                    }
                     for copy in copies {
                         self.push_back(copy);
                     }

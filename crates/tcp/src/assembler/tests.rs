@@ -10,12 +10,14 @@ use pagewire_mem::{
 };
 
 use super::*;
+use crate::Shared;
 use crate::limits::{SMALL_SEGMENT, SMALL_SEGMENT_PINNED_FACTOR};
 
 /// A host with a pool, and a device that fills pages of the same pool.
 struct Host {
     pool: PagePool,
     writer: PageWriter,
+    shared: Shared,
     device: PageWriter,
     ledger: CopyLedger,
 }
@@ -28,7 +30,7 @@ impl Host {
     fn with_groups(groups: usize) -> Self {
         let pool = PagePool::new("test", groups * GROUP_PAGES * PAGE_SIZE).unwrap();
         let (writer, device) = (PageWriter::new(), PageWriter::new());
-        Self { pool, writer, device, ledger: CopyLedger::new() }
+        Self { pool, writer, shared: Shared::default(), device, ledger: CopyLedger::new() }
     }
 
     fn env(&mut self) -> Env<'_> {
@@ -37,6 +39,7 @@ impl Host {
             ledger: &mut self.ledger,
             pool: &mut self.pool,
             writer: &mut self.writer,
+            shared: &mut self.shared,
         }
     }
 

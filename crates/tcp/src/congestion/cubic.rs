@@ -1,105 +1,153 @@
-//! CUBIC (RFC 9438), in integers.
-//!
-//! Windows are in bytes where the RFC has segments, times in ticks of 1/1024 second, so that the
-//! cube of a time in seconds is a shift. Section numbers below are the RFC's.
-
-use core::time::Duration;
+//! CUBIC (RFC 9438), in integers: windows in segments, times in ticks of 1/1024 second, so that the
+//! cube of a time in seconds is a shift. Section numbers below are the RFC's; where it leaves how
+//! often and how finely things are computed, it is done as often and as finely as in Linux.
 
 use pagewire_mem::Instant;
 
-use super::Window;
-
-/// C = 0.4 (section 5), in 1/65536.
-const C: i128 = 26_214;
+/// C = 0.4 (section 5), in 1/1024.
+const C: u64 = 410;
+/// beta_cubic = 0.7 (section 4.6), in 1/1024.
+const BETA: u64 = 717;
 /// Ticks in a second, as a power of two.
 const TICK_BITS: u32 = 10;
 /// Times are cut here, in ticks: 1024 seconds, so that a cube fits 64 bits. The window has long
 /// reached its limit by then.
 const MAX_TICKS: u64 = 1 << 20;
-/// alpha_cubic = 3 * (1 - beta) / (1 + beta) = 9/17 (section 4.3), in 1/65536.
-const ALPHA: u64 = 34_695;
-/// 1 in 1/65536.
-const ONE: u64 = 1 << 16;
-
-/// beta_cubic = 0.7 (section 4.6).
-pub(super) fn beta(bytes: u32) -> u32 {
-    (u64::from(bytes) * 7 / 10) as u32
-}
+/// Eighths of a window that Reno's estimate takes to grow by one: 1 / alpha_cubic, where
+/// alpha_cubic = 3 * (1 - beta) / (1 + beta) = 9/17 (section 4.3).
+const RENO_EIGHTHS: u64 = 15;
+/// The cubic function is computed again for the same window after this many milliseconds.
+const REFRESH_MS: u32 = 31;
 
 /// State of congestion avoidance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cubic {
-    /// When the current stage of congestion avoidance began (t_epoch), put off by the times in
-    /// which the application was the limit; `FAR`: not begun.
-    epoch: Instant,
-    /// When something was acknowledged last in this stage.
-    last_ack: Instant,
-    /// The estimate of Reno's window (W_est), in 1/65536 byte.
-    w_est: u64,
-    /// Byte-bytes towards the next byte of window: the rest of the division by cwnd.
-    credit: u64,
-    /// The window at which the last loss happened, or what fast convergence made of it.
+    /// When the current stage of congestion avoidance began (t_epoch), milliseconds, put off by the
+    /// times in which nothing was in flight.
+    epoch_ms: u32,
+    /// When the step was computed last, milliseconds, and for which window.
+    last_ms: u32,
+    last_cwnd: u32,
+    /// Acknowledged segments for each step of the window.
+    per_step: u32,
+    /// Segments acknowledged and not yet taken into Reno's estimate, and the estimate (W_est).
+    acked: u32,
+    w_est: u32,
+    /// The window at which the last loss happened, or what fast convergence made of it; 0: none.
     w_max: u32,
     /// `w_max` before the last cut.
     undo_w_max: u32,
-    /// The window just before the last cut (cwnd_prior).
-    cwnd_prior: u32,
+    /// The plateau that this stage goes for.
+    origin: u32,
     /// Ticks from the epoch to the plateau.
     k: u32,
+    /// A stage has begun.
+    begun: bool,
 }
 
 impl Cubic {
     pub(super) const fn new() -> Self {
         Self {
-            epoch: Instant::FAR,
-            last_ack: Instant::ZERO,
+            epoch_ms: 0,
+            last_ms: 0,
+            last_cwnd: 0,
+            per_step: 0,
+            acked: 0,
             w_est: 0,
-            credit: 0,
             w_max: 0,
             undo_w_max: 0,
-            cwnd_prior: 0,
+            origin: 0,
             k: 0,
+            begun: false,
         }
     }
 
-    /// The window after `acked` more bytes were acknowledged.
-    pub(super) fn increase(
+    /// Whether the stage began less than a second ago.
+    pub(super) fn began_lately(&self, now: Instant) -> bool {
+        self.begun && millis(now).wrapping_sub(self.epoch_ms) < 1000
+    }
+
+    /// How many segments are to be acknowledged for each step of the window, now that `acked` more
+    /// were. `delay_min` is the least round trip in microseconds.
+    pub(super) fn acks_per_step(
         &mut self,
-        window: Window,
+        cwnd: u32,
         now: Instant,
         acked: u32,
-        srtt: Duration,
+        delay_min: u32,
     ) -> u32 {
-        if self.epoch == Instant::FAR {
-            self.begin_epoch(window, now);
+        let now = millis(now);
+        self.acked = self.acked.saturating_add(acked);
+        let age = now.wrapping_sub(self.last_ms);
+        if self.last_cwnd == cwnd && age <= REFRESH_MS && self.per_step > 0 {
+            return self.per_step;
         }
-        self.last_ack = now;
-        let cwnd = u64::from(window.cwnd.max(1));
-        let (mss, acked) = (u64::from(window.mss), u64::from(acked));
-
-        // > 4.3: W_est = W_est + alpha_cubic * segments_acked / cwnd [...] Once W_est has grown to
-        // > reach the cwnd at the time of most recently setting ssthresh -- that is, W_est >=
-        // > cwnd_prior -- the sender SHOULD set alpha_cubic to 1
-        let alpha = if self.w_est >> 16 >= u64::from(self.cwnd_prior) { ONE } else { ALPHA };
-        self.w_est = self.w_est.saturating_add(alpha * mss * acked / cwnd);
-
-        let t = now.saturating_since(self.epoch);
-        let w_est = self.w_est >> 16;
-        // > 4.3: CUBIC checks whether W_cubic(t) is less than W_est. If so, CUBIC is in the
-        // > Reno-friendly region and cwnd SHOULD be set to W_est at each reception of a new ACK.
-        if self.w_cubic(t, window.mss) < w_est {
-            // Never faster than slow start, should something else have cut the window meanwhile.
-            return clamp_u32(w_est.clamp(cwnd, cwnd + acked));
+        if !self.begun || age > 0 || self.per_step == 0 {
+            (self.last_cwnd, self.last_ms) = (cwnd, now);
+            if !self.begun {
+                self.begin_epoch(cwnd, now, acked);
+            }
+            self.per_step = self.cubic_step(cwnd, now, delay_min);
         }
-        // > 4.2: CUBIC computes the target congestion window size after the next RTT using [...]
-        // > W_cubic(t + RTT) [...] The lower and upper bounds below ensure that CUBIC's congestion
+        self.reno_step(cwnd);
+        // > 4.2: target [...] The lower and upper bounds below ensure that CUBIC's congestion
         // > window increase rate is non-decreasing and is less than the increase rate of slow start
-        let target = self.w_cubic(t + srtt, window.mss).clamp(cwnd, cwnd + cwnd / 2);
-        // > 4.4, 4.5: cwnd MUST be incremented by (target - cwnd) / cwnd for each received new ACK
-        self.credit = self.credit.min(cwnd) + (target - cwnd) * acked;
-        let grow = self.credit / cwnd;
-        self.credit %= cwnd;
-        clamp_u32(cwnd + grow)
+        // > [...] 1.5 * cwnd
+        self.per_step = self.per_step.max(2);
+        self.per_step
+    }
+
+    /// > 4.2: CUBIC computes the target congestion window size after the next RTT using [...]
+    /// > W_cubic(t + RTT)
+    ///
+    /// > 4.4, 4.5: cwnd MUST be incremented by (target - cwnd) / cwnd for each received new ACK
+    fn cubic_step(&self, cwnd: u32, now: u32, delay_min: u32) -> u32 {
+        let ms = u64::from(now.wrapping_sub(self.epoch_ms)) + u64::from(delay_min / 1000);
+        let ticks = ((ms << TICK_BITS) / 1000).min(MAX_TICKS);
+        let k = u64::from(self.k);
+        let offset = ticks.abs_diff(k).min(MAX_TICKS);
+        // > 4.2: W_cubic(t) = C * (t - K)^3 + W_max
+        let cube = u128::from(offset) * u128::from(offset) * u128::from(offset);
+        let delta = ((cube * u128::from(C)) >> (10 + 3 * TICK_BITS)) as u32;
+        let target = if ticks < k {
+            self.origin.saturating_sub(delta)
+        } else {
+            self.origin.saturating_add(delta)
+        };
+        let per_step =
+            if target > cwnd { cwnd / (target - cwnd) } else { cwnd.saturating_mul(100) };
+        // > 4.10: [...] W_max is undefined: before the first loss, at least 5% in a round trip.
+        if self.w_max == 0 { per_step.min(20) } else { per_step }
+    }
+
+    /// > 4.3: W_est = W_est + alpha_cubic * segments_acked / cwnd [...] CUBIC checks whether
+    /// > W_cubic(t) is less than W_est. If so, CUBIC is in the Reno-friendly region and cwnd SHOULD be
+    /// > set to W_est at each reception of a new ACK.
+    fn reno_step(&mut self, cwnd: u32) {
+        let for_one = ((u64::from(cwnd) * RENO_EIGHTHS) >> 3).max(1);
+        let for_one = u32::try_from(for_one).unwrap_or(u32::MAX);
+        let grown = self.acked.saturating_sub(1) / for_one;
+        self.acked -= grown * for_one;
+        self.w_est = self.w_est.saturating_add(grown);
+        if self.w_est > cwnd {
+            self.per_step = self.per_step.min(cwnd / (self.w_est - cwnd));
+        }
+    }
+
+    fn begin_epoch(&mut self, cwnd: u32, now: u32, acked: u32) {
+        self.begun = true;
+        self.epoch_ms = now;
+        self.acked = acked;
+        self.w_est = cwnd;
+        if cwnd >= self.w_max {
+            // Sections 4.8 and 4.10: no plateau to come back to.
+            (self.origin, self.k) = (cwnd, 0);
+        } else {
+            // > 4.2: K = cubic_root((W_max - cwnd_epoch) / C), here in ticks
+            let d = u128::from(self.w_max - cwnd) << (10 + 3 * TICK_BITS);
+            self.k = cube_root(u64::try_from(d / u128::from(C)).unwrap_or(u64::MAX));
+            self.origin = self.w_max;
+        }
     }
 
     /// The new threshold after a congestion event (section 4.6). Takes the window for the flight,
@@ -107,80 +155,52 @@ impl Cubic {
     ///
     /// > 4.6: Implementations that use cwnd MUST use other measures to prevent cwnd from growing
     /// > when the volume of bytes in flight is smaller than cwnd.
-    pub(super) fn decrease(&mut self, window: Window) -> u32 {
+    pub(super) fn decrease(&mut self, cwnd: u32) -> u32 {
+        self.begun = false;
         self.undo_w_max = self.w_max;
         // > 4.7 (fast convergence): W_max = cwnd * (1 + beta_cubic) / 2 if cwnd < W_max [...]
         // > cwnd otherwise
-        self.w_max = if window.cwnd < self.w_max {
-            (u64::from(window.cwnd) * 17 / 20) as u32
-        } else {
-            window.cwnd
-        };
-        self.cwnd_prior = window.cwnd;
-        self.epoch = Instant::FAR;
-        self.credit = 0;
-        beta(window.cwnd).max(window.mss.saturating_mul(2))
+        self.w_max =
+            if cwnd < self.w_max { (u64::from(cwnd) * (1024 + BETA) / 2048) as u32 } else { cwnd };
+        ((u64::from(cwnd) * BETA / 1024) as u32).max(2)
     }
 
     /// > 4.8: During the first congestion avoidance stage after a timeout, [...] K is set to 0, and
     /// > W_max is set to the congestion window size at the beginning of the current congestion
     /// > avoidance stage.
     pub(super) fn on_timeout(&mut self) {
-        // `begin_epoch` does just that when the window is above W_max.
-        self.w_max = 0;
+        *self = Self { undo_w_max: self.undo_w_max, ..Self::new() };
     }
 
     /// Takes back the last [`decrease`](Self::decrease); the next stage begins at the restored
     /// window.
     pub(super) fn undo(&mut self) {
         self.w_max = self.undo_w_max;
-        self.epoch = Instant::FAR;
-        self.credit = 0;
+        self.begun = false;
     }
 
     /// > 4.2: The elapsed time t [...] MUST NOT include periods during which cwnd has not been
     /// > updated due to application-limited behavior
+    pub(super) fn skip_idle(&mut self, now: Instant, last: Instant) {
+        if self.begun {
+            let idle = now.saturating_since(last).as_millis() as u32;
+            let since = millis(now).wrapping_sub(self.epoch_ms);
+            self.epoch_ms = self.epoch_ms.wrapping_add(idle.min(since));
+        }
+    }
+
+    /// The same while something is under way, but less than the window.
     pub(super) fn on_application_limited(&mut self, now: Instant) {
-        if self.epoch != Instant::FAR {
-            self.epoch += now.saturating_since(self.last_ack);
-            self.last_ack = now;
+        if self.begun {
+            let now = millis(now);
+            self.epoch_ms = self.epoch_ms.wrapping_add(now.wrapping_sub(self.last_ms));
+            self.last_ms = now;
         }
-    }
-
-    fn begin_epoch(&mut self, window: Window, now: Instant) {
-        let Window { cwnd, mss, .. } = window;
-        self.epoch = now;
-        self.credit = 0;
-        self.w_est = u64::from(cwnd) << 16;
-        if self.cwnd_prior == 0 {
-            // > 4.10: [...] W_max is undefined. In this special case, CUBIC sets cwnd_prior = cwnd
-            self.cwnd_prior = cwnd;
-        }
-        if cwnd >= self.w_max {
-            // Sections 4.8 and 4.10: no plateau to come back to.
-            (self.w_max, self.k) = (cwnd, 0);
-        } else {
-            // > 4.2: K = cubic_root((W_max - cwnd_epoch) / C)
-            //
-            // In ticks: cbrt(d / mss / 0.4) * 2^10 = cbrt(d * 5 * 2^29 / mss).
-            let d = u64::from(self.w_max - cwnd);
-            self.k = cube_root(((d * 5) << 29) / u64::from(mss.max(1)));
-        }
-    }
-
-    /// > 4.2: W_cubic(t) = C * (t - K)^3 + W_max
-    fn w_cubic(&self, t: Duration, mss: u32) -> u64 {
-        // 2^50 ns are far beyond `MAX_TICKS`, and leave room for the shift.
-        let nanos = u64::try_from(t.as_nanos()).unwrap_or(u64::MAX).min(1 << 50);
-        let ticks = ((nanos << TICK_BITS) / 1_000_000_000).min(MAX_TICKS);
-        let dt = i128::from(ticks) - i128::from(self.k).min(i128::from(MAX_TICKS));
-        let delta = (dt * dt * dt * C * i128::from(mss)) >> (3 * TICK_BITS + 16);
-        u64::try_from(i128::from(self.w_max) + delta).unwrap_or(0)
     }
 }
 
-fn clamp_u32(bytes: u64) -> u32 {
-    u32::try_from(bytes).unwrap_or(u32::MAX)
+fn millis(now: Instant) -> u32 {
+    now.as_millis() as u32
 }
 
 /// The largest `r` with `r * r * r <= n`, one bit at a time.

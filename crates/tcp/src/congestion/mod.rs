@@ -1,30 +1,34 @@
-//! Congestion control: how many bytes may be in flight.
+//! Congestion control: how many wire segments may be in flight.
 //!
-//! Read [`Congestion`] first: slow start, the timeout, undo and the restart after idling are the
-//! same for all. What differs, growth in congestion avoidance and the cut after a loss, is in
-//! [`newreno`] and [`cubic`]. Loss is detected elsewhere; retransmission too.
+//! Read [`Congestion`] first: slow start, undo and the restart after idling are the same for all.
+//! What differs, growth in congestion avoidance and the cut after a loss, is in [`newreno`] and
+//! [`cubic`]; when slow start ends before a loss, in [`hystart`]. Loss is detected elsewhere, and
+//! the window is led down elsewhere (`recovery`).
 //!
 //! ```text
 //!            on_ack (cwnd < ssthresh)              on_ack (cwnd >= ssthresh)
 //!                 +------+                              +------+
 //!                 v      |                              v      |
 //!     new --> slow start ---- cwnd reaches ssthresh --> congestion avoidance
-//!                 ^  \___________ on_loss ____________>    |     ^
-//!                 |                                        |     | on_recovery_exit
-//!              on_rto <--- on_rto ------ recovery <--- on_loss   |
-//!                                           \____________________/
+//!                  \____ cut ___> rate reduction, set_cwnd <____ cut __/
 //! ```
+//!
+//! As in Linux everything is counted in wire segments, not in bytes: a segment of one byte costs
+//! the network about as much as a full one, and half a segment cannot be sent.
 
 mod cubic;
+mod hystart;
 mod newreno;
 
 use core::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::limits::{MAX_CONGESTION_WINDOW, MAX_MSS};
-use crate::rtt::RttEstimator;
+use crate::limits::MAX_CONGESTION_WINDOW;
+use crate::seq::Seq;
 use cubic::Cubic;
+use hystart::HyStart;
+pub use hystart::SlowStartExit;
 use newreno::NewReno;
 
 /// Which algorithm a connection uses.
@@ -37,30 +41,22 @@ pub enum CongestionKind {
     NewReno,
 }
 
-/// What every algorithm works on, in bytes.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    cwnd: u32,
-    ssthresh: u32,
-    /// The sender's maximum segment size: payload in one segment on the wire.
-    mss: u32,
-}
+/// A threshold that was never set (Linux's value).
+pub(crate) const INFINITE: u32 = 0x7fff_ffff;
 
-/// The congestion window and the algorithm that moves it.
+/// The congestion window and the algorithm that moves it, in wire segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Congestion {
-    window: Window,
-    /// Window before the last cut, for [`undo`](Self::undo); 0: there is nothing to take back.
-    cwnd_before: u32,
-    /// Threshold before the last cut.
-    ssthresh_before: u32,
+    cwnd: u32,
+    ssthresh: u32,
+    /// Segments acknowledged towards the next step.
+    credit: u32,
     algorithm: Algorithm,
+    hystart: HyStart,
     /// Segments in the initial window.
-    initial_segments: u8,
+    initial: u8,
     /// Nothing has moved the window yet.
     untouched: bool,
-    /// The timer has gone off, and nothing was acknowledged since.
-    timed_out: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -70,44 +66,46 @@ enum Algorithm {
 }
 
 impl Congestion {
-    /// In slow start, with a window of `initial_segments` (RFC 6928: 10) of `mss` bytes.
+    /// In slow start, with a window of `initial` segments (RFC 6928: 10).
     ///
     /// RFC 6928 section 2 bounds the initial window by max(2*MSS, 14600) bytes; Linux does not,
     /// and neither do we: it would cripple links with a large MTU, and differs on no other.
-    pub(crate) fn new(kind: CongestionKind, mss: u32, initial_segments: u32) -> Self {
+    pub(crate) fn new(kind: CongestionKind, initial: u32, exit: SlowStartExit) -> Self {
         let algorithm = match kind {
             CongestionKind::Cubic => Algorithm::Cubic(Cubic::new()),
-            CongestionKind::NewReno => Algorithm::NewReno(NewReno::default()),
+            CongestionKind::NewReno => Algorithm::NewReno(NewReno),
         };
-        let mss = mss.clamp(1, MAX_MSS);
-        // > RFC 5681 section 3.1: The initial value of ssthresh SHOULD be set arbitrarily high
-        let window = Window { cwnd: 0, ssthresh: u32::MAX, mss };
-        let mut congestion = Self {
-            window,
-            cwnd_before: 0,
-            ssthresh_before: 0,
+        let initial = initial.clamp(1, 255);
+        Self {
+            cwnd: initial,
+            // > RFC 5681 section 3.1: The initial value of ssthresh SHOULD be set arbitrarily high
+            ssthresh: INFINITE,
+            credit: 0,
             algorithm,
-            initial_segments: initial_segments.clamp(1, 255) as u8,
+            hystart: HyStart::new(exit),
+            initial: initial as u8,
             untouched: true,
-            timed_out: false,
-        };
-        congestion.window.cwnd = congestion.initial_window();
-        congestion
+        }
     }
 
-    /// The congestion window, in bytes.
+    /// The congestion window.
     pub(crate) fn cwnd(&self) -> u32 {
-        self.window.cwnd
+        self.cwnd
     }
 
-    /// The slow-start threshold, in bytes; `u32::MAX` before the first loss.
+    /// The slow-start threshold; [`INFINITE`] before the first loss.
     pub(crate) fn ssthresh(&self) -> u32 {
-        self.window.ssthresh
+        self.ssthresh
+    }
+
+    /// Whether the threshold was ever set.
+    pub(crate) fn has_ssthresh(&self) -> bool {
+        self.ssthresh < INFINITE
     }
 
     /// Whether the window still grows exponentially.
     pub(crate) fn in_slow_start(&self) -> bool {
-        self.window.cwnd < self.window.ssthresh
+        self.cwnd < self.ssthresh
     }
 
     /// Which algorithm this is.
@@ -118,43 +116,25 @@ impl Congestion {
         }
     }
 
-    /// Whether a sender that had at most `max_flight` bytes outstanding in the last round trip was
-    /// held back by the window; only then may it grow.
-    ///
-    /// > RFC 9438 section 5.8: CUBIC does not increase its congestion window if a flow is
-    /// > application limited.
-    ///
-    /// In slow start half a window is enough, as in Linux: the window must be allowed to lead.
-    pub(crate) fn is_limiting(&self, max_flight: u32) -> bool {
-        let Window { cwnd, mss, .. } = self.window;
-        if self.in_slow_start() {
-            cwnd < max_flight.saturating_mul(2)
-        } else {
-            max_flight.saturating_add(mss) > cwnd
+    /// A round trip was measured, before the window grows: slow start may be over. `una` and `nxt`
+    /// tell where round trips end.
+    pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: Seq, nxt: Seq) {
+        // As Linux: what is measured right after a loss tells of a full queue that drains.
+        if let Algorithm::Cubic(cubic) = &self.algorithm
+            && cubic.began_lately(now)
+        {
+            return;
+        }
+        let slow_start = self.in_slow_start();
+        if self.hystart.on_rtt(rtt, una, nxt, self.cwnd, slow_start) {
+            self.ssthresh = self.cwnd;
         }
     }
 
-    /// New data was acknowledged, outside of recovery: `acked` bytes of the `_flight` that were
-    /// outstanding. `cwnd_limited` as from [`is_limiting`](Self::is_limiting).
-    ///
-    /// Not used by the algorithms here: `_flight`, which those that model the path ask for.
-    pub(crate) fn on_ack(
-        &mut self,
-        now: Instant,
-        acked: u32,
-        _flight: u32,
-        rtt: &RttEstimator,
-        cwnd_limited: bool,
-    ) {
-        self.timed_out = false;
-        if !cwnd_limited {
-            if let Algorithm::Cubic(cubic) = &mut self.algorithm {
-                cubic.on_application_limited(now);
-            }
-            return;
-        }
+    /// `acked` segments were delivered, outside of recovery, and the window was the limit.
+    pub(crate) fn on_ack(&mut self, now: Instant, mut acked: u32) {
         self.untouched = false;
-        let mut acked = acked.min(MAX_CONGESTION_WINDOW);
+        acked = acked.min(MAX_CONGESTION_WINDOW);
         if self.in_slow_start() {
             // > RFC 5681 section 3.1: we RECOMMEND that TCP implementations increase cwnd, per:
             // > cwnd += min (N, SMSS) where N is the number of previously unacknowledged bytes
@@ -163,68 +143,65 @@ impl Congestion {
             //
             // As in Linux by all of N, without the limit of one or (RFC 3465) two segments for
             // each ACK: one stands for a whole super-frame, and growth would not be exponential.
-            let room = self.window.ssthresh - self.window.cwnd;
-            let grow = acked.min(room);
-            self.window.cwnd = self.window.cwnd.saturating_add(grow).min(MAX_CONGESTION_WINDOW);
-            acked -= grow;
+            let room = self.ssthresh - self.cwnd;
+            let grow = self.hystart.slow_start_growth(acked).min(room);
+            self.set_cwnd(self.cwnd.saturating_add(grow));
+            acked = acked.saturating_sub(room);
             if acked == 0 || self.in_slow_start() {
                 return;
             }
         }
-        let cwnd = match &mut self.algorithm {
+        let per_step = match &mut self.algorithm {
             Algorithm::Cubic(cubic) => {
-                cubic.increase(self.window, now, acked, rtt.srtt().unwrap_or_default())
+                cubic.acks_per_step(self.cwnd, now, acked, self.hystart.delay_min())
             }
-            Algorithm::NewReno(newreno) => newreno.increase(self.window, acked),
+            Algorithm::NewReno(_) => self.cwnd,
         };
-        self.window.cwnd = cwnd.min(MAX_CONGESTION_WINDOW);
+        self.step(per_step.max(1), acked);
     }
 
-    /// A loss was detected by acknowledgements: enters fast recovery. `flight` is what was sent
-    /// and not yet cumulatively acknowledged (RFC 5681's FlightSize).
-    pub(crate) fn on_loss(&mut self, _now: Instant, flight: u32) {
-        self.save_and_cut(flight);
-        // > RFC 6675 section 5: (4.2) ssthresh = cwnd = (FlightSize / 2)
-        self.window.cwnd = self.window.ssthresh;
-    }
-
-    /// The peer echoed a congestion mark (RFC 3168), for the first time in this window.
-    ///
-    /// > RFC 9438 section 4.6: CUBIC MUST continue to reduce cwnd in response to congestion events
-    /// > detected by ECN-Echo ACKs until it reaches a value of 1 SMSS.
-    pub(crate) fn on_ecn_echo(&mut self, _now: Instant, flight: u32) {
-        let cwnd = self.window.cwnd;
-        self.save_and_cut(flight);
-        let target = match self.algorithm {
-            Algorithm::Cubic(_) => cubic::beta(cwnd),
-            Algorithm::NewReno(_) => cwnd / 2,
-        };
-        self.window.cwnd = self.window.ssthresh.min(target).max(self.window.mss);
-    }
-
-    /// Recovery ended: everything that was outstanding when it began has been acknowledged.
-    pub(crate) fn on_recovery_exit(&mut self, _now: Instant) {
-        // > RFC 6582 section 3.2 step 3: Set cwnd to either [...] or (2) ssthresh, where ssthresh
-        // > is the value set when fast retransmit was entered [...]. This is termed "deflating"
-        // > the window.
-        self.set_cwnd(self.window.ssthresh);
-    }
-
-    /// The retransmission timer went off.
-    pub(crate) fn on_rto(&mut self, _now: Instant, flight: u32) {
-        // > RFC 5681 section 3.1: when a TCP sender detects segment loss using the retransmission
-        // > timer and the given segment has already been retransmitted by way of the
-        // > retransmission timer at least once, the value of ssthresh is held constant.
-        if !self.timed_out {
-            self.save_and_cut(flight);
-            if let Algorithm::Cubic(cubic) = &mut self.algorithm {
-                cubic.on_timeout();
-            }
+    /// Something was delivered, and the window was not the limit: it does not grow.
+    pub(crate) fn on_application_limited(&mut self, now: Instant) {
+        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
+            cubic.on_application_limited(now);
         }
-        self.timed_out = true;
-        // > RFC 5681 section 3.1: upon a timeout [...] cwnd MUST be set to no more than the loss
-        // > window, LW, which equals 1 full-sized segment
-        self.window.cwnd = self.window.mss;
+    }
+
+    /// One segment more for every `per_step` acknowledged.
+    ///
+    /// > RFC 5681 section 3.1: count the number of bytes that have been acknowledged by ACK segments
+    /// > for new data. [...] when the number of bytes acknowledged reaches cwnd, then cwnd can be
+    /// > incremented by up to SMSS bytes.
+    fn step(&mut self, per_step: u32, acked: u32) {
+        let mut cwnd = self.cwnd;
+        // Saved up at a slower pace: good for one step.
+        if self.credit >= per_step {
+            self.credit = 0;
+            cwnd += 1;
+        }
+        self.credit += acked;
+        cwnd += self.credit / per_step;
+        self.credit %= per_step;
+        self.set_cwnd(cwnd);
+    }
+
+    /// A congestion event: sets the threshold (the window follows by rate reduction). `flight` are
+    /// the segments sent and not cumulatively acknowledged (RFC 5681's FlightSize).
+    pub(crate) fn cut(&mut self, flight: u32) {
+        self.untouched = false;
+        self.credit = 0;
+        self.ssthresh = match &mut self.algorithm {
+            Algorithm::Cubic(cubic) => cubic.decrease(self.cwnd),
+            Algorithm::NewReno(_) => NewReno::decrease(flight),
+        };
+    }
+
+    /// The cut was for a timeout: the path is to be learnt anew.
+    pub(crate) fn on_timeout(&mut self) {
+        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
+            cubic.on_timeout();
+        }
+        self.hystart.restart();
     }
 
     /// The SYN, or its acknowledgement, had to be sent again.
@@ -232,28 +209,34 @@ impl Congestion {
     /// > RFC 5681 section 3.1: if the SYN or SYN/ACK is lost, the initial window used by a sender
     /// > after a correctly transmitted SYN MUST be one segment consisting of at most SMSS bytes.
     pub(crate) fn on_syn_lost(&mut self) {
-        self.initial_segments = 1;
         if self.untouched {
-            self.window.cwnd = self.window.mss;
+            self.cwnd = 1;
         }
     }
 
-    /// Takes back the last cut: the loss was none (RFC 5682, RFC 9438 section 4.9).
+    /// Takes back the last cut: the loss was none (RFC 5682, RFC 9438 section 4.9). Whether the
+    /// threshold was restored.
     ///
     /// > RFC 9438 section 4.9.2: CUBIC MAY restore the original values of the above-mentioned
     /// > variables as follows if the current cwnd is lower than cwnd_prior.
-    pub(crate) fn undo(&mut self, _now: Instant) {
-        let cwnd = core::mem::take(&mut self.cwnd_before);
-        if cwnd == 0 {
-            return;
+    pub(crate) fn undo(&mut self, prior_cwnd: u32, prior_ssthresh: u32) -> bool {
+        if self.cwnd < prior_cwnd
+            && let Algorithm::Cubic(cubic) = &mut self.algorithm
+        {
+            cubic.undo();
         }
-        self.timed_out = false;
-        if self.window.cwnd < cwnd {
-            self.window.cwnd = cwnd;
-            self.window.ssthresh = self.ssthresh_before;
-            if let Algorithm::Cubic(cubic) = &mut self.algorithm {
-                cubic.undo();
-            }
+        self.cwnd = self.cwnd.max(prior_cwnd);
+        let restored = prior_ssthresh > self.ssthresh;
+        if restored {
+            self.ssthresh = prior_ssthresh;
+        }
+        restored
+    }
+
+    /// Data is about to be sent, nothing is in flight, and nothing was sent since `last`.
+    pub(crate) fn on_transmit_start(&mut self, now: Instant, last: Instant) {
+        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
+            cubic.skip_idle(now, last);
         }
     }
 
@@ -264,52 +247,27 @@ impl Congestion {
     /// > timeout.
     ///
     /// As in Linux (and RFC 2861), by halves: one for each timeout that has passed.
-    pub(crate) fn on_restart_after_idle(&mut self, now: Instant, idle: Duration, rto: Duration) {
-        if let Algorithm::Cubic(cubic) = &mut self.algorithm {
-            cubic.on_application_limited(now);
-        }
-        let halvings = idle.as_nanos() / rto.as_nanos().max(1);
-        let restart = self.initial_window().min(self.window.cwnd);
-        if halvings == 0 || self.window.cwnd <= restart {
-            return;
-        }
-        let cwnd = self.window.cwnd;
+    pub(crate) fn on_restart_after_idle(&mut self, idle: Duration, rto: Duration) {
+        let restart = u32::from(self.initial).min(self.cwnd);
         // What the path carried before is a good guess at where to become careful.
-        if self.window.ssthresh != u32::MAX {
-            self.window.ssthresh = self.window.ssthresh.max(cwnd - cwnd / 4);
+        self.ssthresh = self.ssthresh.max(self.cwnd / 2 + self.cwnd / 4);
+        let mut left = idle.saturating_sub(rto);
+        let mut cwnd = self.cwnd;
+        while !left.is_zero() && cwnd > restart {
+            cwnd /= 2;
+            left = left.saturating_sub(rto);
         }
-        let halved = cwnd.checked_shr(halvings.min(32) as u32).unwrap_or(0);
-        self.window.cwnd = halved.max(restart);
+        self.cwnd = cwnd.max(restart);
     }
 
-    /// The payload of a full segment has changed: options agreed, or a new path MTU.
-    pub(crate) fn set_mss(&mut self, mss: u32) {
-        self.window.mss = mss.clamp(1, MAX_MSS);
-        self.window.cwnd = if self.untouched {
-            self.initial_window()
-        } else {
-            self.window.cwnd.max(self.window.mss)
-        };
-    }
-
-    /// Sets the window during recovery: for rate reduction (RFC 6937), and for the inflation of
-    /// recovery without SACK (RFC 5681 section 3.2 step 4).
+    /// For rate reduction (RFC 6937), and what else leads the window.
     pub(crate) fn set_cwnd(&mut self, cwnd: u32) {
-        self.window.cwnd = cwnd.clamp(self.window.mss, MAX_CONGESTION_WINDOW);
+        self.cwnd = cwnd.clamp(1, MAX_CONGESTION_WINDOW);
     }
 
-    fn initial_window(&self) -> u32 {
-        self.window.mss.saturating_mul(u32::from(self.initial_segments)).min(MAX_CONGESTION_WINDOW)
-    }
-
-    fn save_and_cut(&mut self, flight: u32) {
-        self.untouched = false;
-        self.cwnd_before = self.window.cwnd;
-        self.ssthresh_before = self.window.ssthresh;
-        self.window.ssthresh = match &mut self.algorithm {
-            Algorithm::Cubic(cubic) => cubic.decrease(self.window),
-            Algorithm::NewReno(newreno) => newreno.decrease(self.window, flight),
-        };
+    /// Sets the threshold.
+    pub(crate) fn set_ssthresh(&mut self, ssthresh: u32) {
+        self.ssthresh = ssthresh.clamp(2, INFINITE);
     }
 }
 

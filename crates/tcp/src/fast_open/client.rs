@@ -1,0 +1,229 @@
+//! The side that connects (RFC 7413 sections 4.1.3 and 4.2).
+
+use pagewire_mem::{FragVec, Instant};
+
+use crate::connection::{ConnFlags, Connection};
+use crate::fast_open::cookie::FastOpenCookie;
+use crate::header::TcpHeader;
+use crate::limits::FAST_OPEN_OPTION_ROOM;
+use crate::state::State;
+
+/// How a connection opens with Fast Open: see [`Connection::use_fast_open`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenConnect {
+    /// The option of the SYN: a cookie, or the request for one. `None`: data without a cookie.
+    pub option: Option<FastOpenCookie>,
+    /// The MSS that the peer announced last, if it is known: data in the SYN has to fit it.
+    pub mss: Option<u16>,
+    /// The SYN waits for the application's first data, and takes it along. Without a cookie to
+    /// show, or leave to do without, there is nothing to wait for.
+    pub deferred: bool,
+}
+
+/// What a handshake taught about a peer's Fast Open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenOutcome {
+    /// The MSS that the peer announced.
+    pub mss: u16,
+    /// The cookie that it gave.
+    pub cookie: Option<FastOpenCookie>,
+    /// The SYN with data seems to have been lost on the way where one without arrived.
+    pub syn_lost: bool,
+    /// How to ask for a cookie next time.
+    pub try_experimental: TryExperimental,
+}
+
+/// Which form of the option to ask for a cookie with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TryExperimental {
+    /// That of the RFC, as nothing is known.
+    #[default]
+    No,
+    /// The one before the RFC: the RFC's was not answered.
+    Once,
+    /// That of the RFC: neither was answered.
+    Never,
+}
+
+impl Connection {
+    /// Opens with Fast Open. To be called after [`connect`](Self::connect) and before the SYN is
+    /// polled.
+    pub fn use_fast_open(&mut self, how: FastOpenConnect) {
+        let fast_open = self.fast_open.get_or_insert_default();
+        fast_open.option = how.option;
+        fast_open.sent = how.option;
+        fast_open.cached_mss = how.mss;
+        fast_open.deferred = how.deferred;
+    }
+
+    /// Whether the SYN waits for data: the first write sends it.
+    pub fn is_deferred(&self) -> bool {
+        self.state == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
+    }
+
+    /// The SYN waits for data no longer: it leaves with what there is.
+    pub fn send_deferred_syn(&mut self) {
+        if let Some(fast_open) = self.fast_open.as_deref_mut() {
+            fast_open.deferred = false;
+        }
+    }
+
+    /// The application waits to send more than the SYN took (`true`): the acknowledgement of the
+    /// SYN,ACK waits for that data, for as long as any acknowledgement may be delayed.
+    pub fn set_write_pending(&mut self, pending: bool) {
+        self.flags.set(ConnFlags::WRITE_PENDING, pending);
+    }
+
+    /// What the handshake taught, once.
+    pub fn take_fast_open_outcome(&mut self) -> Option<FastOpenOutcome> {
+        let outcome = self.fast_open.as_mut()?.outcome.take();
+        if outcome.is_some() {
+            self.fast_open = None;
+        }
+        outcome
+    }
+
+    /// Whether something on the path seems to swallow Fast Open connections, once: it is better to
+    /// do without for a while.
+    pub fn take_black_hole(&mut self) -> bool {
+        let suspected = self.flags.contains(ConnFlags::BLACK_HOLE);
+        self.flags.remove(ConnFlags::BLACK_HOLE);
+        suspected
+    }
+
+    /// Whether data of the peer has come in over a connection that we opened with Fast Open.
+    pub fn has_fast_opened(&self) -> bool {
+        self.flags.contains(ConnFlags::FAST_OPEN_CLIENT) && self.stats.bytes_received > 0
+    }
+
+    /// Whether all data of the SYN was taken by the other side: ours by the peer, or the peer's by
+    /// us.
+    pub fn is_syn_data_acked(&self) -> bool {
+        self.flags.contains(ConnFlags::SYN_DATA_ACKED)
+    }
+
+    /// Bytes of data that fit the SYN.
+    ///
+    /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
+    ///
+    /// As Linux: the link's MSS for a default, because a SYN that is too long is dropped and sent
+    /// again without data; and 40 less, whatever options there are, because middleboxes may add
+    /// some.
+    pub(crate) fn syn_data_room(&self) -> u32 {
+        let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
+        u32::from(self.announced_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
+    }
+
+    /// The first SYN or SYN,ACK leaves: its Fast Open option and its data.
+    ///
+    /// > RFC 7413 section 4.2.2: Advance to SYN-SENT state and update SND.NXT to include the data
+    /// > accordingly. To deal with network or servers dropping SYN packets with payload or unknown
+    /// > options, when the SYN timer fires, the client SHOULD retransmit a SYN packet without data
+    /// > and Fast Open options.
+    pub(crate) fn begin_fast_open(&mut self, now: Instant) -> (Option<FastOpenCookie>, FragVec) {
+        let room = self.syn_data_room();
+        let Some(fast_open) = self.fast_open.as_deref_mut() else {
+            return (None, FragVec::new());
+        };
+        let option = fast_open.option.take();
+        if self.state != State::SynSent {
+            // Of a SYN,ACK: not if it crosses with a SYN of the peer's.
+            let active = self.flags.contains(ConnFlags::ACTIVE);
+            return (option.filter(|_| !active), FragVec::new());
+        }
+        fast_open.deferred = false;
+        let (first, len) = (self.snd.iss + 1, self.queue.len().min(room));
+        let (payload, taken) = self.queue.slice(first, len);
+        if taken > 0 {
+            fast_open.syn_data = taken;
+            if first + taken == self.queue.end() {
+                // Should it be sent again, then as the segment that it was, as in Linux.
+                self.queue.end_record();
+            }
+            self.flight.push(first, first + taken, now, taken, false);
+            self.snd.nxt = first + taken;
+            self.sent_at = now;
+            self.rare().syn_data_end = Some(first + taken);
+        }
+        self.flags.set(ConnFlags::FAST_OPEN_CLIENT, option.is_some() || taken > 0);
+        (option, payload)
+    }
+
+    /// The SYN,ACK to our SYN has been taken in: what it says about Fast Open.
+    pub(crate) fn end_fast_open(&mut self, syn_ack: &TcpHeader) {
+        let resent = self.flags.contains(ConnFlags::SYN_RESENT);
+        let Some(fast_open) = self.fast_open.as_deref_mut() else { return };
+        if !self.flags.contains(ConnFlags::FAST_OPEN_CLIENT) {
+            self.fast_open = None;
+            return;
+        }
+        let unacked = !self.flight.is_empty();
+        // As Linux: a cookie counts if the SYN had the option.
+        let offered = syn_ack.options.fast_open.filter(|c| !c.is_request());
+        let cookie = offered.filter(|_| fast_open.sent.is_some());
+        let mut outcome =
+            FastOpenOutcome { mss: self.snd.peer_mss, cookie, ..FastOpenOutcome::default() };
+        if let (Some(sent), None) = (fast_open.sent, cookie) {
+            // > RFC 7413 section 4.2.2: If the SYN-ACK acknowledges only the initial sequence and
+            // > does not carry a Fast Open cookie option, presumably it is triggered by a
+            // > retransmitted (regular) SYN and the original SYN or the corresponding SYN-ACK was
+            // > lost.
+            outcome.syn_lost = resent && unacked;
+            if !resent && fast_open.syn_data == 0 {
+                outcome.try_experimental = match sent.is_experimental() {
+                    true => TryExperimental::Never,
+                    false => TryExperimental::Once,
+                };
+            }
+        }
+        let had_data = fast_open.syn_data > 0;
+        fast_open.outcome = Some(outcome);
+        if unacked {
+            // > RFC 7413 section 4.2.2: The client SHOULD retransmit any unacknowledged data in the
+            // > first ACK packet in step 2.
+            self.flight.mark_all_lost();
+            self.resend_without_blame();
+        } else if had_data {
+            self.flags.insert(ConnFlags::SYN_DATA_ACKED);
+            // SYN and data were one segment.
+            self.loss.delivered = self.loss.delivered.saturating_sub(1);
+        }
+    }
+
+    /// The handshake is complete for us; the peer is to know.
+    ///
+    /// > RFC 7413 section 4.2.2: Send an ACK packet. Set acknowledgment number to RCV.NXT and include
+    /// > the data after SND.UNA if data is available.
+    pub(crate) fn acknowledge_syn(&mut self, now: Instant) {
+        if self.flags.contains(ConnFlags::WRITE_PENDING) && self.flight.is_empty() {
+            self.flags.remove(ConnFlags::WRITE_PENDING);
+            self.quicken(self.config.quick_acks);
+            // Such an answer shows what acknowledgements can ride on from now on.
+            self.ack.interactive = true;
+            self.delay_ack(now);
+        } else {
+            self.ack_now();
+        }
+    }
+
+    // ---- paths that swallow Fast Open ----
+
+    /// As Linux, extremely conservative: the third timeout in a row, or giving up before, of any
+    /// connection that was opened with Fast Open is taken for a path that swallows such
+    /// connections. RFC 7413 section 4.1.3.1 asks for a memory of negative responses.
+    pub(crate) fn suspect_black_hole(&mut self) {
+        if self.flags.contains(ConnFlags::FAST_OPEN_CLIENT) {
+            self.flags.insert(ConnFlags::BLACK_HOLE);
+        }
+    }
+
+    /// The connection ends. If all that ever came was a FIN beyond a gap, what came before it was
+    /// swallowed.
+    pub(crate) fn suspect_lost_start(&mut self) {
+        let fin_beyond_gap =
+            self.rcv.fin.is_some() && !self.flags.contains(ConnFlags::FIN_RECEIVED);
+        if fin_beyond_gap && self.stats.bytes_received == 0 {
+            self.suspect_black_hole();
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Which transmissions are too old to be still on their way (RFC 8985 section 6.2, step 5).
+//!
+//! RFC 8985 walks over all records in the order of their last transmission. Here no list is kept
+//! for that: what was sent once lies in that order anyway, and what was sent again is listed in
+//! [`Resent`] as it leaves. Both are walked from where the last walk ended, so an acknowledgement
+//! costs what it brings news of, whatever a peer selects.
+
+use std::collections::VecDeque;
+
+use core::time::Duration;
+
+use pagewire_mem::Instant;
+
+use super::{Flight, Mark, Sent};
+use crate::seq::Seq;
+
+/// Retransmissions in the order in which they left.
+#[derive(Debug, Default)]
+pub(crate) struct Resent(VecDeque<(Seq, Seq, Instant)>);
+
+impl Resent {
+    /// `start..end` has been sent again.
+    pub(crate) fn push(&mut self, start: Seq, end: Seq, at: Instant) {
+        self.0.push_back((start, end, at));
+    }
+}
+
+/// What a walk found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Aged {
+    /// Wire segments newly held for lost.
+    pub(crate) lost: u32,
+    /// Retransmissions are among them.
+    pub(crate) again: bool,
+    /// The lowest number among them.
+    pub(crate) first: Option<Seq>,
+    /// How long to wait for the last of those that were sent before something that was delivered
+    /// and are not old enough.
+    pub(crate) wait: Option<Duration>,
+}
+
+impl Aged {
+    fn note_lost(&mut self, start: Seq, packets: u32) {
+        if packets > 0 {
+            self.lost += packets;
+            self.first = Some(self.first.map_or(start, |first| first.min(start)));
+        }
+    }
+
+    fn note_wait(&mut self, wait: Duration) {
+        self.wait = Some(self.wait.map_or(wait, |w| w.max(wait)));
+    }
+}
+
+/// Records looked at beyond the first that is not old enough: only how long to wait for the last
+/// of them depends on it.
+const LOOK_AHEAD: usize = 64;
+
+impl Flight {
+    /// Marks as lost what was sent before `newest` (a transmission that was delivered, and its
+    /// end), and `age` or longer ago. `judged` is where the last walk ended.
+    pub(crate) fn mark_aged(
+        &mut self,
+        now: Instant,
+        newest: (Instant, Seq),
+        age: Duration,
+        judged: &mut Seq,
+        resent: &mut Resent,
+    ) -> Aged {
+        let mut aged = Aged::default();
+        self.age_first_transmissions(now, newest, age, judged, &mut aged);
+        self.age_retransmissions(now, newest, age, resent, &mut aged);
+        aged
+    }
+
+    fn age_first_transmissions(
+        &mut self,
+        now: Instant,
+        newest: (Instant, Seq),
+        age: Duration,
+        judged: &mut Seq,
+        aged: &mut Aged,
+    ) {
+        let settled = Mark::SACKED | Mark::LOST | Mark::RETRANSMITTED;
+        let mut index = self.records.partition_point(|r| r.end.le(*judged));
+        let (mut moving, mut ahead) = (true, 0);
+        while let Some(&record) = self.records.get(index) {
+            if !record.mark.intersects(settled) {
+                let before = is_before(&record, newest);
+                let left = age.saturating_sub(now.saturating_since(record.at));
+                if before && left.is_zero() {
+                    aged.note_lost(record.start, self.lose(index));
+                } else {
+                    // A probe stands out of order; everything else behind this one is younger.
+                    if !before && !record.mark.contains(Mark::AMBIGUOUS) {
+                        break;
+                    }
+                    moving = false;
+                    ahead += 1;
+                    if before {
+                        aged.note_wait(left);
+                    }
+                    if ahead >= LOOK_AHEAD {
+                        aged.note_wait(age.saturating_sub(now.saturating_since(newest.0)));
+                        break;
+                    }
+                }
+            }
+            if moving {
+                *judged = record.end;
+            }
+            index += 1;
+        }
+    }
+
+    fn age_retransmissions(
+        &mut self,
+        now: Instant,
+        newest: (Instant, Seq),
+        age: Duration,
+        resent: &mut Resent,
+        aged: &mut Aged,
+    ) {
+        while let Some(&(start, end, at)) = resent.0.front() {
+            let mut waiting = false;
+            let mut index = self.records.partition_point(|r| r.end.le(start));
+            while let Some(&record) = self.records.get(index) {
+                if record.start.ge(end) {
+                    break;
+                }
+                if record.at == at && record.mark.contains(Mark::RETRANSMITTED) {
+                    let left = age.saturating_sub(now.saturating_since(at));
+                    if !is_before(&record, newest) {
+                        waiting = true;
+                    } else if left.is_zero() {
+                        aged.note_lost(record.start, self.lose(index));
+                        aged.again = true;
+                    } else {
+                        waiting = true;
+                        aged.note_wait(left);
+                    }
+                }
+                index += 1;
+            }
+            if waiting {
+                return;
+            }
+            resent.0.pop_front();
+        }
+    }
+
+    /// After a timeout: marks as lost whatever was sent `age` or longer ago, and the head.
+    pub(crate) fn mark_lost_for_timeout(&mut self, now: Instant, age: Duration) -> u32 {
+        let mut lost = 0;
+        for index in 0..self.records.len() {
+            let young = |r: &Sent| now.saturating_since(r.at) < age;
+            if index == 0 || !self.records.get(index).is_some_and(young) {
+                lost += self.lose(index);
+            }
+        }
+        lost
+    }
+}
+
+fn is_before(record: &Sent, (at, end): (Instant, Seq)) -> bool {
+    at > record.at || (at == record.at && end.gt(record.end))
+}

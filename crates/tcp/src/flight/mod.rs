@@ -1,0 +1,592 @@
+//! What has been sent and is not acknowledged: one record for each transmission.
+//!
+//! ```text
+//!   una                                                        nxt
+//!   |-- acked away --|- lost, sent again -|- lost -|-- sacked --|-- under way --|
+//! ```
+//!
+//! The records lie side by side without gaps. A record is as long as the segment that was sent,
+//! super-frame or not; it is cut where an acknowledgement or a retransmission needs it, in units
+//! of the MSS, so that a peer cannot make us keep more records than we sent wire segments. A SYN
+//! or FIN counts as one byte.
+//!
+//! What the records stand for is counted in wire segments, as in Linux (RFC 6675 section 4,
+//! "pipe"): `under way = all - sacked - lost + retransmitted`. Which of them are too old to be
+//! still on their way is in [`age`]; what to do about it is decided in `recovery`.
+
+mod age;
+
+use std::collections::VecDeque;
+
+use core::time::Duration;
+
+use pagewire_mem::Instant;
+
+pub(crate) use age::{Aged, Resent};
+
+use crate::limits::MAX_SACKED_RECORDS;
+use crate::seq::Seq;
+
+bitflags::bitflags! {
+    /// What is known of a record.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Mark: u8 {
+        /// Acknowledged selectively.
+        const SACKED = 1;
+        /// Held for lost.
+        const LOST = 2;
+        /// Sent again after it was lost, and not held for lost a second time.
+        const RETRANSMITTED = 4;
+        /// Sent more than once: no measure of the round-trip time (Karn's algorithm).
+        const AMBIGUOUS = 8;
+        /// The last byte is a FIN, which takes up no room in a wire segment.
+        const FIN = 16;
+    }
+}
+
+/// One transmission.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) start: Seq,
+    pub(crate) end: Seq,
+    /// When it was sent last.
+    pub(crate) at: Instant,
+    pub(crate) mark: Mark,
+    /// Payload bytes of a full wire segment when it was sent.
+    mss: u16,
+}
+
+impl Sent {
+    pub(crate) fn len(&self) -> u32 {
+        self.end.since(self.start)
+    }
+
+    /// Bytes in it: its length, less a FIN.
+    pub(crate) fn payload(&self) -> u32 {
+        self.len() - u32::from(self.mark.contains(Mark::FIN))
+    }
+
+    /// Wire segments.
+    pub(crate) fn packets(&self) -> u32 {
+        self.payload().div_ceil(u32::from(self.mss.max(1))).max(1)
+    }
+
+    /// Where its last wire segment begins.
+    pub(crate) fn last_segment(&self) -> Seq {
+        self.start + (self.packets() - 1) * u32::from(self.mss)
+    }
+
+    /// Whether it was sent after the other: RFC 8985 section 6.2, RACK_sent_after.
+    pub(crate) fn sent_after(&self, at: Instant, end: Seq) -> bool {
+        self.at > at || (self.at == at && self.end.gt(end))
+    }
+}
+
+/// All transmissions that are not acknowledged.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    records: VecDeque<Sent>,
+    /// Wire segments in all records.
+    packets: u32,
+    /// Wire segments marked `SACKED`.
+    sacked: u32,
+    /// Wire segments marked `LOST`.
+    lost: u32,
+    /// Wire segments marked `RETRANSMITTED`.
+    retransmitted: u32,
+    /// One past the highest byte marked `SACKED`, while there is one.
+    high_sacked: Seq,
+}
+
+/// What an acknowledgement took out of the flight, with what is needed to judge it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delivered {
+    pub(crate) now: Instant,
+    /// The least round trip of the path.
+    pub(crate) min_rtt: Duration,
+    /// What the peer's timestamp echoes: milliseconds of our clock.
+    pub(crate) echo_ms: Option<u32>,
+    /// `snd.nxt` when the current state of loss recovery began.
+    pub(crate) high: Seq,
+
+    /// Wire segments acknowledged cumulatively.
+    pub(crate) acked: u32,
+    /// Wire segments acknowledged for the first time, in whatever way.
+    pub(crate) packets: u32,
+    /// Bytes acknowledged for the first time, in whatever way.
+    pub(crate) bytes: u32,
+    /// When the first and the last transmission of those were sent that are acknowledged
+    /// cumulatively and for the first time, and were sent only once.
+    pub(crate) acked_at: Option<(Instant, Instant)>,
+    /// The same of what is acknowledged selectively.
+    pub(crate) sacked_at: Option<(Instant, Instant)>,
+    /// Something acknowledged cumulatively had been sent more than once.
+    pub(crate) ambiguous: bool,
+    /// Something from before `high` arrived that had been sent only once.
+    pub(crate) original: bool,
+    /// Something was acknowledged selectively.
+    pub(crate) sacked: bool,
+    /// The lowest number that was sent once and arrived after a higher one.
+    pub(crate) late: Option<Seq>,
+    /// RFC 8985: when the last sent of all that was delivered was sent, and its end.
+    pub(crate) newest: Option<(Instant, Seq)>,
+    /// RFC 8985: its round trip.
+    pub(crate) rack_rtt: Option<Duration>,
+    /// Records that a block would have cut, but for [`MAX_SACKED_RECORDS`].
+    pub(crate) ignored: u32,
+}
+
+impl Delivered {
+    pub(crate) const fn new(now: Instant, min_rtt: Duration, high: Seq) -> Self {
+        Self {
+            now,
+            min_rtt,
+            echo_ms: None,
+            high,
+            acked: 0,
+            packets: 0,
+            bytes: 0,
+            acked_at: None,
+            sacked_at: None,
+            ambiguous: false,
+            original: false,
+            sacked: false,
+            late: None,
+            newest: None,
+            rack_rtt: None,
+            ignored: 0,
+        }
+    }
+
+    fn note_late(&mut self, start: Seq) {
+        self.late = Some(self.late.map_or(start, |late| late.min(start)));
+    }
+
+    /// > RFC 8985 section 6.2, step 2: If the segment has been retransmitted: (a) if the Timestamp
+    /// > option [...] TSecr is less than the transmit time of the last retransmission of the segment,
+    /// > it was not spuriously retransmitted [...] (b) RTT of the segment < RACK.min_RTT [...] is
+    /// > likely an ACK of an earlier transmission
+    fn advance_rack(&mut self, record: &Sent) {
+        let rtt = self.now.saturating_since(record.at);
+        if record.mark.contains(Mark::AMBIGUOUS) {
+            let older = |echo: u32| (echo.wrapping_sub(record.at.as_millis() as u32) as i32) < 0;
+            if rtt < self.min_rtt || self.echo_ms.is_some_and(older) {
+                return;
+            }
+        }
+        self.rack_rtt = Some(rtt);
+        if self.newest.is_none_or(|(at, end)| record.sent_after(at, end)) {
+            self.newest = Some((record.at, record.end));
+        }
+    }
+}
+
+fn widen(span: &mut Option<(Instant, Instant)>, at: Instant) {
+    *span = Some(span.map_or((at, at), |(first, last)| (first.min(at), last.max(at))));
+}
+
+impl Flight {
+    /// Wire segments sent and not acknowledged cumulatively.
+    pub(crate) const fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Wire segments marked as selectively acknowledged.
+    pub(crate) const fn sacked(&self) -> u32 {
+        self.sacked
+    }
+
+    /// Wire segments marked as lost.
+    pub(crate) const fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// Wire segments sent again and under way.
+    pub(crate) const fn retransmitted(&self) -> u32 {
+        self.retransmitted
+    }
+
+    /// Bytes in records with this mark. Looks at all of them.
+    pub(crate) fn bytes(&self, mark: Mark) -> u32 {
+        self.records.iter().filter(|r| r.mark.contains(mark)).map(Sent::len).sum()
+    }
+
+    /// Whether everything is acknowledged.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Whether some of it waits to be sent again.
+    pub(crate) const fn has_lost(&self) -> bool {
+        self.lost > self.retransmitted
+    }
+
+    /// The oldest record.
+    pub(crate) fn first(&self) -> Option<&Sent> {
+        self.records.front()
+    }
+
+    /// The newest record.
+    pub(crate) fn last(&self) -> Option<&Sent> {
+        self.records.back()
+    }
+
+    /// Notes a first transmission in wire segments of `mss` payload bytes.
+    pub(crate) fn push(&mut self, start: Seq, end: Seq, at: Instant, mss: u32, fin: bool) {
+        let mark = if fin { Mark::FIN } else { Mark::empty() };
+        let mss = u16::try_from(mss).unwrap_or(u16::MAX);
+        let record = Sent { start, end, at, mark, mss };
+        self.packets += record.packets();
+        self.records.push_back(record);
+    }
+
+    /// Everything before `una` is acknowledged.
+    pub(crate) fn ack_to(&mut self, una: Seq, delivered: &mut Delivered) {
+        while let Some(front) = self.records.front_mut() {
+            if front.start.ge(una) {
+                break;
+            }
+            let record = *front;
+            let whole = record.end.le(una);
+            front.start = if whole { record.end } else { una };
+            let left = if whole { 0 } else { front.packets() };
+            let (packets, bytes) = (record.packets() - left, front.start.since(record.start));
+            if whole {
+                self.records.pop_front();
+            }
+            // A part of a wire segment is no news of it.
+            if packets > 0 {
+                delivered.acked += packets;
+                let sacked = record.mark.contains(Mark::SACKED);
+                if record.mark.contains(Mark::AMBIGUOUS) {
+                    delivered.ambiguous = true;
+                } else if !sacked {
+                    widen(&mut delivered.acked_at, record.at);
+                    delivered.note_late(record.start);
+                    delivered.original |= record.end.le(delivered.high);
+                }
+                if !sacked {
+                    delivered.packets += packets;
+                    delivered.advance_rack(&record);
+                }
+            }
+            if !record.mark.contains(Mark::SACKED) {
+                delivered.bytes += bytes;
+            }
+            self.packets -= packets;
+            self.uncount(record.mark, packets);
+        }
+    }
+
+    /// The peer has `left..right`. Only whole wire segments count, but for the end of a record.
+    pub(crate) fn sack(&mut self, left: Seq, right: Seq, delivered: &mut Delivered) {
+        let mut index = self.records.partition_point(|r| r.end.le(left));
+        while let Some(&record) = self.records.get(index) {
+            if record.start.ge(right) {
+                break;
+            }
+            if record.mark.contains(Mark::SACKED) {
+                index += 1;
+                continue;
+            }
+            // Round the covered part inwards to units of the MSS, counted from the start.
+            let mss = u32::from(record.mss.max(1));
+            let from = left.saturating_since(record.start).next_multiple_of(mss).min(record.len());
+            let to = if right.ge(record.end) {
+                record.len()
+            } else {
+                let to = right.since(record.start);
+                to - to % mss
+            };
+            if from >= to {
+                index += 1;
+                continue;
+            }
+            if to - from < record.len() && self.records.len() >= MAX_SACKED_RECORDS {
+                delivered.ignored += 1;
+                index += 1;
+                continue;
+            }
+            if from > 0 {
+                self.split(index, from);
+                index += 1;
+            }
+            if to < record.len() {
+                self.split(index, to - from);
+            }
+            self.sack_record(index, delivered);
+            index += 1;
+        }
+    }
+
+    fn sack_record(&mut self, index: usize, delivered: &mut Delivered) {
+        let high = self.high_sacked();
+        let Some(part) = self.records.get_mut(index) else { return };
+        let record = *part;
+        let packets = record.packets();
+        if !record.mark.contains(Mark::AMBIGUOUS) {
+            // What was sent once and arrives below something that arrived before: reordering.
+            if high.is_some_and(|high| record.start.lt(high)) {
+                delivered.note_late(record.start);
+            }
+            delivered.original |= record.end.le(delivered.high);
+            widen(&mut delivered.sacked_at, record.at);
+        }
+        delivered.sacked = true;
+        delivered.packets += packets;
+        delivered.bytes += record.len();
+        delivered.advance_rack(&record);
+        part.mark.remove(Mark::LOST | Mark::RETRANSMITTED);
+        part.mark.insert(Mark::SACKED);
+        self.uncount(record.mark, packets);
+        self.high_sacked = high.map_or(record.end, |high| high.max(record.end));
+        self.sacked += packets;
+    }
+
+    /// The peer has got `left..right` twice: how many wire segments of it, sent more than once and
+    /// ending behind `marker`, that excuses. Looks at a limited number of records.
+    pub(crate) fn dsack(
+        &mut self,
+        left: Seq,
+        right: Seq,
+        marker: Seq,
+        late: &mut Option<Seq>,
+    ) -> u32 {
+        const LOOK_AT: usize = 64;
+        let first = self.records.partition_point(|r| r.end.le(left));
+        let (mut excused, mut cleared) = (0, 0);
+        for record in self.records.range_mut(first..).take(LOOK_AT) {
+            if record.start.lt(left) || record.end.gt(right) {
+                break;
+            }
+            if !record.mark.contains(Mark::AMBIGUOUS) {
+                continue;
+            }
+            if record.end.gt(marker) {
+                excused += record.packets();
+            }
+            if record.mark.contains(Mark::SACKED) {
+                *late = Some(late.map_or(record.start, |l| l.min(record.start)));
+            }
+            if record.mark.contains(Mark::RETRANSMITTED) {
+                record.mark.remove(Mark::RETRANSMITTED);
+                cleared += record.packets();
+            }
+        }
+        self.retransmitted -= cleared;
+        excused
+    }
+
+    /// Marks the first wire segment as lost, unless something is known of it. Returns how many
+    /// wire segments that are.
+    pub(crate) fn mark_head_lost(&mut self) -> u32 {
+        let Some(&head) = self.records.front() else { return 0 };
+        let mss = u32::from(head.mss.max(1));
+        if head.mark.intersects(Mark::SACKED | Mark::LOST) {
+            return 0;
+        }
+        if head.packets() > 1 && head.len() > mss {
+            self.split(0, mss);
+        }
+        self.lose(0)
+    }
+
+    /// Marks as lost, and not sent again, every record with wire segments longer than `mss` that
+    /// is not sacked.
+    pub(crate) fn mark_long_lost(&mut self, mss: u32) {
+        for index in 0..self.records.len() {
+            if self.records.get(index).is_some_and(|r| r.len().min(u32::from(r.mss)) > mss) {
+                self.lose(index);
+            }
+        }
+    }
+
+    /// Marks as lost, and not sent again, the first record: a SYN.
+    pub(crate) fn mark_first_lost(&mut self) {
+        self.lose(0);
+    }
+
+    /// Marks as lost, and not sent again, everything that is not sacked.
+    pub(crate) fn mark_all_lost(&mut self) {
+        for index in 0..self.records.len() {
+            self.lose(index);
+        }
+    }
+
+    /// Marks the record at `index` as lost, and not sent again, unless it is sacked. Returns how
+    /// many wire segments are newly lost.
+    fn lose(&mut self, index: usize) -> u32 {
+        let Some(record) = self.records.get_mut(index) else { return 0 };
+        let packets = record.packets();
+        if record.mark.contains(Mark::SACKED) {
+            return 0;
+        }
+        let again = record.mark.contains(Mark::RETRANSMITTED);
+        if again {
+            record.mark.remove(Mark::RETRANSMITTED);
+            self.retransmitted -= packets;
+        }
+        let first = !record.mark.contains(Mark::LOST);
+        if first {
+            record.mark.insert(Mark::LOST);
+            self.lost += packets;
+        }
+        if first || again { packets } else { 0 }
+    }
+
+    /// Nothing is lost after all.
+    pub(crate) fn forgive(&mut self) {
+        self.lost = 0;
+        for record in &mut self.records {
+            record.mark -= Mark::LOST;
+        }
+    }
+
+    /// Forgets what was sacked: the peer has thrown it away after all (RFC 2018 section 8).
+    pub(crate) fn forget_sacks(&mut self) {
+        self.sacked = 0;
+        for record in &mut self.records {
+            record.mark -= Mark::SACKED;
+        }
+    }
+
+    /// One past the highest sacked byte.
+    pub(crate) fn high_sacked(&self) -> Option<Seq> {
+        (self.sacked > 0).then_some(self.high_sacked)
+    }
+
+    /// The first record at or behind `from` that is lost and not sent again.
+    pub(crate) fn next_lost(&self, from: Seq) -> Option<Sent> {
+        if !self.has_lost() {
+            return None;
+        }
+        let first = self.records.partition_point(|r| r.end.le(from));
+        let waits = |m: Mark| m.contains(Mark::LOST) && !m.contains(Mark::RETRANSMITTED);
+        self.records.range(first..).find(|r| waits(r.mark)).copied()
+    }
+
+    /// The record that starts at `start` has been sent again up to `end`, in wire segments of
+    /// `mss` payload bytes; it was lost. Returns how many wire segments that are.
+    pub(crate) fn on_retransmit(&mut self, start: Seq, end: Seq, at: Instant, mss: u32) -> u32 {
+        let Some(index) = self.cut_out(start, end) else { return 0 };
+        let Some(record) = self.records.get_mut(index) else { return 0 };
+        let (old, before) = (record.mark, record.packets());
+        record.at = at;
+        record.mark |= Mark::LOST | Mark::RETRANSMITTED | Mark::AMBIGUOUS;
+        record.mss = record.mss.min(u16::try_from(mss).unwrap_or(u16::MAX));
+        let packets = record.packets();
+        self.uncount(old, before);
+        self.packets = self.packets - before + packets;
+        self.lost += packets;
+        self.retransmitted += packets;
+        packets
+    }
+
+    /// What lies in `start..end` has been sent once more, to provoke an answer (RFC 8985 section
+    /// 7): nothing is held for lost.
+    pub(crate) fn on_probe(&mut self, start: Seq, end: Seq, at: Instant) {
+        if let Some(index) = self.cut_out(start, end)
+            && let Some(record) = self.records.get_mut(index)
+        {
+            record.at = at;
+            record.mark |= Mark::AMBIGUOUS;
+        }
+    }
+
+    /// The index of a record that begins at `start`, which is one's start or lies in its middle,
+    /// and ends at `end` or before.
+    fn cut_out(&mut self, start: Seq, end: Seq) -> Option<usize> {
+        let mut index = self.records.partition_point(|r| r.end.le(start));
+        let record = *self.records.get(index)?;
+        if record.start.lt(start) {
+            self.split(index, start.since(record.start));
+            index += 1;
+        }
+        let record = *self.records.get(index)?;
+        if end.lt(record.end) {
+            self.split(index, end.since(record.start));
+        }
+        Some(index)
+    }
+
+    /// Cuts the record at `index` behind its first `bytes` bytes. The parts may be one more wire
+    /// segment than the whole, if the cut is not at a multiple of the MSS.
+    fn split(&mut self, index: usize, bytes: u32) {
+        let Some(front) = self.records.get_mut(index) else { return };
+        let (mut back, whole) = (*front, front.packets());
+        front.end = front.start + bytes;
+        front.mark.remove(Mark::FIN);
+        back.start = front.end;
+        let more = (front.packets() + back.packets()).saturating_sub(whole);
+        let mark = front.mark;
+        self.records.insert(index + 1, back);
+        if more > 0 {
+            self.packets += more;
+            self.count(mark, more);
+        }
+    }
+
+    fn count(&mut self, mark: Mark, packets: u32) {
+        for (bit, count) in self.counters() {
+            if mark.contains(bit) {
+                *count += packets;
+            }
+        }
+    }
+
+    fn uncount(&mut self, mark: Mark, packets: u32) {
+        for (bit, count) in self.counters() {
+            if mark.contains(bit) {
+                *count -= packets;
+            }
+        }
+    }
+
+    fn counters(&mut self) -> [(Mark, &mut u32); 3] {
+        [
+            (Mark::SACKED, &mut self.sacked),
+            (Mark::LOST, &mut self.lost),
+            (Mark::RETRANSMITTED, &mut self.retransmitted),
+        ]
+    }
+
+    /// Drops everything: the connection is over.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Gives back the memory of the list if it is empty.
+    pub(crate) fn shrink(&mut self) {
+        if self.records.is_empty() {
+            self.records = VecDeque::new();
+        }
+    }
+
+    /// Whether it owns memory of its own.
+    pub(crate) fn has_heap(&self) -> bool {
+        self.records.capacity() > 0
+    }
+
+    /// Whether the counts agree with the records, and these lie side by side in `una..nxt`.
+    #[cfg(test)]
+    pub(crate) fn check(&self, una: Seq, nxt: Seq) {
+        let sum = |mark| -> u32 {
+            self.records.iter().filter(|r| r.mark.contains(mark)).map(Sent::packets).sum()
+        };
+        assert_eq!(self.packets, sum(Mark::empty()));
+        assert_eq!(self.sacked, sum(Mark::SACKED));
+        assert_eq!(self.lost, sum(Mark::LOST));
+        assert_eq!(self.retransmitted, sum(Mark::RETRANSMITTED));
+        let mut at = una;
+        for record in &self.records {
+            assert_eq!(record.start, at, "records lie side by side");
+            assert!(record.start.lt(record.end), "no empty records");
+            at = record.end;
+        }
+        assert_eq!(at, nxt, "records reach to snd_nxt");
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/flight.rs"]
+mod tests;

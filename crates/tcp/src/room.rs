@@ -1,0 +1,193 @@
+//! Byte path, step S1: how much a send may queue, and when there is room again.
+//!
+//! The send buffer is charged as Linux charges it, so that programs made for its buffers meet the
+//! same limits: data is queued in pieces of up to a super-frame, a piece costs its payload and a
+//! fixed overhead, and one is begun while the buffer is not used up (and not too much waits unsent)
+//! and then filled. What can leave at once has left as far as this is concerned.
+
+use pagewire_mem::Instant;
+
+use crate::connection::{ConnFlags, Connection};
+use crate::io_flags::SendFlags;
+use crate::limits::{
+    DEFAULT_MSS, MAX_SEND_BUFFER, MAX_SEND_PIECE, SEGMENT_OVERHEAD, SEND_PIECE_OVERHEAD,
+};
+use crate::seq::Seq;
+
+/// Segments of the initial window, for which there is always room.
+const INITIAL_SEGMENTS: u32 = 10;
+
+impl Connection {
+    /// Payload of a full piece: whole segments, at most half of the peer's largest window.
+    pub(crate) fn piece(&self) -> u32 {
+        let mss = self.send_mss();
+        let window = self.snd.max_window;
+        let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
+        let piece = MAX_SEND_PIECE.min(half.max(mss));
+        (piece - piece % mss).max(mss)
+    }
+
+    /// How many of the `unsent` bytes belong to the piece that is sent next: a super-frame does not
+    /// go beyond it, as in Linux. Pieces lie side by side, the last begins at `snd.piece`.
+    pub(crate) fn left_of_piece(&self, unsent: u32) -> u32 {
+        let piece = self.piece();
+        let next = self.snd.nxt;
+        let left = if self.snd.piece.gt(next) {
+            match self.snd.piece.since(next) % piece {
+                0 => piece,
+                left => left,
+            }
+        } else {
+            piece - next.since(self.snd.piece) % piece
+        };
+        unsent.min(left)
+    }
+
+    /// The send buffer as it is now, within its limit.
+    pub(crate) fn send_buffer(&self) -> u32 {
+        let max = self.config.send_buffer;
+        self.config.send_buffer_initial.max(self.snd.buffer).min(max).min(MAX_SEND_BUFFER)
+    }
+
+    /// What `bytes` in the queue are charged.
+    fn charge(&self, bytes: u32, piece: u32) -> u64 {
+        u64::from(bytes) + u64::from(bytes.div_ceil(piece)) * u64::from(SEND_PIECE_OVERHEAD)
+    }
+
+    /// What will be the first byte unsent once all has left that the windows let go.
+    fn sent_soon(&self) -> Seq {
+        let next = self.snd.nxt.max(self.snd.iss + 1);
+        if !self.state.may_transmit() {
+            return next;
+        }
+        let mss = self.send_mss();
+        let allowed = self.send_edge().saturating_since(next);
+        let usable = self.window_room(mss).min(allowed);
+        next + (usable - usable % mss)
+    }
+
+    /// How many of `wanted` bytes may be queued now, and where the piece begins that they end in.
+    fn admit(&self, wanted: u32) -> (u32, Seq) {
+        let (piece, soon) = (self.piece(), self.sent_soon());
+        let (buffer, lowat) = (u64::from(self.send_buffer()), self.config.notsent_lowat);
+        let (mut end, mut taken) = (self.queue.end(), 0);
+        let mut begun = self.snd.piece.max(self.snd.nxt).min(end);
+        while taken < wanted {
+            let mut filled = end.saturating_since(begun);
+            if filled >= piece {
+                // It leaves as far as it can, and what stays is filled again.
+                begun = begun.max(soon).min(end);
+                filled = end.saturating_since(begun);
+            }
+            if filled == 0 || filled >= piece {
+                let used = self.charge(self.queue.len() + taken, piece);
+                if used >= buffer || end.saturating_since(soon) >= lowat {
+                    break;
+                }
+                (begun, filled) = (end, 0);
+            }
+            let n = (piece - filled).min(wanted - taken);
+            taken += n;
+            end += n;
+        }
+        (taken, begun)
+    }
+
+    /// How many of `wanted` bytes may be queued now.
+    pub(crate) fn room_for(&self, wanted: usize) -> usize {
+        if !self.takes_data() || !self.queue.has_entry_room() {
+            return 0;
+        }
+        if self.is_deferred() {
+            let room = self.syn_data_room().saturating_sub(self.queue.len());
+            return wanted.min(room as usize);
+        }
+        let (room, _) = self.admit(u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER));
+        room as usize
+    }
+
+    /// Bytes that can be sent now.
+    pub fn send_space(&self) -> usize {
+        self.room_for(usize::MAX)
+    }
+
+    /// Whether something can be sent now.
+    pub fn has_send_room(&self) -> bool {
+        self.room_for(1) > 0
+    }
+
+    /// `wanted` bytes are about to be queued, of which [`room_for`](Self::room_for) had room for
+    /// `taken`: notes where the last piece begins.
+    pub(crate) fn begin_pieces(&mut self, taken: usize) {
+        self.snd.piece = self.admit(u32::try_from(taken).unwrap_or(u32::MAX)).1;
+    }
+
+    /// A send has queued `taken` of the `wanted` bytes.
+    pub(crate) fn after_queueing(
+        &mut self,
+        now: Instant,
+        taken: usize,
+        wanted: usize,
+        flags: SendFlags,
+    ) {
+        if taken < wanted {
+            self.flags.insert(ConnFlags::WAITS_FOR_ROOM);
+        }
+        if taken == 0 {
+            return;
+        }
+        let end = self.queue.end();
+        // As in Linux: what could not be queued as a whole is not held back for more.
+        let whole = taken == wanted;
+        let more = whole && flags.contains(SendFlags::MORE);
+        self.flags.set(ConnFlags::MORE, more);
+        // A receiver that waits for a push gets one for each half of its window.
+        if !more || end.saturating_since(self.snd.pushed) > self.snd.max_window / 2 {
+            self.snd.pushed = end;
+        }
+        if whole && flags.contains(SendFlags::END_OF_RECORD) {
+            self.queue.end_record();
+            self.snd.piece = end;
+        }
+        if whole && flags.contains(SendFlags::URGENT) {
+            self.rare().urgent_out = Some(end);
+            self.flags.insert(ConnFlags::URGENT_OUT);
+        }
+        self.note_busy(now);
+    }
+
+    /// A sender that was told to wait is called back when a third of the buffer is free, not for
+    /// every byte, and when less than half of what may wait unsent does.
+    pub(crate) fn is_writable(&self) -> bool {
+        let used = self.charge(self.queue.len(), self.piece());
+        let unsent = u64::from(self.queue.end().saturating_since(self.sent_soon()));
+        used + used / 2 <= u64::from(self.send_buffer())
+            && unsent * 2 < u64::from(self.config.notsent_lowat)
+            && self.queue.has_entry_room()
+    }
+
+    /// Has the send buffer follow the congestion window: room for two of them, one under way and
+    /// one to follow, at what Linux's frames take in memory.
+    pub(crate) fn grow_send_buffer(&mut self) {
+        let mss = self.snd.peer_mss.min(self.announced_mss());
+        let frame =
+            (u32::from(mss) + SEGMENT_OVERHEAD).next_power_of_two() + SEGMENT_OVERHEAD / 5 * 2;
+        let segments = (self.congestion.cwnd()).max(INITIAL_SEGMENTS);
+        self.snd.buffer = self.snd.buffer.max(frame.saturating_mul(2).saturating_mul(segments));
+    }
+
+    /// An acknowledgement came, and what it lets go has left: whoever waits for room may have it.
+    /// A sender that fills its congestion window needs no more of it.
+    pub(crate) fn check_room(&mut self) {
+        if !self.flags.contains(ConnFlags::ACKED | ConnFlags::WAITS_FOR_ROOM) {
+            return;
+        }
+        self.flags.remove(ConnFlags::ACKED);
+        if self.packets_in_flight() < self.congestion.cwnd() {
+            self.grow_send_buffer();
+        }
+        if self.is_writable() {
+            self.flags.remove(ConnFlags::WAITS_FOR_ROOM);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What an application sets of a connection while it exists.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use pagewire_mem::Instant;
+
+use crate::config::{Config, KeepAlive};
+use crate::connection::{ConnFlags, Connection};
+use crate::state::State;
+
+impl Connection {
+    /// Turns Nagle's algorithm off (`true`) or on. Turning it off sends what is queued, cork or not, as
+    /// in Linux.
+    pub fn set_nodelay(&mut self, nodelay: bool) {
+        self.flags.set(ConnFlags::NODELAY, nodelay);
+        if nodelay {
+            self.snd.flush_to = self.queue.end();
+        }
+    }
+
+    /// Holds back every segment that is not full (`true`), for 200 ms at most when nothing is under
+    /// way, or does so no longer.
+    pub fn set_cork(&mut self, cork: bool) {
+        self.flags.set(ConnFlags::CORK, cork);
+        if !cork {
+            self.flags.remove(ConnFlags::MORE);
+            if self.flags.contains(ConnFlags::NODELAY) {
+                self.snd.flush_to = self.queue.end();
+            }
+        }
+    }
+
+    /// Turns keep-alive on or off.
+    pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<KeepAlive>) {
+        self.own_config().keepalive = keepalive;
+        if self.flags.contains(ConnFlags::CONNECTED) && self.state != State::TimeWait {
+            self.start_keepalive(now);
+        }
+    }
+
+    /// How long data may go unanswered (RFC 5482); `None`: the counts of retransmissions rule.
+    pub fn set_user_timeout(&mut self, limit: Option<Duration>) {
+        self.own_config().user_timeout = limit;
+    }
+
+    /// Upper bound of the MSS that we use, and announce if the SYN has not left yet.
+    pub fn set_max_mss(&mut self, mss: Option<u16>) {
+        self.own_config().max_mss = mss;
+    }
+
+    /// Retransmissions of a SYN before connecting fails.
+    pub fn set_syn_retries(&mut self, retries: u8) {
+        let config = self.own_config();
+        config.syn_retries = retries;
+        config.syn_linear_retries = 0;
+    }
+
+    /// How long a closed connection waits for the peer's FIN (`TCP_LINGER2`).
+    pub fn set_fin_wait2(&mut self, limit: Duration) {
+        self.own_config().fin_wait2 = limit;
+    }
+
+    /// See [`Config::linger`].
+    pub fn set_linger(&mut self, linger: Option<Duration>) {
+        self.own_config().linger = linger;
+    }
+
+    /// See [`Config::notsent_lowat`].
+    pub fn set_notsent_lowat(&mut self, bytes: u32) {
+        self.own_config().notsent_lowat = bytes;
+    }
+
+    /// See [`Config::recv_lowat`].
+    pub fn set_recv_lowat(&mut self, bytes: u32) {
+        self.own_config().recv_lowat = bytes.max(1);
+    }
+
+    /// See [`Config::oob_inline`].
+    pub fn set_oob_inline(&mut self, inline: bool) {
+        self.own_config().oob_inline = inline;
+    }
+
+    /// See [`Config::window_clamp`].
+    pub fn set_window_clamp(&mut self, bytes: Option<u32>) {
+        self.own_config().window_clamp = bytes;
+    }
+
+    /// Fixes the send buffer at `bytes`: it grows by itself no longer.
+    pub fn set_send_buffer(&mut self, bytes: u32) {
+        let config = self.own_config();
+        (config.send_buffer, config.send_buffer_initial) = (bytes, bytes);
+    }
+
+    /// Fixes the receive buffer at `bytes`: it grows by itself no longer.
+    pub fn set_recv_buffer(&mut self, bytes: u32) {
+        let config = self.own_config();
+        (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
+    }
+
+    /// Acknowledges at once (`true`), or delays acknowledgements again; for now only, as in Linux:
+    /// what happens next on the connection may change it.
+    pub fn set_quick_ack(&mut self, quick: bool) {
+        self.ack.interactive = !quick;
+        if quick {
+            self.quicken(self.config.quick_acks);
+            if self.ack.due == crate::connection::AckDue::Delayed {
+                self.ack_now();
+            }
+        }
+    }
+
+    /// Settings are shared; who wants other ones gets its own copy.
+    fn own_config(&mut self) -> &mut Config {
+        Arc::make_mut(&mut self.config)
+    }
+}

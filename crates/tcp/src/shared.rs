@@ -1,0 +1,150 @@
+//! What all connections of a host share: memory for what they receive, and answers to segments
+//! that make no sense. Lent to a connection in [`Env`](crate::Env).
+
+use core::hash::Hasher;
+
+use pagewire_mem::Instant;
+use siphasher::sip::SipHasher13;
+
+use crate::limits::{RECEIVE_RESERVE, RECEIVE_SHARE};
+
+/// What all connections of a host share.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    /// Memory for what is received.
+    pub receive: ReceiveBudget,
+    /// Answers to segments that make no sense.
+    pub challenges: ChallengeLimit,
+}
+
+/// The memory that all connections together may pin for what they received and nobody has read.
+///
+/// One connection may pin a quarter of what is free ([`RECEIVE_SHARE`]): a host with few
+/// connections notices nothing, and of many that nobody reads each gets less the more there are,
+/// while something is always left for the next. Windows open only as far as that. Data that was
+/// invited earlier is refused when the last eighth of the budget is begun ([`RECEIVE_RESERVE`]),
+/// by connections that hold more than their share, or beyond a gap; half of that eighth is for
+/// connections that hold nothing, and half of that for those whose program has read something.
+/// Nothing is let in beyond the budget.
+#[derive(Clone, Debug)]
+pub struct ReceiveBudget {
+    limit: usize,
+    used: usize,
+}
+
+impl Default for ReceiveBudget {
+    /// No limit.
+    fn default() -> Self {
+        Self::new(usize::MAX)
+    }
+}
+
+impl ReceiveBudget {
+    /// A budget of so many bytes.
+    pub const fn new(limit: usize) -> Self {
+        Self { limit, used: 0 }
+    }
+
+    /// Bytes in the budget.
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes of it that are pinned.
+    pub const fn used(&self) -> usize {
+        self.used
+    }
+
+    /// A connection that pinned `before` bytes pins `after` now.
+    pub const fn charge(&mut self, before: usize, after: usize) {
+        self.used = self.used.saturating_sub(before).saturating_add(after);
+    }
+
+    /// Bytes that one connection may pin now, what it pins already included.
+    pub const fn allowance(&self) -> usize {
+        self.limit.saturating_sub(self.used) / RECEIVE_SHARE
+    }
+
+    /// Whether `len` bytes more leave the last eighth untouched.
+    pub(crate) const fn is_ample(&self, len: usize) -> bool {
+        self.used.saturating_add(len) <= self.limit - self.limit / RECEIVE_RESERVE
+    }
+
+    /// Whether there is room for `len` bytes more, in a connection whose program has read something
+    /// or not, and which holds something for it or not.
+    pub(crate) const fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
+        let kept = match (reads, holds) {
+            (true, _) => 0,
+            (false, false) => self.limit / (4 * RECEIVE_RESERVE),
+            (false, true) => self.limit / (2 * RECEIVE_RESERVE),
+        };
+        self.used.saturating_add(len) <= self.limit - kept
+    }
+}
+
+/// How many answers per second all connections together give to segments that make no sense.
+///
+/// > RFC 5961 section 7: An implementation SHOULD include an ACK throttling mechanism to be
+/// > conservative.
+///
+/// Each connection has a limit of its own ([`Config::challenge_interval`]); this one stands above
+/// them all and is off unless set, as in Linux: who uses it up keeps others from being answered.
+/// Within a second it allows between half and one and a half times the rate, at random, because
+/// a limit that a stranger can count is a channel (CVE-2016-5696).
+///
+/// [`Config::challenge_interval`]: crate::Config::challenge_interval
+#[derive(Clone, Default)]
+pub struct ChallengeLimit {
+    key: [u8; 16],
+    per_second: Option<u32>,
+    second: u64,
+    left: u32,
+    refused: u64,
+}
+
+impl ChallengeLimit {
+    /// A limit of so many per second on average, `None` for none; `key` is secret.
+    pub const fn new(key: [u8; 16], per_second: Option<u32>) -> Self {
+        Self { key, per_second, second: u64::MAX, left: 0, refused: 0 }
+    }
+
+    /// Answers not given.
+    pub const fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// Whether an answer may be given now; if so, it counts.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        let Some(rate) = self.per_second else { return true };
+        let second = now.as_millis() / 1000;
+        if second != self.second {
+            let mut hasher = SipHasher13::new_with_key(&self.key);
+            hasher.write_u64(second);
+            let random = (hasher.finish() % u64::from(rate.max(1))) as u32;
+            (self.second, self.left) = (second, rate.div_ceil(2).saturating_add(random));
+        }
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => {
+                self.refused += 1;
+                false
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for ChallengeLimit {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // The key is a secret.
+        f.debug_struct("ChallengeLimit")
+            .field("per_second", &self.per_second)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/shared.rs"]
+mod tests;

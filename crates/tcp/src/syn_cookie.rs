@@ -1,0 +1,229 @@
+//! SYN cookies: half-open connections that are remembered by the peer.
+//!
+//! > RFC 4987 section 3.6: SYN cookies go further and allocate no state at all for connections in
+//! > SYN-RECEIVED. Instead, they encode most of the state (and all of the strictly required) state
+//! > that they would normally keep into the sequence number transmitted on the SYN-ACK.
+//!
+//! ```text
+//!   initial sequence number  =  peer's  +  | minute (8) | keyed hash (24) + index of the MSS |
+//!   timestamp                =  clock, its low bits | ECN (1) | SACK (1) | window scale (4) |
+//! ```
+//!
+//! The hash covers addresses, ports, the peer's number and the minute. A forged acknowledgement
+//! passes with a probability of [`MSS_TABLE`]`.len()` in 2^24 for each of the two minutes that
+//! count. What a SYN says beyond its MSS is kept only by peers with timestamps, as in Linux.
+
+use core::hash::Hasher;
+use core::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use pagewire_mem::Instant;
+use siphasher::sip::SipHasher13;
+
+use crate::config::{Config, LinkLimits};
+use crate::connection::{Connection, Ports};
+use crate::header::{Flags, TcpHeader};
+use crate::isn::v6_bits;
+use crate::limits::DEFAULT_MSS;
+use crate::options::TcpOptions;
+use crate::seq::Seq;
+use crate::window;
+
+/// Seconds in a cookie's minute: a power of two.
+const MINUTE: u64 = 64;
+
+/// Minutes for which a cookie counts, the one in which it was made included (Linux's
+/// `MAX_SYNCOOKIE_AGE`).
+const MINUTES: u64 = 2;
+
+/// Seconds for which a cookie may count.
+pub(crate) const VALID_SECONDS: u64 = MINUTE * MINUTES;
+
+/// What MSS a cookie can say: the largest that is not above the peer's. Ethernet's with and
+/// without tunnels, jumbo frames', and that of a link of super-frames.
+const MSS_TABLE: [u16; 8] = [DEFAULT_MSS, 1220, 1300, 1420, 1440, 1460, 8940, 61_440];
+
+/// Low bits of a timestamp that carry options.
+const OPTION_BITS: u32 = 6;
+const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
+const SCALE_MASK: u32 = 0xf;
+/// In place of a window scale: none was offered.
+const NO_SCALE: u32 = 0xf;
+const SACK_BIT: u32 = 1 << 4;
+const ECN_BIT: u32 = 1 << 5;
+
+/// Makes cookies, and knows them again.
+#[derive(Clone)]
+pub struct CookieJar {
+    key: [u8; 16],
+}
+
+/// What a valid cookie says of the SYN that it was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    /// Our initial sequence number, which was the cookie.
+    iss: Seq,
+    /// The peer's SYN, as far as it is known still.
+    syn: TcpHeader,
+}
+
+impl CookieJar {
+    /// With a secret of 128 random bits.
+    pub const fn new(key: [u8; 16]) -> Self {
+        Self { key }
+    }
+
+    /// How long after the last cookie was made one may come back.
+    pub const fn valid_for() -> core::time::Duration {
+        core::time::Duration::from_secs(VALID_SECONDS)
+    }
+
+    /// The SYN,ACK for a SYN that is not remembered. `ts_offset` is what the connection's
+    /// timestamps are ahead of the clock.
+    pub fn answer(
+        &self,
+        now: Instant,
+        config: &Config,
+        link: LinkLimits,
+        (local, remote): (SocketAddr, SocketAddr),
+        ts_offset: u32,
+        syn: &TcpHeader,
+    ) -> TcpHeader {
+        let mut options = TcpOptions {
+            mss: Some(config.max_mss.map_or(link.mss, |max| max.min(link.mss))),
+            ..TcpOptions::default()
+        };
+        if let (true, Some((value, _))) = (config.timestamps, syn.options.timestamps) {
+            options.sack_permitted = config.sack && syn.options.sack_permitted;
+            let scale = syn.options.window_scale.filter(|_| config.window_scaling);
+            options.window_scale = scale.map(|_| window::scale_for(config));
+            let mut bits = scale.map_or(NO_SCALE, u32::from);
+            if options.sack_permitted {
+                bits |= SACK_BIT;
+            }
+            options.timestamps = Some((stamp(now, bits).wrapping_add(ts_offset), value));
+        }
+        TcpHeader {
+            src_port: local.port(),
+            dst_port: remote.port(),
+            seq: self.make(now, local, remote, syn),
+            ack: syn.seq + 1,
+            flags: Flags::SYN | Flags::ACK,
+            window: window::initial(config) as u16,
+            urgent: 0,
+            options,
+        }
+    }
+
+    fn make(&self, now: Instant, local: SocketAddr, remote: SocketAddr, syn: &TcpHeader) -> Seq {
+        let mss = syn.options.mss.unwrap_or(DEFAULT_MSS);
+        let index = MSS_TABLE.iter().rposition(|&entry| entry <= mss).unwrap_or(0) as u32;
+        let minute = minute(now);
+        let low = self.hash(minute, local, remote, syn.seq).wrapping_add(index) & LOW;
+        syn.seq + ((minute as u32) << 24 | low)
+    }
+
+    /// Whether `header`, a segment to a listener that acknowledges something and is no SYN,
+    /// acknowledges a cookie of ours; and what it was made for.
+    pub fn check(
+        &self,
+        now: Instant,
+        (local, remote): (SocketAddr, SocketAddr),
+        ts_offset: u32,
+        header: &TcpHeader,
+    ) -> Option<Cookie> {
+        let (irs, iss) = (header.seq - 1, header.ack - 1);
+        let cookie = iss.since(irs);
+        // The minute that the cookie says, among the latest.
+        let present = minute(now);
+        let age = u64::from((present as u8).wrapping_sub((cookie >> 24) as u8));
+        let made = present.checked_sub(age).filter(|_| age < MINUTES)?;
+        let hash = self.hash(made, local, remote, irs);
+        let index = cookie.wrapping_sub(hash) & LOW;
+        let mss = *MSS_TABLE.get(index as usize)?;
+
+        let mut options = TcpOptions { mss: Some(mss), ..TcpOptions::default() };
+        let mut flags = Flags::SYN;
+        if let Some((value, echo)) = header.options.timestamps {
+            let bits = echo.wrapping_sub(ts_offset) & OPTION_MASK;
+            let scale = bits & SCALE_MASK;
+            options.timestamps = Some((value, 0));
+            options.window_scale = (scale != NO_SCALE).then_some(scale as u8);
+            options.sack_permitted = bits & SACK_BIT != 0;
+            if bits & ECN_BIT != 0 {
+                flags |= Flags::ECE | Flags::CWR;
+            }
+        }
+        let syn = TcpHeader {
+            src_port: header.src_port,
+            dst_port: header.dst_port,
+            seq: irs,
+            ack: Seq(0),
+            flags,
+            window: header.window,
+            urgent: 0,
+            options,
+        };
+        Some(Cookie { iss, syn })
+    }
+
+    fn hash(&self, minute: u64, local: SocketAddr, remote: SocketAddr, irs: Seq) -> u32 {
+        let mut hasher = SipHasher13::new_with_key(&self.key);
+        hasher.write_u64(minute << 32 | u64::from(irs.get()));
+        let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
+        // The first words tell how many follow.
+        match (local.ip(), remote.ip()) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => {
+                hasher.write_u64(4 << 32 | ports);
+                hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
+            }
+            (local, remote) => {
+                hasher.write_u64(6 << 32 | ports);
+                hasher.write_u128(v6_bits(local));
+                hasher.write_u128(v6_bits(remote));
+            }
+        }
+        hasher.finish() as u32 & LOW
+    }
+}
+
+impl core::fmt::Debug for CookieJar {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // The key is a secret.
+        f.debug_struct("CookieJar").finish_non_exhaustive()
+    }
+}
+
+const LOW: u32 = (1 << 24) - 1;
+
+fn minute(now: Instant) -> u64 {
+    now.as_millis() / 1000 / MINUTE
+}
+
+/// The clock with `bits` for its last ones, never ahead of it.
+fn stamp(now: Instant, bits: u32) -> u32 {
+    let clock = now.as_millis() as u32;
+    let stamp = clock & !OPTION_MASK | bits;
+    if (stamp.wrapping_sub(clock) as i32) > 0 { stamp.wrapping_sub(OPTION_MASK + 1) } else { stamp }
+}
+
+impl Connection {
+    /// Opens passively, from a cookie that came back: in SYN-RECEIVED, the SYN,ACK sent. The
+    /// segment that brought the cookie is to be handed in next.
+    pub fn from_cookie(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        ts_offset: u32,
+        cookie: &Cookie,
+    ) -> Self {
+        let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
+        conn.snd.nxt = cookie.iss + 1;
+        conn
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/syn_cookie.rs"]
+mod tests;

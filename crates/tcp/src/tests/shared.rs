@@ -1,0 +1,65 @@
+use std::collections::HashSet;
+
+use super::*;
+
+#[test]
+fn lone_connection_may_pin_a_fifth_of_the_budget() {
+    let mut budget = ReceiveBudget::new(1 << 20);
+    let mut pinned = 0;
+    while pinned < budget.allowance() {
+        budget.charge(pinned, pinned + 1);
+        pinned += 1;
+    }
+    assert_eq!(pinned, (1 << 20) / 5);
+}
+
+#[test]
+fn many_connections_that_nobody_reads_leave_a_share_to_the_next() {
+    // Each takes what it may, again and again, until nothing moves.
+    let mut budget = ReceiveBudget::new(64 << 20);
+    let mut pinned = [0_usize; 100];
+    for _ in 0..1000 {
+        for held in &mut pinned {
+            let more = budget.allowance().saturating_sub(*held).min(1 << 12);
+            budget.charge(*held, *held + more);
+            *held += more;
+        }
+    }
+    let next = budget.allowance();
+    let fair = (64 << 20) / (4 + 100);
+    assert!(next >= fair * 9 / 10, "{next} bytes for the next, of {fair}");
+}
+
+#[test]
+fn last_eighth_is_kept_for_those_who_hold_nothing_and_for_those_who_read() {
+    let mut budget = ReceiveBudget::new(3200);
+    budget.charge(0, 2700);
+    assert!(budget.is_ample(100) && !budget.is_ample(101));
+    assert!(budget.has_room(300, false, true) && !budget.has_room(301, false, true));
+    assert!(budget.has_room(400, false, false) && !budget.has_room(401, false, false));
+    for holds in [false, true] {
+        assert!(budget.has_room(500, true, holds));
+        assert!(!budget.has_room(501, true, holds), "nothing is let in beyond the budget");
+    }
+}
+
+#[test]
+fn challenge_limit_holds_on_average_and_varies_between_seconds() {
+    let mut limit = ChallengeLimit::new([7; 16], Some(1000));
+    let mut taken =
+        |s: u64| (0..10_000).filter(|_| limit.take(Instant::from_millis(s * 1000))).count();
+    let counts: Vec<usize> = (1..=200).map(&mut taken).collect();
+    assert!(counts.iter().all(|n| (500..1500).contains(n)), "{counts:?}");
+    let mean = counts.iter().sum::<usize>() / counts.len();
+    assert!((900..1100).contains(&mean), "{mean}");
+    let distinct: HashSet<_> = counts.iter().collect();
+    assert!(distinct.len() > 150, "a stranger cannot count on a number");
+    assert_eq!(taken(200), 0);
+}
+
+#[test]
+fn without_a_limit_every_challenge_is_answered() {
+    let mut limit = ChallengeLimit::default();
+    assert!((0..100_000).all(|_| limit.take(Instant::ZERO)));
+    assert_eq!(limit.refused(), 0);
+}
