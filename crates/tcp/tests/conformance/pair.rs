@@ -8,7 +8,7 @@ use std::time::Duration;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
 use pagewire_tcp::{
     Config, CongestionKind, Connection, Disposition, Env, Flags, LinkLimits, Ports, SegmentOut,
-    Seq, State, TcpError, TcpHeader,
+    Seq, Shared, State, TcpError, TcpHeader,
 };
 
 use crate::support::byte;
@@ -48,6 +48,7 @@ struct Network {
     ledger: CopyLedger,
     pool: PagePool,
     writer: PageWriter,
+    shared: Shared,
     /// Under way to end 0 or 1, with the moment of arrival.
     wire: VecDeque<(Instant, usize, TcpHeader, FragVec)>,
     loss: u64,
@@ -105,6 +106,7 @@ impl Network {
             ledger: &mut self.ledger,
             pool: &mut self.pool,
             writer: &mut self.writer,
+            shared: &mut self.shared,
         };
         f(&mut env)
     }
@@ -227,6 +229,7 @@ fn run(plan: &Plan) {
         ledger: CopyLedger::new(),
         pool: PagePool::new("pair", 32 << 20).unwrap(),
         writer: PageWriter::new(),
+        shared: Shared::default(),
         wire: VecDeque::new(),
         loss: plan.loss,
         reorder: plan.reorder,

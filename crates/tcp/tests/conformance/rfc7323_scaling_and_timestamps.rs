@@ -49,10 +49,10 @@ fn scale_beyond_14_counts_as_14() {
 }
 
 #[test]
-fn full_buffer_is_announced_after_the_handshake() {
+fn window_of_the_handshake_is_announced_in_units_of_the_scale_behind_it() {
     let mut t = stamped();
-    t.peer("P. 1:2(1) ack 1 <TS val 501 ecr 10000>").expect(". 1:1(0) ack 2 win 49152");
-    assert_eq!(t.conn.info().recv_window, 49_152 << 7);
+    t.peer("P. 1:2(1) ack 1 <TS val 501 ecr 10000>").expect(". 1:1(0) ack 2 win 512");
+    assert_eq!(t.conn.info().recv_window, 512 << 7);
 }
 
 #[test]

@@ -167,12 +167,15 @@ fn segment_without_ack_is_dropped() {
 }
 
 #[test]
-fn ack_beyond_snd_nxt_elicits_ack_and_is_dropped() {
+fn ack_beyond_snd_nxt_is_dropped_and_elicits_ack_once_we_close() {
+    // While data flows Linux says nothing.
     let mut t = Test::established(plain());
     t.send(100).expect("P. 1:101(100) ack 1");
-    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102");
-    t.expect(". 101:101(0) ack 1").nothing();
+    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102").nothing();
     assert_eq!(t.conn.info().unacked, 100);
+    t.peer(". 1:1(0) ack 101").shutdown().expect("F. 101:101(0) ack 1");
+    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 103");
+    t.expect(". 102:102(0) ack 1").nothing();
 }
 
 #[test]
@@ -228,8 +231,9 @@ fn window_is_not_taken_from_an_older_segment() {
 // ---- sixth: URG ----
 
 #[test]
-fn urgent_data_stays_in_the_stream() {
-    let mut t = Test::established(plain());
+fn urgent_data_stays_in_the_stream_if_asked_for() {
+    let config = pagewire_tcp::Config { oob_inline: true, ..plain() };
+    let mut t = Test::established(config);
     t.peer("PU. 1:11(10) ack 1").expect(". 1:1(0) ack 11");
     t.read(10);
 }

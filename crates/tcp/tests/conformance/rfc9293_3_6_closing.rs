@@ -8,7 +8,7 @@ use crate::support::*;
 fn normal_close_goes_through_fin_wait_1_and_2_to_time_wait() {
     // Figure 12.
     let mut t = Test::established(plain());
-    t.shutdown().state(State::FinWait1).expect("FP. 1:1(0) ack 1").nothing();
+    t.shutdown().state(State::FinWait1).expect("F. 1:1(0) ack 1").nothing();
     t.peer(". 1:1(0) ack 2").state(State::FinWait2).nothing();
     t.peer("F. 1:1(0) ack 2").state(State::TimeWait).expect(". 2:2(0) ack 2").nothing();
     t.wait(59_999).state(State::TimeWait);
@@ -21,7 +21,7 @@ fn normal_close_goes_through_fin_wait_1_and_2_to_time_wait() {
 fn simultaneous_close_goes_through_closing_to_time_wait() {
     // Figure 13.
     let mut t = Test::established(plain());
-    t.shutdown().expect("FP. 1:1(0) ack 1");
+    t.shutdown().expect("F. 1:1(0) ack 1");
     t.peer("F. 1:1(0) ack 1").state(State::Closing).expect(". 2:2(0) ack 2");
     t.peer(". 2:2(0) ack 2").state(State::TimeWait).nothing();
 }
@@ -29,7 +29,7 @@ fn simultaneous_close_goes_through_closing_to_time_wait() {
 #[test]
 fn fin_that_acknowledges_ours_leads_straight_to_time_wait() {
     let mut t = Test::established(plain());
-    t.shutdown().expect("FP. 1:1(0) ack 1");
+    t.shutdown().expect("F. 1:1(0) ack 1");
     t.peer("F. 1:1(0) ack 2").state(State::TimeWait).expect(". 2:2(0) ack 2");
 }
 
@@ -37,14 +37,14 @@ fn fin_that_acknowledges_ours_leads_straight_to_time_wait() {
 fn passive_close_goes_through_close_wait_and_last_ack_to_closed() {
     let mut t = Test::established(plain());
     t.peer("F. 1:1(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 2");
-    t.shutdown().state(State::LastAck).expect("FP. 1:1(0) ack 2").nothing();
+    t.shutdown().state(State::LastAck).expect("F. 1:1(0) ack 2").nothing();
     t.peer(". 2:2(0) ack 2").state(State::Closed).nothing();
 }
 
 #[test]
 fn ack_that_leaves_out_our_fin_does_not_leave_fin_wait_1() {
     let mut t = Test::established(plain());
-    t.send(10).expect("P. 1:11(10)").shutdown().expect("FP. 11:11(0) ack 1");
+    t.send(10).expect("P. 1:11(10)").shutdown().expect("F. 11:11(0) ack 1");
     t.peer(". 1:1(0) ack 11").state(State::FinWait1);
     t.peer(". 1:1(0) ack 12").state(State::FinWait2);
 }
@@ -61,7 +61,7 @@ fn ack_that_leaves_out_our_fin_does_not_leave_last_ack_or_closing() {
 #[test]
 fn fin_follows_what_is_queued() {
     let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 1500 <mss 1000>");
-    t.send(2000).expect(". 1:751(750)").expect(". 751:1501(750)");
+    t.send(2000).expect(". 1:751(750)").expect("P. 751:1501(750)");
     t.shutdown().state(State::FinWait1).nothing();
     t.peer(". 1:1(0) ack 1501 win 1500").expect("FP. 1501:2001(500) ack 1").nothing();
 }
@@ -69,14 +69,14 @@ fn fin_follows_what_is_queued() {
 #[test]
 fn fin_is_sent_again_until_it_is_acknowledged() {
     let mut t = Test::established(plain());
-    t.shutdown().expect("FP. 1:1(0) ack 1");
-    t.wait(2000).expect("FP. 1:1(0) ack 1");
+    t.shutdown().expect("F. 1:1(0) ack 1");
+    t.wait(2000).expect("F. 1:1(0) ack 1");
 }
 
 #[test]
 fn half_closed_connection_still_receives() {
     let mut t = Test::established(plain());
-    t.shutdown().expect("FP. 1:1(0) ack 1").peer(". 1:1(0) ack 2").state(State::FinWait2);
+    t.shutdown().expect("F. 1:1(0) ack 1").peer(". 1:1(0) ack 2").state(State::FinWait2);
     t.peer("P. 1:11(10) ack 2").expect(". 2:2(0) ack 11").read(10);
     assert_eq!(t.try_send(1), Err(TcpError::BrokenPipe));
 }
@@ -98,7 +98,7 @@ fn fin_wait_2_ends_when_the_application_is_gone() {
 fn shutdown_during_the_handshake_closes_when_it_is_done() {
     let mut t = Test::accepting(plain(), "S 0:0(0) win 1000 <mss 1000>");
     t.expect("S. 0:0(0) ack 1").shutdown().state(State::SynReceived).nothing();
-    t.peer(". 1:1(0) ack 1").state(State::FinWait1).expect("FP. 1:1(0) ack 1").nothing();
+    t.peer(". 1:1(0) ack 1").state(State::FinWait1).expect("F. 1:1(0) ack 1").nothing();
 }
 
 #[test]
@@ -121,13 +121,13 @@ fn close_with_unread_data_resets() {
 fn close_with_everything_read_sends_a_fin() {
     let mut t = Test::established(plain());
     t.peer("P. 1:11(10) ack 1").expect(". 1:1(0) ack 11").read(10);
-    t.close().state(State::FinWait1).expect("FP. 1:1(0) ack 11").nothing();
+    t.close().state(State::FinWait1).expect("F. 1:1(0) ack 11").nothing();
 }
 
 #[test]
 fn data_that_arrives_after_close_resets() {
     let mut t = Test::established(plain());
-    t.close().expect("FP. 1:1(0) ack 1");
+    t.close().expect("F. 1:1(0) ack 1");
     t.peer_dropped(DropReason::ReceiveClosed, "P. 1:11(10) ack 2").state(State::Closed);
     t.expect("R 2:2(0)").nothing();
 }
@@ -135,7 +135,7 @@ fn data_that_arrives_after_close_resets() {
 #[test]
 fn data_that_arrives_after_shutdown_of_both_directions_resets() {
     let mut t = Test::established(plain());
-    t.shutdown_read().shutdown().expect("FP. 1:1(0) ack 1");
+    t.shutdown_read().shutdown().expect("F. 1:1(0) ack 1");
     t.peer_dropped(DropReason::ReceiveClosed, "P. 1:11(10) ack 2").expect("R 2:2(0)");
 }
 
@@ -187,7 +187,7 @@ fn segment_to_a_closed_connection_is_dropped() {
 fn time_wait(config: Config) -> Test {
     let mut t = Test::established(config);
     t.shutdown().peer("F. 1:1(0) ack 2").state(State::TimeWait);
-    t.expect("FP. 1:1(0) ack 1").expect(". 2:2(0) ack 2").nothing();
+    t.expect("F. 1:1(0) ack 1").expect(". 2:2(0) ack 2").nothing();
     t
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagewire_tcp::{Config, DropReason, KeepAlive, State, TcpError};
+use pagewire_tcp::{Config, DropReason, KeepAlive, LinkLimits, State, TcpError};
 
 use crate::support::*;
 
@@ -70,7 +70,7 @@ fn corked_tail_leaves_after_200_ms() {
 #[test]
 fn segment_is_not_cut_to_fit_a_window() {
     let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 2500 <mss 1000>");
-    t.send(5000).expect(". 1:1001(1000)").expect(". 1001:2001(1000)").nothing();
+    t.send(5000).expect(". 1:1001(1000)").expect("P. 1001:2001(1000)").nothing();
     t.peer(". 1:1(0) ack 1001 win 1900").nothing();
     t.peer(". 1:1(0) ack 2001 win 1900").expect(". 2001:3001(1000)").nothing();
 }
@@ -78,7 +78,7 @@ fn segment_is_not_cut_to_fit_a_window() {
 #[test]
 fn segment_is_at_most_half_of_the_largest_window() {
     let mut t = Test::established_with(plain(), link(), "S. 0:0(0) ack 1 win 800 <mss 1000>");
-    t.send(1000).expect(". 1:401(400)").expect(". 401:801(400)").nothing();
+    t.send(1000).expect(". 1:401(400)").expect("P. 401:801(400)").nothing();
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn window_smaller_than_a_segment_is_used_after_a_while() {
     let mut t = Test::established(plain());
     t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 300");
     t.send(1000).nothing();
-    t.wait(250).expect(". 11:311(300)").nothing();
+    t.wait(250).expect("P. 11:311(300)").nothing();
 }
 
 // ---- 3.8.6.2.2: silly windows, receiving ----
@@ -166,7 +166,7 @@ fn fin_waits_for_a_zero_window_too() {
     let mut t = Test::established(plain());
     t.send(10).expect("P. 1:11(10)").peer(". 1:1(0) ack 11 win 0").shutdown().nothing();
     t.wait(300).expect(". 10:10(0)");
-    t.peer(". 1:1(0) ack 11 win 10").expect("FP. 11:11(0)").nothing();
+    t.peer(". 1:1(0) ack 11 win 10").expect("F. 11:11(0)").nothing();
 }
 
 // ---- 3.8.6.3: delayed acknowledgements ----
@@ -270,4 +270,50 @@ fn keepalive_is_off_by_default() {
     let mut t = Test::established(plain());
     t.wait(2_000).nothing();
     assert_eq!(t.conn.poll_timeout(), None);
+}
+
+// ---- 3.8.6: what was offered is not taken back ----
+
+/// The right edge that a segment announces, from the peer's first number on.
+fn edges(t: &mut Test) -> Vec<u32> {
+    let edge = |s: &pagewire_tcp::SegmentOut| s.header.ack.since(IRS) + u32::from(s.header.window);
+    t.sent_segments().iter().map(edge).collect()
+}
+
+#[test]
+fn window_of_a_syn_ack_that_was_sent_again_is_not_taken_back() {
+    let config = Config { window_scaling: false, recv_buffer: 10_000, ..plain() };
+    let mut t = Test::accepting(config, "S 0:0(0) win 1000 <mss 1000>");
+    assert_eq!(edges(&mut t), [10_001]);
+    t.conn.set_recv_buffer(20_500);
+    t.wait(1_500);
+    assert_eq!(edges(&mut t), [20_501]);
+    t.peer(". 1:1(0) ack 1").peer("F. 1:1(0) ack 1");
+    let last = edges(&mut t).pop().unwrap();
+    assert!(last >= 20_501, "the window shrinks to {last}");
+}
+
+#[test]
+fn window_of_a_syn_is_not_taken_back() {
+    let mut t = Test::connecting(Config { window_scaling: false, ..plain() });
+    let syn = u32::from(t.sent_segments()[0].header.window);
+    t.conn.set_recv_buffer(10_000);
+    t.peer("S. 0:0(0) ack 1 win 1000 <mss 1000>");
+    assert!(edges(&mut t)[0] > syn, "the window shrinks");
+}
+
+#[test]
+fn window_below_the_peers_segments_opens_again_when_it_was_read() {
+    // A buffer that may grow, and a peer that could send more at once than it holds now.
+    let config = Config { window_scaling: false, recv_buffer_initial: 2_500, ..plain() };
+    let link = LinkLimits { mss: 8_940, max_super_payload: 8_940 };
+    let mut t = Test::established_with(config, link, "S. 0:0(0) ack 1 win 1000 <mss 8940>");
+    let window = t.conn.info().recv_window;
+    for (from, to) in [(0, window / 2), (window / 2, window)] {
+        t.peer(&format!(". {}:{}({}) ack 1", from + 1, to + 1, to - from));
+        t.read((to - from) as usize);
+        t.wait(300);
+        t.sent_segments();
+    }
+    assert!(t.conn.info().recv_window > 0, "closed for good: {:?}", t.conn.info());
 }

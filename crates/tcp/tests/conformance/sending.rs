@@ -9,12 +9,13 @@ const SUPER: LinkLimits = LinkLimits { mss: 1000, max_super_payload: 64_500 };
 
 #[test]
 fn super_frame_is_whole_segments_where_more_follows() {
-    let config = Config { initial_cwnd: 100, ..plain() };
+    let config = Config { initial_cwnd: 200, ..plain() };
     let mut t = Test::established_over(config, SUPER);
     t.send(65_100);
     let sent = t.sent_segments();
     let lens: Vec<usize> = sent.iter().map(|s| s.payload.iter().map(Frag::len).sum()).collect();
-    assert_eq!(lens, [64_000, 1100]);
+    // As in Linux, not longer than half of the peer's largest window.
+    assert_eq!(lens, [32_000, 32_000, 1100]);
     assert!(sent.iter().all(|s| s.gso_size == Some(1000)));
 }
 
@@ -26,11 +27,34 @@ fn segment_of_one_mss_is_no_super_frame() {
 }
 
 #[test]
-fn super_frame_waits_for_a_third_of_the_window() {
-    let mut t = Test::established_over(plain(), SUPER);
-    t.send(40_000).expect(". 1:10001(10000)").nothing();
+fn super_frame_waits_for_a_third_of_the_window_if_an_acknowledgement_is_due() {
+    let mut t = Test::connecting_over(plain(), SUPER);
+    t.sent();
+    t.wait(1).peer("S. 0:0(0) ack 1 win 65535 <mss 65000,sackOK>").expect(". 1:1(0) ack 1");
+    t.send(40_000).expect("P. 1:5001(5000)").expect("P. 5001:10001(5000)").nothing();
+    t.wait_micros(900);
     t.peer(". 1:1(0) ack 1001").nothing();
-    t.peer(". 1:1(0) ack 2001").expect(". 10001:14001(4000)").nothing();
+    t.peer(". 1:1(0) ack 2001").expect("P. 10001:14001(4000)").nothing();
+}
+
+#[test]
+fn super_frame_does_not_wait_for_an_acknowledgement_that_is_far_away() {
+    let mut t = Test::connecting_over(plain(), SUPER);
+    t.sent();
+    t.wait(1).peer("S. 0:0(0) ack 1 win 65535 <mss 65000,sackOK>").expect(". 1:1(0) ack 1");
+    t.send(40_000).expect("P. 1:5001(5000)").expect("P. 5001:10001(5000)").nothing();
+    t.wait_micros(100);
+    t.peer(". 1:1(0) ack 1001").expect("P. 10001:12001(2000)").nothing();
+}
+
+#[test]
+fn super_frame_on_a_slow_path_is_two_segments() {
+    // A millisecond's worth of the window, at 100 ms for a round trip, is less than that.
+    let mut t = Test::connecting_over(plain(), SUPER);
+    t.sent();
+    t.wait(100).peer("S. 0:0(0) ack 1 win 65535 <mss 65000,sackOK>").expect(". 1:1(0) ack 1");
+    t.send(5500).expect("P. 1:2001(2000)").expect("P. 2001:4001(2000)");
+    t.expect("P. 4001:5501(1500)").nothing();
 }
 
 #[test]
@@ -57,15 +81,16 @@ fn segment_that_runs_out_of_fragments_is_pushed_and_the_next_begins() {
 }
 
 #[test]
-fn send_takes_what_there_is_room_for() {
-    let config = Config { send_buffer: 1500, ..plain() };
-    let mut t = Test::established(config);
-    let mut frags: FragVec = (0..3).map(|_| Frag::from_bytes(vec![1u8; 1000].into())).collect();
-    assert_eq!(t.send_frags(&mut frags), Ok(1500));
-    assert_eq!(frags.iter().map(Frag::len).collect::<Vec<_>>(), [500, 1000]);
+fn send_takes_a_super_frame_while_there_is_room() {
+    // A window of 2000 makes a super-frame one segment. Each is charged with 1280 bytes more.
+    let config = Config { send_buffer: 4608, ..plain() };
+    let mut t = Test::established_with(config, link(), "S. 0:0(0) ack 1 win 2000 <mss 1000>");
+    let mut frags: FragVec = (0..5).map(|_| Frag::from_bytes(vec![1u8; 900].into())).collect();
+    assert_eq!(t.send_frags(&mut frags), Ok(3000));
+    assert_eq!(frags.iter().map(Frag::len).collect::<Vec<_>>(), [600, 900]);
     assert_eq!(t.send_frags(&mut frags), Err(TcpError::WouldBlock));
     assert!(!t.conn.readiness().contains(Readiness::WRITABLE));
-    t.peer(". 1:1(0) ack 1501");
+    t.peer(". 1:1(0) ack 2001 win 2000");
     assert!(t.conn.readiness().contains(Readiness::WRITABLE));
     assert_eq!(t.send_frags(&mut frags), Ok(1500));
     assert!(frags.is_empty());

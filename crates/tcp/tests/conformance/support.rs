@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
 use pagewire_tcp::{
-    Config, Connection, Disposition, DropReason, Env, Flags, LinkLimits, Ports, SackBlocks,
-    SegmentOut, Seq, State, TcpError, TcpHeader, TcpOptions,
+    Config, Connection, Disposition, DropReason, Env, FastOpenConnect, FastOpenCookie, Flags,
+    LinkLimits, Ports, RecvFlags, SackBlocks, SegmentOut, SendFlags, Seq, Shared, State, TcpError,
+    TcpHeader, TcpOptions,
 };
 
 /// Our initial sequence number; the peer's is `IRS`. Both near the wrap, so that it is in every
@@ -32,14 +33,22 @@ pub(crate) struct Test {
     ledger: CopyLedger,
     pool: PagePool,
     writer: PageWriter,
+    pub(crate) shared: Shared,
     /// What has left, with the moment, and has not been expected yet.
     out: VecDeque<(Instant, SegmentOut)>,
     last: Disposition,
 }
 
-/// Settings that keep traces short: no timestamps, no Nagle.
+/// Settings that keep traces short: no timestamps, no Nagle, no probes, and a send buffer that takes
+/// everything.
 pub(crate) fn plain() -> Config {
-    Config { timestamps: false, nagle: false, ..Config::default() }
+    Config {
+        timestamps: false,
+        nagle: false,
+        tail_loss_probe: false,
+        send_buffer_initial: Config::default().send_buffer,
+        ..Config::default()
+    }
 }
 
 pub(crate) const fn link() -> LinkLimits {
@@ -48,17 +57,22 @@ pub(crate) const fn link() -> LinkLimits {
 
 impl Test {
     fn start(conn: Connection, now: Instant) -> Self {
-        let mut test = Self {
+        let mut test = Self::new(conn, now);
+        test.drain();
+        test
+    }
+
+    fn new(conn: Connection, now: Instant) -> Self {
+        Self {
             conn,
             now,
             ledger: CopyLedger::new(),
             pool: PagePool::new("test", 4 << 20).unwrap(),
             writer: PageWriter::new(),
+            shared: Shared::default(),
             out: VecDeque::new(),
             last: Disposition::Accepted,
-        };
-        test.drain();
-        test
+        }
     }
 
     /// Our SYN is out.
@@ -79,6 +93,36 @@ impl Test {
         Self::start(conn, now)
     }
 
+    /// Connecting with Fast Open.
+    pub(crate) fn connecting_fast(config: Config, how: FastOpenConnect) -> Self {
+        let now = Instant::from_millis(10_000);
+        let mut conn = Connection::connect(now, Arc::new(config), link(), PORTS, ISS, 0);
+        conn.use_fast_open(how);
+        Self::start(conn, now)
+    }
+
+    /// A listener got this SYN and opens with Fast Open, with the SYN's data.
+    pub(crate) fn accepting_fast(config: Config, syn: &str) -> Self {
+        let now = Instant::from_millis(10_000);
+        let (header, len) = parse(syn).to_header();
+        let conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
+        let mut test = Self::new(conn, now);
+        // The first byte of data has the number 1.
+        let payload = stream(1, len);
+        test.env(|conn, env| conn.accept_fast(env, payload));
+        test.drain();
+        test
+    }
+
+    /// A listener got this SYN, and our SYN,ACK brings a cookie.
+    pub(crate) fn accepting_with_cookie(config: Config, syn: &str, cookie: FastOpenCookie) -> Self {
+        let now = Instant::from_millis(10_000);
+        let (header, _) = parse(syn).to_header();
+        let mut conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
+        conn.offer_cookie(cookie);
+        Self::start(conn, now)
+    }
+
     /// Established actively, with SACK, without window scaling, an MSS of 1000 on both sides and a
     /// window of 65535.
     pub(crate) fn established(config: Config) -> Self {
@@ -87,6 +131,15 @@ impl Test {
 
     pub(crate) fn established_over(config: Config, link: LinkLimits) -> Self {
         Self::established_with(config, link, "S. 0:0(0) ack 1 win 65535 <mss 65000,sackOK>")
+    }
+
+    /// Established over a path with this round trip, as seen on the wire: the MSS is 1000.
+    pub(crate) fn far(config: Config, rtt_ms: u64) -> Self {
+        let mut test = Self::connecting(config);
+        test.out.clear();
+        test.wait(rtt_ms).peer("S. 0:0(0) ack 1 win 65535 <mss 65000,sackOK>");
+        test.expect(". 1:1(0) ack 1");
+        test
     }
 
     pub(crate) fn established_with(config: Config, link: LinkLimits, syn_ack: &str) -> Self {
@@ -116,6 +169,7 @@ impl Test {
             ledger: &mut self.ledger,
             pool: &mut self.pool,
             writer: &mut self.writer,
+            shared: &mut self.shared,
         };
         f(&mut self.conn, &mut env)
     }
@@ -151,14 +205,22 @@ impl Test {
 
     /// The peer sends a segment, whatever becomes of it.
     pub(crate) fn peer_any(&mut self, segment: &str) -> Disposition {
+        self.peer_marked(0, segment)
+    }
+
+    /// The peer sends a segment in a packet with these ECN bits, whatever becomes of it.
+    pub(crate) fn peer_marked(&mut self, ecn: u8, segment: &str) -> Disposition {
         let (header, len) = parse(segment).to_header();
-        let mut payload = FragVec::new();
-        if len > 0 {
-            let data: Vec<u8> =
-                (0..len).map(|i| byte(header.seq.since(IRS).wrapping_add(i))).collect();
-            payload.push(Frag::from_bytes(data.into()));
-        }
-        self.last = self.env(|c, env| c.handle_segment(env, &header, payload, 0));
+        let syn = u32::from(header.flags.contains(Flags::SYN));
+        let payload = stream(header.seq.since(IRS).wrapping_add(syn), len);
+        self.last = self.env(|c, env| c.handle_segment(env, &header, payload, ecn));
+        self.drain();
+        self.last
+    }
+
+    /// The peer sends a segment with these very numbers, whatever becomes of it.
+    pub(crate) fn peer_header(&mut self, header: &TcpHeader, payload: FragVec) -> Disposition {
+        self.last = self.env(|c, env| c.handle_segment(env, header, payload, 0));
         self.drain();
         self.last
     }
@@ -167,7 +229,11 @@ impl Test {
 
     /// Lets time pass; timers that go off are served at their moments.
     pub(crate) fn wait(&mut self, ms: u64) -> &mut Self {
-        let until = self.now + Duration::from_millis(ms);
+        self.wait_micros(ms * 1000)
+    }
+
+    pub(crate) fn wait_micros(&mut self, micros: u64) -> &mut Self {
+        let until = self.now + Duration::from_micros(micros);
         for _ in 0..100_000 {
             match self.conn.poll_timeout() {
                 Some(at) if at <= until => {
@@ -208,6 +274,20 @@ impl Test {
         self
     }
 
+    /// The next segments that we sent are full ones from `from` to `to`, pushed or not.
+    #[track_caller]
+    pub(crate) fn expect_bytes(&mut self, from: u32, to: u32) -> &mut Self {
+        let mut at = from;
+        while at < to {
+            let Some((_, segment)) = self.out.pop_front() else { panic!("sent up to {at} only") };
+            let len: usize = segment.payload.iter().map(Frag::len).sum();
+            assert_eq!(segment.header.seq, ISS + at, "sent {}", show(&segment));
+            at += len as u32;
+        }
+        assert_eq!(at, to);
+        self
+    }
+
     /// We sent nothing else.
     #[track_caller]
     pub(crate) fn nothing(&mut self) -> &mut Self {
@@ -245,6 +325,23 @@ impl Test {
         sent
     }
 
+    /// Sends all of `len` bytes.
+    #[track_caller]
+    pub(crate) fn send_with(&mut self, len: usize, flags: SendFlags) -> &mut Self {
+        let mut frags = FragVec::new();
+        frags.push(Frag::from_bytes(vec![7u8; len].into()));
+        assert_eq!(self.env(|c, env| c.send_with(env, &mut frags, flags)), Ok(len));
+        self.drain();
+        self
+    }
+
+    /// Changes a setting.
+    pub(crate) fn set(&mut self, change: impl FnOnce(&mut Connection)) -> &mut Self {
+        change(&mut self.conn);
+        self.drain();
+        self
+    }
+
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<usize, TcpError> {
         let sent = self.env(|c, env| c.write(env, data));
         self.drain();
@@ -266,6 +363,13 @@ impl Test {
         Ok(data)
     }
 
+    pub(crate) fn try_peek(&mut self, len: usize) -> Result<Vec<u8>, TcpError> {
+        let mut data = vec![0; len];
+        let got = self.env(|c, env| c.read_with(env, &mut data, RecvFlags::PEEK));
+        data.truncate(got?);
+        Ok(data)
+    }
+
     pub(crate) fn shutdown(&mut self) -> &mut Self {
         self.env(|c, env| c.shutdown_write(env)).unwrap();
         self.drain();
@@ -279,6 +383,12 @@ impl Test {
 
     pub(crate) fn close(&mut self) -> &mut Self {
         self.env(|c, env| c.close(env));
+        self.drain();
+        self
+    }
+
+    pub(crate) fn send_syn(&mut self) -> &mut Self {
+        self.conn.send_deferred_syn();
         self.drain();
         self
     }
@@ -303,6 +413,21 @@ impl Test {
     }
 }
 
+/// `len` bytes of the peer's stream from this relative sequence number on.
+fn stream(first: u32, len: u32) -> FragVec {
+    let mut payload = FragVec::new();
+    if len > 0 {
+        let data: Vec<u8> = (0..len).map(|i| byte(first.wrapping_add(i))).collect();
+        payload.push(Frag::from_bytes(data.into()));
+    }
+    payload
+}
+
+/// A payload of so many bytes.
+pub(crate) fn payload(len: usize) -> FragVec {
+    core::iter::once(Frag::from_bytes(vec![7u8; len].into())).collect()
+}
+
 /// The byte of a stream at a relative sequence number.
 pub(crate) fn byte(seq: u32) -> u8 {
     (seq % 251) as u8
@@ -317,6 +442,7 @@ struct Line {
     len: u32,
     ack: Option<u32>,
     win: Option<u16>,
+    urg: Option<u16>,
     options: Option<TcpOptions>,
     sacks: Vec<(u32, u32)>,
 }
@@ -335,6 +461,8 @@ fn parse(text: &str) -> Line {
             'R' => Flags::RST,
             'P' => Flags::PSH,
             'U' => Flags::URG,
+            'E' => Flags::ECE,
+            'W' => Flags::CWR,
             '.' => Flags::ACK,
             '-' => Flags::empty(),
             _ => panic!("flag {c} in {text}"),
@@ -352,6 +480,7 @@ fn parse(text: &str) -> Line {
         match word {
             "ack" => line.ack = Some(value.parse().unwrap()),
             "win" => line.win = Some(value.parse().unwrap()),
+            "urg" => line.urg = Some(value.parse().unwrap()),
             _ => panic!("{word} in {text}"),
         }
     }
@@ -363,6 +492,12 @@ fn parse(text: &str) -> Line {
                 ["mss", n] => o.mss = Some(n.parse().unwrap()),
                 ["wscale", n] => o.window_scale = Some(n.parse().unwrap()),
                 ["sackOK"] => o.sack_permitted = true,
+                [form @ ("FO" | "FOEXP"), hex @ ..] => {
+                    let hex = hex.concat();
+                    let byte = |i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap();
+                    let cookie: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+                    o.fast_open = FastOpenCookie::from_option(&cookie, *form == "FOEXP");
+                }
                 ["TS", "val", v, "ecr", e] => {
                     o.timestamps = Some((v.parse().unwrap(), e.parse().unwrap()));
                 }
@@ -392,7 +527,7 @@ impl Line {
             ack: self.ack.map_or(Seq(0), |a| ISS + a),
             flags: self.flags,
             window: self.win.unwrap_or(u16::MAX),
-            urgent: if self.flags.contains(Flags::URG) { 1 } else { 0 },
+            urgent: self.urg.unwrap_or(u16::from(self.flags.contains(Flags::URG))),
             options,
         };
         (header, self.len)
@@ -408,7 +543,8 @@ fn check(expected: &str, segment: &SegmentOut) {
         && header.seq == ISS + want.seq
         && len as u32 == want.len
         && want.ack.is_none_or(|a| header.ack == IRS + a)
-        && want.win.is_none_or(|w| header.window == w);
+        && want.win.is_none_or(|w| header.window == w)
+        && want.urg.is_none_or(|u| header.urgent == u);
     if let Some(mut options) = want.options {
         options.sack = want.sacks.iter().map(|&(l, r)| (IRS + l, IRS + r)).collect();
         ok &= header.options == options;
@@ -425,6 +561,8 @@ pub(crate) fn show(segment: &SegmentOut) -> String {
         (Flags::RST, 'R'),
         (Flags::PSH, 'P'),
         (Flags::URG, 'U'),
+        (Flags::ECE, 'E'),
+        (Flags::CWR, 'W'),
         (Flags::ACK, '.'),
     ] {
         if header.flags.contains(flag) {
@@ -444,6 +582,7 @@ pub(crate) fn show(segment: &SegmentOut) -> String {
     options.extend(o.sack_permitted.then(|| "sackOK".to_owned()));
     options.extend(o.timestamps.map(|(v, e)| format!("TS val {v} ecr {e}")));
     options.extend(o.window_scale.map(|n| format!("wscale {n}")));
+    options.extend(o.fast_open.map(|cookie| format!("{cookie:?}")));
     if !o.sack.is_empty() {
         let blocks: Vec<String> =
             o.sack.iter().map(|(l, r)| format!("{}:{}", l.since(IRS), r.since(IRS))).collect();

@@ -1,0 +1,165 @@
+//! Duplicates reported and understood (RFC 2883), and what was done for nothing taken back: by
+//! D-SACK (RFC 3708), by timestamps (RFC 3522, 4015), by F-RTO (RFC 5682).
+
+use pagewire_tcp::{CaState, Config};
+
+use crate::support::*;
+
+const INFINITE: u32 = 0x7fff_ffff;
+
+fn ten(config: Config) -> Test {
+    let mut t = Test::far(config, 100);
+    t.send(10_000).expect_bytes(1, 10_001).wait(100);
+    t
+}
+
+// ---- RFC 2883: receiving ----
+
+#[test]
+fn segment_that_came_before_is_reported() {
+    let mut t = Test::established(plain());
+    t.peer(". 1:101(100) ack 1").sent();
+    let _ = t.peer_any(". 1:101(100) ack 1");
+    t.expect(". 1:1(0) ack 101 <sack 1:101>").nothing();
+    // Once.
+    t.peer(". 201:301(100) ack 1").expect(". 1:1(0) ack 101 <sack 201:301>");
+}
+
+#[test]
+fn part_that_came_before_is_reported() {
+    let mut t = Test::established(plain());
+    t.peer(". 1:101(100) ack 1").sent();
+    t.peer(". 51:151(100) ack 1").expect(". 1:1(0) ack 151 <sack 51:101>");
+}
+
+#[test]
+fn duplicate_beyond_a_gap_is_reported_before_the_block_that_it_lies_in() {
+    let mut t = Test::established(plain());
+    t.peer(". 101:301(200) ack 1").expect(". 1:1(0) ack 1 <sack 101:301>");
+    let _ = t.peer_any(". 101:201(100) ack 1");
+    t.expect(". 1:1(0) ack 1 <sack 101:201 101:301>").nothing();
+}
+
+#[test]
+fn nothing_is_reported_where_the_setting_says_so() {
+    let mut t = Test::established(Config { dsack: false, ..plain() });
+    t.peer(". 1:101(100) ack 1").sent();
+    let _ = t.peer_any(". 1:101(100) ack 1");
+    t.expect(". 1:1(0) ack 101 <>");
+}
+
+// ---- RFC 3708: sending ----
+
+#[test]
+fn recovery_whose_retransmissions_were_all_duplicates_is_undone() {
+    let mut t = ten(plain());
+    t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)").nothing();
+    assert_eq!(t.conn.info().ssthresh_segments, 7);
+    // The first transmission was only late.
+    t.wait(1).peer(". 1:1(0) ack 4001");
+    t.wait(99).peer(". 1:1(0) ack 4001 <sack 1:1001>");
+    let info = t.conn.info();
+    assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Open, INFINITE));
+    assert!(info.cwnd_segments >= 10, "{info:?}");
+    assert_eq!(info.dsack_dups, 1);
+}
+
+#[test]
+fn duplicates_of_what_was_never_sent_again_undo_nothing() {
+    let mut t = ten(plain());
+    t.peer(". 1:1(0) ack 1 <sack 1001:4001>").expect(". 1:1001(1000)");
+    for _ in 0..5 {
+        t.wait(1).peer(". 1:1(0) ack 4001 <sack 3001:4001>");
+    }
+    assert_eq!(t.conn.info().ssthresh_segments, 7);
+}
+
+#[test]
+fn duplicates_widen_the_reordering_window_once_in_a_round_trip() {
+    // RFC 8985 section 6.2, step 4.
+    let mut t = ten(Config { frto: false, ..plain() });
+    t.peer(". 1:1(0) ack 1 <sack 8001:9001>").peer(". 1:1(0) ack 1 <sack 2001:3001 8001:9001>");
+    t.wait(30).sent();
+    assert_eq!(t.conn.info().ca_state, CaState::Recovery);
+    t.peer(". 1:1(0) ack 10001").wait(70).peer(". 1:1(0) ack 10001 <sack 1:1001>");
+    t.send(10_000).sent();
+    t.wait(100);
+    let since = t.now;
+    t.peer(". 1:1(0) ack 10001 <sack 12001:13001>").wait(60);
+    // Half of the least round trip now, which is 100 ms.
+    t.expect_after(since, 52, ". 10001:11001(1000)");
+}
+
+// ---- RFC 3522, 4015: timestamps ----
+
+#[test]
+fn acknowledgement_that_echoes_the_first_transmission_undoes_the_timeout() {
+    let config = Config { timestamps: true, frto: false, ..plain() };
+    let mut t = Test::connecting(config);
+    let syn = t.sent_segments().remove(0);
+    let (syn_at, _) = syn.header.options.timestamps.unwrap();
+    t.wait(100);
+    t.peer(&format!("S. 0:0(0) ack 1 win 65535 <mss 65000,sackOK,TS val 1 ecr {syn_at}>")).sent();
+    t.send(9880);
+    let data_at = t.sent_segments()[0].header.options.timestamps.unwrap().0;
+    t.wait(320);
+    assert_eq!(t.sent().len(), 1);
+    assert_eq!((t.conn.info().ca_state, t.conn.info().cwnd_segments), (CaState::Loss, 1));
+    t.peer(&format!(". 1:1(0) ack 989 <TS val 2 ecr {data_at}>")).nothing();
+    let info = t.conn.info();
+    assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Open, INFINITE));
+    assert_eq!((info.lost_segments, info.cwnd_segments >= 10), (0, true));
+}
+
+// ---- RFC 5682: F-RTO ----
+
+#[test]
+fn timeout_is_spurious_if_what_was_never_sent_again_is_acknowledged() {
+    let mut t = Test::far(plain(), 100);
+    t.send(30_000).expect_bytes(1, 10_001);
+    t.wait(310).expect(". 1:1001(1000)").nothing();
+    // Step 2b: the window moves; new data rather than old.
+    t.peer(". 1:1(0) ack 1001").expect_bytes(10_001, 12_001).nothing();
+    // Step 3b: the window moves again, over what was sent once.
+    t.peer(". 1:1(0) ack 2001");
+    let info = t.conn.info();
+    assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Open, INFINITE));
+    assert_eq!((info.lost_segments, info.retransmits), (0, 1));
+    assert!(info.cwnd_segments >= 10, "{info:?}");
+}
+
+#[test]
+fn timeout_is_real_if_a_duplicate_follows_the_new_data() {
+    let mut t = Test::far(plain(), 100);
+    t.send(30_000).expect_bytes(1, 10_001);
+    t.wait(310).expect(". 1:1001(1000)").nothing();
+    t.wait(100).peer(". 1:1(0) ack 1001").expect_bytes(10_001, 12_001).nothing();
+    // Step 3a.
+    t.wait(100).peer(". 1:1(0) ack 1001 <sack 10001:11001>").expect(". 1001:2001(1000)");
+    let info = t.conn.info();
+    assert_eq!((info.ca_state, info.ssthresh_segments), (CaState::Loss, 7));
+}
+
+#[test]
+fn without_new_data_what_was_lost_is_sent_again() {
+    let mut t = Test::far(plain(), 100);
+    t.send(4000).expect_bytes(1, 4001);
+    t.wait(310).expect(". 1:1001(1000)").nothing();
+    t.wait(100).peer(". 1:1(0) ack 1001").expect_bytes(1001, 3001).nothing();
+    t.wait(100).peer(". 1:1(0) ack 3001").expect("P. 3001:4001(1000)").nothing();
+    t.wait(100).peer(". 1:1(0) ack 4001");
+    assert_eq!(t.conn.info().ca_state, CaState::Open);
+}
+
+#[test]
+fn receiver_that_reneges_gets_a_short_timeout() {
+    // RFC 2018 section 8.
+    let mut t = ten(plain());
+    t.peer(". 1:1(0) ack 1 <sack 2001:10001>").sent();
+    t.wait(10).peer(". 1:1(0) ack 2001");
+    let since = t.now;
+    // Half a round trip.
+    let half = t.conn.info().srtt.as_millis() as u64 / 2;
+    t.wait(100).expect_after(since, half, ". 2001:3001(1000)");
+    assert_eq!((t.conn.info().sacked_segments, t.conn.info().timeouts), (0, 1));
+}
