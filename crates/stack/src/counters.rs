@@ -372,10 +372,34 @@ counters! {
     tcp_active_opens,
     /// Connections others opened to us.
     tcp_passive_opens,
+    /// SYNs answered without remembering them.
+    tcp_syn_cookies_sent,
+    /// Connections opened by the acknowledgement of such an answer.
+    tcp_syn_cookies_received,
+    /// Acknowledgements to a listener that had sent such answers, and that were of none of them.
+    tcp_syn_cookies_failed,
     /// Connection attempts that failed.
     tcp_attempts_failed,
     /// Established connections that were reset.
     tcp_established_resets,
+    /// Connections we opened whose data in the SYN the peer took (Fast Open).
+    tcp_fast_open_active,
+    /// Connections others opened to us with data in the SYN that we took, or might have taken.
+    tcp_fast_open_passive,
+    /// SYNs with a Fast Open cookie that is not ours.
+    tcp_fast_open_passive_failures,
+    /// SYNs that asked for a Fast Open cookie.
+    tcp_fast_open_cookie_requests,
+    /// SYNs whose data was not looked at because too many such connections were pending.
+    tcp_fast_open_overflows,
+    /// Times that a path seemed to swallow Fast Open connections.
+    tcp_fast_open_black_holes,
+    /// ICMP errors that quote a sequence number which is not under way.
+    tcp_icmp_outside_window,
+    /// Connections in TIME-WAIT that a connection of ours took the place of.
+    tcp_time_wait_reused,
+    /// Connections in TIME-WAIT that made room for later ones before their time.
+    tcp_time_wait_evicted,
     /// Segments sent with the reset flag.
     tcp_resets_sent,
     /// Segments sent again.

@@ -42,6 +42,12 @@ pub enum Error {
     /// A limit on buffers or packets was reached.
     #[error("out of buffer space")]
     NoBuffers,
+    /// More notifications of zero-copy sends are unread or to come than the socket may have.
+    #[error("too many notifications of zero-copy sends unread or to come")]
+    TooManyNotifications,
+    /// Zero-copy sends hold as many pages as they may.
+    #[error("zero-copy sends hold too many pages")]
+    TooManyPagesHeld,
     /// No memory for it.
     #[error("out of memory")]
     NoMemory,
@@ -108,13 +114,14 @@ impl Error {
             Self::NetworkUnreachable => 101, // ENETUNREACH
             Self::ConnectionAborted => 103,  // ECONNABORTED
             Self::ConnectionReset => 104,    // ECONNRESET
-            Self::NoBuffers => 105,          // ENOBUFS
-            Self::AlreadyConnected => 106,   // EISCONN
-            Self::NotConnected => 107,       // ENOTCONN
-            Self::TimedOut => 110,           // ETIMEDOUT
-            Self::ConnectionRefused => 111,  // ECONNREFUSED
-            Self::HostUnreachable => 113,    // EHOSTUNREACH
-            Self::InProgress => 115,         // EINPROGRESS
+            // ENOBUFS
+            Self::NoBuffers | Self::TooManyNotifications | Self::TooManyPagesHeld => 105,
+            Self::AlreadyConnected => 106,  // EISCONN
+            Self::NotConnected => 107,      // ENOTCONN
+            Self::TimedOut => 110,          // ETIMEDOUT
+            Self::ConnectionRefused => 111, // ECONNREFUSED
+            Self::HostUnreachable => 113,   // EHOSTUNREACH
+            Self::InProgress => 115,        // EINPROGRESS
         }
     }
 }

@@ -3,6 +3,8 @@
 use core::fmt;
 use core::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
 
+use pagewire_mem::Instant;
+
 use crate::{Error, SocketId};
 
 /// What a socket is ready for. A level, not an edge: it says how things stand.
@@ -29,6 +31,11 @@ impl Readiness {
     pub const ERROR: Self = Self(1 << 4);
     /// The handshake is complete (and stays so).
     pub const CONNECTED: Self = Self(1 << 5);
+    /// The error queue is not empty ([`ERROR`](Self::ERROR) is set with it).
+    pub const ERROR_QUEUE: Self = Self(1 << 6);
+
+    /// An urgent byte waits: [`Stack::tcp_read_urgent`](crate::Stack::tcp_read_urgent).
+    pub const URGENT: Self = Self(1 << 7);
 
     /// Whatever ends a wait to read or accept.
     pub const FOR_READ: Self = Self(Self::READABLE.0 | Self::READ_CLOSED.0 | Self::ERROR.0);
@@ -36,13 +43,15 @@ impl Readiness {
     pub const FOR_WRITE: Self =
         Self(Self::WRITABLE.0 | Self::WRITE_CLOSED.0 | Self::ERROR.0 | Self::CONNECTED.0);
 
-    const NAMES: [(Self, &'static str); 6] = [
+    const NAMES: [(Self, &'static str); 8] = [
         (Self::READABLE, "READABLE"),
         (Self::WRITABLE, "WRITABLE"),
         (Self::READ_CLOSED, "READ_CLOSED"),
         (Self::WRITE_CLOSED, "WRITE_CLOSED"),
         (Self::ERROR, "ERROR"),
         (Self::CONNECTED, "CONNECTED"),
+        (Self::ERROR_QUEUE, "ERROR_QUEUE"),
+        (Self::URGENT, "URGENT"),
     ];
 
     /// Whether all of `other` is in here.
@@ -126,9 +135,83 @@ pub enum ErrorOrigin {
     Local,
     /// An ICMP message about a packet of ours.
     Icmp,
+    /// Memory that was sent by reference is let go.
+    ZeroCopy,
+    /// A moment that was asked for has come.
+    Timestamping,
 }
 
 /// An entry of a socket's error queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorEntry {
+    /// Something went wrong.
+    Network(QueuedError),
+    /// Nothing went wrong: zero-copy sends are complete.
+    ZeroCopy(Notification),
+    /// Nothing went wrong: data left, or arrived.
+    Timestamp(TxTimestamp),
+}
+
+impl ErrorEntry {
+    /// `ee_errno` of Linux's `struct sock_extended_err`: 0 for a notification, `ENOMSG` for a
+    /// timestamp.
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Network(queued) => queued.error.errno(),
+            Self::ZeroCopy(_) => 0,
+            Self::Timestamp(_) => ENOMSG,
+        }
+    }
+
+    /// Who made the entry.
+    pub const fn origin(&self) -> ErrorOrigin {
+        match self {
+            Self::Network(queued) => queued.origin,
+            Self::ZeroCopy(_) => ErrorOrigin::ZeroCopy,
+            Self::Timestamp(_) => ErrorOrigin::Timestamping,
+        }
+    }
+}
+
+/// Zero-copy sends whose memory nobody refers to any more: neither "sent" nor "acknowledged", but
+/// the memory may be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Notification {
+    /// The first send's id (`ee_info`).
+    pub lo: u32,
+    /// The last send's id (`ee_data`); smaller than `lo` where ids wrapped in between.
+    pub hi: u32,
+    /// Whether data was copied on the way after all (`SO_EE_CODE_ZEROCOPY_COPIED` in `ee_code`).
+    pub copied: bool,
+}
+
+/// Linux's number for "no message".
+const ENOMSG: i32 = 42;
+
+/// What happened to a byte that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TxMoment {
+    /// It entered the queue of packets to be sent.
+    Scheduled,
+    /// It was handed to the device, for the first time.
+    Sent,
+    /// The peer acknowledged it.
+    Acknowledged,
+}
+
+/// When something happened to a byte that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TxTimestamp {
+    /// What.
+    pub moment: TxMoment,
+    /// Which byte: its number from 0 on, from where timestamps were asked for.
+    pub byte: u32,
+    /// When.
+    pub at: Instant,
+}
+
+/// An error that the network or the stack reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuedError {
     /// What went wrong.
@@ -151,10 +234,12 @@ mod tests {
             (Readiness::WRITE_CLOSED, Tcp::WRITE_CLOSED),
             (Readiness::ERROR, Tcp::ERROR),
             (Readiness::CONNECTED, Tcp::CONNECTED),
+            (Readiness::URGENT, Tcp::URGENT),
         ] {
             assert_eq!(ours, Readiness::from_tcp(theirs));
         }
-        assert_eq!(Tcp::all().iter().count(), Readiness::NAMES.len());
+        // The error queue is the stack's.
+        assert_eq!(Tcp::all().iter().count() + 1, Readiness::NAMES.len());
     }
 
     #[test]

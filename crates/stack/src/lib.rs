@@ -10,6 +10,8 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[doc(hidden)]
+pub mod bench;
 mod cidr;
 mod counters;
 mod error;
@@ -26,7 +28,18 @@ mod timer_wheel;
 pub use cidr::{Cidr, CidrError};
 pub use counters::{Counters, DropReason};
 pub use error::{Error, StackError};
-pub use event::{ErrorOrigin, Event, QueuedError, Readiness};
-pub use pagewire_tcp::{Config as TcpConfig, Info as TcpInfo, KeepAlive};
+pub use event::{
+    ErrorEntry, ErrorOrigin, Event, Notification, QueuedError, Readiness, TxMoment, TxTimestamp,
+};
+pub use pagewire_tcp::{
+    CaState, Config as TcpConfig, CongestionKind, FastOpenKeys, FastOpenMode, Info as TcpInfo,
+    KeepAlive, RecvFlags, SendFlags,
+};
+pub use sockets::edges::PacketMarks;
+pub use sockets::fast_open::FastOpenConfig;
+pub use sockets::hold::{BindOptions, Hold};
+pub use sockets::path_mtu::MtuDiscover;
 pub use sockets::table::SocketId;
-pub use stack::{Stack, StackConfig, TcpOption};
+pub use sockets::timestamping::TxTimestamping;
+pub use sockets::zerocopy::{Coalescing, ZeroCopyCall, ZeroCopyConfig};
+pub use stack::{Stack, StackConfig, SynCookies, TcpOption, TimeWaitReuse};

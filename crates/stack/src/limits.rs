@@ -154,9 +154,27 @@ pub const EPHEMERAL_LAST: u16 = 60_999;
 /// Largest backlog of a listener, in connections (Linux's `somaxconn`).
 pub const MAX_BACKLOG: usize = 4096;
 
-/// Connections in TIME-WAIT that nobody owns; the oldest goes first. At less than a kilobyte each
-/// they take at most 16 MiB.
-pub const TIME_WAIT_CONNECTIONS: usize = 16_384;
+/// Connections of one listener that are open before their handshakes are complete (Fast Open), at
+/// most: as many as may wait to be accepted.
+pub const MAX_FAST_OPEN_QUEUE: u32 = MAX_BACKLOG as u32;
+
+/// Time for which a Fast Open connection that was reset before its handshake was complete counts
+/// for its listener's limit (Linux's 60 s).
+pub const FAST_OPEN_RESET_PENALTY: Duration = Duration::from_secs(60);
+
+/// How often the rest from Fast Open after a black hole doubles (Linux: 2^6 times the first).
+pub const FAST_OPEN_BLACK_HOLE_DOUBLINGS: u32 = 6;
+
+/// Sets of the cache of Fast Open cookies, a power of two; with `FAST_OPEN_CACHE_WAYS` servers each
+/// that is 1,024 servers in some 80 KiB.
+pub const FAST_OPEN_CACHE_SETS: usize = 256;
+
+/// Servers in one set of the cache.
+pub const FAST_OPEN_CACHE_WAYS: usize = 4;
+
+/// Connections in TIME-WAIT that nobody owns; the oldest goes first. At about 200 bytes each they
+/// take at most 13 MiB.
+pub const TIME_WAIT_CONNECTIONS: usize = 65_536;
 
 /// Resets per second in answer to segments that belong to no connection, once the burst is spent:
 /// as many as ICMP errors, and for the same reason.
@@ -200,5 +218,31 @@ pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
 /// packet of ours is longer than [`MAX_IP_PACKET`], whatever the version.
 pub const UDP_MAX_PAYLOAD_V6: usize = 65_487;
 
+/// Writes of one connection whose timestamps are waited for: with three entries each they fill the
+/// error queue several times over.
+pub const TIMESTAMPS_PENDING: usize = 64;
+
 /// Entries of a socket's error queue; further ones are dropped.
 pub const ERROR_QUEUE: usize = 64;
+
+// Zero-copy sends.
+
+/// Bytes charged for a zero-copy send that is not complete, and for a notification that is not
+/// read: what Linux charges to `optmem_max`, as far as it can be observed.
+pub const NOTIFICATION_CHARGE: usize = 704;
+
+/// Bytes of such charges on one socket, unless told otherwise: what Linux's authors advise for
+/// sockets whose notifications do not become one. 1,489 sends: more than a send buffer of 4 MiB
+/// holds in pieces of 4 KiB.
+pub const DEFAULT_NOTIFICATION_BYTES: usize = 1 << 20;
+
+/// Bytes of the sends that complete together, where they do (Linux: 512 KiB). A cap on how long the
+/// first may wait for the last.
+pub const MAX_SHARED_BYTES: usize = 1 << 19;
+
+/// Sends that complete together, at most (Linux: `USHRT_MAX - 1`).
+pub const MAX_SHARED_SENDS: u32 = 65_534;
+
+/// How long memory of a sender waits in a local receive queue, unless told otherwise: a program that
+/// does not read for a second will not mind a copy.
+pub const RECEIVED_DEADLINE: Duration = Duration::from_secs(1);

@@ -5,16 +5,19 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
 use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter, PoolAudit};
-use pagewire_tcp::KeepAlive;
+use pagewire_tcp::{ChallengeLimit, FastOpenKeys, KeepAlive, ReceiveBudget, Shared};
 
 use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{Inbound, Mem, Net, NetConfig, protocol};
-use crate::sockets::{Socket, Sockets};
+use crate::sockets::{Defence, Socket, Sockets, derive};
 use crate::{
-    Cidr, Counters, Error, Event, QueuedError, Readiness, SocketId, StackError, TcpConfig,
+    Cidr, Counters, Error, ErrorEntry, Event, FastOpenConfig, MtuDiscover, Readiness, SocketId,
+    StackError, TcpConfig, ZeroCopyConfig,
 };
 
 /// Settings of a stack.
@@ -26,6 +29,7 @@ pub struct StackConfig {
     /// Our addresses, each with the length of its network's prefix.
     pub addresses: Vec<Cidr>,
     /// Where packets go that are for no network of ours: default gateways, in order of preference.
+    /// On a medium without stations any address serves, one of ours for instance.
     pub gateways: Vec<IpAddr>,
     /// Further routes: a network, and the gateway that leads there.
     pub routes: Vec<(Cidr, IpAddr)>,
@@ -36,15 +40,59 @@ pub struct StackConfig {
     /// Bytes of memory for payload that is written by copy, or has to be copied; touched only as
     /// far as used.
     pub pool_bytes: usize,
+    /// Bytes of memory that TCP connections may pin, all together, for what they received and
+    /// nobody has read: less than the device has for what comes in, or those who do not read take
+    /// everything from those who do.
+    pub receive_memory: usize,
+    /// Answers per second to TCP segments that make no sense, all connections together and on
+    /// average; `None`: only each connection's own limit.
+    pub challenge_acks_per_second: Option<u32>,
+    /// When SYNs are answered without remembering them.
+    pub syn_cookies: SynCookies,
+    /// When a connection of ours may use ports that are still in TIME-WAIT.
+    pub time_wait_reuse: TimeWaitReuse,
+    /// TCP Fast Open.
+    pub fast_open: FastOpenConfig,
     /// Whether payload that loops back to an address of ours passes by reference. By default it
     /// is copied, because a receiver that never reads would hold the sender's memory for ever.
     pub loopback_by_reference: bool,
     /// Whether our addresses are announced on the link at the start (RFC 5227, RFC 4861).
     pub announce: bool,
+    /// Settings of zero-copy sends with a notification.
+    pub zerocopy: ZeroCopyConfig,
 }
 
 /// Bytes of a pool unless told otherwise: some hundred connections with a window's worth each.
 const DEFAULT_POOL_BYTES: usize = 64 << 20;
+
+/// Bytes of receive memory unless told otherwise: three quarters of what a tap has for what comes
+/// in, so that a quarter is left to everybody's next segments.
+const DEFAULT_RECEIVE_MEMORY: usize = 48 << 20;
+
+/// When a listener answers SYNs without remembering them (Linux's `tcp_syncookies`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynCookies {
+    /// Never: SYNs that find the queue of half-open connections full are dropped.
+    Off,
+    /// When the queue of half-open connections is full.
+    #[default]
+    WhenFull,
+    /// Always.
+    Always,
+}
+
+/// When a connection of ours may take the place of one in TIME-WAIT between the same ports,
+/// both having timestamps (Linux's `tcp_tw_reuse`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeWaitReuse {
+    /// Never.
+    Off,
+    /// Anywhere.
+    On,
+    /// To addresses of this host.
+    #[default]
+    Loopback,
+}
 
 impl StackConfig {
     /// Settings with the defaults of everything else.
@@ -57,8 +105,14 @@ impl StackConfig {
             secret,
             tcp: TcpConfig::default(),
             pool_bytes: DEFAULT_POOL_BYTES,
+            receive_memory: DEFAULT_RECEIVE_MEMORY,
+            challenge_acks_per_second: None,
+            syn_cookies: SynCookies::default(),
+            time_wait_reuse: TimeWaitReuse::default(),
+            fast_open: FastOpenConfig::default(),
             loopback_by_reference: false,
             announce: true,
+            zerocopy: ZeroCopyConfig::default(),
         }
     }
 }
@@ -88,10 +142,82 @@ pub enum TcpOption {
     Cork(bool),
     /// Probe an idle connection; `None`: never.
     KeepAlive(Option<KeepAlive>),
+    /// How long data, a SYN or a probe may go unanswered (RFC 5482); `None`: as long as their
+    /// retransmissions take.
+    UserTimeout(Option<Duration>),
+    /// Upper bound of the MSS; `None`: what the link takes.
+    MaxSeg(Option<u16>),
+    /// Retransmissions of a SYN before connecting fails.
+    SynCount(u8),
+    /// How long a closed connection waits for the peer's FIN.
+    Linger2(Duration),
+    /// What closing does: zero resets the peer; all else is left to whoever waits.
+    Linger(Option<Duration>),
+    /// Unsent bytes from which on no more is taken, and below half of which the connection is
+    /// writable again; `u32::MAX`: no limit.
+    NotSentLowat(u32),
+    /// Bytes that have to be there before the connection is readable.
+    RcvLowat(u32),
+    /// Fixes the send buffer, in bytes as Linux charges them.
+    SendBuffer(u32),
+    /// Fixes the receive buffer, in bytes of window.
+    RecvBuffer(u32),
+    /// Upper bound of the window that we announce; `None`: the buffer.
+    WindowClamp(Option<u32>),
+    /// Acknowledge at once, for now.
+    QuickAck(bool),
+    /// An urgent byte stays in the stream.
+    OobInline(bool),
     /// Keep a copy ledger for this connection alone; off drops what it has.
     CountCopies(bool),
     /// Keep errors that the network reports in the error queue; off drops what it has.
     QueueErrors(bool),
+    /// Whether routers may cut its packets, and reports about the path count.
+    MtuDiscover(MtuDiscover),
+    /// Of a listener: how many connections may be open before their handshakes are complete (TCP
+    /// Fast Open, RFC 7413); 0: none.
+    FastOpen(u32),
+    /// Of a listener: keys of its own to make Fast Open cookies with; `None`: the stack's.
+    FastOpenKeys(Option<FastOpenKeys>),
+    /// Of a listener: take data in SYNs that come without a Fast Open cookie.
+    FastOpenNoCookie(bool),
+}
+
+impl TcpOption {
+    /// Sets it in settings for connections to come: of a listener, or of one that is still to be
+    /// opened. `false`: it is no setting of that kind.
+    pub fn apply(self, config: &mut TcpConfig) -> bool {
+        match self {
+            Self::NoDelay(on) => config.nagle = !on,
+            Self::Cork(on) => config.cork = on,
+            Self::KeepAlive(keepalive) => config.keepalive = keepalive,
+            Self::UserTimeout(limit) => config.user_timeout = limit,
+            Self::MaxSeg(mss) => config.max_mss = mss,
+            Self::SynCount(retries) => {
+                (config.syn_retries, config.syn_linear_retries) = (retries, 0);
+            }
+            Self::Linger2(limit) => config.fin_wait2 = limit,
+            Self::Linger(linger) => config.linger = linger,
+            Self::NotSentLowat(bytes) => config.notsent_lowat = bytes,
+            Self::RcvLowat(bytes) => config.recv_lowat = bytes.max(1),
+            Self::SendBuffer(bytes) => {
+                (config.send_buffer, config.send_buffer_initial) = (bytes, bytes);
+            }
+            Self::RecvBuffer(bytes) => {
+                (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
+            }
+            Self::WindowClamp(bytes) => config.window_clamp = bytes,
+            Self::OobInline(on) => config.oob_inline = on,
+            Self::QuickAck(_)
+            | Self::CountCopies(_)
+            | Self::QueueErrors(_)
+            | Self::MtuDiscover(_)
+            | Self::FastOpen(_)
+            | Self::FastOpenKeys(_)
+            | Self::FastOpenNoCookie(_) => return false,
+        }
+        true
+    }
 }
 
 /// A TCP/IP stack on one device, which the caller drives. It has no clock, no thread and makes no
@@ -125,10 +251,26 @@ impl Stack {
             secret,
             tcp,
             pool_bytes,
+            receive_memory,
+            challenge_acks_per_second,
+            syn_cookies,
+            time_wait_reuse,
+            fast_open,
             loopback_by_reference,
             announce,
+            zerocopy,
         } = config;
-        let sockets = Sockets::new(now, &secret, tcp);
+        let looped_copy = zerocopy.looped_copy;
+        let defence = Defence { syn_cookies, time_wait_reuse };
+        let mut sockets = Sockets::new(now, &secret, tcp, defence, zerocopy);
+        sockets.fast_open.configure(fast_open);
+        let shared = Shared {
+            receive: ReceiveBudget::new(receive_memory),
+            challenges: ChallengeLimit::new(
+                derive(&secret, b"challenge acks"),
+                challenge_acks_per_second,
+            ),
+        };
         let net_config = NetConfig {
             capabilities,
             addresses,
@@ -137,10 +279,11 @@ impl Stack {
             secret,
             loopback_by_reference,
             announce,
+            looped_copy,
         };
         let net = Net::new(now, &net_config)?;
         let pool = PagePool::new("pagewire-stack", pool_bytes)?;
-        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new() };
+        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
         Ok(Self {
             net,
             mem,
@@ -148,6 +291,17 @@ impl Stack {
             #[cfg(debug_assertions)]
             audit: Audit::default(),
         })
+    }
+
+    /// Takes over from `config` what may change while the stack runs: `tcp`, for connections made
+    /// from now on, `syn_cookies`, `time_wait_reuse`, and what is said of Fast Open. The rest stays as
+    /// it was at the start.
+    pub fn reconfigure(&mut self, config: &StackConfig) {
+        let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, .. } = config;
+        self.sockets.fast_open.configure(*fast_open);
+        self.sockets.config = Arc::new(tcp.clone());
+        self.sockets.defence =
+            Defence { syn_cookies: *syn_cookies, time_wait_reuse: *time_wait_reuse };
     }
 
     /// Byte path, step R2: a frame that the device received.
@@ -169,11 +323,14 @@ impl Stack {
             self.tcp_timeout(now, index);
         }
         self.sockets.expired = expired;
+        self.copy_guests(now);
         self.sockets.starved_until = now + STARVED_CHECK;
     }
 
-    /// Ends a turn: takes home the pages that were let go. Debug builds check that none is lost.
+    /// Ends a turn: takes home the pages and the completions of what was let go. Debug builds check
+    /// that no page is lost.
     pub fn end_turn(&mut self) {
+        self.drain_completions();
         self.mem.pool.drain();
         #[cfg(debug_assertions)]
         self.audit.check(&self.mem.pool);
@@ -218,7 +375,8 @@ impl Stack {
         // Only while the device takes nothing are there connections whose timers are not set yet.
         let dirty = sockets.dirty.iter().filter_map(|&i| sockets.table.tcp(i)?.conn.poll_timeout());
         let starved = (!sockets.starved.is_empty()).then_some(sockets.starved_until);
-        let first = [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved];
+        let guests = sockets.guests.poll_timeout();
+        let first = [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved, guests];
         first.into_iter().flatten().chain(dirty).min()
     }
 
@@ -229,6 +387,7 @@ impl Stack {
         if !self.sockets.starved.is_empty() {
             self.feed_starved();
         }
+        self.drain_completions();
         self.sockets.poll_event()
     }
 }
@@ -243,7 +402,7 @@ impl Stack {
             Ok(Socket::Tcp(_)) => self.tcp_close(now, id),
             Ok(Socket::Listener(_)) => self.close_listener(id.index()),
             Ok(Socket::Udp(_)) => self.close_udp(id.index()),
-            Err(_) => {}
+            Ok(Socket::TimeWait(_)) | Err(_) => {}
         }
     }
 
@@ -262,6 +421,7 @@ impl Stack {
             Socket::Tcp(socket) => socket.tuple.local_addr(),
             Socket::Listener(socket) => socket.local,
             Socket::Udp(socket) => socket.local,
+            Socket::TimeWait(_) => return Err(Error::NoSuchSocket),
         })
     }
 
@@ -271,6 +431,7 @@ impl Stack {
             Socket::Tcp(socket) => Ok(socket.tuple.remote_addr()),
             Socket::Listener(_) => Err(Error::NotConnected),
             Socket::Udp(socket) => socket.remote.ok_or(Error::NotConnected),
+            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
         }
     }
 
@@ -283,15 +444,18 @@ impl Stack {
     pub fn take_error(&mut self, id: SocketId) -> Option<Error> {
         match self.sockets.table.get_mut(id).ok()? {
             Socket::Tcp(socket) => socket.take_error(),
-            Socket::Listener(_) => None,
+            Socket::Listener(_) | Socket::TimeWait(_) => None,
             Socket::Udp(socket) => socket.take_error(),
         }
     }
 
-    /// The oldest entry of the socket's error queue; see [`TcpOption::QueueErrors`] and
-    /// [`udp_queue_errors`](Self::udp_queue_errors).
-    pub fn poll_error_queue(&mut self, id: SocketId) -> Option<QueuedError> {
-        self.sockets.table.get_mut(id).ok()?.errors_mut()?.pop()
+    /// The oldest entry of the socket's error queue: memory of a zero-copy send that was let go,
+    /// and with [`TcpOption::QueueErrors`] or [`udp_queue_errors`](Self::udp_queue_errors), errors.
+    pub fn poll_error_queue(&mut self, id: SocketId) -> Option<ErrorEntry> {
+        self.drain_completions();
+        let entry = self.sockets.table.get_mut(id).ok()?.errors_mut()?.pop();
+        self.sockets.after_error_read(id);
+        entry
     }
 }
 
@@ -315,6 +479,12 @@ impl Stack {
     /// The ledger, for a device that copies.
     pub fn ledger_mut(&mut self) -> &mut CopyLedger {
         &mut self.mem.ledger
+    }
+
+    /// Bytes of memory that TCP connections pin for what they received and nobody has read; see
+    /// [`StackConfig::receive_memory`].
+    pub fn receive_memory_used(&self) -> usize {
+        self.mem.shared.receive.used()
     }
 
     /// Pages of the stack's pool: a walk over all of them.

@@ -41,6 +41,9 @@ pub(crate) struct TimerWheel {
     /// First timer of each slot.
     heads: [[u32; SLOTS]; LEVELS],
     entries: Vec<Entry>,
+    /// Times that a timer was put into a slot.
+    #[cfg(test)]
+    links: u64,
 }
 
 /// Sixteen bytes for each socket, set or not.
@@ -72,6 +75,8 @@ impl TimerWheel {
             occupied: [0; LEVELS],
             heads: [[NIL; SLOTS]; LEVELS],
             entries: Vec::new(),
+            #[cfg(test)]
+            links: 0,
         }
     }
 
@@ -183,6 +188,10 @@ impl TimerWheel {
     }
 
     fn link(&mut self, index: u32, tick: u64) {
+        #[cfg(test)]
+        {
+            self.links += 1;
+        }
         let differs = (self.elapsed ^ tick) | (SLOTS as u64 - 1);
         let level = ((63 - differs.leading_zeros()) / GROUP_BITS) as usize;
         let slot = ((tick >> (GROUP_BITS * level as u32)) as usize) % SLOTS;

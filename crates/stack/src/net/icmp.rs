@@ -324,7 +324,17 @@ impl Net {
     ) -> bool {
         let protocol = if dst.is_ipv4() { protocol::ICMP } else { protocol::ICMPV6 };
         let checksum_offset = Some(icmp::CHECKSUM_OFFSET);
-        let out = Outgoing { src, dst, protocol, ecn: 0, hop_limit, checksum_offset, packet };
+        let dont_fragment = false;
+        let out = Outgoing {
+            src,
+            dst,
+            protocol,
+            ecn: 0,
+            dont_fragment,
+            hop_limit,
+            checksum_offset,
+            packet,
+        };
         self.send(mem, now, out).is_ok()
     }
 
@@ -350,7 +360,7 @@ fn quote(
         false => ICMP_ERROR_LEN_V6 - ipv6::LEN - icmp::LEN,
     };
     packet.truncate(room);
-    let Mem { pool, writer, ledger } = mem;
+    let Mem { pool, writer, ledger, .. } = mem;
     let head = packet.head();
     let (parts, copied) = writer.write(pool, head, ledger, CopyReason::Icmp);
     if copied < head.len() {

@@ -16,12 +16,13 @@ use std::net::IpAddr;
 
 use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
+use pagewire_tcp::Shared;
 
 use self::icmp::RateLimit;
 use self::input::Origin;
 use self::neighbor::{Keyed, Neighbors};
 use self::reassembly::Reassembly;
-use self::route::{Hop, HopCache, PathMtus, Routes};
+use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
 use self::wire::ethernet::Mac;
 use crate::cidr::Cidr;
 use crate::counters::Counters;
@@ -52,6 +53,8 @@ pub(crate) struct Mem {
     pub writer: PageWriter,
     /// Copies so far.
     pub ledger: CopyLedger,
+    /// What TCP connections share.
+    pub shared: Shared,
 }
 
 /// What a [`Net`] is made from.
@@ -73,6 +76,8 @@ pub(crate) struct NetConfig {
     pub loopback_by_reference: bool,
     /// Whether our addresses are announced on the link at the start.
     pub announce: bool,
+    /// Whether frames carry private copies of what was sent by reference with a notification.
+    pub looped_copy: bool,
 }
 
 /// What came in for the sockets.
@@ -165,6 +170,9 @@ pub(crate) struct Outgoing {
     pub protocol: u8,
     /// ECN bits for the IP header.
     pub ecn: u8,
+    /// Routers may not cut it (IPv4; RFC 1191 section 3). Ours to be cut here or not is another
+    /// matter: TCP's never is.
+    pub dont_fragment: bool,
     /// `None`: the default of 64.
     pub hop_limit: Option<u8>,
     /// Where in the transport header its checksum is, the field being 0; `None`: there is none.
@@ -188,6 +196,8 @@ struct Link {
     tx_checksum: bool,
     tso_v4: bool,
     tso_v6: bool,
+    /// Fragments of one frame; 0: frames are one piece.
+    max_frags: usize,
 }
 
 /// Link and network layer of one stack.
@@ -210,6 +220,7 @@ pub(crate) struct Net {
     /// Counters behind identification fields, chosen by a hash of the addresses.
     ids: Box<[u32; 256]>,
     loopback_by_reference: bool,
+    looped_copy: bool,
     /// Frames for the device.
     out: VecDeque<PacketBuf>,
     /// Packets to ourselves, heads at the IP header.
@@ -251,6 +262,7 @@ impl Net {
             tx_checksum: caps.tx_checksum,
             tso_v4: caps.tso_v4,
             tso_v6: caps.tso_v6,
+            max_frags: caps.max_frags,
         };
         Ok(Self {
             counters: Counters::new(),
@@ -267,6 +279,7 @@ impl Net {
             keyed: Keyed(keyed),
             ids: Box::new([0; 256]),
             loopback_by_reference: config.loopback_by_reference,
+            looped_copy: config.looped_copy,
             out: VecDeque::new(),
             loopback: VecDeque::new(),
             notices: VecDeque::new(),
@@ -337,6 +350,9 @@ impl Net {
             self.announce(mem, now);
         }
         self.handle_neighbor_timeout(mem, now);
+        if self.paths.expire(now) {
+            self.path_generation = self.path_generation.wrapping_add(1);
+        }
         let mut expired = Vec::new();
         self.reassembly.handle_timeout(now, &mut self.counters, &mut expired);
         for datagram in expired {
@@ -349,6 +365,17 @@ impl Net {
         if mtu < self.link.mtu && self.paths.insert(now, dst, mtu) {
             self.path_generation = self.path_generation.wrapping_add(1);
         }
+    }
+
+    /// Sets a path's MTU for good, whatever is reported; `None`: what is reported counts again.
+    pub(crate) fn set_path_mtu(&mut self, dst: IpAddr, mtu: Option<usize>) {
+        self.paths.set(dst, mtu.map(|mtu| mtu.max(smallest_path_mtu(dst))));
+        self.path_generation = self.path_generation.wrapping_add(1);
+    }
+
+    /// Changes when the MTU of some path does.
+    pub(crate) fn path_generation(&self) -> u32 {
+        self.path_generation
     }
 
     /// A transport heard from `dst` in a way that proves that our packets arrive (RFC 4861
@@ -402,7 +429,8 @@ impl Net {
             return Some(self.now);
         }
         let announce = (self.announcements > 0).then_some(self.announce_at);
-        [announce, self.neighbors.poll_timeout(), self.reassembly.poll_timeout()]
+        let paths = self.paths.poll_timeout();
+        [announce, self.neighbors.poll_timeout(), self.reassembly.poll_timeout(), paths]
             .into_iter()
             .flatten()
             .min()

@@ -14,7 +14,9 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use pagewire_device::offload;
-use pagewire_mem::{CopyReason, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum};
+use pagewire_mem::{
+    Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
+};
 
 use super::neighbor::Lookup;
 use super::route::{CachedHop, Hop};
@@ -38,6 +40,7 @@ struct Envelope {
     dst: IpAddr,
     protocol: u8,
     ecn: u8,
+    dont_fragment: bool,
     hop_limit: u8,
 }
 
@@ -58,9 +61,9 @@ impl Net {
 
     #[inline(always)]
     fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
-        let Outgoing { src, dst, protocol, ecn, checksum_offset, .. } = out;
+        let Outgoing { src, dst, protocol, ecn, dont_fragment, checksum_offset, .. } = out;
         let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
-        let envelope = Envelope { src, dst, protocol, ecn, hop_limit };
+        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, hop_limit };
         if let Some(offset) = checksum_offset {
             prepare_checksum(&mut out.packet, &envelope, offset)?;
         }
@@ -152,8 +155,8 @@ impl Net {
                     tos: to.ecn,
                     total_len: (ipv4::LEN + packet.len()) as u16,
                     id: self.next_id(to) as u16,
-                    // RFC 1191 section 3: path MTU discovery for TCP; datagrams may be cut.
-                    dont_fragment: to.protocol == protocol::TCP,
+                    // RFC 1191 section 3: path MTU discovery.
+                    dont_fragment: to.dont_fragment,
                     more_fragments: false,
                     fragment_offset: 0,
                     ttl: to.hop_limit,
@@ -190,7 +193,8 @@ impl Net {
         mut packet: PacketBuf,
         mac: Mac,
     ) -> Result<(), Refused> {
-        let envelope = Envelope { src, dst, protocol: protocol::ICMPV6, ecn: 0, hop_limit };
+        let protocol = protocol::ICMPV6;
+        let envelope = Envelope { src, dst, protocol, ecn: 0, dont_fragment: false, hop_limit };
         prepare_checksum(&mut packet, &envelope, checksum_offset)?;
         self.wrap(&mut packet, &envelope)?;
         let link = self.link_header(mac, true);
@@ -348,6 +352,9 @@ impl Net {
         if let Some(link) = link {
             push(packet, link)?;
         }
+        if self.looped_copy || packet.frags().len() > self.link.max_frags {
+            self.copy_payload(mem, packet)?;
+        }
         if !self.link.tx_checksum && packet.gso.is_none() {
             complete(packet, mem, &mut self.counters.tx_checksums_completed)?;
         }
@@ -367,14 +374,56 @@ impl Net {
         if cuts {
             self.counters.tx_frames += 1;
             self.out.push_back(packet);
-            return Ok(());
+            return self.join(mem, 1);
         }
         let cut = offload::segment(packet, &mut self.out, &mut mem.ledger);
         let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
         self.counters.tx_cut_in_software += 1;
         self.counters.tx_checksums_completed += frames;
         self.counters.tx_frames += frames;
-        Ok(())
+        self.join(mem, frames as usize)
+    }
+
+    /// Copies payload that the device cannot gather, and what counts as looped.
+    #[cold]
+    fn copy_payload(&mut self, mem: &mut Mem, packet: &mut PacketBuf) -> Result<(), Refused> {
+        let no_pages = (Error::NoBuffers, DropReason::NoPages);
+        if self.looped_copy && packet.frags().iter().any(|frag| frag.completion().is_some()) {
+            copy_privately(mem, packet)?;
+        }
+        let max = self.link.max_frags;
+        if packet.frags().len() <= max {
+            return Ok(());
+        }
+        packet.frags().iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
+        // Frames of one piece are made last: until then a super-frame's headers have to stay apart.
+        let Mem { pool, writer, ledger, .. } = mem;
+        if max == 0 || offload::linearize(packet, max, pool, writer, ledger) {
+            Ok(())
+        } else {
+            Err(no_pages)
+        }
+    }
+
+    /// Makes one piece of each of the last `frames` frames if the device takes no other.
+    #[inline(always)]
+    fn join(&mut self, mem: &mut Mem, frames: usize) -> Result<(), Refused> {
+        if self.link.max_frags > 0 {
+            return Ok(());
+        }
+        self.join_slowly(mem, frames)
+    }
+
+    #[cold]
+    fn join_slowly(&mut self, mem: &mut Mem, frames: usize) -> Result<(), Refused> {
+        let from = self.out.len().saturating_sub(frames);
+        let Mem { pool, writer, ledger, .. } = mem;
+        let joined = |frame: &mut PacketBuf| offload::linearize(frame, 0, pool, writer, ledger);
+        if self.out.range_mut(from..).all(joined) {
+            return Ok(());
+        }
+        self.out.truncate(from);
+        Err((Error::NoBuffers, DropReason::NoPages))
     }
 
     /// Queues a packet to ourselves. Payload is copied, unless the configuration says otherwise: a
@@ -393,18 +442,7 @@ impl Net {
             return Err((Error::NoBuffers, DropReason::LoopbackFull));
         }
         if !self.loopback_by_reference {
-            for frag in packet.take_frags() {
-                let Mem { pool, writer, ledger } = mem;
-                let (parts, copied) =
-                    writer.write_frag(pool, &frag, ledger, CopyReason::LoopPrivate);
-                if copied < frag.len() {
-                    return Err((Error::NoBuffers, DropReason::NoPages));
-                }
-                for part in parts {
-                    let refused = (Error::NoBuffers, DropReason::TooManyFragments);
-                    packet.push_frag(part).map_err(|_| refused)?;
-                }
-            }
+            copy_privately(mem, &mut packet)?;
         }
         self.wrap(&mut packet, to)?;
         packet.tx_checksum = TxChecksum::Done;
@@ -418,7 +456,7 @@ impl Net {
     /// section 3.5.2: a counter for each pair of addresses, begun where strangers cannot foresee.
     fn next_id(&mut self, to: &Envelope) -> u32 {
         // RFC 6864 section 4.1: a packet that is never cut may have any identification.
-        if to.protocol == protocol::TCP {
+        if to.dont_fragment {
             return 0;
         }
         let mut octets = [0; 32];
@@ -466,6 +504,25 @@ fn push<const N: usize>(packet: &mut PacketBuf, header: &[u8; N]) -> Result<(), 
     }
     if let TxChecksum::Partial { start, .. } = &mut packet.tx_checksum {
         *start += n;
+    }
+    Ok(())
+}
+
+/// Replaces the payload by private copies, which those who sent it by reference are told.
+fn copy_privately(mem: &mut Mem, packet: &mut PacketBuf) -> Result<(), Refused> {
+    let Mem { pool, writer, ledger, .. } = mem;
+    for frag in packet.take_frags() {
+        let (parts, copied) = writer.write_frag(pool, &frag, ledger, CopyReason::LoopPrivate);
+        if copied < frag.len() {
+            return Err((Error::NoBuffers, DropReason::NoPages));
+        }
+        if let Some(completion) = frag.completion() {
+            completion.mark_copied();
+        }
+        for part in parts {
+            let refused = (Error::NoBuffers, DropReason::TooManyFragments);
+            packet.push_frag(part).map_err(|_| refused)?;
+        }
     }
     Ok(())
 }

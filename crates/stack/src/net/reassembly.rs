@@ -311,7 +311,7 @@ impl Datagram {
         let room = MAX_FRAGS - 4;
         for frag in self.pieces.into_iter().flat_map(|piece| piece.payload) {
             let (parts, wanted) = if pieces > 1 && packet.frags().len() >= room {
-                let Mem { pool, writer, ledger } = mem;
+                let Mem { pool, writer, ledger, .. } = mem;
                 let wanted = frag.len();
                 let (parts, copied) = writer.write_frag(pool, &frag, ledger, CopyReason::Compact);
                 (parts, wanted - copied)

@@ -106,7 +106,9 @@ impl Routes {
             routes.table.push(Route { to, via: None, dead_until: Instant::ZERO });
         }
         for (to, via) in default_routes(&config.gateways).chain(config.routes.iter().copied()) {
-            let on_link = is_link_local(via)
+            // Where there are no stations, a gateway says no more than "out of this interface".
+            let on_link = routes.medium == Medium::Ip
+                || is_link_local(via)
                 || routes.addresses.iter().any(|a| a.contains(via) && a.addr() != via);
             if !on_link || to.addr().is_ipv4() != via.is_ipv4() {
                 return Err(StackError::Gateway(via));
@@ -326,9 +328,17 @@ pub(crate) fn is_link_local(addr: IpAddr) -> bool {
 }
 
 /// Path MTUs that were reported and validated.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PathMtus {
     known: Vec<PathMtu>,
+    /// When the next of them is over, or earlier.
+    next: Instant,
+}
+
+impl Default for PathMtus {
+    fn default() -> Self {
+        Self { known: Vec::new(), next: Instant::FAR }
+    }
 }
 
 #[derive(Debug)]
@@ -347,15 +357,51 @@ impl PathMtus {
     /// Notes a report; `false` if it tells nothing new. It can only lower what is known.
     pub(crate) fn insert(&mut self, now: Instant, dst: IpAddr, mtu: usize) -> bool {
         let mtu = mtu.max(smallest_path_mtu(dst));
-        if self.get(now, dst).is_some_and(|(known, _)| known <= mtu) {
+        let fixed = |until| until == Instant::FAR;
+        if self.get(now, dst).is_some_and(|(known, until)| known <= mtu || fixed(until)) {
             return false;
         }
         self.known.retain(|p| p.dst != dst && now < p.until);
         if self.known.len() >= PATH_MTUS {
+            // The oldest report goes; what was set for good is not pushed out by strangers.
+            let Some(oldest) = self.known.iter().position(|p| !fixed(p.until)) else {
+                return false;
+            };
+            self.known.remove(oldest);
+        }
+        let until = now + PATH_MTU_AGE;
+        self.known.push(PathMtu { dst, mtu, until });
+        self.next = self.next.min(until);
+        true
+    }
+
+    /// Sets what is known for good; `None` forgets it.
+    pub(crate) fn set(&mut self, dst: IpAddr, mtu: Option<usize>) {
+        self.known.retain(|p| p.dst != dst);
+        let Some(mtu) = mtu else { return };
+        if self.known.len() >= PATH_MTUS {
             self.known.remove(0);
         }
-        self.known.push(PathMtu { dst, mtu, until: now + PATH_MTU_AGE });
-        true
+        self.known.push(PathMtu { dst, mtu, until: Instant::FAR });
+    }
+
+    /// Forgets what is too old; whether there was any.
+    ///
+    /// > RFC 8201 section 4: An attempt to detect an increase (by sending a packet larger than the
+    /// > current estimate) MUST NOT be done less than 5 minutes after a Packet Too Big message has
+    /// > been received for the given path.
+    pub(crate) fn expire(&mut self, now: Instant) -> bool {
+        if now < self.next {
+            return false;
+        }
+        let before = self.known.len();
+        self.known.retain(|p| now < p.until);
+        self.next = self.known.iter().map(|p| p.until).min().unwrap_or(Instant::FAR);
+        self.known.len() < before
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.next).filter(|&at| at != Instant::FAR)
     }
 }
 
@@ -444,5 +490,20 @@ mod tests {
             paths.insert(t0, Ipv4Addr::from_bits(i).into(), 1000);
         }
         assert!(paths.known.len() <= PATH_MTUS);
+    }
+
+    #[test]
+    fn reports_do_not_push_out_what_was_set_and_forgetting_pushes_out_nothing() {
+        let mut paths = PathMtus::default();
+        let (t0, set, other): (_, IpAddr, IpAddr) =
+            (Instant::ZERO, "1.2.3.4".parse().unwrap(), "1.2.3.5".parse().unwrap());
+        paths.set(set, Some(1300));
+        for i in 0..2 * PATH_MTUS as u32 {
+            paths.insert(t0, Ipv4Addr::from_bits(i).into(), 1000);
+        }
+        assert_eq!(paths.get(t0, set).map(|p| p.0), Some(1300));
+        let before = paths.known.len();
+        paths.set(other, None);
+        assert_eq!(paths.known.len(), before);
     }
 }

@@ -160,7 +160,7 @@ pub(super) fn spill_head(
     keep: usize,
     reason: CopyReason,
 ) -> Result<(), DropReason> {
-    let Mem { pool, writer, ledger } = mem;
+    let Mem { pool, writer, ledger, .. } = mem;
     let Some(extra) = packet.head().get(keep..).filter(|extra| !extra.is_empty()) else {
         return Ok(());
     };

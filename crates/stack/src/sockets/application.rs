@@ -4,18 +4,20 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
-use pagewire_tcp::{Connection, Env, TcpError};
+use pagewire_tcp::{Connection, Env, FastOpenMode, RecvFlags, SendFlags, TcpError};
 
 use super::Socket;
 use super::demux::Tuple;
 use super::errors::error_from;
+use super::fast_open::with_fast_open;
 use super::table::SocketId;
-use super::tcp::{Owner, TcpSocket, canonical, ports};
-use crate::TcpInfo;
+use super::tcp::{Extra, Owner, TcpSocket, canonical, iss_above, ports};
+use super::time_wait;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::STARVED_CHECK;
 use crate::stack::{Stack, TcpOption};
+use crate::{TcpConfig, TcpInfo};
 
 /// Verbs of the application.
 impl Stack {
@@ -32,6 +34,52 @@ impl Stack {
         remote: SocketAddr,
         local: Option<SocketAddr>,
     ) -> Result<SocketId, Error> {
+        let config = self.tcp_default_config();
+        self.tcp_connect_with(now, remote, local, config)
+    }
+
+    /// As [`tcp_connect`](Self::tcp_connect), with settings of its own.
+    pub fn tcp_connect_with(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        config: Arc<TcpConfig>,
+    ) -> Result<SocketId, Error> {
+        self.connect_by(now, remote, local, config, None)
+    }
+
+    /// As [`tcp_connect_with`](Self::tcp_connect_with), with Fast Open (RFC 7413). With a cookie of
+    /// the server's, or where data may be sent without one, nothing leaves until the first write,
+    /// whose data goes along with the SYN: [`tcp_is_deferred`](Self::tcp_is_deferred) says so, and
+    /// the write says how much the SYN takes. Otherwise the SYN asks for a cookie. `no_cookie`: data
+    /// may be sent without one whatever the host's settings say.
+    ///
+    /// # Errors
+    /// Also `NotSupported` if this host does not do Fast Open
+    /// ([`set_fast_open`](Self::set_fast_open)).
+    pub fn tcp_connect_fast(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        config: Arc<TcpConfig>,
+        no_cookie: bool,
+    ) -> Result<SocketId, Error> {
+        if !self.fast_open_mode().contains(FastOpenMode::CLIENT) {
+            return Err(Error::NotSupported);
+        }
+        self.connect_by(now, remote, local, config, Some(no_cookie))
+    }
+
+    fn connect_by(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        config: Arc<TcpConfig>,
+        fast_open: Option<bool>,
+    ) -> Result<SocketId, Error> {
         let remote = canonical(remote);
         if remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
             return Err(Error::InvalidInput);
@@ -46,31 +94,49 @@ impl Stack {
             Some(ip) => ip,
             None => self.net.source_for(remote.ip())?,
         };
+        let to_self = self.net.is_local(remote.ip());
         let sockets = &mut self.sockets;
         let tuple = |port| Tuple::new(SocketAddr::new(local, port), remote);
+        // A connection in TIME-WAIT may make place: which, and what its last number was.
+        let mut reused = None;
+        let (demux, table) = (&mut sockets.demux, &sockets.table);
+        let reuse = sockets.defence.time_wait_reuse;
+        let mut is_free = |port| {
+            let Some(index) = demux.find(table, &tuple(port)) else { return true };
+            reused = time_wait::reusable(table.at(index), reuse, to_self, now).map(|n| (index, n));
+            reused.is_some()
+        };
         let port = match port {
             0 => {
-                let (demux, table, binds) =
-                    (&mut sockets.demux, &sockets.table, &sockets.tcp_binds);
-                let is_free = |p| !binds.uses(p) && demux.find(table, &tuple(p)).is_none();
+                let (binds, holds) = (&sockets.tcp_binds, &sockets.holds);
+                let is_free = |p| !binds.uses(p) && !holds.uses(p) && is_free(p);
                 sockets.ports.choose(local, Some(remote), is_free)
             }
-            port => {
-                let taken = sockets.demux.find(&sockets.table, &tuple(port)).is_some();
-                Some(port).filter(|_| !taken)
-            }
+            port => Some(port).filter(|p| is_free(*p)),
         };
         let tuple = tuple(port.ok_or(Error::AddressNotAvailable)?);
+        if let Some((index, _)) = reused {
+            self.remove_connection(index);
+            self.net.counters.tcp_time_wait_reused += 1;
+        }
         let conn = {
             let (iss, ts) = self.numbers(now, &tuple);
-            let config = Arc::clone(&self.sockets.config);
+            let iss = reused.map_or(iss, |(_, above)| iss_above(iss, above));
             let link = self.tcp_link(&tuple);
-            Connection::connect(now, config, link, ports(&tuple), iss, ts)
+            let fast_open = fast_open
+                .and_then(|no_cookie| self.fast_open_to(now, tuple.local, tuple.remote, no_cookie));
+            let conn = Connection::connect(now, config, link, ports(&tuple), iss, ts);
+            with_fast_open(conn, fast_open)
         };
         let socket = TcpSocket::new(conn, tuple, Owner::App);
         let id = self.insert_connection(socket).ok_or(Error::TooManySockets)?;
         self.net.counters.tcp_active_opens += 1;
         Ok(id)
+    }
+
+    /// The settings of connections that have none of their own.
+    pub fn tcp_default_config(&self) -> Arc<TcpConfig> {
+        Arc::clone(&self.sockets.config)
     }
 
     /// Queues memory by reference. Takes as much from the front of `frags` as there is room for
@@ -85,7 +151,18 @@ impl Stack {
         id: SocketId,
         frags: &mut FragVec,
     ) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.send(env, frags))
+        self.tcp_send_with(now, id, frags, SendFlags::empty())
+    }
+
+    /// As [`tcp_send`](Self::tcp_send), with flags.
+    pub fn tcp_send_with(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        frags: &mut FragVec,
+        flags: SendFlags,
+    ) -> Result<usize, Error> {
+        self.with_connection(now, id, |conn, env| conn.send_with(env, frags, flags))
     }
 
     /// Queues a copy of as much from the front of `data` as there is room for; returns how much.
@@ -94,7 +171,18 @@ impl Stack {
     /// Where the send buffer has room but the stack has no page left to copy into, the answer is
     /// `WouldBlock` too, and the socket becomes writable when pages come home.
     pub fn tcp_write(&mut self, now: Instant, id: SocketId, data: &[u8]) -> Result<usize, Error> {
-        match self.with_connection(now, id, |conn, env| conn.write(env, data)) {
+        self.tcp_write_with(now, id, data, SendFlags::empty())
+    }
+
+    /// As [`tcp_write`](Self::tcp_write), with flags.
+    pub fn tcp_write_with(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        data: &[u8],
+        flags: SendFlags,
+    ) -> Result<usize, Error> {
+        match self.with_connection(now, id, |conn, env| conn.write_with(env, data, flags)) {
             Err(Error::NoBuffers) => {
                 self.starve(now, id.index());
                 Err(Error::WouldBlock)
@@ -104,7 +192,7 @@ impl Stack {
     }
 
     /// The connection at `index` waits for pages.
-    fn starve(&mut self, now: Instant, index: u32) {
+    pub(super) fn starve(&mut self, now: Instant, index: u32) {
         let sockets = &mut self.sockets;
         let Some(socket) = sockets.table.tcp_mut(index) else { return };
         socket.reported &= !Readiness::WRITABLE;
@@ -139,7 +227,44 @@ impl Stack {
         id: SocketId,
         into: &mut [u8],
     ) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.read(env, into))
+        self.tcp_read_with(now, id, into, RecvFlags::empty())
+    }
+
+    /// As [`tcp_read`](Self::tcp_read), with flags.
+    pub fn tcp_read_with(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        into: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<usize, Error> {
+        self.with_connection(now, id, |conn, env| conn.read_with(env, into, flags))
+    }
+
+    /// Throws away up to `max` received bytes; returns how many, 0 at the end of the stream.
+    /// Errors as for [`tcp_read`](Self::tcp_read).
+    pub fn tcp_discard(&mut self, now: Instant, id: SocketId, max: usize) -> Result<usize, Error> {
+        self.with_connection(now, id, |conn, env| conn.discard(env, max))
+    }
+
+    /// The urgent byte (RFC 9293 section 3.8.5), once, or as often as asked with
+    /// [`RecvFlags::PEEK`].
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is none or it is in line, `WouldBlock` if it has been announced and
+    /// is still to come.
+    pub fn tcp_read_urgent(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        flags: RecvFlags,
+    ) -> Result<u8, Error> {
+        self.with_connection(now, id, |conn, _| conn.read_urgent(flags))
+    }
+
+    /// Whether the next byte to be read is where urgent data ends (`SIOCATMARK`).
+    pub fn tcp_at_urgent_mark(&self, id: SocketId) -> Result<bool, Error> {
+        Ok(self.connection(id)?.conn.at_urgent_mark())
     }
 
     /// Byte path, step R7: takes up to `max` received bytes by reference, appended to `into`;
@@ -151,7 +276,19 @@ impl Stack {
         max: usize,
         into: &mut Vec<Frag>,
     ) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.recv_chunks(env, max, into))
+        self.tcp_recv_chunks_with(now, id, max, into, RecvFlags::empty())
+    }
+
+    /// As [`tcp_recv_chunks`](Self::tcp_recv_chunks), with flags.
+    pub fn tcp_recv_chunks_with(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        max: usize,
+        into: &mut Vec<Frag>,
+        flags: RecvFlags,
+    ) -> Result<usize, Error> {
+        self.with_connection(now, id, |conn, env| conn.recv_chunks_with(env, max, into, flags))
     }
 
     /// Ends one direction or both. After `Write` the peer sees the end of the stream once it has
@@ -173,9 +310,35 @@ impl Stack {
         Ok(self.connection(id)?.conn.info())
     }
 
-    /// Bytes that [`tcp_read`](Self::tcp_read) would give now.
+    /// As [`tcp_info`](Self::tcp_info), with times that count up to `now`.
+    pub fn tcp_info_at(&self, now: Instant, id: SocketId) -> Result<TcpInfo, Error> {
+        Ok(self.connection(id)?.conn.info_at(now))
+    }
+
+    /// The settings of a connection, or those that a listener's connections inherit.
+    pub fn tcp_config(&self, id: SocketId) -> Result<&TcpConfig, Error> {
+        match self.sockets.table.get(id)? {
+            Socket::Listener(listener) => Ok(&listener.config),
+            _ => Ok(self.connection(id)?.conn.config()),
+        }
+    }
+
+    /// Bytes that the peer has not acknowledged (`SIOCOUTQ`), and of these, bytes that were never
+    /// sent (`SIOCOUTQNSD`).
+    pub fn tcp_queued_send(&self, id: SocketId) -> Result<(usize, usize), Error> {
+        let conn = &self.connection(id)?.conn;
+        Ok((conn.queued_send(), conn.queued_unsent()))
+    }
+
+    /// Bytes that wait to be read, and one more if the end of the stream waits behind them: what
+    /// Linux tells beside received data (`TCP_INQ`).
+    pub fn tcp_inq(&self, id: SocketId) -> Result<usize, Error> {
+        Ok(self.connection(id)?.conn.queued_receive_and_end())
+    }
+
+    /// Bytes that [`tcp_read`](Self::tcp_read) would give now, up to an urgent byte (`SIOCINQ`).
     pub fn tcp_queued(&self, id: SocketId) -> Result<usize, Error> {
-        Ok(self.connection(id)?.conn.queued_receive())
+        Ok(self.connection(id)?.conn.queued_to_mark())
     }
 
     /// Payload bytes copied for this connection since [`TcpOption::CountCopies`] was set; `None`
@@ -184,26 +347,60 @@ impl Stack {
         Ok(self.connection(id)?.extra.as_ref().and_then(|e| e.ledger))
     }
 
-    /// Changes a setting of a connection.
+    /// Changes a setting of a connection; of a listener, for the connections that it is still to
+    /// get.
+    ///
+    /// # Errors
+    /// `NotSupported` for a listener if connections cannot inherit it.
     pub fn tcp_set_option(
         &mut self,
         now: Instant,
         id: SocketId,
         option: TcpOption,
     ) -> Result<(), Error> {
-        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        if let TcpOption::FastOpen(_)
+        | TcpOption::FastOpenKeys(_)
+        | TcpOption::FastOpenNoCookie(_) = option
+        {
+            return self.set_listener_option(id, option);
+        }
+        let socket = match self.sockets.table.get_mut(id)? {
+            Socket::Listener(listener) => {
+                let set = option.apply(Arc::make_mut(&mut listener.config));
+                return if set { Ok(()) } else { Err(Error::NotSupported) };
+            }
+            socket => connection_mut(socket)?,
+        };
         match option {
             TcpOption::NoDelay(on) => socket.conn.set_nodelay(on),
             TcpOption::Cork(on) => socket.conn.set_cork(on),
             TcpOption::KeepAlive(keepalive) => socket.conn.set_keepalive(now, keepalive),
+            TcpOption::UserTimeout(limit) => socket.conn.set_user_timeout(limit),
+            TcpOption::MaxSeg(mss) => socket.conn.set_max_mss(mss),
+            TcpOption::SynCount(retries) => socket.conn.set_syn_retries(retries),
+            TcpOption::Linger2(limit) => socket.conn.set_fin_wait2(limit),
+            TcpOption::Linger(linger) => socket.conn.set_linger(linger),
+            TcpOption::NotSentLowat(bytes) => socket.conn.set_notsent_lowat(bytes),
+            TcpOption::RcvLowat(bytes) => socket.conn.set_recv_lowat(bytes),
+            TcpOption::SendBuffer(bytes) => socket.conn.set_send_buffer(bytes),
+            TcpOption::RecvBuffer(bytes) => socket.conn.set_recv_buffer(bytes),
+            TcpOption::WindowClamp(bytes) => socket.conn.set_window_clamp(bytes),
+            TcpOption::QuickAck(on) => socket.conn.set_quick_ack(on),
+            TcpOption::OobInline(on) => socket.conn.set_oob_inline(on),
             TcpOption::CountCopies(on) => {
                 let extra = socket.extra.get_or_insert_default();
                 extra.ledger = on.then(|| extra.ledger.unwrap_or_default());
             }
             TcpOption::QueueErrors(on) => {
                 let extra = socket.extra.get_or_insert_default();
-                extra.errors = on.then(|| extra.errors.take().unwrap_or_default());
+                extra.errors.get_or_insert_default().keep_errors(on);
             }
+            TcpOption::MtuDiscover(how) => {
+                socket.extra.get_or_insert_default().mtu_discover = how;
+            }
+            TcpOption::FastOpen(_)
+            | TcpOption::FastOpenKeys(_)
+            | TcpOption::FastOpenNoCookie(_) => {}
         }
         self.sockets.touch(id.index());
         Ok(())
@@ -214,9 +411,16 @@ impl Stack {
         self.sockets.table.disown(id);
         let Some(socket) = self.sockets.table.tcp_mut(id.index()) else { return };
         socket.owner = Owner::Nobody;
-        socket.extra = None;
-        // Known by its old id, if it is in TIME-WAIT already.
-        socket.in_time_wait = false;
+        let lends =
+            socket.extra.as_ref().and_then(|e| e.errors.as_ref()).is_some_and(|e| e.lends());
+        // But as long as its handshake lasts it counts for its listener's limit.
+        let counts = socket.extra.take().and_then(|extra| extra.fast_open_of);
+        socket.extra =
+            counts.map(|id| Box::new(Extra { fast_open_of: Some(id), ..Extra::default() }));
+        // The application may free what it lent as soon as this returns: the stack needs its own.
+        if lends && !socket.work(&mut self.mem, now, |conn, env| conn.keep_lent(env)) {
+            socket.conn.abort();
+        }
         socket.work(&mut self.mem, now, |conn, env| conn.close(env));
         if socket.conn.is_closed() {
             self.finish(id.index());
@@ -233,7 +437,7 @@ impl Stack {
 
     /// One verb on a connection: what it makes possible is marked, what it used up is noted, so
     /// that becoming ready again is a change that [`poll_event`](Self::poll_event) reports.
-    fn with_connection<T>(
+    pub(super) fn with_connection<T>(
         &mut self,
         now: Instant,
         id: SocketId,
@@ -255,19 +459,25 @@ impl Stack {
         }
     }
 
-    fn connection(&self, id: SocketId) -> Result<&TcpSocket, Error> {
+    pub(super) fn connection_mut(&mut self, id: SocketId) -> Result<&mut TcpSocket, Error> {
+        connection_mut(self.sockets.table.get_mut(id)?)
+    }
+
+    pub(super) fn connection(&self, id: SocketId) -> Result<&TcpSocket, Error> {
         match self.sockets.table.get(id)? {
             Socket::Tcp(socket) => Ok(socket),
             Socket::Listener(_) => Err(Error::NotConnected),
             Socket::Udp(_) => Err(Error::NotSupported),
+            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
         }
     }
 }
 
-fn connection_mut(socket: &mut Socket) -> Result<&mut TcpSocket, Error> {
+pub(super) fn connection_mut(socket: &mut Socket) -> Result<&mut TcpSocket, Error> {
     match socket {
         Socket::Tcp(socket) => Ok(socket),
         Socket::Listener(_) => Err(Error::NotConnected),
         Socket::Udp(_) => Err(Error::NotSupported),
+        Socket::TimeWait(_) => Err(Error::NoSuchSocket),
     }
 }

@@ -53,8 +53,7 @@ impl Demux {
 
     /// The connection with this tuple.
     pub(crate) fn find(&mut self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
-        let is_it =
-            |index: u32| sockets.tcp(index).is_some_and(|s| s.in_demux && s.tuple == *tuple);
+        let is_it = |index: u32| sockets.tuple(index) == Some(tuple);
         if is_it(self.last) {
             return Some(self.last);
         }
@@ -69,17 +68,17 @@ impl Demux {
         debug_assert!(!socket.in_demux);
         socket.in_demux = true;
         let (key, hash_now) = (self.key, hash(self.key, &socket.tuple));
-        let rehash = |&i: &u32| sockets.tcp(i).map_or(0, |s| hash(key, &s.tuple));
+        let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| hash(key, t));
         self.table.insert_unique(hash_now, index, rehash);
     }
 
     /// The connection at `index` is found no longer.
     pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) {
-        let Some(socket) = sockets.tcp_mut(index) else { return };
-        if !core::mem::take(&mut socket.in_demux) {
-            return;
+        let Some(&tuple) = sockets.tuple(index) else { return };
+        if let Some(socket) = sockets.tcp_mut(index) {
+            socket.in_demux = false;
         }
-        let found = self.table.find_entry(hash(self.key, &socket.tuple), |&i| i == index);
+        let found = self.table.find_entry(hash(self.key, &tuple), |&i| i == index);
         debug_assert!(found.is_ok(), "a connection in the demux is in its table");
         if let Ok(entry) = found {
             entry.remove();
@@ -89,10 +88,17 @@ impl Demux {
 
 fn hash(key: [u8; 16], tuple: &Tuple) -> u64 {
     let mut hasher = SipHasher13::new_with_key(&key);
-    for ip in [tuple.local, tuple.remote] {
-        match ip {
-            IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
-            IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
+    match (tuple.local, tuple.remote) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
+        }
+        (local, remote) => {
+            for ip in [local, remote] {
+                match ip {
+                    IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
+                    IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
+                }
+            }
         }
     }
     hasher.write_u32(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port));
@@ -110,7 +116,28 @@ pub(crate) struct Binds {
 
 struct Port {
     port: u16,
-    bound: SmallVec<[(IpAddr, u32); 1]>,
+    bound: SmallVec<[(Wanted, u32); 1]>,
+}
+
+/// Where packets are wanted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Unspecified: all of the version, `::` of both.
+    pub(crate) addr: IpAddr,
+    /// `::` is for IPv6 only.
+    pub(crate) v6_only: bool,
+}
+
+impl Wanted {
+    /// Whether a packet could be for both.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        let both = |w: Self| w.addr == ANY && !w.v6_only;
+        let same_version = self.addr.is_ipv4() == other.addr.is_ipv4();
+        self.addr == other.addr
+            || both(self)
+            || both(other)
+            || (same_version && (self.addr.is_unspecified() || other.addr.is_unspecified()))
+    }
 }
 
 const ANY_V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -120,20 +147,16 @@ impl Binds {
     /// The socket that takes packets to `port` of our address `addr`.
     pub(crate) fn find(&self, addr: IpAddr, port: u16) -> Option<u32> {
         let bound = &self.entry(port)?.bound;
-        let at = |wanted: IpAddr| bound.iter().find(|(a, _)| *a == wanted).map(|(_, i)| *i);
+        let at = |wanted: IpAddr| {
+            let is_it = |w: &Wanted| w.addr == wanted && !(w.v6_only && addr.is_ipv4());
+            bound.iter().find(|(w, _)| is_it(w)).map(|(_, i)| *i)
+        };
         at(addr).or_else(|| if addr.is_ipv4() { at(ANY_V4) } else { None }).or_else(|| at(ANY))
     }
 
     /// Whether binding there would take packets from somebody who is bound already.
-    pub(crate) fn conflicts(&self, addr: IpAddr, port: u16) -> bool {
-        let overlaps = |other: IpAddr| {
-            let same_version = addr.is_ipv4() == other.is_ipv4();
-            addr == other
-                || addr == ANY
-                || other == ANY
-                || (same_version && (addr.is_unspecified() || other.is_unspecified()))
-        };
-        self.entry(port).is_some_and(|p| p.bound.iter().any(|(other, _)| overlaps(*other)))
+    pub(crate) fn conflicts(&self, at: Wanted, port: u16) -> bool {
+        self.entry(port).is_some_and(|p| p.bound.iter().any(|(other, _)| other.overlaps(at)))
     }
 
     /// Whether anybody is bound to the port.
@@ -141,12 +164,12 @@ impl Binds {
         self.entry(port).is_some()
     }
 
-    pub(crate) fn insert(&mut self, addr: IpAddr, port: u16, index: u32) {
+    pub(crate) fn insert(&mut self, at: Wanted, port: u16, index: u32) {
         let is_it = |p: &Port| p.port == port;
         match self.ports.find_mut(port_hash(port), is_it) {
-            Some(entry) => entry.bound.push((addr, index)),
+            Some(entry) => entry.bound.push((at, index)),
             None => {
-                let bound = SmallVec::from_buf([(addr, index)]);
+                let bound = SmallVec::from_buf([(at, index)]);
                 let rehash = |p: &Port| port_hash(p.port);
                 self.ports.insert_unique(port_hash(port), Port { port, bound }, rehash);
             }
@@ -181,12 +204,28 @@ mod tests {
         s.parse().unwrap()
     }
 
+    fn at(s: &str) -> Wanted {
+        Wanted::of(ip(s))
+    }
+
+    #[test]
+    fn a_wildcard_for_ipv6_only_leaves_ipv4_to_others() {
+        let mut binds = Binds::default();
+        binds.insert(Wanted { addr: ANY, v6_only: true }, 80, 1);
+        assert_eq!(binds.find(ip("fd00::1"), 80), Some(1));
+        assert_eq!(binds.find(ip("10.0.0.1"), 80), None);
+        assert!(!binds.conflicts(at("0.0.0.0"), 80));
+        assert!(binds.conflicts(at("::"), 80));
+        binds.insert(at("0.0.0.0"), 80, 2);
+        assert_eq!(binds.find(ip("10.0.0.1"), 80), Some(2));
+    }
+
     #[test]
     fn the_most_specific_binding_gets_the_packet() {
         let mut binds = Binds::default();
-        binds.insert(ip("10.0.0.1"), 80, 1);
-        binds.insert(ANY_V4, 80, 2);
-        binds.insert(ANY, 80, 3);
+        binds.insert(at("10.0.0.1"), 80, 1);
+        binds.insert(Wanted::of(ANY_V4), 80, 2);
+        binds.insert(Wanted::of(ANY), 80, 3);
         assert_eq!(binds.find(ip("10.0.0.1"), 80), Some(1));
         assert_eq!(binds.find(ip("10.0.0.2"), 80), Some(2));
         assert_eq!(binds.find(ip("fd00::1"), 80), Some(3));
@@ -196,36 +235,36 @@ mod tests {
     #[test]
     fn an_ipv4_wildcard_takes_no_ipv6() {
         let mut binds = Binds::default();
-        binds.insert(ANY_V4, 80, 1);
+        binds.insert(Wanted::of(ANY_V4), 80, 1);
         assert_eq!(binds.find(ip("fd00::1"), 80), None);
-        assert!(!binds.conflicts(ip("fd00::1"), 80));
+        assert!(!binds.conflicts(at("fd00::1"), 80));
     }
 
     #[test]
     fn the_dual_wildcard_takes_both_versions_and_conflicts_with_both() {
         let mut binds = Binds::default();
-        binds.insert(ANY, 80, 1);
+        binds.insert(Wanted::of(ANY), 80, 1);
         assert_eq!(binds.find(ip("10.0.0.1"), 80), Some(1));
         assert_eq!(binds.find(ip("fd00::1"), 80), Some(1));
         for addr in ["0.0.0.0", "10.0.0.1", "::", "fd00::1"] {
-            assert!(binds.conflicts(ip(addr), 80), "{addr}");
+            assert!(binds.conflicts(at(addr), 80), "{addr}");
         }
     }
 
     #[test]
     fn a_wildcard_conflicts_with_a_specific_address_in_either_order() {
         let mut binds = Binds::default();
-        binds.insert(ip("10.0.0.1"), 80, 1);
-        assert!(binds.conflicts(ANY_V4, 80));
-        assert!(binds.conflicts(ANY, 80));
-        assert!(binds.conflicts(ip("10.0.0.1"), 80));
-        assert!(!binds.conflicts(ip("10.0.0.2"), 80));
+        binds.insert(at("10.0.0.1"), 80, 1);
+        assert!(binds.conflicts(Wanted::of(ANY_V4), 80));
+        assert!(binds.conflicts(Wanted::of(ANY), 80));
+        assert!(binds.conflicts(at("10.0.0.1"), 80));
+        assert!(!binds.conflicts(at("10.0.0.2"), 80));
     }
 
     #[test]
     fn a_removed_binding_frees_its_port() {
         let mut binds = Binds::default();
-        binds.insert(ANY, 80, 7);
+        binds.insert(Wanted::of(ANY), 80, 7);
         binds.remove(80, 7);
         assert!(!binds.uses(80));
         assert_eq!(binds.find(ip("fd00::1"), 80), None);

@@ -6,35 +6,48 @@
 //!             v                                         v reading says what happened
 //! ```
 //!
-//! The limits are Linux's: a backlog of N lets N + 1 in. A full queue of either kind drops the
-//! segment that would add to it, counted, and the peer tries again; nothing is refused.
+//! The limits are Linux's: a backlog of N lets N + 1 in. A full queue of those that wait drops the
+//! segment that would add to it, counted, and the peer tries again; nothing is refused. A full
+//! queue of half-open ones has SYNs answered with cookies (`cookie.rs`), which need no queue.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use pagewire_mem::Instant;
+use pagewire_mem::{Frag, FragVec, Instant};
 use pagewire_tcp::{Connection, Flags, Seq, State, TcpHeader};
 
 use super::Socket;
-use super::demux::Tuple;
+use super::demux::{Tuple, Wanted};
+use super::fast_open::{FastOpenSyn, ListenerFastOpen};
+use super::hold::Hold;
 use super::table::SocketId;
-use super::tcp::{Owner, TcpSocket, canonical, ports};
+use super::tcp::{Owner, TcpSocket, canonical, iss_above, ports};
+use crate::TcpConfig;
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
-use crate::stack::Stack;
+use crate::stack::{Stack, SynCookies};
 
 /// A socket that listens.
 pub(crate) struct Listener {
     pub(crate) local: SocketAddr,
+    /// Settings of the connections that it gets.
+    pub(crate) config: Arc<TcpConfig>,
     backlog: usize,
     /// Connections whose handshake is not complete.
     pub(crate) half_open: usize,
     /// Connections that wait to be accepted, oldest first.
-    queue: VecDeque<u32>,
+    pub(super) queue: VecDeque<u32>,
+    /// Present where Fast Open is, or was, on.
+    pub(super) fast_open: Option<Box<ListenerFastOpen>>,
+    /// Its connections have opted in to zero-copy sends.
+    pub(super) zerocopy: bool,
+    /// When a SYN was last answered with a cookie.
+    pub(crate) cookie_at: Option<Instant>,
     pub(crate) unchecked: bool,
+    pub(crate) every_arrival: bool,
     pub(crate) reported: Readiness,
 }
 
@@ -63,19 +76,65 @@ impl Stack {
         backlog: usize,
     ) -> Result<SocketId, Error> {
         let _ = now;
-        let local = canonical(local);
-        let local = self.bindable(local, Kind::Tcp)?;
+        let local = self.bindable(canonical(local), Kind::Tcp)?;
+        self.insert_listener(local, Wanted::of(local.ip()), backlog)
+    }
+
+    /// As [`tcp_listen`](Self::tcp_listen), where the address was bound before.
+    ///
+    /// # Errors
+    /// `AddressInUse` if another listens there meanwhile.
+    pub fn tcp_listen_held(
+        &mut self,
+        now: Instant,
+        hold: Hold,
+        local: SocketAddr,
+        v6_only: bool,
+        backlog: usize,
+    ) -> Result<SocketId, Error> {
+        let (_, local) = (now, canonical(local));
+        let at = Wanted { addr: local.ip(), v6_only };
+        let sockets = &self.sockets;
+        // Those who hold the port too agreed to share it, until one of them listens.
+        if sockets.tcp_binds.conflicts(at, local.port())
+            || sockets.holds.conflicts(at, local.port(), true, Some(hold))
+        {
+            return Err(Error::AddressInUse);
+        }
+        self.insert_listener(local, at, backlog)
+    }
+
+    /// How many connections may wait to be accepted from now on.
+    pub fn tcp_set_backlog(&mut self, id: SocketId, backlog: usize) -> Result<(), Error> {
+        match self.sockets.table.get_mut(id)? {
+            Socket::Listener(listener) => listener.backlog = backlog.min(MAX_BACKLOG),
+            _ => return Err(Error::InvalidInput),
+        }
+        Ok(())
+    }
+
+    fn insert_listener(
+        &mut self,
+        local: SocketAddr,
+        at: Wanted,
+        backlog: usize,
+    ) -> Result<SocketId, Error> {
         let listener = Listener {
             local,
+            config: Arc::clone(&self.sockets.config),
             backlog: backlog.min(MAX_BACKLOG),
             half_open: 0,
             queue: VecDeque::new(),
+            fast_open: self.initial_fast_open(backlog),
+            zerocopy: false,
+            cookie_at: None,
             unchecked: false,
+            every_arrival: false,
             reported: Readiness::NONE,
         };
         let socket = Socket::Listener(Box::new(listener));
         let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
-        self.sockets.tcp_binds.insert(local.ip(), local.port(), id.index());
+        self.sockets.tcp_binds.insert(at, local.port(), id.index());
         Ok(id)
     }
 
@@ -97,6 +156,7 @@ impl Stack {
         let index = taken.ok_or(Error::WouldBlock)?;
         let socket = self.sockets.table.tcp_mut(index).ok_or(Error::WouldBlock)?;
         socket.owner = Owner::App;
+        socket.conn.on_accepted();
         // Whoever gets a connection looks at it first: no event for what it is ready for already.
         socket.reported = socket.readiness();
         let remote = socket.tuple.remote_addr();
@@ -105,16 +165,18 @@ impl Stack {
     }
 
     /// A segment to the listener at `index` that belongs to no connection (RFC 9293 section
-    /// 3.10.7.2). `iss_above`: the connection reopens one from TIME-WAIT.
+    /// 3.10.7.2). `above`: the connection reopens one from TIME-WAIT, whose last
+    /// number this was.
     pub(crate) fn listener_input(
         &mut self,
         now: Instant,
         index: u32,
         tuple: Tuple,
         header: &TcpHeader,
-        payload_len: usize,
-        iss_above: Option<Seq>,
+        payload: FragVec,
+        above: Option<Seq>,
     ) {
+        let payload_len = payload.iter().map(Frag::len).sum();
         // > First, check for a RST: An incoming RST segment could not be valid since it could not
         // > have been sent in response to anything sent by this incarnation of the connection. An
         // > incoming RST should be ignored. Second, check for an ACK: Any acknowledgment is bad if
@@ -129,28 +191,42 @@ impl Stack {
             return;
         }
         let Some(listener) = self.sockets.table.listener_mut(index) else { return };
-        let full = if listener.is_full() {
-            Some(DropReason::TcpBacklogFull)
-        } else if listener.half_open > listener.backlog {
-            Some(DropReason::TcpHalfOpenLimit)
-        } else {
-            None
-        };
-        if let Some(reason) = full {
-            self.net.counters.drop_one(reason);
+        if listener.is_full() {
+            self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
+        let config = Arc::clone(&listener.config);
+        // A SYN that reopens a connection is no stranger's.
+        if above.is_none() {
+            let full = listener.half_open > listener.backlog;
+            match self.sockets.defence.syn_cookies {
+                SynCookies::Off if full => {
+                    self.net.counters.drop_one(DropReason::TcpHalfOpenLimit);
+                    return;
+                }
+                SynCookies::WhenFull if full => {
+                    return self.send_cookie(now, index, &tuple, header);
+                }
+                SynCookies::Always => return self.send_cookie(now, index, &tuple, header),
+                SynCookies::Off | SynCookies::WhenFull => {}
+            }
+        }
+        let fast_open = self.judge_syn(now, index, &tuple, header, payload_len > 0);
         let (iss, ts) = self.numbers(now, &tuple);
-        let iss = match iss_above {
-            Some(above) if !iss.gt(above) => above + ISS_STEP,
-            _ => iss,
-        };
-        let config = Arc::clone(&self.sockets.config);
+        let iss = above.map_or(iss, |above| iss_above(iss, above));
         let link = self.tcp_link(&tuple);
-        let conn = Connection::accept(now, config, link, ports(&tuple), iss, ts, header);
+        let mut conn = Connection::accept(now, config, link, ports(&tuple), iss, ts, header);
+        if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
+            conn.offer_cookie(cookie);
+        }
         let socket = TcpSocket::new(conn, tuple, Owner::HalfOpen { listener: index });
-        if self.insert_connection(socket).is_none() {
+        let Some(id) = self.insert_connection(socket) else {
             self.net.counters.drop_one(DropReason::TcpConnectionLimit);
+            return;
+        };
+        if let FastOpenSyn::Open(_) = fast_open {
+            self.net.counters.tcp_passive_opens += 1;
+            self.open_fast(now, id.index(), index, payload);
             return;
         }
         if let Some(listener) = self.sockets.table.listener_mut(index) {
@@ -170,6 +246,9 @@ impl Stack {
         if let Some(listener) = self.sockets.table.listener_mut(listener_index) {
             listener.half_open = listener.half_open.saturating_sub(1);
             listener.queue.push_back(index);
+            if listener.every_arrival {
+                listener.reported &= !Readiness::READABLE;
+            }
         }
         self.sockets.check_later(listener_index);
     }
@@ -203,16 +282,17 @@ impl Stack {
             return Err(Error::AddressNotAvailable);
         }
         let sockets = &mut self.sockets;
-        let binds = match kind {
-            Kind::Tcp => &sockets.tcp_binds,
-            Kind::Udp => &sockets.udp_binds,
+        let (binds, holds, at) = match kind {
+            Kind::Tcp => (&sockets.tcp_binds, Some(&sockets.holds), Wanted::of(ip)),
+            Kind::Udp => (&sockets.udp_binds, None, Wanted::of(ip)),
         };
+        let is_held = |port| holds.is_some_and(|holds| holds.conflicts(at, port, true, None));
         let port = match local.port() {
             0 => sockets
                 .ports
-                .choose(ip, None, |port| !binds.conflicts(ip, port))
+                .choose(ip, None, |port| !binds.conflicts(at, port) && !is_held(port))
                 .ok_or(Error::AddressNotAvailable)?,
-            port if binds.conflicts(ip, port) => return Err(Error::AddressInUse),
+            port if binds.conflicts(at, port) || is_held(port) => return Err(Error::AddressInUse),
             port => port,
         };
         Ok(SocketAddr::new(ip, port))
@@ -225,7 +305,3 @@ pub(crate) enum Kind {
     Tcp,
     Udp,
 }
-
-/// Distance from the old connection's last sequence number to a reopened one's first: more than
-/// any segment still under way from the largest unscaled window (as Linux has it).
-const ISS_STEP: u32 = 65_535 + 2;

@@ -4,39 +4,57 @@
 //! `listener.rs`, `udp.rs`; `table.rs`, `demux.rs` and `ports.rs` find them.
 
 mod application;
+mod cookie;
+mod cookie_cache;
 pub(crate) mod demux;
+pub(crate) mod edges;
+mod error_queue;
 mod errors;
+pub(crate) mod fast_open;
+pub(crate) mod guests;
+pub(crate) mod hold;
 pub(crate) mod listener;
+pub(crate) mod path_mtu;
 pub(crate) mod ports;
 pub(crate) mod reset;
 pub(crate) mod table;
 pub(crate) mod tcp;
+pub(crate) mod time_wait;
+pub(crate) mod timestamping;
 pub(crate) mod udp;
+pub(crate) mod zerocopy;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pagewire_mem::Instant;
-use pagewire_tcp::IsnGenerator;
+use pagewire_mem::{Completed, CompletionQueue, Instant};
+use pagewire_tcp::{CookieJar, IsnGenerator};
 use siphasher::sip::SipHasher13;
 
 use crate::TcpConfig;
-use crate::event::{ErrorOrigin, Event, QueuedError, Readiness};
-use crate::limits::ERROR_QUEUE;
+use crate::event::{Event, Readiness};
+use crate::stack::{SynCookies, TimeWaitReuse};
 use crate::timer_wheel::TimerWheel;
 use demux::{Binds, Demux};
+pub(crate) use error_queue::ErrorQueue;
+use fast_open::FastOpenHost;
+use guests::Guests;
+use hold::Holds;
 use listener::Listener;
 use ports::Ports;
 use reset::RateLimit;
 use table::{SocketId, Table};
 use tcp::TcpSocket;
+use time_wait::Remains;
 use udp::UdpSocket;
+use zerocopy::ZeroCopyConfig;
 
 /// A socket of any kind; boxed, so that a slot of the table is small.
 pub(crate) enum Socket {
     Tcp(Box<TcpSocket>),
     Listener(Box<Listener>),
     Udp(Box<UdpSocket>),
+    TimeWait(Box<Remains>),
 }
 
 /// All sockets of a stack.
@@ -50,18 +68,24 @@ pub(crate) struct Sockets {
     pub(crate) demux: Demux,
     /// Listeners by port.
     pub(crate) tcp_binds: Binds,
+    /// Ports that are bound, whether or not somebody listens.
+    pub(crate) holds: Holds,
     /// Datagram sockets by port.
     pub(crate) udp_binds: Binds,
     pub(crate) ports: Ports,
     pub(crate) isn: IsnGenerator,
+    pub(crate) fast_open: FastOpenHost,
     pub(crate) wheel: TimerWheel,
     /// Settings of new connections.
     pub(crate) config: Arc<TcpConfig>,
+    /// Settings of handshakes and of what is left of connections.
+    pub(crate) defence: Defence,
+    pub(crate) cookies: CookieJar,
     /// Connections that may have something to send, each once; entries may be stale.
     pub(crate) dirty: VecDeque<u32>,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) unchecked: VecDeque<u32>,
-    /// Connections in TIME-WAIT, oldest first; entries may be stale.
+    /// Connections in TIME-WAIT that nobody owns, oldest first; entries may be stale.
     pub(crate) time_wait: VecDeque<SocketId>,
     /// Connections whose owners wait for pages to write into.
     pub(crate) starved: Vec<u32>,
@@ -70,21 +94,44 @@ pub(crate) struct Sockets {
     pub(crate) resets: RateLimit,
     /// Timers that fired together.
     pub(crate) expired: Vec<u32>,
+    pub(crate) zerocopy: ZeroCopyConfig,
+    pub(crate) guests: Guests,
+    /// Zero-copy sends whose memory was let go.
+    pub(crate) completions: Arc<CompletionQueue>,
+    /// Those taken from there, on their way to their sockets.
+    drained: Vec<Completed>,
+}
+
+/// Settings of handshakes and of what is left of connections.
+#[derive(Clone, Copy)]
+pub(crate) struct Defence {
+    pub(crate) syn_cookies: SynCookies,
+    pub(crate) time_wait_reuse: TimeWaitReuse,
 }
 
 impl Sockets {
     /// No sockets yet. Every table that strangers can fill, and every number that they should not
     /// guess, has a key of its own, derived from the stack's secret.
-    pub(crate) fn new(now: Instant, secret: &[u8; 32], config: TcpConfig) -> Self {
+    pub(crate) fn new(
+        now: Instant,
+        secret: &[u8; 32],
+        config: TcpConfig,
+        defence: Defence,
+        zerocopy: ZeroCopyConfig,
+    ) -> Self {
         Self {
             table: Table::default(),
             demux: Demux::new(derive(secret, b"demux")),
             tcp_binds: Binds::default(),
+            holds: Holds::default(),
             udp_binds: Binds::default(),
             ports: Ports::new(derive(secret, b"ports")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
+            fast_open: FastOpenHost::new(secret),
             wheel: TimerWheel::new(now),
             config: Arc::new(config),
+            defence,
+            cookies: CookieJar::new(derive(secret, b"syn cookies")),
             dirty: VecDeque::new(),
             unchecked: VecDeque::new(),
             time_wait: VecDeque::new(),
@@ -92,6 +139,10 @@ impl Sockets {
             starved_until: now,
             resets: RateLimit::new(now),
             expired: Vec::new(),
+            guests: Guests::new(zerocopy.received_deadline),
+            zerocopy,
+            completions: CompletionQueue::new(),
+            drained: Vec::new(),
         }
     }
 
@@ -108,13 +159,24 @@ impl Sockets {
 
     /// The socket at `index`, no connection, may be ready for more.
     pub(crate) fn check_later(&mut self, index: u32) {
-        let unchecked = match self.table.at_mut(index) {
-            Some(Socket::Listener(socket)) => &mut socket.unchecked,
-            Some(Socket::Udp(socket)) => &mut socket.unchecked,
-            Some(Socket::Tcp(_)) | None => return,
-        };
+        let Some(socket) = self.table.at_mut(index) else { return };
+        if matches!(socket, Socket::Tcp(_)) {
+            return;
+        }
+        let Some((unchecked, _)) = socket.report_state() else { return };
         if !core::mem::replace(unchecked, true) {
             self.unchecked.push_back(index);
+        }
+    }
+
+    /// The owner of the socket at `id` is to be told that it is ready for `what`, whatever it was
+    /// told before.
+    pub(crate) fn report_again(&mut self, id: SocketId, what: Readiness) {
+        let Ok(socket) = self.table.get_mut(id) else { return };
+        let Some((unchecked, reported)) = socket.report_state() else { return };
+        *reported &= !what;
+        if !core::mem::replace(unchecked, true) {
+            self.unchecked.push_back(id.index());
         }
     }
 
@@ -129,6 +191,7 @@ impl Sockets {
                     s.unchecked = false;
                     continue;
                 }
+                Socket::TimeWait(_) => continue,
                 Socket::Listener(s) => (&mut s.unchecked, &mut s.reported),
                 Socket::Udp(s) => (&mut s.unchecked, &mut s.reported),
             };
@@ -152,6 +215,7 @@ impl Socket {
             Self::Tcp(socket) => socket.readiness(),
             Self::Listener(socket) => socket.readiness(),
             Self::Udp(socket) => socket.readiness(),
+            Self::TimeWait(_) => Readiness::NONE,
         }
     }
 
@@ -159,42 +223,42 @@ impl Socket {
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Self::Tcp(socket) => socket.is_quiet(),
-            Self::Listener(_) | Self::Udp(_) => true,
+            Self::Listener(_) | Self::Udp(_) | Self::TimeWait(_) => true,
         }
     }
 
-    /// Errors queued, if the owner asked for them.
+    /// The error queue, if there is one.
+    pub(crate) fn errors(&self) -> Option<&ErrorQueue> {
+        match self {
+            Self::Tcp(socket) => socket.errors(),
+            Self::Udp(socket) => socket.errors.as_deref(),
+            Self::Listener(_) | Self::TimeWait(_) => None,
+        }
+    }
+
+    /// The error queue, if there is one.
     pub(crate) fn errors_mut(&mut self) -> Option<&mut ErrorQueue> {
         match self {
             Self::Tcp(socket) => socket.extra.as_mut()?.errors.as_mut(),
-            Self::Udp(socket) => socket.errors.as_mut(),
-            Self::Listener(_) => None,
-        }
-    }
-}
-
-/// A bounded queue of errors.
-#[derive(Default)]
-pub(crate) struct ErrorQueue(VecDeque<QueuedError>);
-
-impl ErrorQueue {
-    pub(crate) fn push(&mut self, error: crate::Error, origin: ErrorOrigin) {
-        if self.0.len() < ERROR_QUEUE {
-            self.0.push_back(QueuedError { error, origin });
+            Self::Udp(socket) => socket.errors.as_deref_mut(),
+            Self::Listener(_) | Self::TimeWait(_) => None,
         }
     }
 
-    pub(crate) fn pop(&mut self) -> Option<QueuedError> {
-        self.0.pop_front()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether it is on the list of those whose readiness may have grown, and what the owner knows
+    /// that it is ready for.
+    pub(crate) fn report_state(&mut self) -> Option<(&mut bool, &mut Readiness)> {
+        match self {
+            Self::Tcp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
+            Self::Listener(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
+            Self::Udp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
+            Self::TimeWait(_) => None,
+        }
     }
 }
 
 /// A key for one purpose.
-fn derive(secret: &[u8; 32], purpose: &[u8]) -> [u8; 16] {
+pub(crate) fn derive(secret: &[u8; 32], purpose: &[u8]) -> [u8; 16] {
     use core::hash::Hasher;
     let (mut key, mut out) = ([0u8; 16], [0u8; 16]);
     for (half, to) in secret.chunks(16).zip(out.chunks_mut(8)) {

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::sockets::Socket;
+use crate::sockets::demux::Tuple;
 use crate::sockets::listener::Listener;
 use crate::sockets::tcp::TcpSocket;
 use crate::sockets::udp::UdpSocket;
@@ -18,6 +19,16 @@ impl SocketId {
     /// Where the socket is in the table: small numbers, used again after the socket is gone.
     pub(crate) fn index(self) -> u32 {
         self.index
+    }
+
+    /// The id as a number, for those who only hand it back.
+    pub(crate) fn token(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The id of a number that [`token`](Self::token) gave.
+    pub(crate) fn from_token(token: u64) -> Self {
+        Self { index: token as u32, generation: (token >> 32) as u32 }
     }
 }
 
@@ -64,6 +75,22 @@ impl Table {
             self.free.push(index);
         }
         Some(socket)
+    }
+
+    /// Puts another socket in the place of the one at `index`, if there is one: the id stays.
+    pub(crate) fn replace(&mut self, index: u32, socket: Socket) {
+        if let Some(place) = self.at_mut(index) {
+            *place = socket;
+        }
+    }
+
+    /// The two ends of the connection at `index`, if segments find it.
+    pub(crate) fn tuple(&self, index: u32) -> Option<&Tuple> {
+        match self.at(index)? {
+            Socket::Tcp(socket) if socket.in_demux => Some(&socket.tuple),
+            Socket::TimeWait(remains) => Some(&remains.tuple),
+            _ => None,
+        }
     }
 
     /// Makes `id` stale although its socket stays.
@@ -118,6 +145,13 @@ impl Table {
     pub(crate) fn tcp_mut(&mut self, index: u32) -> Option<&mut TcpSocket> {
         match self.at_mut(index)? {
             Socket::Tcp(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn listener(&self, index: u32) -> Option<&Listener> {
+        match self.at(index)? {
+            Socket::Listener(socket) => Some(socket),
             _ => None,
         }
     }

@@ -5,23 +5,25 @@
 
 use std::net::SocketAddr;
 
-use pagewire_mem::{CopyLedger, FragVec, Gso, GsoKind, Instant, PacketBuf};
+use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Instant, PacketBuf};
 use pagewire_tcp::{
     CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits, MAX_HEADER_LEN,
     Ports as TcpPorts, SegmentOut, Seq, State, TcpError, TcpHeader, reset_for,
 };
 
+use super::cookie::Returned;
 use super::demux::Tuple;
+use super::edges::PacketMarks;
 use super::errors::{error_from, error_of_icmp, tcp_kind};
+use super::path_mtu::MtuDiscover;
 use super::table::SocketId;
+use super::timestamping::Timestamps;
 use super::{ErrorQueue, Socket};
 use crate::Counters;
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
-use crate::limits::{
-    MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL, TIME_WAIT_CONNECTIONS,
-};
+use crate::limits::{MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
 use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
 use crate::stack::Stack;
 
@@ -36,15 +38,24 @@ pub(crate) struct TcpSocket {
     pub(crate) dirty: bool,
     /// On the list of those whose readiness may have grown.
     pub(crate) unchecked: bool,
+    /// The owner is told of every arrival, see [`Stack::report_arrivals`].
+    pub(crate) every_arrival: bool,
     /// What the owner knows that it is ready for.
     pub(crate) reported: Readiness,
     /// On the list of those that wait for pages to write into.
     pub(super) starved: bool,
-    pub(super) in_time_wait: bool,
+    /// On the list of those that have memory of senders in their receive queues.
+    pub(super) has_guests: bool,
+    /// Opted in to zero-copy sends.
+    pub(super) zerocopy: bool,
     /// Retransmissions, timeouts and recoveries that are in the stack's counters already.
     counted: [u32; 3],
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
     reachable_at: u32,
+    /// Bytes of receive memory that are charged for it.
+    charged: u32,
+    /// Of the network layer, when the MTU of the path was last asked for.
+    pub(super) path_generation: u32,
     /// What few connections need.
     pub(crate) extra: Option<Box<Extra>>,
 }
@@ -55,6 +66,12 @@ pub(crate) struct Extra {
     /// Copies made for this connection.
     pub(super) ledger: Option<CopyLedger>,
     pub(crate) errors: Option<ErrorQueue>,
+    /// Bytes whose moments are asked for.
+    pub(super) timestamps: Option<Box<Timestamps>>,
+    /// The listener for whose Fast Open limit it counts.
+    pub(crate) fast_open_of: Option<SocketId>,
+    pub(super) mtu_discover: MtuDiscover,
+    pub(super) marks: PacketMarks,
 }
 
 /// Who a connection belongs to.
@@ -79,11 +96,15 @@ impl TcpSocket {
             in_demux: false,
             dirty: false,
             unchecked: false,
+            every_arrival: false,
             reported: Readiness::NONE,
             starved: false,
-            in_time_wait: false,
+            has_guests: false,
+            zerocopy: false,
             counted: [0; 3],
             reachable_at: 0,
+            charged: 0,
+            path_generation: 0,
             extra: None,
         }
     }
@@ -91,7 +112,7 @@ impl TcpSocket {
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
         if self.errors().is_some_and(|e| !e.is_empty()) {
-            readiness |= Readiness::ERROR;
+            readiness |= Readiness::ERROR | Readiness::ERROR_QUEUE;
         }
         readiness
     }
@@ -103,7 +124,12 @@ impl TcpSocket {
         info.unsent == 0 && info.unacked == 0 && !closing
     }
 
-    fn errors(&self) -> Option<&ErrorQueue> {
+    /// Bytes of receive memory that are charged for it.
+    pub(super) fn charged(&self) -> usize {
+        self.charged as usize
+    }
+
+    pub(super) fn errors(&self) -> Option<&ErrorQueue> {
         self.extra.as_ref()?.errors.as_ref()
     }
 
@@ -120,14 +146,21 @@ impl TcpSocket {
         now: Instant,
         f: impl FnOnce(&mut Connection, &mut Env<'_>) -> T,
     ) -> T {
-        let Mem { pool, writer, ledger } = mem;
-        let Some(own) = self.extra.as_mut().and_then(|e| e.ledger.as_mut()) else {
-            return f(&mut self.conn, &mut Env { now, ledger, pool, writer });
+        let Mem { pool, writer, ledger, shared } = mem;
+        let result = match self.extra.as_mut().and_then(|e| e.ledger.as_mut()) {
+            None => f(&mut self.conn, &mut Env { now, ledger, pool, writer, shared }),
+            Some(own) => {
+                let mut copies = CopyLedger::new();
+                let mut env = Env { now, ledger: &mut copies, pool, writer, shared };
+                let result = f(&mut self.conn, &mut env);
+                own.add(&copies);
+                ledger.add(&copies);
+                result
+            }
         };
-        let mut copies = CopyLedger::new();
-        let result = f(&mut self.conn, &mut Env { now, ledger: &mut copies, pool, writer });
-        own.add(&copies);
-        ledger.add(&copies);
+        let pinned = self.conn.receive_charge();
+        mem.shared.receive.charge(self.charged as usize, pinned);
+        self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);
         result
     }
 }
@@ -153,7 +186,22 @@ impl Stack {
             let (payload, ecn) = (received.packet.take_frags(), received.ecn);
             self.connection_input(now, index, &header, payload, ecn);
         } else if let Some(index) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
-            self.listener_input(now, index, tuple, &header, received.packet.frag_len(), None);
+            match self.take_cookie(now, index, &tuple, &header) {
+                Returned::None => {
+                    let payload = received.packet.take_frags();
+                    self.listener_input(now, index, tuple, &header, payload, None);
+                }
+                Returned::Dropped => {}
+                Returned::Connection(index) => {
+                    let (payload, ecn) = (received.packet.take_frags(), received.ecn);
+                    // The echo carries options in place of the time.
+                    let mut header = header;
+                    if let Some((_, echo)) = &mut header.options.timestamps {
+                        *echo = 0;
+                    }
+                    self.connection_input(now, index, &header, payload, ecn);
+                }
+            }
         } else {
             self.net.counters.drop_one(DropReason::TcpNoSocket);
             self.send_reset(now, &tuple, &header, received.packet.frag_len());
@@ -169,7 +217,10 @@ impl Stack {
         payload: FragVec,
         ecn: u8,
     ) {
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let Some(socket) = self.sockets.table.tcp_mut(index) else {
+            let len = payload.iter().map(Frag::len).sum();
+            return self.time_wait_input(now, index, header, len);
+        };
         let owner = socket.owner;
         if let Owner::HalfOpen { listener } = owner
             && !header.flags.contains(Flags::RST)
@@ -182,8 +233,13 @@ impl Stack {
             return;
         }
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let before = socket.every_arrival.then(|| socket.conn.queued_receive());
+        let guests = self.sockets.guests.concerns(&payload);
         let disposition = socket
             .work(&mut self.mem, now, |conn, env| conn.handle_segment(env, header, payload, ecn));
+        if before.is_some_and(|before| socket.conn.queued_receive() > before) {
+            socket.reported &= !Readiness::READABLE;
+        }
         match disposition {
             Disposition::Accepted => {
                 let second = (now.as_millis() / 1000) as u32;
@@ -198,9 +254,14 @@ impl Stack {
                 return;
             }
         }
+        if guests {
+            self.watch_guest(now, index);
+        }
         if let Owner::HalfOpen { listener } = owner {
             self.promote(index, listener);
         }
+        self.learn_fast_open(index);
+        self.uncount_fast_open(now, index, header.flags);
         self.sockets.touch(index);
     }
 
@@ -216,7 +277,7 @@ impl Stack {
         if owner == Owner::Nobody {
             self.remove_connection(index);
         }
-        self.listener_input(now, listener, tuple, syn, 0, Some(iss_above));
+        self.listener_input(now, listener, tuple, syn, FragVec::new(), Some(iss_above));
     }
 
     /// An ICMP error about a segment that we sent.
@@ -229,17 +290,19 @@ impl Stack {
         };
         let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) else { return };
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
-        let before = socket.conn.info().send_mss;
+        if matches!(kind, IcmpKind::PacketTooBig { .. }) && !socket.heeds_path() {
+            return;
+        }
         let notice =
             IcmpNotice { seq: Seq(about.seq), kind: tcp_kind(kind, tuple.remote.is_ipv6()) };
-        socket.work(&mut self.mem, now, |conn, env| conn.handle_icmp(env, notice));
+        // RFC 5927 section 7.2: a quoted sequence number outside of what is in flight is a forgery;
+        // the connection checks, and only then anything follows from it.
+        if !socket.work(&mut self.mem, now, |conn, env| conn.handle_icmp(env, notice)) {
+            self.net.counters.tcp_icmp_outside_window += 1;
+            return;
+        }
         match kind {
-            // RFC 5927 section 7.2: a quoted sequence number outside of what is in flight is a
-            // forgery; the connection checks, and only then the path is remembered as narrow.
-            IcmpKind::PacketTooBig { mtu } if socket.conn.info().send_mss < before => {
-                self.net.handle_path_mtu(now, tuple.remote, mtu);
-            }
-            IcmpKind::PacketTooBig { .. } => {}
+            IcmpKind::PacketTooBig { mtu } => self.learn_path(now, index, mtu),
             _ => {
                 let error = error_of_icmp(kind);
                 if let Some(errors) = socket.extra.as_mut().and_then(|e| e.errors.as_mut()) {
@@ -252,7 +315,9 @@ impl Stack {
 
     /// The timer of the connection at `index` has fired.
     pub(crate) fn tcp_timeout(&mut self, now: Instant, index: u32) {
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let Some(socket) = self.sockets.table.tcp_mut(index) else {
+            return self.time_wait_timeout(now, index);
+        };
         // The timer may stand at an earlier moment than the connection wants by now.
         if socket.conn.poll_timeout().is_some_and(|at| at <= now) {
             socket.work(&mut self.mem, now, |conn, env| conn.handle_timeout(env));
@@ -288,19 +353,27 @@ impl Stack {
             && let Some(index) = self.sockets.dirty.pop_front()
         {
             let mut burst = budget.min(SEGMENTS_PER_CONNECTION);
+            self.refresh_path(index);
             while let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) {
                 if burst == 0 {
                     self.sockets.dirty.push_back(index);
                     break;
                 }
                 let segment = socket.work(&mut self.mem, now, |conn, env| conn.poll_transmit(env));
-                let Some(segment) = segment else {
+                let Some(mut segment) = segment else {
                     socket.dirty = false;
+                    if let Some(extra) = &mut socket.extra {
+                        extra.poll_timestamps(now, &socket.conn);
+                    }
+                    self.watch_black_hole(now, index);
+                    self.uncount_fast_open(now, index, Flags::empty());
                     self.settle(index);
                     break;
                 };
-                let tuple = socket.tuple;
-                self.send_segment(now, &tuple, segment);
+                let (tuple, dont_fragment) = (socket.tuple, socket.dont_fragment());
+                let hop_limit;
+                (segment.ecn, hop_limit) = socket.marked(segment.ecn);
+                self.send_segment_by(now, &tuple, segment, dont_fragment, hop_limit);
                 burst -= 1;
                 budget -= 1;
             }
@@ -308,15 +381,28 @@ impl Stack {
         !self.sockets.dirty.is_empty()
     }
 
+    /// A segment that no connection, or none any more, has sent.
+    pub(crate) fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
+        self.send_segment_by(now, tuple, segment, true, None);
+    }
+
     /// Byte path, step S4 begins: one segment becomes a packet.
-    fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
+    fn send_segment_by(
+        &mut self,
+        now: Instant,
+        tuple: &Tuple,
+        segment: SegmentOut,
+        dont_fragment: bool,
+        hop_limit: Option<u8>,
+    ) {
         let SegmentOut { header, payload, gso_size, ecn } = segment;
         let mut out = Outgoing {
             src: tuple.local,
             dst: tuple.remote,
             protocol: protocol::TCP,
             ecn,
-            hop_limit: None,
+            dont_fragment,
+            hop_limit,
             checksum_offset: Some(CHECKSUM_OFFSET as u16),
             packet: PacketBuf::for_tx(),
         };
@@ -355,9 +441,8 @@ impl Stack {
             Some(at) if self.sockets.wheel.covers(index, at) => {}
             Some(at) => self.sockets.wheel.schedule(index, at),
         }
-        if state == State::TimeWait && !socket.in_time_wait {
-            socket.in_time_wait = true;
-            self.enter_time_wait(index);
+        if state == State::TimeWait && socket.owner == Owner::Nobody {
+            self.rest(index);
         }
     }
 
@@ -385,34 +470,19 @@ impl Stack {
     pub(crate) fn remove_connection(&mut self, index: u32) {
         self.sockets.demux.remove(&mut self.sockets.table, index);
         self.sockets.wheel.cancel(index);
-        self.sockets.table.remove(index);
-    }
-
-    fn enter_time_wait(&mut self, index: u32) {
-        let sockets = &mut self.sockets;
-        if let Some(id) = sockets.table.id_of(index) {
-            sockets.time_wait.push_back(id);
-        }
-        let is_waiting = |id: &SocketId| match sockets.table.get(*id) {
-            Ok(Socket::Tcp(s)) => s.conn.state() == State::TimeWait && s.owner == Owner::Nobody,
-            _ => false,
-        };
-        while sockets.time_wait.front().is_some_and(|id| sockets.table.get(*id).is_err()) {
-            sockets.time_wait.pop_front();
-        }
-        if sockets.time_wait.len() > TIME_WAIT_CONNECTIONS
-            && let Some(oldest) = sockets.time_wait.pop_front()
-            && is_waiting(&oldest)
-        {
-            self.remove_connection(oldest.index());
+        if let Some(Socket::Tcp(socket)) = self.sockets.table.remove(index) {
+            self.mem.shared.receive.charge(socket.charged as usize, 0);
         }
     }
 }
 
 /// What listeners and connects have in common.
 impl Stack {
-    pub(crate) fn insert_connection(&mut self, socket: TcpSocket) -> Option<SocketId> {
+    pub(crate) fn insert_connection(&mut self, mut socket: TcpSocket) -> Option<SocketId> {
         let sockets = &mut self.sockets;
+        if let Owner::HalfOpen { listener } = socket.owner {
+            socket.zerocopy = sockets.table.listener_mut(listener).is_some_and(|l| l.zerocopy);
+        }
         let id = sockets.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS)?;
         sockets.demux.insert(&mut sockets.table, id.index());
         sockets.touch(id.index());
@@ -434,6 +504,13 @@ impl Stack {
         let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
         LinkLimits { mss: mss as u16, max_super_payload: max_super_payload as u32 }
     }
+}
+
+/// The first number of a connection in the place of one whose last was `above`.
+pub(crate) fn iss_above(iss: Seq, above: Seq) -> Seq {
+    /// More than any segment still under way from the largest unscaled window (as Linux has it).
+    const STEP: u32 = 65_535 + 2;
+    if iss.gt(above) { iss } else { above + STEP }
 }
 
 pub(crate) fn ports(tuple: &Tuple) -> TcpPorts {

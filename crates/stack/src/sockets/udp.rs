@@ -1,10 +1,17 @@
 //! Datagram sockets (RFC 768), by reference and by copy.
 
+use core::time::Duration;
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::net::SocketAddr;
 
-use pagewire_mem::{CopyReason, FragVec, Instant, MAX_FRAGS, PacketBuf};
+use pagewire_mem::{
+    Completion, CopyLedger, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PAGE_SIZE, PacketBuf,
+    PagePool, PageWriter,
+};
 
+use super::demux::Wanted;
+use super::edges::PacketMarks;
 use super::errors::error_of_icmp;
 use super::listener::Kind;
 use super::table::SocketId;
@@ -26,18 +33,34 @@ pub(crate) struct UdpSocket {
     pub(crate) local: SocketAddr,
     pub(crate) remote: Option<SocketAddr>,
     queue: VecDeque<Datagram>,
-    /// Bytes charged for what is queued.
+    /// Bytes charged for what is queued, and how many may be.
     queued_bytes: usize,
+    receive_bytes: usize,
     error: Option<Error>,
-    pub(crate) errors: Option<ErrorQueue>,
+    pub(crate) errors: Option<Box<ErrorQueue>>,
+    /// On the list of those that have memory of senders in their queues.
+    pub(super) has_guests: bool,
+    /// Opted in to zero-copy sends.
+    pub(super) zerocopy: bool,
     pub(crate) unchecked: bool,
+    pub(crate) every_arrival: bool,
+    pub(super) marks: PacketMarks,
     pub(crate) reported: Readiness,
+}
+
+/// Where a datagram goes from and to, and what its packet is marked with.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    local: SocketAddr,
+    remote: SocketAddr,
+    marks: PacketMarks,
 }
 
 struct Datagram {
     from: SocketAddr,
     payload: FragVec,
     charge: usize,
+    at: Instant,
 }
 
 impl UdpSocket {
@@ -46,8 +69,11 @@ impl UdpSocket {
         if !self.queue.is_empty() {
             readiness |= Readiness::READABLE;
         }
-        if self.error.is_some() || self.errors.as_ref().is_some_and(|e| !e.is_empty()) {
+        if self.error.is_some() {
             readiness |= Readiness::ERROR;
+        }
+        if self.errors.as_ref().is_some_and(|e| !e.is_empty()) {
+            readiness |= Readiness::ERROR | Readiness::ERROR_QUEUE;
         }
         if self.remote.is_some() {
             readiness |= Readiness::CONNECTED;
@@ -59,6 +85,25 @@ impl UdpSocket {
         let error = self.error.take();
         self.reported &= self.readiness();
         error
+    }
+
+    /// Replaces memory of senders that has waited for `limit` by private copies, as far as there are
+    /// pages. Returns whether some is left.
+    pub(super) fn give_back(&mut self, mem: &mut Mem, now: Instant, limit: Duration) -> bool {
+        let mut left = false;
+        for datagram in &mut self.queue {
+            for frag in &mut datagram.payload {
+                if frag.completion().is_none() {
+                    continue;
+                }
+                let Mem { pool, writer, ledger, .. } = &mut *mem;
+                if now.saturating_since(datagram.at) < limit || !replace(frag, pool, writer, ledger)
+                {
+                    left = true;
+                }
+            }
+        }
+        left
     }
 
     fn take(&mut self) -> Result<Datagram, Error> {
@@ -98,7 +143,9 @@ impl Stack {
         let len: usize = payload.iter().map(|f| f.len()).sum();
         let pinned: usize = payload.iter().map(|f| f.pinned()).sum();
         let mut charge = pinned.max(len) + UDP_OVERHEAD;
-        if charge > UDP_RECEIVE_BYTES.saturating_sub(socket.queued_bytes)
+        // As in Linux, one is taken however small the buffer.
+        let room = socket.receive_bytes.saturating_sub(socket.queued_bytes);
+        if (charge > room && !socket.queue.is_empty())
             || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
         {
             self.net.counters.drop_one(DropReason::UdpQueueFull);
@@ -111,8 +158,15 @@ impl Stack {
             (payload, charge) = (copy, len + UDP_OVERHEAD);
         }
         socket.queued_bytes += charge;
-        socket.queue.push_back(Datagram { from, payload, charge });
+        let guests = self.sockets.guests.concerns(&payload);
+        socket.queue.push_back(Datagram { from, payload, charge, at: now });
+        if socket.every_arrival {
+            socket.reported &= !Readiness::READABLE;
+        }
         self.sockets.check_later(index);
+        if guests {
+            self.watch_guest(now, index);
+        }
     }
 
     /// Nobody takes the datagram: its sender is told.
@@ -146,6 +200,31 @@ impl Stack {
     }
 }
 
+/// Replaces one fragment by a copy in one piece; `false` if there is none to be had.
+fn replace(
+    frag: &mut Frag,
+    pool: &mut PagePool,
+    writer: &mut PageWriter,
+    ledger: &mut CopyLedger,
+) -> bool {
+    if writer.spare() < frag.len() {
+        writer.abandon();
+        if !writer.refill(pool, frag.len().div_ceil(PAGE_SIZE)) || writer.spare() < frag.len() {
+            return false;
+        }
+    }
+    let (copies, n) = writer.write_frag(pool, frag, ledger, CopyReason::LoopPrivate);
+    let Some(copy) = copies.into_iter().next().filter(|copy| copy.len() == n && n == frag.len())
+    else {
+        return false;
+    };
+    if let Some(completion) = frag.completion() {
+        completion.mark_copied();
+    }
+    *frag = copy;
+    true
+}
+
 fn copy_small(mem: &mut Mem, payload: &FragVec, len: usize) -> Option<FragVec> {
     let mut bytes = [0u8; UDP_SMALL];
     let mut at = 0;
@@ -155,7 +234,7 @@ fn copy_small(mem: &mut Mem, payload: &FragVec, len: usize) -> Option<FragVec> {
     for frag in payload {
         at += frag.copy_to(0, bytes.get_mut(at..)?, &mut uncounted, CopyReason::SmallSegment);
     }
-    let Mem { pool, writer, ledger } = mem;
+    let Mem { pool, writer, ledger, .. } = mem;
     let (copy, n) = writer.write(pool, bytes.get(..len)?, ledger, CopyReason::SmallSegment);
     (n == len).then_some(copy)
 }
@@ -174,14 +253,19 @@ impl Stack {
             remote: None,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            receive_bytes: UDP_RECEIVE_BYTES,
             error: None,
             errors: None,
+            has_guests: false,
+            zerocopy: false,
             unchecked: false,
+            every_arrival: false,
+            marks: PacketMarks::default(),
             reported: Readiness::WRITABLE,
         };
         let socket = Socket::Udp(Box::new(socket));
         let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
-        self.sockets.udp_binds.insert(local.ip(), local.port(), id.index());
+        self.sockets.udp_binds.insert(Wanted::of(local.ip()), local.port(), id.index());
         Ok(id)
     }
 
@@ -208,6 +292,46 @@ impl Stack {
         Ok(())
     }
 
+    /// How many bytes may wait to be received, those that the stack keeps beside each datagram
+    /// included; at most [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), which is the
+    /// default.
+    pub fn udp_set_receive_buffer(&mut self, id: SocketId, bytes: usize) -> Result<(), Error> {
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        socket.receive_bytes = bytes.min(UDP_RECEIVE_BYTES);
+        Ok(())
+    }
+
+    /// Forgets the peer: datagrams go where each says, and come from anywhere.
+    pub fn udp_disconnect(&mut self, id: SocketId) -> Result<(), Error> {
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        (socket.remote, socket.error) = (None, None);
+        Ok(())
+    }
+
+    /// The oldest datagram by reference, and its sender; it stays in the queue.
+    ///
+    /// # Errors
+    /// As [`udp_recv_from`](Self::udp_recv_from).
+    pub fn udp_peek_from(&mut self, id: SocketId) -> Result<(FragVec, SocketAddr), Error> {
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        if let Some(error) = socket.take_error() {
+            return Err(error);
+        }
+        let datagram = socket.queue.front().ok_or(Error::WouldBlock)?;
+        Ok((datagram.payload.clone(), datagram.from))
+    }
+
+    /// Bytes of the oldest datagram, 0 if there is none.
+    pub fn udp_next_len(&self, id: SocketId) -> Result<usize, Error> {
+        match self.sockets.table.get(id)? {
+            Socket::Udp(socket) => {
+                let len = |d: &Datagram| d.payload.iter().map(|frag| frag.len()).sum();
+                Ok(socket.queue.front().map_or(0, len))
+            }
+            _ => Err(Error::NotSupported),
+        }
+    }
+
     /// Sends a datagram by reference, to `remote` or to where the socket is connected; returns its
     /// length.
     ///
@@ -223,8 +347,8 @@ impl Stack {
         remote: Option<SocketAddr>,
     ) -> Result<usize, Error> {
         let len = data.iter().map(|f| f.len()).sum();
-        let (local, remote) = self.udp_ends(id, remote, len)?;
-        self.udp_output(now, local, remote, data, len)
+        let ends = self.udp_ends(id, remote, len)?;
+        self.udp_output(now, ends, data, len)
     }
 
     /// Sends a copy of `data` as a datagram; otherwise as [`udp_send_to`](Self::udp_send_to).
@@ -235,13 +359,30 @@ impl Stack {
         data: &[u8],
         remote: Option<SocketAddr>,
     ) -> Result<usize, Error> {
-        let (local, remote) = self.udp_ends(id, remote, data.len())?;
-        let Mem { pool, writer, ledger } = &mut self.mem;
-        let (frags, copied) = writer.write(pool, data, ledger, CopyReason::AppWrite);
-        if copied < data.len() {
-            return Err(Error::NoBuffers);
+        self.udp_write_vectored_to(now, id, &[IoSlice::new(data)], remote)
+    }
+
+    /// Sends a copy of several pieces as one datagram; otherwise as
+    /// [`udp_send_to`](Self::udp_send_to).
+    pub fn udp_write_vectored_to(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        data: &[IoSlice<'_>],
+        remote: Option<SocketAddr>,
+    ) -> Result<usize, Error> {
+        let len = data.iter().map(|piece| piece.len()).sum();
+        let ends = self.udp_ends(id, remote, len)?;
+        let Mem { pool, writer, ledger, .. } = &mut self.mem;
+        let mut frags = FragVec::new();
+        for piece in data {
+            let (copies, copied) = writer.write(pool, piece, ledger, CopyReason::AppWrite);
+            if copied < piece.len() {
+                return Err(Error::NoBuffers);
+            }
+            append(&mut frags, copies);
         }
-        self.udp_output(now, local, remote, frags, copied)
+        self.udp_output(now, ends, frags, len)
     }
 
     /// Takes the oldest datagram by reference, and its sender.
@@ -278,23 +419,23 @@ impl Stack {
     /// Whether errors that the network reports are kept in the error queue; off drops what it has.
     pub fn udp_queue_errors(&mut self, id: SocketId, on: bool) -> Result<(), Error> {
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        socket.errors = on.then(|| socket.errors.take().unwrap_or_default());
+        socket.errors.get_or_insert_default().keep_errors(on);
         Ok(())
     }
 
     /// Where a datagram of `len` bytes goes from and to, after all checks.
-    fn udp_ends(
+    pub(super) fn udp_ends(
         &mut self,
         id: SocketId,
         remote: Option<SocketAddr>,
         len: usize,
-    ) -> Result<(SocketAddr, SocketAddr), Error> {
+    ) -> Result<Ends, Error> {
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
         let remote = remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
-        let local = socket.local;
+        let (local, marks) = (socket.local, socket.marks);
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
         }
@@ -316,17 +457,17 @@ impl Stack {
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             ip => ip,
         };
-        Ok((SocketAddr::new(ip, local.port()), remote))
+        Ok(Ends { local: SocketAddr::new(ip, local.port()), remote, marks })
     }
 
-    fn udp_output(
+    pub(super) fn udp_output(
         &mut self,
         now: Instant,
-        local: SocketAddr,
-        remote: SocketAddr,
+        ends: Ends,
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
+        let Ends { local, remote, marks } = ends;
         let mut packet = PacketBuf::for_tx();
         let header = udp::Header {
             src_port: local.port(),
@@ -337,7 +478,13 @@ impl Stack {
         if let Some(room) = packet.push(udp::LEN) {
             room.copy_from_slice(&header.emit());
         }
-        let data = if data.len() > MAX_FRAGS { self.join(&data, len)? } else { data };
+        let data = if data.len() > MAX_FRAGS {
+            let joined = self.udp_joined(&data, len, CopyReason::DeviceLinearize)?;
+            data.iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
+            joined
+        } else {
+            data
+        };
         for frag in data {
             packet.push_frag(frag).map_err(|_| Error::MessageTooLong)?;
         }
@@ -345,8 +492,9 @@ impl Stack {
             src: local.ip(),
             dst: remote.ip(),
             protocol: protocol::UDP,
-            ecn: 0,
-            hop_limit: None,
+            ecn: marks.traffic_class,
+            dont_fragment: false,
+            hop_limit: marks.hop_limit,
             checksum_offset: Some(udp::CHECKSUM_OFFSET),
             packet,
         };
@@ -354,23 +502,19 @@ impl Stack {
         Ok(len)
     }
 
-    /// A datagram in more pieces than a packet takes, copied into as few as there can be.
-    fn join(&mut self, data: &FragVec, len: usize) -> Result<FragVec, Error> {
-        let Mem { pool, writer, ledger } = &mut self.mem;
+    /// A datagram copied into as few pieces as there can be.
+    pub(super) fn udp_joined(
+        &mut self,
+        data: &FragVec,
+        len: usize,
+        reason: CopyReason,
+    ) -> Result<FragVec, Error> {
+        let Mem { pool, writer, ledger, .. } = &mut self.mem;
         let (mut joined, mut copied) = (FragVec::new(), 0);
         for frag in data {
-            let (pieces, n) = writer.write_frag(pool, frag, ledger, CopyReason::DeviceLinearize);
+            let (pieces, n) = writer.write_frag(pool, frag, ledger, reason);
             copied += n;
-            for piece in pieces {
-                let piece = match joined.last_mut() {
-                    Some(last) => match last.try_append(piece) {
-                        Ok(()) => continue,
-                        Err(piece) => piece,
-                    },
-                    None => piece,
-                };
-                joined.push(piece);
-            }
+            append(&mut joined, pieces);
         }
         if copied < len { Err(Error::NoBuffers) } else { Ok(joined) }
     }
@@ -383,7 +527,21 @@ impl Stack {
     }
 }
 
-fn udp_mut(socket: &mut Socket) -> Result<&mut UdpSocket, Error> {
+/// Appends pieces, joining those that lie one behind the other in memory.
+fn append(to: &mut FragVec, pieces: FragVec) {
+    for piece in pieces {
+        let piece = match to.last_mut() {
+            Some(last) => match last.try_append(piece) {
+                Ok(()) => continue,
+                Err(piece) => piece,
+            },
+            None => piece,
+        };
+        to.push(piece);
+    }
+}
+
+pub(super) fn udp_mut(socket: &mut Socket) -> Result<&mut UdpSocket, Error> {
     match socket {
         Socket::Udp(socket) => Ok(socket),
         _ => Err(Error::NotSupported),

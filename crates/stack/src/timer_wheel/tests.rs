@@ -106,3 +106,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn timer_is_moved_at_most_once_per_level_however_many_there_are() {
+    // Deadlines over two minutes of ticks of 131 us lie on four levels.
+    for n in [10_u64, 1_000, 100_000] {
+        let mut wheel = TimerWheel::new(Instant::ZERO);
+        for i in 0..n {
+            let ms = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 120_000;
+            wheel.schedule(i as u32, Instant::from_millis(1 + ms));
+        }
+        assert_eq!(wheel.links, n, "setting one is one step");
+        let mut fired = 0;
+        for ms in 0..=120_001 {
+            while wheel.pop_expired(Instant::from_millis(ms)).is_some() {
+                fired += 1;
+            }
+        }
+        assert_eq!(fired, n);
+        assert!(wheel.links <= 4 * n, "{} steps for {n} timers", wheel.links);
+    }
+}

@@ -28,6 +28,7 @@ use super::wire::ethernet::Mac;
 use super::{Inbound, Mem, Net, NetConfig, Outgoing, Received, protocol};
 use crate::counters::DropReason;
 use crate::error::Error;
+use pagewire_tcp::Shared;
 
 /// Our station and the peer's.
 const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -70,6 +71,7 @@ fn config() -> NetConfig {
         routes: vec![],
         secret: [7; 32],
         loopback_by_reference: false,
+        looped_copy: false,
         announce: false,
     }
 }
@@ -89,7 +91,8 @@ impl Host {
     fn with(config: NetConfig) -> Self {
         let now = Instant::from_millis(1_000);
         let pool = PagePool::new("test", 4 << 20).unwrap();
-        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new() };
+        let shared = Shared::default();
+        let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
         Self { net: Net::new(now, &config).unwrap(), mem, now }
     }
 
@@ -198,7 +201,16 @@ impl Host {
         checksum_offset: Option<u16>,
         packet: PacketBuf,
     ) -> Result<(), Error> {
-        let out = Outgoing { src, dst, protocol, ecn: 0, hop_limit: None, checksum_offset, packet };
+        let out = Outgoing {
+            src,
+            dst,
+            protocol,
+            ecn: 0,
+            dont_fragment: protocol == protocol::TCP,
+            hop_limit: None,
+            checksum_offset,
+            packet,
+        };
         self.net.send(&mut self.mem, self.now, out)
     }
 

@@ -158,6 +158,7 @@ fn ecn_and_hop_limit_are_the_callers() {
             dst: ip(dst),
             protocol: protocol::UDP,
             ecn: 2,
+            dont_fragment: false,
             hop_limit: Some(3),
             checksum_offset: Some(6),
             packet: udp_packet(b"x"),

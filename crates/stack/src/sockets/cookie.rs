@@ -1,0 +1,97 @@
+//! SYN cookies at a listener: SYNs that are answered and forgotten (RFC 4987 section 3.6).
+//!
+//! As Linux: when the queue of half-open connections is full, or always, as set; and a cookie is
+//! only looked for while one may be out, so that nobody can guess one at a quiet listener.
+
+use std::sync::Arc;
+
+use pagewire_mem::{FragVec, Instant};
+use pagewire_tcp::{Connection, CookieJar, Flags, SegmentOut, TcpHeader};
+
+use super::demux::Tuple;
+use super::tcp::{Owner, TcpSocket, ports};
+use crate::counters::DropReason;
+use crate::stack::{Stack, SynCookies};
+
+/// What a segment to a listener is.
+pub(crate) enum Returned {
+    /// No cookie.
+    None,
+    /// A cookie, for which there is no room.
+    Dropped,
+    /// A cookie, and the connection that it opens.
+    Connection(u32),
+}
+
+impl Stack {
+    /// Answers a SYN to the listener at `index` and forgets it.
+    pub(crate) fn send_cookie(&mut self, now: Instant, index: u32, tuple: &Tuple, syn: &TcpHeader) {
+        let Some(listener) = self.sockets.table.listener_mut(index) else { return };
+        listener.cookie_at = Some(now);
+        let config = Arc::clone(&listener.config);
+        let ends = (tuple.local_addr(), tuple.remote_addr());
+        let link = self.tcp_link(tuple);
+        let sockets = &self.sockets;
+        let offset = match syn.options.timestamps {
+            Some(_) => sockets.isn.timestamp_offset(ends.0, ends.1),
+            None => 0,
+        };
+        let header = sockets.cookies.answer(now, &config, link, ends, offset, syn);
+        self.net.counters.tcp_syn_cookies_sent += 1;
+        let segment = SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 };
+        self.send_segment(now, tuple, segment);
+    }
+
+    /// A segment to the listener at `index` that belongs to no connection: does it bring a cookie
+    /// back?
+    pub(crate) fn take_cookie(
+        &mut self,
+        now: Instant,
+        index: u32,
+        tuple: &Tuple,
+        header: &TcpHeader,
+    ) -> Returned {
+        let relevant = header.flags & (Flags::RST | Flags::ACK | Flags::SYN);
+        if relevant != Flags::ACK || !self.expects_cookie(now, index) {
+            return Returned::None;
+        }
+        let ends = (tuple.local_addr(), tuple.remote_addr());
+        let offset = self.sockets.isn.timestamp_offset(ends.0, ends.1);
+        let Some(cookie) = self.sockets.cookies.check(now, ends, offset, header) else {
+            self.net.counters.tcp_syn_cookies_failed += 1;
+            return Returned::None;
+        };
+        let Some(listener) = self.sockets.table.listener_mut(index).filter(|l| !l.is_full()) else {
+            self.net.counters.drop_one(DropReason::TcpBacklogFull);
+            return Returned::Dropped;
+        };
+        let config = Arc::clone(&listener.config);
+        let link = self.tcp_link(tuple);
+        let conn = Connection::from_cookie(now, config, link, ports(tuple), offset, &cookie);
+        let socket = TcpSocket::new(conn, *tuple, Owner::HalfOpen { listener: index });
+        let Some(id) = self.insert_connection(socket) else {
+            self.net.counters.drop_one(DropReason::TcpConnectionLimit);
+            return Returned::Dropped;
+        };
+        if let Some(listener) = self.sockets.table.listener_mut(index) {
+            listener.half_open += 1;
+        }
+        self.net.counters.tcp_syn_cookies_received += 1;
+        self.net.counters.tcp_passive_opens += 1;
+        Returned::Connection(id.index())
+    }
+
+    /// Whether a cookie of the listener at `index` may be out.
+    fn expects_cookie(&self, now: Instant, index: u32) -> bool {
+        match self.sockets.defence.syn_cookies {
+            SynCookies::Off => false,
+            SynCookies::Always => true,
+            SynCookies::WhenFull => self
+                .sockets
+                .table
+                .listener(index)
+                .and_then(|l| l.cookie_at)
+                .is_some_and(|at| now.saturating_since(at) < CookieJar::valid_for()),
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! TCP Fast Open (RFC 7413) as far as more than one connection is concerned: whether, with which
+//! keys, whose cookies we have, and how many connections may be open before their handshakes are.
+//!
+//! What a SYN says and what happens to its data is `pagewire_tcp`'s.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use pagewire_mem::{FragVec, Instant};
+use pagewire_tcp::{
+    Connection, CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, Flags,
+    State, TcpHeader,
+};
+
+use super::cookie_cache::CookieCache;
+use super::demux::Tuple;
+use super::table::SocketId;
+use super::tcp::Owner;
+use super::{Socket, derive};
+use crate::error::Error;
+use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
+use crate::stack::{Stack, TcpOption};
+
+/// What a host does with TCP Fast Open (RFC 7413).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenConfig {
+    /// On which sides, and whether with cookies.
+    pub mode: FastOpenMode,
+    /// Keys that listeners without their own make cookies with; `None`: from the stack's secret.
+    pub keys: Option<FastOpenKeys>,
+    /// For how long connections do without after a path seems to have swallowed one; each further
+    /// time doubles it, up to 64 times. Zero, the default as in Linux: never.
+    pub rest: Duration,
+}
+
+/// Fast Open of one stack.
+pub(crate) struct FastOpenHost {
+    mode: FastOpenMode,
+    keys: FastOpenKeys,
+    /// The keys that come from the stack's secret.
+    own: FastOpenKeys,
+    cache: CookieCache,
+    black_hole: BlackHole,
+}
+
+impl FastOpenHost {
+    pub(crate) fn new(secret: &[u8; 32]) -> Self {
+        let own = FastOpenKeys::new(derive(secret, b"fast open"), None);
+        Self {
+            mode: FastOpenMode::default(),
+            keys: own,
+            own,
+            cache: CookieCache::new(derive(secret, b"fast open cache")),
+            black_hole: BlackHole::default(),
+        }
+    }
+
+    /// From the next connection on. Listeners that are there keep their limits.
+    pub(crate) fn configure(&mut self, config: FastOpenConfig) {
+        self.mode = config.mode;
+        self.keys = config.keys.unwrap_or(self.own);
+        self.black_hole.rest = config.rest;
+    }
+}
+
+/// Whether Fast Open is given a rest, because a path swallowed it (Linux's
+/// `tcp_fastopen_blackhole_timeout_sec`).
+#[derive(Default)]
+struct BlackHole {
+    /// The first rest; each further one is twice as long. Zero: never.
+    rest: Duration,
+    since: Instant,
+    times: u32,
+}
+
+impl BlackHole {
+    fn is_resting(&self, now: Instant) -> bool {
+        let doublings = self.times.saturating_sub(1).min(FAST_OPEN_BLACK_HOLE_DOUBLINGS);
+        !self.rest.is_zero() && self.times > 0 && now < self.since + self.rest * (1 << doublings)
+    }
+}
+
+/// Fast Open of one listener.
+#[derive(Default)]
+pub(crate) struct ListenerFastOpen {
+    /// Connections that may be there before their handshakes are complete; 0: Fast Open is off.
+    pub(crate) limit: u32,
+    /// Connections whose handshakes are not complete, and those in `resets`.
+    pending: u32,
+    /// Until when those count that were reset.
+    resets: VecDeque<Instant>,
+    /// Keys of its own.
+    keys: Option<FastOpenKeys>,
+    /// Data is taken without a cookie.
+    no_cookie: bool,
+}
+
+impl ListenerFastOpen {
+    /// Whether one more connection may be open before its handshake is complete.
+    ///
+    /// RFC 7413 section 5.1: beyond a limit of pending connections, the server falls back to complete
+    /// handshakes. As Linux: one that was reset counts for another minute, or an attacker who forges both the
+    /// SYN and the reset had no limit at all.
+    fn admits(&mut self, now: Instant) -> bool {
+        if self.limit == 0 {
+            return false;
+        }
+        if self.pending >= self.limit && self.resets.front().is_some_and(|&until| until <= now) {
+            self.resets.pop_front();
+            self.pending = self.pending.saturating_sub(1);
+        }
+        self.pending < self.limit
+    }
+}
+
+/// What becomes of a SYN as far as Fast Open is concerned.
+pub(crate) enum FastOpenSyn {
+    /// Nothing.
+    Plain,
+    /// The SYN,ACK brings a cookie.
+    Offer(FastOpenCookie),
+    /// The connection is open, and may get a new cookie.
+    Open(Option<FastOpenCookie>),
+}
+
+/// Settings.
+impl Stack {
+    /// A listener's limit on connections whose handshakes are not complete.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the socket does not listen, `NoSuchSocket`.
+    pub fn tcp_fast_open_limit(&self, id: SocketId) -> Result<u32, Error> {
+        match self.sockets.table.get(id)? {
+            Socket::Listener(listener) => {
+                Ok(listener.fast_open.as_ref().map_or(0, |fast_open| fast_open.limit))
+            }
+            _ => Err(Error::InvalidInput),
+        }
+    }
+
+    /// What this host does with Fast Open.
+    pub fn fast_open_mode(&self) -> FastOpenMode {
+        self.sockets.fast_open.mode
+    }
+
+    /// The keys that listeners without their own make cookies with.
+    pub fn fast_open_keys(&self) -> FastOpenKeys {
+        self.sockets.fast_open.keys
+    }
+
+    /// Sets what this host does with Fast Open, from the next connection on. Listeners that are
+    /// there keep their limits.
+    pub fn set_fast_open(&mut self, config: FastOpenConfig) {
+        self.sockets.fast_open.configure(config);
+    }
+
+    /// Forgets all cookies that servers gave us.
+    pub fn forget_fast_open_cookies(&mut self) {
+        self.sockets.fast_open.cache.clear();
+    }
+}
+
+/// Connecting.
+impl Stack {
+    /// How a connection opens with Fast Open.
+    pub(crate) fn fast_open_to(
+        &self,
+        now: Instant,
+        local: IpAddr,
+        remote: IpAddr,
+        no_cookie: bool,
+    ) -> Option<FastOpenConnect> {
+        let host = &self.sockets.fast_open;
+        if host.black_hole.is_resting(now) {
+            return None;
+        }
+        let known = host.cache.get(local, remote);
+        let mss = known.mss;
+        if no_cookie || host.mode.contains(FastOpenMode::CLIENT_NO_COOKIE) {
+            return Some(FastOpenConnect { option: None, mss, deferred: true });
+        }
+        let deferred = known.cookie.is_some();
+        let option = known.cookie.unwrap_or(FastOpenCookie::request(known.asks_experimentally()));
+        Some(FastOpenConnect { option: Some(option), mss, deferred })
+    }
+
+    /// Whether a connection that was opened with Fast Open waits for its first data, which its SYN
+    /// will take along.
+    pub fn tcp_is_deferred(&self, id: SocketId) -> Result<bool, Error> {
+        Ok(self.connection(id)?.conn.is_deferred())
+    }
+
+    /// Sends the SYN of a connection that waits for its first data, without any.
+    pub fn tcp_send_syn(&mut self, now: Instant, id: SocketId) -> Result<(), Error> {
+        let _ = now;
+        self.connection_mut(id)?.conn.send_deferred_syn();
+        self.sockets.touch(id.index());
+        Ok(())
+    }
+
+    /// Says that the application waits to send more than the SYN takes (`true`): the
+    /// acknowledgement of the SYN,ACK waits for that data.
+    pub fn tcp_set_write_pending(&mut self, id: SocketId, pending: bool) -> Result<(), Error> {
+        self.connection_mut(id)?.conn.set_write_pending(pending);
+        Ok(())
+    }
+
+    /// The connection at `index` took a segment: what its handshake taught is remembered.
+    pub(crate) fn learn_fast_open(&mut self, index: u32) {
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let Some(outcome) = socket.conn.take_fast_open_outcome() else { return };
+        let tuple = socket.tuple;
+        if socket.conn.is_syn_data_acked() {
+            self.net.counters.tcp_fast_open_active += 1;
+        }
+        self.sockets.fast_open.cache.learn(tuple.local, tuple.remote, &outcome);
+    }
+
+    /// Whether the connection at `index` shows that a path swallows Fast Open, or that none does
+    /// any more.
+    pub(crate) fn watch_black_hole(&mut self, now: Instant, index: u32) {
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let hole = &mut self.sockets.fast_open.black_hole;
+        if socket.conn.take_black_hole() {
+            self.net.counters.tcp_fast_open_black_holes += 1;
+            hole.since = now;
+            hole.times = hole.times.saturating_add(1);
+        } else if hole.times > 0
+            && socket.conn.is_closed()
+            && socket.conn.has_fast_opened()
+            && !hole.is_resting(now)
+            && !self.net.is_local(socket.tuple.remote)
+        {
+            hole.times = 0;
+        }
+    }
+}
+
+/// Listening.
+impl Stack {
+    /// Settings of a listener.
+    pub(crate) fn set_listener_option(
+        &mut self,
+        id: SocketId,
+        option: TcpOption,
+    ) -> Result<(), Error> {
+        let Socket::Listener(listener) = self.sockets.table.get_mut(id)? else {
+            return Err(Error::InvalidInput);
+        };
+        let fast_open = listener.fast_open.get_or_insert_default();
+        match option {
+            TcpOption::FastOpen(limit) => fast_open.limit = limit.min(MAX_FAST_OPEN_QUEUE),
+            TcpOption::FastOpenKeys(keys) => fast_open.keys = keys,
+            TcpOption::FastOpenNoCookie(on) => fast_open.no_cookie = on,
+            _ => return Err(Error::InvalidInput),
+        }
+        Ok(())
+    }
+
+    /// The limit of a new listener: its backlog, where all listeners do Fast Open.
+    pub(crate) fn initial_fast_open(&self, backlog: usize) -> Option<Box<ListenerFastOpen>> {
+        let needed = FastOpenMode::SERVER | FastOpenMode::SERVER_ALWAYS;
+        self.sockets.fast_open.mode.contains(needed).then(|| {
+            let limit = u32::try_from(backlog).unwrap_or(u32::MAX).min(MAX_FAST_OPEN_QUEUE);
+            Box::new(ListenerFastOpen { limit, ..ListenerFastOpen::default() })
+        })
+    }
+
+    /// Judges the SYN that the listener at `index` got.
+    ///
+    /// > RFC 7413 section 4.2.2: Upon receiving the SYN packet with Fast Open option: 1. Initialize
+    /// > and reset a local FastOpened flag. If FastOpenEnabled is false, go to step 5. 2. If
+    /// > PendingFastOpenRequests is over the system limit, go to step 5. 3. If IsCookieValid() (in
+    /// > Section 4.1.2) returns false, go to step 5. 4. Buffer the data and notify the application.
+    pub(crate) fn judge_syn(
+        &mut self,
+        now: Instant,
+        index: u32,
+        tuple: &Tuple,
+        syn: &TcpHeader,
+        has_data: bool,
+    ) -> FastOpenSyn {
+        let host = &self.sockets.fast_open;
+        let offered = syn.options.fast_open;
+        if !host.mode.contains(FastOpenMode::SERVER) || !(has_data || offered.is_some()) {
+            return FastOpenSyn::Plain;
+        }
+        let Some(listener) = self.sockets.table.listener_mut(index) else {
+            return FastOpenSyn::Plain;
+        };
+        let Some(fast_open) = listener.fast_open.as_deref_mut() else { return FastOpenSyn::Plain };
+        if !fast_open.admits(now) {
+            if fast_open.limit > 0 {
+                self.net.counters.tcp_fast_open_overflows += 1;
+            }
+            return FastOpenSyn::Plain;
+        }
+        if fast_open.no_cookie || host.mode.contains(FastOpenMode::SERVER_NO_COOKIE) {
+            return FastOpenSyn::Open(None);
+        }
+        let Some(offered) = offered else { return FastOpenSyn::Plain };
+        let keys = fast_open.keys.unwrap_or(host.keys);
+        let form = offered.is_experimental();
+        let fresh = || keys.cookie(tuple.remote, tuple.local).in_form(form);
+        if offered.is_request() {
+            self.net.counters.tcp_fast_open_cookie_requests += 1;
+            return FastOpenSyn::Offer(fresh());
+        }
+        match keys.check(&offered, tuple.remote, tuple.local) {
+            CookieCheck::Valid => FastOpenSyn::Open(None),
+            CookieCheck::Outdated => FastOpenSyn::Open(Some(fresh())),
+            CookieCheck::Invalid => {
+                self.net.counters.tcp_fast_open_passive_failures += 1;
+                FastOpenSyn::Offer(fresh())
+            }
+        }
+    }
+
+    /// The connection at `index` was opened by a SYN to the listener at `listener`: it waits to be
+    /// accepted before its handshake is complete.
+    pub(crate) fn open_fast(&mut self, now: Instant, index: u32, listener: u32, payload: FragVec) {
+        let Some(id) = self.sockets.table.id_of(listener) else { return };
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        socket.owner = Owner::Queued { listener };
+        socket.extra.get_or_insert_default().fast_open_of = Some(id);
+        socket.work(&mut self.mem, now, |conn, env| conn.accept_fast(env, payload));
+        self.net.counters.tcp_fast_open_passive += 1;
+        if let Some(listener) = self.sockets.table.listener_mut(listener) {
+            if let Some(fast_open) = listener.fast_open.as_deref_mut() {
+                fast_open.pending += 1;
+            }
+            listener.queue.push_back(index);
+        }
+        self.sockets.check_later(listener);
+    }
+
+    /// The connection at `index` took a segment, or is over. If it counted for its listener's
+    /// limit, it does so only as long as its handshake lasts.
+    ///
+    /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
+    /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.
+    pub(crate) fn uncount_fast_open(&mut self, now: Instant, index: u32, flags: Flags) {
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let state = socket.conn.state();
+        if state == State::SynReceived {
+            return;
+        }
+        let Some(extra) = socket.extra.as_deref_mut() else { return };
+        let Some(id) = extra.fast_open_of.take() else { return };
+        let Ok(Socket::Listener(listener)) = self.sockets.table.get_mut(id) else { return };
+        let Some(fast_open) = listener.fast_open.as_deref_mut() else { return };
+        if flags.contains(Flags::RST) && state == State::Closed {
+            fast_open.resets.push_back(now + FAST_OPEN_RESET_PENALTY);
+        } else {
+            fast_open.pending = fast_open.pending.saturating_sub(1);
+        }
+    }
+}
+
+/// Makes a connection of what connecting and Fast Open ask for.
+pub(crate) fn with_fast_open(mut conn: Connection, how: Option<FastOpenConnect>) -> Connection {
+    if let Some(how) = how {
+        conn.use_fast_open(how);
+    }
+    conn
+}

@@ -1,0 +1,150 @@
+//! Ports that are held without anybody listening: what `bind` does for a stream.
+//!
+//! ```text
+//!   tcp_bind --> Hold --tcp_listen_held--> listener, the hold stays
+//!                  |  --tcp_connect_with--> connection, the hold stays
+//!                  +--tcp_release when the owner is done
+//! ```
+
+use std::net::{IpAddr, SocketAddr};
+
+use smallvec::SmallVec;
+
+use super::demux::Wanted;
+use super::table::SocketId;
+use super::tcp::canonical;
+use crate::error::Error;
+use crate::stack::Stack;
+
+/// Names a held address of one stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hold {
+    port: u16,
+    serial: u64,
+}
+
+/// How an address is bound (`SO_REUSEADDR`, `IPV6_V6ONLY`, `IP_FREEBIND`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindOptions {
+    /// The port may be held by others who say so too while none of them listens, and connections
+    /// that have it do not count.
+    pub reuse: bool,
+    /// `::` stands for addresses of IPv6 only.
+    pub v6_only: bool,
+    /// The address need not be one of ours.
+    pub free: bool,
+}
+
+/// All holds, by port.
+#[derive(Default)]
+pub(crate) struct Holds {
+    ports: std::collections::HashMap<u16, SmallVec<[Held; 1]>>,
+    serial: u64,
+}
+
+struct Held {
+    serial: u64,
+    at: Wanted,
+    reuse: bool,
+    /// By a connection: others may connect from the port to elsewhere.
+    connected: bool,
+}
+
+impl Holds {
+    /// Whether somebody other than `own` holds the port so that it cannot be had.
+    pub(crate) fn conflicts(&self, at: Wanted, port: u16, reuse: bool, own: Option<Hold>) -> bool {
+        let own = own.map(|own| own.serial);
+        self.ports.get(&port).is_some_and(|held| {
+            held.iter().any(|other| {
+                Some(other.serial) != own && !(reuse && other.reuse) && other.at.overlaps(at)
+            })
+        })
+    }
+
+    /// Whether anybody holds the port who is not connected.
+    pub(crate) fn uses(&self, port: u16) -> bool {
+        self.ports.get(&port).is_some_and(|held| held.iter().any(|h| !h.connected))
+    }
+
+    fn insert(&mut self, at: Wanted, port: u16, reuse: bool, connected: bool) -> Hold {
+        self.serial += 1;
+        let serial = self.serial;
+        self.ports.entry(port).or_default().push(Held { serial, at, reuse, connected });
+        Hold { port, serial }
+    }
+
+    fn remove(&mut self, hold: Hold) {
+        let Some(held) = self.ports.get_mut(&hold.port) else { return };
+        held.retain(|other| other.serial != hold.serial);
+        if held.is_empty() {
+            self.ports.remove(&hold.port);
+        }
+    }
+}
+
+impl Stack {
+    /// Holds `local` for a stream that will listen there or connect from there; its port may be 0
+    /// for a free one. Returns the hold and the address.
+    ///
+    /// # Errors
+    /// `AddressInUse`, `AddressNotAvailable` if the address is not ours or no port is free.
+    pub fn tcp_bind(
+        &mut self,
+        local: SocketAddr,
+        options: BindOptions,
+    ) -> Result<(Hold, SocketAddr), Error> {
+        let local = canonical(local);
+        let ip = local.ip();
+        if !options.free && !ip.is_unspecified() && !self.net.is_local(ip) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let at = Wanted { addr: ip, v6_only: options.v6_only };
+        let sockets = &mut self.sockets;
+        let (binds, holds) = (&sockets.tcp_binds, &sockets.holds);
+        let port = match local.port() {
+            0 => sockets
+                .ports
+                .choose(ip, None, |port| !binds.uses(port) && !holds.uses(port))
+                .ok_or(Error::AddressInUse)?,
+            port => {
+                let taken = binds.conflicts(at, port)
+                    || holds.conflicts(at, port, options.reuse, None)
+                    || (!options.reuse && self.has_connection_at(at, port));
+                if taken {
+                    return Err(Error::AddressInUse);
+                }
+                port
+            }
+        };
+        let hold = self.sockets.holds.insert(at, port, options.reuse, false);
+        Ok((hold, SocketAddr::new(ip, port)))
+    }
+
+    /// Holds the local address of a connection, so that only those can bind it who `reuse`, and only
+    /// if this owner does too.
+    pub fn tcp_hold(&mut self, id: SocketId, reuse: bool) -> Result<Hold, Error> {
+        let local = self.connection(id)?.tuple.local_addr();
+        Ok(self.sockets.holds.insert(Wanted::of(local.ip()), local.port(), reuse, true))
+    }
+
+    /// The owner is done with the address.
+    pub fn tcp_release(&mut self, hold: Hold) {
+        self.sockets.holds.remove(hold);
+    }
+
+    /// Whether a connection, even one in TIME-WAIT, has the port. Walks all sockets: for owners
+    /// that did not say `reuse`, which servers do.
+    fn has_connection_at(&self, at: Wanted, port: u16) -> bool {
+        let table = &self.sockets.table;
+        table
+            .iter()
+            .filter_map(|(index, _)| table.tuple(index))
+            .any(|tuple| tuple.local_port == port && at.overlaps(Wanted::of(tuple.local)))
+    }
+}
+
+impl Wanted {
+    pub(crate) fn of(addr: IpAddr) -> Self {
+        Self { addr, v6_only: false }
+    }
+}

@@ -1,0 +1,134 @@
+//! Connections in TIME-WAIT that nobody owns: small, bounded in number, and in nobody's way.
+
+use pagewire_mem::{FragVec, Instant};
+use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWait, TimeWaitStep};
+
+use super::Socket;
+use super::demux::Tuple;
+use crate::counters::DropReason;
+use crate::limits::TIME_WAIT_CONNECTIONS;
+use crate::stack::{Stack, TimeWaitReuse};
+
+/// What is left of a connection, in its place in the table.
+pub(crate) struct Remains {
+    pub(crate) tuple: Tuple,
+    pub(crate) tcp: TimeWait,
+}
+
+impl Stack {
+    /// The connection at `index` is in TIME-WAIT, nobody owns it and it has nothing to say: what
+    /// is left takes its place. Beyond the limit the oldest goes.
+    pub(super) fn rest(&mut self, index: u32) {
+        let Some(socket) = self.sockets.table.tcp(index) else { return };
+        let (tuple, charged) = (socket.tuple, socket.charged());
+        let Some(tcp) = socket.conn.time_wait().filter(|_| socket.in_demux) else {
+            // Another connection has its place already.
+            return self.remove_connection(index);
+        };
+        let until = tcp.until();
+        self.mem.shared.receive.charge(charged, 0);
+        self.sockets.table.replace(index, Socket::TimeWait(Box::new(Remains { tuple, tcp })));
+        self.sockets.wheel.schedule(index, until);
+
+        let sockets = &mut self.sockets;
+        sockets.time_wait.extend(sockets.table.id_of(index));
+        let table = &sockets.table;
+        while let Some(first) = sockets.time_wait.front()
+            && !matches!(table.get(*first), Ok(Socket::TimeWait(_)))
+        {
+            sockets.time_wait.pop_front();
+        }
+        if sockets.time_wait.len() > TIME_WAIT_CONNECTIONS
+            && let Some(oldest) = sockets.time_wait.pop_front()
+            && matches!(sockets.table.get(oldest), Ok(Socket::TimeWait(_)))
+        {
+            self.net.counters.tcp_time_wait_evicted += 1;
+            self.remove_connection(oldest.index());
+        }
+    }
+
+    /// A segment to what is left of the connection at `index`.
+    pub(super) fn time_wait_input(
+        &mut self,
+        now: Instant,
+        index: u32,
+        header: &TcpHeader,
+        payload_len: usize,
+    ) {
+        let Some(Socket::TimeWait(remains)) = self.sockets.table.at_mut(index) else { return };
+        let tuple = remains.tuple;
+        let step = remains.tcp.handle_segment(now, header, payload_len as u32);
+        // The timer stands where it stood; when it fires it is set anew.
+        match step {
+            TimeWaitStep::Noted => {}
+            TimeWaitStep::Ignored(reason) => self.net.counters.drop_tcp(reason),
+            TimeWaitStep::Answered(answer, dropped) => {
+                if let Some(reason) = dropped {
+                    self.net.counters.drop_tcp(reason);
+                }
+                self.answer_late(now, &tuple, answer);
+            }
+            TimeWaitStep::Over => self.remove_connection(index),
+            TimeWaitStep::Reopens { iss_above } => {
+                match self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
+                    Some(listener) => {
+                        self.remove_connection(index);
+                        let payload = FragVec::new();
+                        self.listener_input(now, listener, tuple, header, payload, Some(iss_above));
+                    }
+                    None => {
+                        let answer = remains.tcp.acknowledgement(now);
+                        self.net.counters.drop_one(DropReason::TcpNoSocket);
+                        self.answer_late(now, &tuple, answer);
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer_late(&mut self, now: Instant, tuple: &Tuple, header: TcpHeader) {
+        let segment = SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 };
+        self.send_segment(now, tuple, segment);
+    }
+
+    /// The timer of what is left of the connection at `index` has fired.
+    pub(super) fn time_wait_timeout(&mut self, now: Instant, index: u32) {
+        let Some(Socket::TimeWait(remains)) = self.sockets.table.at(index) else { return };
+        let until = remains.tcp.until();
+        if until <= now {
+            self.remove_connection(index);
+        } else {
+            self.sockets.wheel.schedule(index, until);
+        }
+    }
+}
+
+/// Whether a connection of ours may be opened with this tuple although one is there: if so, the
+/// number that its first must be beyond.
+pub(super) fn reusable(
+    socket: Option<&Socket>,
+    reuse: TimeWaitReuse,
+    local: bool,
+    now: Instant,
+) -> Option<Seq> {
+    let Some(Socket::TimeWait(remains)) = socket else { return None };
+    match reuse {
+        TimeWaitReuse::On => remains.tcp.reusable(now),
+        TimeWaitReuse::Loopback if local => remains.tcp.reusable(now),
+        TimeWaitReuse::Loopback | TimeWaitReuse::Off => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::tcp::TcpSocket;
+
+    #[test]
+    fn what_is_left_of_a_connection_is_small() {
+        let (left, whole) = (size_of::<Remains>(), size_of::<TcpSocket>());
+        println!("{left} bytes of {whole}");
+        assert!(left <= 128, "{left}");
+        assert!(left * 4 <= whole, "{left} of {whole}");
+    }
+}

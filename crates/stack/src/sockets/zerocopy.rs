@@ -1,0 +1,449 @@
+//! Byte path, steps S1 and S7 for memory sent by reference with a notification: the contract of
+//! Linux's MSG_ZEROCOPY.
+//!
+//! ```text
+//!   tcp_send_zc --> Sends::begin: budgets, Completion --> send queue, frames, devices, receivers
+//!                                                                |  last release, any thread
+//!   poll_error_queue <-- error queue <-- drain_completions <-- CompletionQueue
+//! ```
+//!
+//! Read [`ZeroCopyConfig`] (settings), then the verbs.
+
+use core::time::Duration;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use pagewire_mem::{
+    Charge, Completed, Completion, CompletionQueue, CopyReason, Frag, FragVec, Instant, PageBudget,
+};
+use pagewire_tcp::{Connection, Env, Pieces, SendFlags, Seq};
+
+use super::application::connection_mut;
+use super::error_queue::ErrorQueue;
+use super::table::SocketId;
+use super::udp::udp_mut;
+use super::{Socket, Sockets};
+use crate::error::Error;
+use crate::event::{Notification, Readiness};
+use crate::limits::{
+    DEFAULT_NOTIFICATION_BYTES, MAX_SHARED_BYTES, MAX_SHARED_SENDS, NOTIFICATION_CHARGE,
+    RECEIVED_DEADLINE,
+};
+use crate::stack::Stack;
+
+/// Which notifications become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coalescing {
+    /// Those that follow each other and say the same about copies. Each send completes by itself.
+    #[default]
+    SameKind,
+    /// As Linux: all that follow each other; the oldest says whether there were copies. Sends that
+    /// follow each other complete together while the earlier one has bytes that were never sent, up
+    /// to 512 KiB; data of two completions does not share a segment.
+    Linux,
+}
+
+/// Settings of zero-copy sends.
+#[derive(Clone, Debug)]
+pub struct ZeroCopyConfig {
+    /// Pages that sends hold. Shared by all stacks of one user; no limit by default, because a
+    /// stack cannot know the user's (`RLIMIT_MEMLOCK`).
+    pub pages: Arc<PageBudget>,
+    /// Bytes that one socket's notifications may take, those unread and those to come: 704 for
+    /// each (Linux's `optmem_max`). 1 MiB by default.
+    pub notification_bytes: usize,
+    /// Which notifications become one.
+    pub coalescing: Coalescing,
+    /// Whether frames count as looped to a local receiver, which has private copies of what was
+    /// sent by reference: what Linux does on a tun device, and tests against Linux's traces expect.
+    pub looped_copy: bool,
+    /// How long received memory that is a sender's own (the pair link passes it by reference) may
+    /// wait to be read before it is replaced by a private copy, so that the sender gets it back;
+    /// `None`: for ever. A second by default.
+    pub received_deadline: Option<Duration>,
+}
+
+impl Default for ZeroCopyConfig {
+    fn default() -> Self {
+        Self {
+            pages: Arc::new(PageBudget::new(usize::MAX)),
+            notification_bytes: DEFAULT_NOTIFICATION_BYTES,
+            coalescing: Coalescing::default(),
+            looped_copy: false,
+            received_deadline: Some(RECEIVED_DEADLINE),
+        }
+    }
+}
+
+/// One call that sends by reference, from try to try: a call that waits for room keeps it, so that
+/// all of its data has one id. Its memory is not let go before this is dropped.
+#[derive(Debug, Default)]
+pub struct ZeroCopyCall {
+    completion: Option<Arc<Completion>>,
+    id: Option<u32>,
+    flags: SendFlags,
+}
+
+impl ZeroCopyCall {
+    /// A call that has sent nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A call that has sent nothing yet, and sends with flags.
+    pub fn with_flags(flags: SendFlags) -> Self {
+        Self { flags, ..Self::default() }
+    }
+
+    /// The id under which the call completes, once something is queued; `None` on a socket that has
+    /// not opted in, and for a call of no bytes.
+    pub fn id(&self) -> Option<u32> {
+        self.id
+    }
+}
+
+/// What a socket has sent by reference.
+#[derive(Default)]
+pub(super) struct Sends {
+    next_id: u32,
+    /// Completions to come.
+    live: usize,
+    /// The last one, and how many bytes it covers.
+    last: Weak<Completion>,
+    last_bytes: usize,
+    /// Sequence number behind its last byte.
+    last_end: Option<Seq>,
+    /// Some of the memory was the caller's.
+    lends: bool,
+}
+
+/// A send that may still fail.
+struct Begun {
+    completion: Arc<Completion>,
+    charge: Charge,
+    id: u32,
+    joined: bool,
+}
+
+impl Begun {
+    /// Nothing was queued: the id is as if never taken.
+    fn give_up(self) {
+        self.completion.leave();
+    }
+}
+
+impl ErrorQueue {
+    /// Prepares a call of `bytes` bytes. With `shared`, it may complete together with the last one.
+    fn begin_send(
+        &mut self,
+        config: &ZeroCopyConfig,
+        queue: &Arc<CompletionQueue>,
+        owner: SocketId,
+        bytes: usize,
+        shared: bool,
+    ) -> Result<Begun, Error> {
+        let unread = self.unread();
+        let sends = &mut self.sends;
+        let charge = || config.pages.charge(bytes).ok_or(Error::TooManyPagesHeld);
+        if shared
+            && sends.last_bytes.saturating_add(bytes) <= MAX_SHARED_BYTES
+            && let Some(last) = sends.last.upgrade()
+            && last.count() < MAX_SHARED_SENDS
+            && last.next_id() == sends.next_id
+        {
+            let charge = charge()?;
+            let id = last.join();
+            return Ok(Begun { completion: last, charge, id, joined: true });
+        }
+        let taken = (sends.live + unread + 1).saturating_mul(NOTIFICATION_CHARGE);
+        if taken > config.notification_bytes {
+            return Err(Error::TooManyNotifications);
+        }
+        let (charge, id) = (charge()?, sends.next_id);
+        let completion = Completion::new(queue, owner.token(), id);
+        Ok(Begun { completion, charge, id, joined: false })
+    }
+}
+
+impl ErrorQueue {
+    /// Whether memory of the caller's was sent.
+    pub(super) fn lends(&self) -> bool {
+        self.sends.lends
+    }
+}
+
+impl Sends {
+    /// Something was queued: the id is taken.
+    fn commit(&mut self, begun: Begun, bytes: usize, call: &mut ZeroCopyCall) {
+        begun.completion.charge(begun.charge);
+        self.next_id = begun.id.wrapping_add(1);
+        if begun.joined {
+            self.last_bytes = self.last_bytes.saturating_add(bytes);
+        } else {
+            self.live += 1;
+            self.last = Arc::downgrade(&begun.completion);
+            self.last_bytes = bytes;
+        }
+        self.lends |= begun.completion.lends();
+        call.id = Some(begun.id);
+        call.completion = Some(begun.completion);
+    }
+}
+
+/// Verbs of the application.
+impl Stack {
+    /// Opts a socket in to zero-copy sends, or out again: sends made before still complete. A
+    /// listener's connections have what it had when they came.
+    pub fn set_zerocopy(&mut self, id: SocketId, on: bool) -> Result<(), Error> {
+        match self.sockets.table.get_mut(id)? {
+            Socket::Tcp(socket) => socket.zerocopy = on,
+            Socket::Listener(socket) => socket.zerocopy = on,
+            Socket::Udp(socket) => socket.zerocopy = on,
+            Socket::TimeWait(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a socket has opted in.
+    pub fn zerocopy(&self, id: SocketId) -> Result<bool, Error> {
+        Ok(match self.sockets.table.get(id)? {
+            Socket::Tcp(socket) => socket.zerocopy,
+            Socket::Listener(socket) => socket.zerocopy,
+            Socket::Udp(socket) => socket.zerocopy,
+            Socket::TimeWait(_) => false,
+        })
+    }
+
+    /// Queues memory by reference; when nobody refers to it any more, a [`Notification`] of the
+    /// call's id comes through [`poll_error_queue`](Self::poll_error_queue). Takes as much from the
+    /// front of `frags` as there is room for and returns how many bytes that is; a call that waits
+    /// for room to send the rest passes the same `call` again. Each fragment stays one: a segment
+    /// that has 17 of them is pushed, and the next begins.
+    ///
+    /// On a socket that has not [opted in](Self::set_zerocopy) the data is copied, and there is no
+    /// id. Memory that nothing keeps ([`Frag::lent`]) has to stay until the notification. If the
+    /// socket is closed first, the stack makes a private copy of what is not acknowledged (and
+    /// resets the connection if it has no pages for that); frames that are with the device by then,
+    /// and receivers that got it by reference, still refer to it.
+    ///
+    /// # Errors
+    /// As [`tcp_send`](Self::tcp_send); [`Error::TooManyNotifications`] and
+    /// [`Error::TooManyPagesHeld`] (both `ENOBUFS`). A call that queues nothing takes no id.
+    pub fn tcp_send_zc(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        frags: &mut FragVec,
+        call: &mut ZeroCopyCall,
+    ) -> Result<usize, Error> {
+        self.drain_completions();
+        let (len, flags) = (total(frags), call.flags);
+        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        if len == 0 || !socket.conn.has_send_room() {
+            // No room, or an error, and nothing to give an id to.
+            let mut nothing = FragVec::new();
+            return self.with_connection(now, id, |conn, env| conn.send(env, &mut nothing));
+        }
+        if !socket.zerocopy && call.completion.is_none() {
+            return self.tcp_send_copied(now, id, frags, flags);
+        }
+        let config = &self.sockets.zerocopy;
+        let linux = config.coalescing == Coalescing::Linux;
+        let errors = socket.extra.get_or_insert_default().errors.get_or_insert_default();
+        // Bytes of the last completion that were never sent: what follows can share a segment.
+        let open = errors.sends.last_end.is_some_and(|end| socket.conn.send_next().lt(end))
+            && errors.sends.last.strong_count() > 0;
+        let begun = match &call.completion {
+            Some(_) => None,
+            None => Some(errors.begin_send(
+                config,
+                &self.sockets.completions,
+                id,
+                len,
+                linux && open,
+            )?),
+        };
+        let Some(completion) =
+            begun.as_ref().map(|b| &b.completion).or(call.completion.as_ref()).map(Arc::clone)
+        else {
+            return Err(Error::InvalidInput);
+        };
+        let pieces = match &begun {
+            Some(begun) if linux && open && !begun.joined => Pieces::Apart,
+            _ => Pieces::Single,
+        };
+        // As Linux: what goes along with a SYN is copied, because the memory would be held until
+        // somebody answers, or nobody does.
+        let with_syn = socket.conn.is_deferred();
+        let attach = |conn: &mut Connection, env: &mut Env<'_>| {
+            let attach = |env: &mut Env<'_>, part: Frag| -> FragVec {
+                if !with_syn {
+                    return FragVec::from_iter([completion.attach(part)]);
+                }
+                completion.mark_copied();
+                let Env { writer, pool, ledger, .. } = env;
+                let copies = writer.write_frag(pool, &part, ledger, CopyReason::AppWrite).0;
+                copies.into_iter().map(|copy| completion.attach(copy)).collect()
+            };
+            conn.send_pieces(env, frags, pieces, flags, attach)
+        };
+        let sent = self.with_connection(now, id, attach);
+        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        let end = socket.conn.send_end();
+        let sends = socket.extra.as_mut().and_then(|e| e.errors.as_mut()).map(|e| &mut e.sends);
+        match (begun, sends) {
+            (Some(begun), Some(sends)) if matches!(sent, Ok(n) if n > 0) => {
+                sends.commit(begun, len, call);
+                sends.last_end = Some(end);
+            }
+            (Some(begun), _) => begun.give_up(),
+            (None, Some(sends)) => {
+                sends.last_end = Some(end);
+                sends.lends |= completion.lends();
+            }
+            (None, None) => {}
+        }
+        self.unless_starved(now, id, sent)
+    }
+
+    /// There was room, but no page for a copy: the socket waits for pages.
+    fn unless_starved(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        sent: Result<usize, Error>,
+    ) -> Result<usize, Error> {
+        if sent == Ok(0) {
+            self.starve(now, id.index());
+            return Err(Error::WouldBlock);
+        }
+        sent
+    }
+
+    /// Queues private copies of the fragments, as far as there is room.
+    fn tcp_send_copied(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        frags: &mut FragVec,
+        flags: SendFlags,
+    ) -> Result<usize, Error> {
+        let copy = |env: &mut Env<'_>, part: Frag| {
+            env.writer.write_frag(env.pool, &part, env.ledger, CopyReason::AppWrite).0
+        };
+        let copied = self.with_connection(now, id, |conn, env| {
+            conn.send_pieces(env, frags, Pieces::Joined, flags, copy)
+        });
+        self.unless_starved(now, id, copied)
+    }
+
+    /// Sends a datagram by reference with a notification, to `remote` or to where the socket is
+    /// connected. Returns its length and the id under which it completes: `None` on a socket that
+    /// has not [opted in](Self::set_zerocopy), where it is copied, and for an empty datagram.
+    ///
+    /// # Errors
+    /// As [`udp_send_to`](Self::udp_send_to); [`Error::TooManyNotifications`] and
+    /// [`Error::TooManyPagesHeld`]. A datagram that is not sent takes no id.
+    pub fn udp_send_zc(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        data: FragVec,
+        remote: Option<SocketAddr>,
+    ) -> Result<(usize, Option<u32>), Error> {
+        self.drain_completions();
+        let len = total(&data);
+        let ends = self.udp_ends(id, remote, len)?;
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        if len == 0 || !socket.zerocopy {
+            let data = self.udp_joined(&data, len, CopyReason::AppWrite)?;
+            return Ok((self.udp_output(now, ends, data, len)?, None));
+        }
+        let errors = socket.errors.get_or_insert_default();
+        let (config, queue) = (&self.sockets.zerocopy, &self.sockets.completions);
+        let begun = errors.begin_send(config, queue, id, len, false)?;
+        let data = data.into_iter().map(|frag| begun.completion.attach(frag)).collect();
+        let sent = self.udp_output(now, ends, data, len);
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        match (&sent, &mut socket.errors) {
+            (Ok(_), Some(errors)) => {
+                let mut call = ZeroCopyCall::new();
+                errors.sends.commit(begun, len, &mut call);
+                sent.map(|n| (n, call.id))
+            }
+            _ => {
+                begun.give_up();
+                sent.map(|n| (n, None))
+            }
+        }
+    }
+
+    /// Takes the oldest notification of the socket, whatever else its error queue has.
+    pub fn poll_notification(&mut self, id: SocketId) -> Option<Notification> {
+        self.drain_completions();
+        let notification = self.sockets.table.get_mut(id).ok()?.errors_mut()?.pop_notification();
+        self.sockets.after_error_read(id);
+        notification
+    }
+
+    /// Notifications that are to come on a socket, those not read left out.
+    pub fn sends_outstanding(&self, id: SocketId) -> Result<usize, Error> {
+        Ok(self.sockets.table.get(id)?.errors().map_or(0, |errors| errors.sends.live))
+    }
+
+    /// The queue through which completions come home: whoever drives this stack has itself woken
+    /// by it ([`CompletionQueue::set_waker`]) when another thread lets go of memory.
+    pub fn completions(&self) -> &Arc<CompletionQueue> {
+        &self.sockets.completions
+    }
+
+    /// Moves what was let go since the last time to the error queues of its sockets.
+    #[inline]
+    pub(crate) fn drain_completions(&mut self) {
+        if self.sockets.completions.is_pending() {
+            self.sockets.drain_completions();
+        }
+    }
+}
+
+impl Sockets {
+    #[cold]
+    fn drain_completions(&mut self) {
+        let mut drained = core::mem::take(&mut self.drained);
+        self.completions.drain(&mut drained);
+        for done in drained.drain(..) {
+            self.completed(done);
+        }
+        self.drained = drained;
+    }
+
+    /// Tells the owner, if it is still there, that memory was let go.
+    fn completed(&mut self, done: Completed) {
+        let id = SocketId::from_token(done.owner);
+        let coalescing = self.zerocopy.coalescing;
+        let Some(errors) = self.table.get_mut(id).ok().and_then(Socket::errors_mut) else { return };
+        errors.sends.live = errors.sends.live.saturating_sub(1);
+        let Completed { lo, hi, copied, .. } = done;
+        errors.notify(Notification { lo, hi, copied }, coalescing);
+        // Merged or not, it is an event of its own.
+        self.report_again(id, Readiness::ERROR | Readiness::ERROR_QUEUE);
+    }
+
+    /// An entry of the error queue was taken: if there are more, they are reported again.
+    pub(crate) fn after_error_read(&mut self, id: SocketId) {
+        let Ok(socket) = self.table.get_mut(id) else { return };
+        let left = socket.errors_mut().is_some_and(|errors| !errors.is_empty());
+        if left {
+            self.report_again(id, Readiness::ERROR | Readiness::ERROR_QUEUE);
+        } else {
+            let readiness = socket.readiness();
+            if let Some((_, reported)) = socket.report_state() {
+                *reported &= readiness;
+            }
+        }
+    }
+}
+
+fn total(frags: &FragVec) -> usize {
+    frags.iter().map(Frag::len).sum()
+}
