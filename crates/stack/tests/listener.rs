@@ -5,9 +5,9 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::{A, B, Pair};
+use common::{A, B, Pair, capabilities, config};
 use pagewire_mem::PacketBuf;
-use pagewire_stack::{DropReason, Error, Readiness, SocketId};
+use pagewire_stack::{DropReason, Error, Readiness, SocketId, SynCookies};
 
 const V4: &str = "10.0.0.2:80";
 
@@ -26,9 +26,15 @@ fn has_flags(frame: &PacketBuf, flags: u8) -> bool {
     head.get(12..14) == Some(&[8, 0]) && head.get(23) == Some(&6) && head.get(47) == Some(&flags)
 }
 
+fn without_cookies() -> Pair {
+    let mut b = config(capabilities(2), 2);
+    b.syn_cookies = SynCookies::Off;
+    Pair::with(config(capabilities(1), 1), b)
+}
+
 #[test]
 fn a_full_accept_queue_ignores_further_connections_until_some_are_accepted() {
-    let mut p = Pair::new();
+    let mut p = without_cookies();
     let listener = p.b.tcp_listen(p.now, addr(V4), 2).unwrap();
     let clients: Vec<_> = (0..6).map(|_| p.a.tcp_connect(p.now, addr(V4), None).unwrap()).collect();
     p.run(Duration::from_millis(500));
@@ -48,7 +54,7 @@ fn a_full_accept_queue_ignores_further_connections_until_some_are_accepted() {
 
 #[test]
 fn half_open_connections_are_bounded_and_go_when_the_peer_is_silent() {
-    let mut p = Pair::new();
+    let mut p = without_cookies();
     p.b.tcp_listen(p.now, addr(V4), 4).unwrap();
     // The acknowledgement that completes the handshake never arrives.
     p.carry = Some(Box::new(|side, frame| side == B || !has_flags(frame, 0x10)));
@@ -196,15 +202,19 @@ fn time_wait_is_bounded_and_the_oldest_goes_first() {
     let mut p = Pair::new();
     let limit = pagewire_stack::limits::TIME_WAIT_CONNECTIONS;
     p.meet();
-    let listener = p.b.tcp_listen(p.now, addr(V4), 4096).unwrap();
+    // One remote port has room for 28,232 ephemeral ones.
+    let to = [80, 81, 82, 83].map(|port| SocketAddr::from(([10, 0, 0, 2], port)));
+    let listeners = to.map(|to| p.b.tcp_listen(p.now, to, 4096).unwrap());
     let mut left = limit + 500;
     while left > 0 {
         let n = left.min(1000);
         let clients: Vec<_> =
-            (0..n).map(|_| p.a.tcp_connect(p.now, addr(V4), None).unwrap()).collect();
+            (0..n).map(|i| p.a.tcp_connect(p.now, to[i % 4], None).unwrap()).collect();
         p.run(Duration::from_millis(1));
-        while let Ok((server, _)) = p.b.tcp_accept(p.now, listener) {
-            p.b.close(p.now, server);
+        for listener in listeners {
+            while let Ok((server, _)) = p.b.tcp_accept(p.now, listener) {
+                p.b.close(p.now, server);
+            }
         }
         p.run(Duration::from_millis(1));
         for client in clients {
@@ -213,5 +223,6 @@ fn time_wait_is_bounded_and_the_oldest_goes_first() {
         p.run(Duration::from_millis(1));
         left -= n;
     }
-    assert_eq!(p.b.socket_count(), limit + 1);
+    assert_eq!(p.b.socket_count(), limit + 4);
+    assert_eq!(p.b.counters().tcp_time_wait_evicted, 500);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{B, Pair, pattern};
 use pagewire_mem::{CopyReason, Frag, FragVec};
-use pagewire_stack::{DropReason, Error, ErrorOrigin, QueuedError, Readiness};
+use pagewire_stack::{DropReason, Error, ErrorEntry, ErrorOrigin, QueuedError, Readiness};
 
 fn addr(s: &str) -> SocketAddr {
     s.parse().unwrap()
@@ -182,6 +182,7 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     p.run(Duration::from_millis(1));
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
     let entry = QueuedError { error: Error::ConnectionRefused, origin: ErrorOrigin::Icmp };
+    let entry = ErrorEntry::Network(entry);
     assert_eq!(p.a.poll_error_queue(client), Some(entry));
     assert_eq!(p.a.poll_error_queue(client), None);
     assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR));

@@ -2,6 +2,8 @@
 //! fixed delay, and can lose them on demand.
 #![allow(dead_code)]
 
+pub(crate) mod forge;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,0 +1,321 @@
+//! One million connections to one stack, half of them idle and half trickling, and what they take:
+//! resident memory of this whole process, the peers included, and time.
+//!
+//! ```text
+//! cargo run --profile quick -p pagewire-stack --example million [connections] [virtual seconds]
+//! ```
+//!
+//! The clock is virtual. The peers are a generator of segments with eight bytes for each
+//! connection; what the stack sends them is parsed and answered. The program at the stack reads
+//! when it is told that it can, and answers what it read. Ends with an error if the process ever
+//! held more than 1 GiB, if a connection was lost, or if one beyond the limit was let in.
+
+#[path = "../tests/common/forge.rs"]
+mod forge;
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::ExitCode;
+use std::time::{Duration, Instant as WallClock};
+
+use bytes::Bytes;
+use pagewire_device::{Capabilities, HeaderSplit, Medium};
+use pagewire_mem::{Frag, Instant, MAX_FRAGS, PacketBuf};
+use pagewire_stack::{DropReason, Readiness, SocketId, Stack, StackConfig, limits};
+use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
+
+/// Bytes that the process may hold at any time.
+const LIMIT: usize = 1 << 30;
+/// A trickling connection has a request of so many bytes, and an answer as long, this often.
+const REQUEST: usize = 200;
+const EVERY: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(1);
+/// Connections opened before the first of them is accepted.
+const BATCH: usize = 2000;
+/// Ports of each of the peers' addresses that are used.
+const PORTS: usize = 60_000;
+
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
+
+struct World {
+    stack: Stack,
+    listener: SocketId,
+    now: Instant,
+    frames: VecDeque<PacketBuf>,
+    peers: Vec<Peer>,
+    accepted: usize,
+    /// Answers that the peers have got, in bytes.
+    answered: u64,
+    request: Bytes,
+    buffer: Vec<u8>,
+}
+
+/// What a peer remembers: the next number of each side.
+#[derive(Clone, Copy, Default)]
+struct Peer {
+    ours: u32,
+    theirs: u32,
+}
+
+/// The address of a peer. All of them are behind the gateway.
+fn address(index: usize) -> SocketAddrV4 {
+    let (host, port) = (index / PORTS, index % PORTS);
+    SocketAddrV4::new(Ipv4Addr::new(10, 1, (host >> 8) as u8, host as u8), 1024 + port as u16)
+}
+
+fn index(addr: SocketAddrV4) -> usize {
+    let [_, _, hi, lo] = addr.ip().octets();
+    usize::from(u16::from_be_bytes([hi, lo])) * PORTS + usize::from(addr.port() - 1024)
+}
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1).map(|a| a.parse::<usize>().expect("a number"));
+    let connections = args.next().unwrap_or(1_000_000);
+    let seconds = args.next().unwrap_or(20);
+    let begin = WallClock::now();
+    let empty = resident("VmRSS");
+    let mut world = World::new();
+
+    while world.accepted < connections {
+        world.open(BATCH.min(connections - world.accepted));
+    }
+    world.run(Duration::from_secs(5));
+    let idle = resident("VmRSS") - empty;
+    report("established", connections, idle, begin);
+
+    // Odd ones trickle.
+    let begin = WallClock::now();
+    let ticks = (EVERY.as_nanos() / TICK.as_nanos()) as usize;
+    for tick in 0..seconds * 1000 {
+        for peer in (1..connections).step_by(2).skip(tick % ticks).step_by(ticks) {
+            world.ask(peer);
+        }
+        world.run(TICK);
+    }
+    let expected = (connections / 2 * REQUEST * seconds) as u64 / EVERY.as_secs();
+    let trickling = resident("VmRSS") - empty;
+    report("half of them trickling", connections, trickling, begin);
+    println!("{} bytes answered of {expected}", world.answered);
+    world.run(Duration::from_secs(2));
+    let alive = world.stack.socket_count() == connections + 1;
+    let answered = world.answered >= expected;
+
+    // Beyond the limit nobody is let in, and nobody is harmed.
+    let room = limits::MAX_SOCKETS - connections - 1;
+    let bounded = if room < 100_000 {
+        let before = world.answered;
+        world.open(room + 10_000);
+        let full = world.stack.socket_count();
+        let refused = world.stack.counters().drops(DropReason::TcpConnectionLimit);
+        world.ask(1);
+        world.run(Duration::from_millis(100));
+        println!("{full} sockets at most, {refused} times refused");
+        full == limits::MAX_SOCKETS && refused > 0 && world.answered == before + REQUEST as u64
+    } else {
+        true
+    };
+
+    let peak = resident("VmHWM");
+    println!("{peak} bytes resident at most, of {LIMIT}");
+    println!("{}", world.stack.counters());
+    if peak <= LIMIT && alive && answered && bounded {
+        ExitCode::SUCCESS
+    } else {
+        eprintln!(
+            "within memory {}, alive {alive}, answered {answered}, bounded {bounded}",
+            peak <= LIMIT
+        );
+        ExitCode::FAILURE
+    }
+}
+
+fn report(what: &str, connections: usize, bytes: usize, begin: WallClock) {
+    let each = bytes / connections;
+    println!(
+        "{connections} connections {what}: {bytes} bytes resident, {each} each, {:.1?}",
+        begin.elapsed()
+    );
+}
+
+/// A line of this process's status, in bytes.
+fn resident(field: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|l| l.starts_with(field)).expect("a line for it");
+    line.split_whitespace().nth(1).and_then(|n| n.parse::<usize>().ok()).expect("a number") * 1024
+}
+
+impl World {
+    fn new() -> Self {
+        let capabilities = Capabilities {
+            medium: Medium::Ethernet,
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            max_super_frame: 1500,
+            rx_checksum: true,
+            tx_checksum: true,
+            tso_v4: false,
+            tso_v6: false,
+            max_frags: MAX_FRAGS,
+            header_split: HeaderSplit::Native,
+            queues: 1,
+            by_reference: true,
+        };
+        let address = "10.0.0.1/24".parse().expect("an address");
+        let mut config = StackConfig::new(capabilities, vec![address], [1; 32]);
+        config.gateways = vec!["10.0.0.2".parse().expect("an address")];
+        config.announce = false;
+        let now = Instant::from_millis(1000);
+        let mut stack = Stack::new(now, config).expect("a stack");
+        let listener = stack.tcp_listen(now, SERVER.into(), BATCH + 1).expect("a listener");
+        Self {
+            stack,
+            listener,
+            now,
+            frames: VecDeque::new(),
+            peers: Vec::new(),
+            accepted: 0,
+            answered: 0,
+            request: Bytes::from(vec![7; REQUEST]),
+            buffer: vec![0; 4 * REQUEST],
+        }
+    }
+
+    /// `n` more peers open connections.
+    fn open(&mut self, n: usize) {
+        let first = self.peers.len();
+        self.peers.reserve_exact(n);
+        for batch in (first..first + n).step_by(BATCH) {
+            for peer in batch..(batch + BATCH).min(first + n) {
+                let isn = (peer as u32).wrapping_mul(0x9e37_79b9);
+                self.peers.push(Peer { ours: isn.wrapping_add(1), theirs: 0 });
+                let options = TcpOptions {
+                    mss: Some(1460),
+                    window_scale: Some(7),
+                    sack_permitted: true,
+                    timestamps: Some((self.clock(), 0)),
+                    ..TcpOptions::default()
+                };
+                let syn = TcpHeader {
+                    seq: Seq(isn),
+                    flags: Flags::SYN,
+                    window: 65_535,
+                    options,
+                    ..TcpHeader::default()
+                };
+                let frame = forge::frame(1, address(peer), SERVER, syn);
+                self.stack.handle_frame(self.now, frame);
+            }
+            self.run(TICK);
+        }
+    }
+
+    fn clock(&self) -> u32 {
+        self.now.as_millis() as u32
+    }
+
+    fn segment(&self, peer: usize, flags: Flags, echo: u32) -> TcpHeader {
+        let Peer { ours, theirs } = self.peers[peer];
+        TcpHeader {
+            seq: Seq(ours),
+            ack: Seq(theirs),
+            flags,
+            window: 512,
+            options: TcpOptions { timestamps: Some((self.clock(), echo)), ..TcpOptions::default() },
+            ..TcpHeader::default()
+        }
+    }
+
+    /// A peer sends a request.
+    fn ask(&mut self, peer: usize) {
+        let header = self.segment(peer, Flags::ACK | Flags::PSH, 0);
+        let payload = Frag::from_bytes(self.request.clone());
+        let frame = forge::with_payload(1, address(peer), SERVER, header, payload);
+        self.peers[peer].ours = self.peers[peer].ours.wrapping_add(REQUEST as u32);
+        self.stack.handle_frame(self.now, frame);
+    }
+
+    /// Lets time pass.
+    fn run(&mut self, for_: Duration) {
+        let end = self.now + for_;
+        loop {
+            self.turn();
+            let next = self.stack.poll_timeout().filter(|at| *at <= end);
+            let Some(next) = next else { break };
+            self.now = self.now.max(next);
+            self.stack.handle_timeout(self.now);
+        }
+        self.now = end;
+    }
+
+    fn turn(&mut self) {
+        loop {
+            let mut frames = std::mem::take(&mut self.frames);
+            let mut more = self.stack.poll_transmit(self.now, &mut frames);
+            more |= !frames.is_empty();
+            for frame in frames.drain(..) {
+                self.receive(&frame);
+            }
+            self.frames = frames;
+            while let Some(event) = self.stack.poll_event() {
+                more = true;
+                if event.socket == self.listener {
+                    while self.stack.tcp_accept(self.now, self.listener).is_ok() {
+                        self.accepted += 1;
+                    }
+                } else if event.gained.contains(Readiness::READABLE) {
+                    self.serve(event.socket);
+                }
+            }
+            // Whoever was ready when it was accepted has no event.
+            self.stack.end_turn();
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// The program at the stack: what is read is sent back.
+    fn serve(&mut self, id: SocketId) {
+        if let Ok(n @ 1..) = self.stack.tcp_read(self.now, id, &mut self.buffer) {
+            let sent = self.stack.tcp_write(self.now, id, &self.buffer[..n]);
+            assert_eq!(sent, Ok(n));
+        }
+    }
+
+    /// A frame gets to the gateway, or to a peer.
+    fn receive(&mut self, frame: &PacketBuf) {
+        let Some((_, to, header)) = forge::parse(frame) else {
+            return self.resolve(frame);
+        };
+        let peer = index(to);
+        let len = frame.frag_len() as u32;
+        let syn = header.flags.contains(Flags::SYN);
+        if len == 0 && !syn {
+            return;
+        }
+        let end = header.seq + len + u32::from(syn);
+        if end.since(Seq(self.peers[peer].theirs)) as i32 <= 0 && !syn {
+            return;
+        }
+        self.peers[peer].theirs = end.get();
+        self.answered += u64::from(len);
+        let echo = header.options.timestamps.map_or(0, |(value, _)| value);
+        let ack = self.segment(peer, Flags::ACK, echo);
+        self.stack.handle_frame(self.now, forge::frame(1, to, SERVER, ack));
+    }
+
+    /// The gateway says where it is.
+    fn resolve(&mut self, frame: &PacketBuf) {
+        let head = frame.head();
+        if head.get(12..14) != Some(&[8, 6]) {
+            return;
+        }
+        let mut reply = PacketBuf::for_rx();
+        let out = reply.append(42).expect("room");
+        out[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 99, 8, 6]);
+        out[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
+        out[22..32].copy_from_slice(&[2, 0, 0, 0, 0, 99, 10, 0, 0, 2]);
+        out[32..42].copy_from_slice(&[2, 0, 0, 0, 0, 1, 10, 0, 0, 1]);
+        self.stack.handle_frame(self.now, reply);
+    }
+}

@@ -1,0 +1,208 @@
+//! Path MTU discovery between two stacks (RFC 1191, RFC 8201): a router in the middle that drops what
+//! is too big and says so.
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::{A, B, Pair, Side, pattern};
+use pagewire_mem::PacketBuf;
+use pagewire_mem::checksum::Checksum;
+use pagewire_stack::{MtuDiscover, SocketId, TcpOption};
+
+/// Frames of A's that were too big: their IP header and what follows it, as much as is quoted.
+type Dropped = Rc<RefCell<VecDeque<Vec<u8>>>>;
+
+/// Bytes of the longest IP packet that a frame holds.
+fn ip_len(frame: &PacketBuf) -> usize {
+    match frame.gso {
+        Some(gso) => usize::from(gso.header_len) + usize::from(gso.size) - 14,
+        None => frame.len() - 14,
+    }
+}
+
+/// From now on the path from A to B takes packets of `mtu` bytes.
+fn narrow(p: &mut Pair, mtu: usize) -> Dropped {
+    let dropped = Dropped::default();
+    let notes = Rc::clone(&dropped);
+    p.carry = Some(Box::new(move |side, frame| {
+        let fits = side == B || ip_len(frame) <= mtu;
+        if !fits {
+            notes.borrow_mut().push_back(frame.head()[14..].to_vec());
+        }
+        fits
+    }));
+    dropped
+}
+
+fn sum(parts: &[&[u8]]) -> [u8; 2] {
+    let mut sum = Checksum::new();
+    parts.iter().for_each(|part| sum.add_bytes(part));
+    sum.finish().to_be_bytes()
+}
+
+/// What a router tells A about a packet that was too big. `shift` falsifies the sequence number.
+fn report(p: &mut Pair, packet: &[u8], mtu: u16, shift: u8) {
+    let v4 = packet[0] >> 4 == 4;
+    let mut quote = packet[..if v4 { 28 } else { 60 }].to_vec();
+    let seq = if v4 { 24 } else { 44 };
+    quote[seq] ^= shift;
+    let mut icmp = if v4 { vec![3, 4, 0, 0, 0, 0] } else { vec![2, 0, 0, 0, 0, 0] };
+    icmp.extend_from_slice(&mtu.to_be_bytes());
+    icmp.extend_from_slice(&quote);
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if v4 {
+        let checksum = sum(&[&icmp]);
+        icmp[2..4].copy_from_slice(&checksum);
+        let mut ip = vec![0x45, 0, 0, 20 + icmp.len() as u8, 0, 0, 0, 0, 64, 1, 0, 0];
+        ip.extend_from_slice(&[10, 0, 0, 2, 10, 0, 0, 1]);
+        let checksum = sum(&[&ip]);
+        ip[10..12].copy_from_slice(&checksum);
+        frame.extend_from_slice(&[8, 0]);
+        frame.extend_from_slice(&ip);
+    } else {
+        let (dst, src) = (&packet[8..24], &packet[24..40]);
+        let pseudo = [src, dst, &[0, 0, 0, icmp.len() as u8, 0, 0, 0, 58]].concat();
+        let checksum = sum(&[&pseudo, &icmp]);
+        icmp[2..4].copy_from_slice(&checksum);
+        frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, icmp.len() as u8, 58, 64]);
+        frame.extend_from_slice(src);
+        frame.extend_from_slice(dst);
+    }
+    frame.extend_from_slice(&icmp);
+    let mut packet = PacketBuf::for_rx();
+    packet.append(frame.len()).unwrap().copy_from_slice(&frame);
+    let now = p.now;
+    p.a.handle_frame(now, packet);
+}
+
+/// Sends `len` bytes from A to B; every packet that is too big is reported 1 ms later.
+fn transfer(p: &mut Pair, ends: (SocketId, SocketId), len: usize, mtu: u16, dropped: &Dropped) {
+    let data = pattern(len);
+    let (mut sent, mut got) = (0, Vec::new());
+    let mut buf = vec![0; 65_536];
+    for _ in 0..100_000 {
+        let now = p.now;
+        if let Ok(n) = p.a.tcp_write(now, ends.0, &data[sent..]) {
+            sent += n;
+        }
+        p.run(Duration::from_millis(1));
+        while let Some(packet) = { dropped.borrow_mut().pop_front() } {
+            report(p, &packet, mtu, 0);
+        }
+        while let Ok(n) = p.b.tcp_read(p.now, ends.1, &mut buf) {
+            got.extend_from_slice(&buf[..n]);
+        }
+        if got.len() == data.len() {
+            assert!(got == data);
+            return;
+        }
+    }
+    panic!("{} of {len} bytes arrived", got.len());
+}
+
+fn established(to: &str) -> (Pair, (SocketId, SocketId), SocketId) {
+    let mut p = Pair::new();
+    p.meet();
+    let (client, server, listener) = p.connect(to);
+    (p, (client, server), listener)
+}
+
+#[test]
+fn what_is_too_big_for_the_path_is_sent_again_in_smaller_segments_and_is_no_congestion() {
+    for (to, mtu) in [("10.0.0.2:80", 1200), ("[fd00::2]:80", 1300)] {
+        let (mut p, ends, _) = established(to);
+        assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500));
+        let dropped = narrow(&mut p, mtu);
+        transfer(&mut p, ends, 300_000, mtu as u16, &dropped);
+        let info = p.a.tcp_info(ends.0).unwrap();
+        assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(mtu), "{to}");
+        assert_eq!((info.timeouts, info.recoveries), (0, 0), "{to}: {info:?}");
+        assert!(info.cwnd_segments >= 10, "{to}: {info:?}");
+    }
+}
+
+#[test]
+fn other_connections_over_the_path_know_too_and_the_path_is_tried_again_in_time() {
+    let (mut p, ends, listener) = established("10.0.0.2:80");
+    let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
+    let other = p.a.tcp_connect(p.now, to, None).unwrap();
+    p.run(Duration::from_millis(10));
+    let (other_server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let dropped = narrow(&mut p, 1200);
+    transfer(&mut p, ends, 50_000, 1200, &dropped);
+    assert_eq!(p.a.path_mtu(to.ip()), 1200);
+    // Another one sends nothing that is too big.
+    dropped.borrow_mut().clear();
+    p.a.tcp_write(p.now, other, &pattern(20_000)).unwrap();
+    p.run(Duration::from_millis(10));
+    assert!(dropped.borrow().is_empty());
+    assert_eq!(p.b.tcp_queued(other_server), Ok(20_000));
+    // RFC 1191 section 6.3, RFC 8201 section 4: after ten minutes.
+    p.carry = None;
+    p.run(Duration::from_secs(599));
+    assert_eq!(p.a.path_mtu(to.ip()), 1200);
+    p.run(Duration::from_secs(2));
+    assert_eq!(p.a.path_mtu(to.ip()), 1500);
+    let dropped = narrow(&mut p, 1500);
+    transfer(&mut p, ends, 20_000, 1500, &dropped);
+    assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500));
+}
+
+/// RFC 5927 section 7.2.
+#[test]
+fn a_report_that_quotes_what_is_not_under_way_changes_nothing() {
+    let (mut p, ends, _) = established("10.0.0.2:80");
+    let dropped = narrow(&mut p, 1200);
+    p.a.tcp_write(p.now, ends.0, &pattern(20_000)).unwrap();
+    p.run(Duration::from_millis(1));
+    let packet = dropped.borrow_mut().pop_front().unwrap();
+    report(&mut p, &packet, 1200, 0x80);
+    assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500));
+    assert_eq!(p.a.path_mtu("10.0.0.2".parse().unwrap()), 1500);
+    assert_eq!(p.a.counters().tcp_icmp_outside_window, 1);
+}
+
+#[test]
+fn a_connection_may_keep_out_of_it() {
+    let (mut p, ends, _) = established("10.0.0.2:80");
+    let flags = Rc::new(RefCell::new(Vec::new()));
+    let seen = Rc::clone(&flags);
+    p.carry = Some(Box::new(move |side: Side, frame: &PacketBuf| {
+        if side == A && frame.head()[12..14] == [8, 0] {
+            seen.borrow_mut().push((frame.head()[20] & 0x40 != 0, frame.head()[14..].to_vec()));
+        }
+        true
+    }));
+    p.a.tcp_write(p.now, ends.0, b"1").unwrap();
+    p.run(Duration::from_millis(50));
+    assert!(flags.borrow().iter().all(|(df, _)| *df), "routers may not cut");
+    flags.borrow_mut().clear();
+    let option = TcpOption::MtuDiscover(MtuDiscover::Dont);
+    p.a.tcp_set_option(p.now, ends.0, option).unwrap();
+    p.a.tcp_write(p.now, ends.0, b"2").unwrap();
+    p.flush();
+    let (df, packet) = flags.borrow()[0].clone();
+    assert!(!df, "routers may cut");
+    report(&mut p, &packet, 1200, 0);
+    assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500), "reports are ignored");
+}
+
+#[test]
+fn a_path_whose_mtu_is_set_has_it_whatever_is_reported() {
+    let mut p = Pair::new();
+    p.meet();
+    let remote = "10.0.0.2".parse().unwrap();
+    p.a.set_path_mtu(remote, Some(1000));
+    let (client, server, _) = p.connect("10.0.0.2:80");
+    assert_eq!(p.a.tcp_path_mtu(client), Ok(1000));
+    p.transfer((A, client), (B, server), &pattern(50_000));
+    p.run(Duration::from_secs(3600));
+    assert_eq!(p.a.path_mtu(remote), 1000);
+    p.a.set_path_mtu(remote, None);
+    assert_eq!(p.a.path_mtu(remote), 1500);
+}

@@ -1,0 +1,134 @@
+//! What all connections together may hold of what nobody reads.
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{A, B, Pair, capabilities, config, pattern, ready};
+use pagewire_mem::{Frag, FragVec};
+use pagewire_stack::SocketId;
+use pagewire_tcp::DropReason as TcpDropReason;
+
+const BUDGET: usize = 8 << 20;
+
+/// `n` connections from A to B, which has little memory: (A's ends, B's ends).
+fn many(n: usize) -> (Pair, Vec<SocketId>, Vec<SocketId>) {
+    let mut b = config(capabilities(2), 2);
+    b.receive_memory = BUDGET;
+    if n == 1 {
+        // As after a while of reading fast.
+        b.tcp.recv_buffer_initial = b.tcp.recv_buffer;
+    }
+    let mut p = Pair::with(config(capabilities(1), 1), b);
+    p.meet();
+    let to = "10.0.0.2:80".parse().unwrap();
+    let listener = p.b.tcp_listen(p.now, to, 4096).unwrap();
+    let clients: Vec<_> = (0..n).map(|_| p.a.tcp_connect(p.now, to, None).unwrap()).collect();
+    let mut servers = Vec::new();
+    p.until("the handshakes", |p| {
+        while let Ok((server, _)) = p.b.tcp_accept(p.now, listener) {
+            servers.push(server);
+        }
+        servers.len() == n
+    });
+    // In the order of the clients.
+    let by_port = |p: &Pair, c: &SocketId| p.a.local_addr(*c).unwrap();
+    let servers = clients
+        .iter()
+        .map(|c| {
+            let at = by_port(&p, c);
+            *servers.iter().find(|s| p.b.remote_addr(**s) == Ok(at)).unwrap()
+        })
+        .collect();
+    (p, clients, servers)
+}
+
+/// Everybody sends what may be sent, by reference: the sender's own pool is not what is tested.
+fn push(p: &mut Pair, clients: &[SocketId], data: &Bytes) {
+    for client in clients {
+        let now = p.now;
+        let mut frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
+        let _ = ready(p.stack(A).tcp_send(now, *client, &mut frags));
+    }
+}
+
+#[test]
+fn peers_of_programs_that_never_read_stay_within_the_budget() {
+    let (mut p, clients, servers) = many(200);
+    let data = Bytes::from(pattern(64 << 10));
+    let mut most = 0;
+    for _ in 0..300 {
+        push(&mut p, &clients, &data);
+        p.run(Duration::from_millis(10));
+        most = most.max(p.b.receive_memory_used());
+    }
+    println!("{most} bytes pinned of {BUDGET}");
+    assert!(most <= BUDGET, "{most} bytes pinned of {BUDGET}");
+    assert!(most > BUDGET / 2, "{most}: the test fills it");
+    // What was invited before there were so many, and refused, comes again; ever more seldom.
+    let dropped = p.b.counters().tcp_drops(TcpDropReason::HostMemory);
+    p.run(Duration::from_secs(60));
+    let again = p.b.counters().tcp_drops(TcpDropReason::HostMemory) - dropped;
+    assert!(again <= 10 * 200, "{again} segments refused in a minute");
+    for server in servers {
+        p.b.close(p.now, server);
+    }
+    p.run(Duration::from_secs(1));
+    assert_eq!(p.b.receive_memory_used(), 0, "what was held is given back");
+}
+
+#[test]
+fn reader_gets_on_beside_hundreds_that_do_not_read() {
+    let (mut p, clients, servers) = many(300);
+    let (reader, others) = clients.split_last().unwrap();
+    let end = *servers.last().unwrap();
+    let data = Bytes::from(pattern(64 << 10));
+    for _ in 0..200 {
+        push(&mut p, others, &data);
+        p.run(Duration::from_millis(10));
+    }
+    let before = p.now;
+    let much = Bytes::from(pattern(4 << 20));
+    p.transfer_by_reference((A, *reader), (B, end), much, 64 << 10);
+    let took = p.now.saturating_since(before);
+    println!("4 MiB beside {} full connections took {took:?}", others.len());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(p.b.receive_memory_used() <= BUDGET);
+}
+
+#[test]
+fn connection_alone_has_its_whole_window() {
+    let (mut p, clients, _) = many(1);
+    let data = Bytes::from(pattern(256 << 10));
+    for _ in 0..200 {
+        push(&mut p, &clients, &data);
+        p.run(Duration::from_millis(1));
+    }
+    let held = p.b.receive_memory_used();
+    assert!(held >= BUDGET / 6, "{held} bytes of {BUDGET}, a fifth is allowed");
+    assert_eq!(p.b.counters().tcp_drops(TcpDropReason::HostMemory), 0);
+}
+
+#[test]
+fn reader_gets_on_beside_thousands_that_hold_a_segment_each() {
+    // More of them than the budget has room for: each segment is within any share.
+    let (mut p, clients, servers) = many(7000);
+    let (reader, others) = clients.split_last().unwrap();
+    let end = *servers.last().unwrap();
+    // It has read before the flood came.
+    p.transfer_by_reference((A, *reader), (B, end), Bytes::from(pattern(10_000)), 10_000);
+    let data = Bytes::from(pattern(1448));
+    for _ in 0..3 {
+        push(&mut p, others, &data);
+        p.run(Duration::from_millis(10));
+    }
+    let used = p.b.receive_memory_used();
+    assert!(used > BUDGET / 16 * 14, "{used}: they fill it");
+    let before = p.now;
+    p.transfer_by_reference((A, *reader), (B, end), Bytes::from(pattern(1 << 20)), 64 << 10);
+    let took = p.now.saturating_since(before);
+    println!("1 MiB beside {} full connections took {took:?}", others.len());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(p.b.receive_memory_used() <= BUDGET);
+}
