@@ -25,6 +25,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     let mut stop_at = None;
     loop {
         let now = shared.now();
+        shared.wake_up();
         let mut inner = shared.lock();
         if shared.stopping() {
             let stop_at = *stop_at.get_or_insert(now + SHUTDOWN_GRACE);
@@ -50,7 +51,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             continue;
         }
         let wait = inner.longest_sleep(now, LONGEST_SLEEP);
-        if wait.is_zero() || inner.device.arm() {
+        if wait.is_zero() || inner.device.arm() || !shared.fall_asleep(&inner) {
             inner.device.disarm();
             shared.unlock_and_wake(inner);
             continue;
@@ -93,10 +94,11 @@ pub(crate) fn wait_for_device(shared: &Shared, until: Option<Instant>) {
     let mut inner = shared.lock();
     let limit = until.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
     let wait = inner.longest_sleep(now, limit);
-    if !wait.is_zero() && !inner.device.arm() {
+    if !wait.is_zero() && !inner.device.arm() && shared.fall_asleep(&inner) {
         let fd = inner.device_fd();
         drop(inner);
         sleep(shared, fd.as_ref(), wait);
+        shared.wake_up();
         inner = shared.lock();
     }
     inner.device.disarm();

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
-use pagewire_mem::Instant;
+use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
 use pagewire_stack::TcpConfig;
-use pagewire_stack::{Cidr, Error, Stack, StackConfig};
+use pagewire_stack::{Cidr, Error, Event, Stack, StackConfig};
 
 use crate::driver;
 use crate::shared::{Interest, Shared, io_error};
@@ -18,6 +18,7 @@ use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
 use crate::wait::Patience;
+use crate::zerocopy;
 
 /// Connections that may wait for `accept` unless `listen_with` says otherwise; what Linux
 /// programs get from `std::net`.
@@ -48,6 +49,8 @@ pub struct Builder {
     gateways: Vec<String>,
     pool_bytes: Option<usize>,
     tcp: TcpConfig,
+    zerocopy_memory: Option<usize>,
+    notification_memory: Option<usize>,
     spin: Duration,
     manual: bool,
 }
@@ -93,6 +96,8 @@ impl Host {
             gateways: Vec::new(),
             pool_bytes: None,
             tcp: TcpConfig::default(),
+            zerocopy_memory: None,
+            notification_memory: None,
             spin: DEFAULT_SPIN,
             manual: false,
         }
@@ -190,6 +195,23 @@ impl Host {
         self.turn()
     }
 
+    /// The host's clock, as its stack sees it.
+    pub fn now(&self) -> Instant {
+        self.shared().now()
+    }
+
+    /// Runs `verb` on the stack, under its lock, and sends what it has to send: for layers that
+    /// manage sockets of their own. Sockets of this crate are not theirs to close.
+    pub fn with_stack<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
+        self.shared().with(verb)
+    }
+
+    /// Has `observer` called for every event of the stack from now on, under its lock: it must be
+    /// quick and call nothing of this host. A later one takes its place.
+    pub fn on_event(&self, observer: impl FnMut(Event) + Send + 'static) {
+        self.shared().lock().observer = Some(Box::new(observer));
+    }
+
     /// Counters, drops by reason and the copy ledger, as they stand now.
     pub fn stats(&self) -> Stats {
         let inner = self.shared().lock();
@@ -284,6 +306,21 @@ impl Builder {
         self
     }
 
+    /// Bytes of memory that zero-copy sends ([`TcpStream::send_zc`]) of this host may hold. By
+    /// default all hosts of the process together may hold the user's `RLIMIT_MEMLOCK`; a host with a
+    /// number of its own does not count there.
+    pub fn zerocopy_memory(mut self, bytes: usize) -> Self {
+        self.zerocopy_memory = Some(bytes);
+        self
+    }
+
+    /// Bytes that the notifications of one socket's zero-copy sends may take, unread or to come, at
+    /// 704 bytes each; 1 MiB by default.
+    pub fn notification_memory(mut self, bytes: usize) -> Self {
+        self.notification_memory = Some(bytes);
+        self
+    }
+
     /// How long a thread that waits polls the device before it sleeps, at most; zero: not at all.
     pub fn spin(mut self, limit: Duration) -> Self {
         self.spin = limit;
@@ -306,6 +343,13 @@ impl Builder {
         let mut config = StackConfig::new(device.capabilities().clone(), addresses, rand::random());
         config.gateways = gateways;
         config.tcp = self.tcp;
+        config.zerocopy.pages = match self.zerocopy_memory {
+            Some(bytes) => Arc::new(PageBudget::new(bytes / PAGE_SIZE)),
+            None => zerocopy::process_pages(),
+        };
+        if let Some(bytes) = self.notification_memory {
+            config.zerocopy.notification_bytes = bytes;
+        }
         if let Some(bytes) = self.pool_bytes {
             config.pool_bytes = bytes;
         }

@@ -3,7 +3,8 @@
 //! Start a [`Host`] on a device, then use [`TcpStream`], [`TcpListener`] and [`UdpSocket`] as
 //! those of `std::net`. What these cannot do is here too: [`TcpStream::send`] queues owned memory
 //! by reference, and [`TcpStream::recv_chunks`] takes received memory by reference; a [`Chunk`]
-//! that one connection received can be sent on another as it is.
+//! that one connection received can be sent on another as it is; [`TcpStream::send_zc`] also tells when
+//! the memory may be used again.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -82,11 +83,12 @@
 //!
 //! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`].
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod buf;
 mod driver;
 mod host;
+mod options;
 mod shared;
 mod stats;
 mod tcp;
@@ -94,6 +96,7 @@ mod tcp;
 mod tokio;
 mod udp;
 mod wait;
+mod zerocopy;
 
 pub use buf::{Chunk, Chunks, SendBuf};
 pub use host::{Builder, Host, StartError};
@@ -102,10 +105,11 @@ pub use pagewire_device::{Device, Pair, Tap};
 pub use pagewire_mem as mem;
 pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
 pub use pagewire_stack as stack;
-pub use pagewire_stack::TcpConfig;
+pub use pagewire_stack::{RecvFlags, SendFlags, TcpConfig, TcpOption};
 pub use stats::Stats;
 pub use tcp::{Incoming, TcpListener, TcpStream};
 pub use udp::UdpSocket;
+pub use zerocopy::{Completion, Completions, Sent};
 
 /// The example of the README, kept true by being a test.
 #[cfg(doctest)]

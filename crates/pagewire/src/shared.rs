@@ -21,7 +21,7 @@ use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
 use pagewire_mem::{Instant, PacketBuf};
-use pagewire_stack::{Error, Readiness, SocketId, Stack};
+use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 
 /// Frames taken from the device at once: enough to share the cost of a turn, few enough that
 /// acknowledgements leave while the data is still in cache.
@@ -60,8 +60,10 @@ pub(crate) struct Shared {
     inner: Mutex<Inner>,
     zero: WallClock,
     /// Wakes the driver out of its sleep.
-    pub(crate) wake: OwnedFd,
+    pub(crate) wake: Arc<OwnedFd>,
     pub(crate) stop: AtomicBool,
+    /// Nobody looks after the stack until something wakes the driver.
+    asleep: Arc<AtomicBool>,
     /// Application threads that poll the device inline; at most one.
     pub(crate) spinners: AtomicU32,
     /// How long a wait spins before it sleeps: the setting and its adaptive value, nanoseconds.
@@ -93,13 +95,32 @@ pub(crate) struct Inner {
     pub(crate) last_inline: Option<Instant>,
     pub(crate) wakeups: u64,
     pub(crate) device_error: Option<String>,
+    pub(crate) observer: Option<Observer>,
 }
+
+/// Who is told of every event.
+pub(crate) type Observer = Box<dyn FnMut(Event) + Send>;
 
 /// Who waits for a socket.
 #[derive(Default)]
 struct Waits {
     read: Vec<Waker>,
     write: Vec<Waker>,
+    completion: Vec<Waker>,
+}
+
+impl Waits {
+    fn list(&mut self, interest: Interest) -> &mut Vec<Waker> {
+        match interest {
+            Interest::Read => &mut self.read,
+            Interest::Write => &mut self.write,
+            Interest::Completion => &mut self.completion,
+        }
+    }
+
+    fn lists(&mut self) -> [&mut Vec<Waker>; 3] {
+        [&mut self.read, &mut self.write, &mut self.completion]
+    }
 }
 
 /// What a wait is for.
@@ -109,6 +130,8 @@ pub(crate) enum Interest {
     Read,
     /// Room to send, the end of the handshake, an error.
     Write,
+    /// Memory sent by reference that is let go.
+    Completion,
 }
 
 impl Shared {
@@ -120,6 +143,9 @@ impl Shared {
         manual: bool,
     ) -> std::io::Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let wake = Arc::new(rustix::event::eventfd(0, flags)?);
+        let asleep = Arc::new(AtomicBool::new(false));
+        wake_on_completion(&stack, &wake, &asleep);
         let wait_fd =
             device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
         let polled = wait_fd.is_none();
@@ -138,11 +164,13 @@ impl Shared {
             last_inline: None,
             wakeups: 0,
             device_error: None,
+            observer: None,
         };
         Ok(Self {
             inner: Mutex::new(inner),
             zero,
-            wake: rustix::event::eventfd(0, flags)?,
+            wake,
+            asleep,
             stop: AtomicBool::new(false),
             spinners: AtomicU32::new(0),
             spin_max: spin,
@@ -194,8 +222,25 @@ impl Shared {
 
     /// Wakes the driver.
     pub(crate) fn kick(&self) {
-        // A full counter means that a wake-up is pending already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        ring(&self.wake);
+    }
+
+    /// Nobody will look after the stack. `false`: memory that another thread has let go waits to be
+    /// reported, look first.
+    pub(crate) fn fall_asleep(&self, inner: &Inner) -> bool {
+        // Whoever lets go from here on wakes us; what was let go before, we see. (Both are SeqCst,
+        // here and in `CompletionQueue`.)
+        self.asleep.store(true, Ordering::SeqCst);
+        let pending = inner.stack.completions().is_pending();
+        if pending {
+            self.wake_up();
+        }
+        !pending
+    }
+
+    /// Somebody looks after the stack again.
+    pub(crate) fn wake_up(&self) {
+        self.asleep.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn stopping(&self) -> bool {
@@ -263,13 +308,25 @@ impl Inner {
             }
         }
         while let Some(event) = self.stack.poll_event() {
+            if let Some(observer) = &mut self.observer {
+                observer(event);
+            }
             self.note_ready(event.socket, event.gained);
         }
     }
 
-    fn note_ready(&mut self, socket: SocketId, gained: Readiness) {
+    fn note_ready(&mut self, socket: SocketId, mut gained: Readiness) {
         let Some(waits) = self.waits.get_mut(&socket) else { return };
         let before = self.ready.len();
+        if gained.contains(Readiness::ERROR_QUEUE) {
+            self.ready.append(&mut waits.completion);
+            // The error is nothing but the completion.
+            gained &= !(Readiness::ERROR | Readiness::ERROR_QUEUE);
+        }
+        if gained.intersects(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED) {
+            // Maybe none is to come any more.
+            self.ready.append(&mut waits.completion);
+        }
         if gained.intersects(Readiness::FOR_READ) {
             self.ready.append(&mut waits.read);
         }
@@ -282,10 +339,7 @@ impl Inner {
     /// Has `waker` called when `socket` becomes ready; once.
     pub(crate) fn register(&mut self, socket: SocketId, interest: Interest, waker: &Waker) {
         let waits = self.waits.entry(socket).or_default();
-        let list = match interest {
-            Interest::Read => &mut waits.read,
-            Interest::Write => &mut waits.write,
-        };
+        let list = waits.list(interest);
         if !list.iter().any(|w| w.will_wake(waker)) {
             list.push(waker.clone());
         }
@@ -294,9 +348,12 @@ impl Inner {
     /// A wait ended without a call of its waker.
     pub(crate) fn unregister(&mut self, socket: SocketId, waker: &Waker) {
         let Some(waits) = self.waits.get_mut(&socket) else { return };
-        waits.read.retain(|w| !w.will_wake(waker));
-        waits.write.retain(|w| !w.will_wake(waker));
-        if waits.read.is_empty() && waits.write.is_empty() {
+        let mut empty = true;
+        for list in waits.lists() {
+            list.retain(|w| !w.will_wake(waker));
+            empty &= list.is_empty();
+        }
+        if empty {
             self.waits.remove(&socket);
         }
     }
@@ -304,8 +361,9 @@ impl Inner {
     /// The socket's owner is gone: nobody waits any more.
     pub(crate) fn forget(&mut self, socket: SocketId) {
         if let Some(mut waits) = self.waits.remove(&socket) {
-            self.ready.append(&mut waits.read);
-            self.ready.append(&mut waits.write);
+            for list in waits.lists() {
+                self.ready.append(list);
+            }
         }
     }
 
@@ -361,6 +419,21 @@ impl Inner {
             self.device_error = Some(error.to_string());
         }
     }
+}
+
+/// Has whoever lets go of memory on another thread wake the driver, if that sleeps.
+fn wake_on_completion(stack: &Stack, wake: &Arc<OwnedFd>, asleep: &Arc<AtomicBool>) {
+    let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
+    stack.completions().set_waker(move || {
+        if asleep.swap(false, Ordering::SeqCst) {
+            ring(&wake);
+        }
+    });
+}
+
+fn ring(event: &OwnedFd) {
+    // A full counter means that a wake-up is pending already.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
 /// The stack's errors in the words of `std::io`, errno included.

@@ -53,7 +53,7 @@ impl Socket {
         }
         let timeouts = *self.timeouts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         Patience::For(match interest {
-            Interest::Read => timeouts.read,
+            Interest::Read | Interest::Completion => timeouts.read,
             Interest::Write => timeouts.write,
         })
     }
@@ -72,7 +72,7 @@ impl Socket {
         }
         let mut timeouts = self.timeouts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match interest {
-            Interest::Read => timeouts.read = limit,
+            Interest::Read | Interest::Completion => timeouts.read = limit,
             Interest::Write => timeouts.write = limit,
         }
         Ok(())
@@ -212,7 +212,8 @@ impl TcpStream {
 
     /// What the machine knows of this connection.
     pub fn info(&self) -> io::Result<pagewire_stack::TcpInfo> {
-        self.0.host.shared.lock().stack.tcp_info(self.0.id).map_err(io_error)
+        let now = self.0.host.shared.now();
+        self.0.host.shared.lock().stack.tcp_info_at(now, self.0.id).map_err(io_error)
     }
 
     pub(crate) fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -303,6 +304,12 @@ impl TcpListener {
     /// Connections as they come, for ever.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming(self)
+    }
+
+    /// Whether connections to come have opted in to zero-copy sends; see
+    /// [`TcpStream::set_zerocopy`].
+    pub fn set_zerocopy(&self, on: bool) -> io::Result<()> {
+        self.0.set_zerocopy(on)
     }
 
     /// The address it listens on.

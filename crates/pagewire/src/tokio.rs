@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pagewire_mem::Instant;
-use pagewire_stack::{Error, Stack};
+use pagewire_stack::{Error, Stack, ZeroCopyCall};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buf::{Chunks, SendBuf};
@@ -20,6 +20,7 @@ use crate::shared::{Interest, io_error};
 use crate::tcp::{Socket, TcpListener, TcpStream};
 use crate::udp::UdpSocket;
 use crate::wait::Patience;
+use crate::zerocopy::{self, Completion, Sent};
 
 fn poll_op<T>(
     socket: &Socket,
@@ -79,6 +80,54 @@ impl TcpStream {
         })
         .await?;
         Ok(Chunks::from_frags(frags))
+    }
+}
+
+/// Awaiting completions of zero-copy sends.
+impl TcpStream {
+    /// Queues memory by reference until all of it is queued; see [`send_zc`](Self::send_zc).
+    /// Dropped before it is ready, it has queued a part, or nothing.
+    pub async fn send_zc_async(&self, buf: impl Into<SendBuf>) -> io::Result<Sent> {
+        let (id, mut buf) = (self.0.id, buf.into());
+        let (mut call, mut bytes) = (ZeroCopyCall::new(), 0);
+        while !buf.is_empty() {
+            let (frags, call) = (&mut buf.frags, &mut call);
+            let sent = poll_fn(|cx| {
+                poll_op(&self.0, Interest::Write, cx, |stack, now| {
+                    stack.tcp_send_zc(now, id, frags, call)
+                })
+            });
+            match sent.await {
+                Ok(n) => bytes += n,
+                Err(error) if bytes == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(Sent { bytes, id: call.id() })
+    }
+
+    /// The next completion, as a stream gives it; `None`: no send is outstanding. See
+    /// [`wait_completion`](Self::wait_completion).
+    pub async fn next_completion(&self) -> io::Result<Option<Completion>> {
+        poll_fn(|cx| self.poll_completion(cx)).await
+    }
+
+    /// [`next_completion`](Self::next_completion) for those who poll.
+    pub fn poll_completion(&self, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
+        let id = self.0.id;
+        let done = poll_op(&self.0, Interest::Completion, cx, |stack, _| zerocopy::next(stack, id));
+        done.map_ok(|done| done.map(Completion::from))
+    }
+}
+
+impl UdpSocket {
+    /// The next completion; see [`TcpStream::next_completion`].
+    pub async fn next_completion(&self) -> io::Result<Option<Completion>> {
+        let id = self.0.id;
+        let next = poll_fn(|cx| {
+            poll_op(&self.0, Interest::Completion, cx, |stack, _| zerocopy::next(stack, id))
+        });
+        Ok(next.await?.map(Completion::from))
     }
 }
 

@@ -106,7 +106,7 @@ impl UdpSocket {
     }
 }
 
-fn first(to: impl ToSocketAddrs) -> io::Result<SocketAddr> {
+pub(crate) fn first(to: impl ToSocketAddrs) -> io::Result<SocketAddr> {
     let none = || io::Error::new(io::ErrorKind::InvalidInput, "no address to send to");
     to.to_socket_addrs()?.next().ok_or_else(none)
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire::device::Pair;
-use pagewire::{CopyReason, Frag, Host, Region, SendBuf, TcpListener, TcpStream};
+use pagewire::{
+    CopyReason, Frag, Host, Region, SendBuf, SendFlags, TcpListener, TcpOption, TcpStream,
+};
 
 fn hosts() -> (Host, Host) {
     let (left, right) = Pair::new(Default::default()).expect("pair");
@@ -113,18 +115,23 @@ fn what_is_received_can_be_sent_on_without_a_copy() {
     let first = joined();
     let second = joined();
     let sent = pattern(2_000_000);
-    first.near.send(sent.clone()).expect("send");
-    first.near.shutdown(Shutdown::Write).expect("shutdown");
+    let (near, copy) = (first.near, sent.clone());
+    let sender = thread::spawn(move || {
+        near.send(copy).expect("send");
+        near.shutdown(Shutdown::Write).expect("shutdown");
+        near
+    });
+    let (far, server) = (first.far, first.server);
     let relay = thread::spawn(move || {
         loop {
-            let chunks = first.far.recv_chunks(1 << 18).expect("receive");
+            let chunks = far.recv_chunks(1 << 18).expect("receive");
             if chunks.is_empty() {
                 break;
             }
             second.near.send(chunks).expect("send on");
         }
         second.near.shutdown(Shutdown::Write).expect("shutdown");
-        (first.server.stats().ledger, second.client.stats().ledger)
+        (server.stats().ledger, second.client.stats().ledger)
     });
     let mut got = Vec::new();
     loop {
@@ -135,6 +142,7 @@ fn what_is_received_can_be_sent_on_without_a_copy() {
         chunks.for_each_piece(|piece| got.extend_from_slice(piece));
     }
     assert_eq!(got, sent);
+    drop(sender.join().expect("sender"));
     let (received, forwarded) = relay.join().expect("relay");
     assert_eq!((received.ours(), forwarded.ours()), (0, 0));
 }
@@ -398,4 +406,25 @@ fn empty_sends_are_nothing() {
     assert_eq!(j.near.send(Frag::empty()).expect("send"), 0);
     assert_eq!({ &j.near }.write(b"").expect("write"), 0);
     assert_eq!({ &j.near }.read(&mut []).expect("read"), 0);
+}
+
+#[test]
+fn options_and_urgent_data_reach_the_connection() {
+    let j = joined();
+    j.near.set_option(TcpOption::NotSentLowat(1 << 20)).expect("option");
+    j.far.set_option(TcpOption::OobInline(false)).expect("option");
+    let mut urgent = SendBuf::from(Bytes::from_static(b"hello!"));
+    assert_eq!(j.near.send_some_with(&mut urgent, SendFlags::URGENT).expect("send"), 6);
+    let mut buf = [0; 16];
+    assert_eq!(j.far.peek(&mut buf).expect("peek"), 5);
+    assert_eq!(&buf[..5], b"hello");
+    assert_eq!(j.far.queued_receive().expect("count"), 5);
+    assert_eq!(j.far.read_urgent().expect("urgent"), b'!');
+    assert_eq!(kind(j.far.read_urgent()), io::ErrorKind::InvalidInput);
+    assert_eq!(j.far.discard(3).expect("discard"), 3);
+    assert_eq!({ &j.far }.read(&mut buf).expect("read"), 2);
+    assert!(j.far.at_urgent_mark().expect("mark"));
+    assert!(j.far.info().expect("info").bytes_received == 6);
+    assert_eq!(kind(j.listener.set_option(TcpOption::QuickAck(true))), io::ErrorKind::Unsupported);
+    j.listener.set_option(TcpOption::NoDelay(true)).expect("option");
 }
