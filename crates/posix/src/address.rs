@@ -1,0 +1,132 @@
+//! Socket addresses as C programs write them: `sockaddr_in` and `sockaddr_in6`.
+//!
+//! ```text
+//!   sockaddr_in    family:2 port:2 address:4 zero:8                        16 bytes
+//!   sockaddr_in6   family:2 port:2 flowinfo:4 address:16 scope:4           28 bytes
+//! ```
+//!
+//! The family is in the machine's byte order, port and address in the network's.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::Errno;
+
+/// Bytes of a `sockaddr_in`.
+const LEN_V4: usize = 16;
+/// Bytes of a `sockaddr_in6`.
+const LEN_V6: usize = 28;
+/// Bytes of a `sockaddr_in6` without its scope (RFC 2133), which Linux still takes.
+const LEN_V6_RFC2133: usize = 24;
+
+/// The address family that a socket was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Domain {
+    Inet,
+    Inet6,
+}
+
+/// An address as `accept`, `recvfrom`, `getsockname` and `getpeername` give it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SockAddr {
+    bytes: [u8; LEN_V6],
+    len: usize,
+}
+
+impl SockAddr {
+    /// As a socket of `domain` shows it: IPv4 peers of an IPv6 socket have mapped addresses (RFC
+    /// 4291 section 2.5.5.2).
+    pub(crate) fn new(addr: SocketAddr, domain: Domain) -> Self {
+        let mut bytes = [0; LEN_V6];
+        bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
+        let family = match (domain, addr.ip()) {
+            (Domain::Inet, IpAddr::V4(ip)) => {
+                bytes[4..8].copy_from_slice(&ip.octets());
+                libc::AF_INET
+            }
+            (Domain::Inet6, IpAddr::V4(ip)) if ip.is_unspecified() => libc::AF_INET6,
+            (_, ip) => {
+                let ip = match ip {
+                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                    IpAddr::V6(ip) => ip,
+                };
+                bytes[8..24].copy_from_slice(&ip.octets());
+                libc::AF_INET6
+            }
+        };
+        bytes[..2].copy_from_slice(&(family as u16).to_ne_bytes());
+        Self { bytes, len: if family == libc::AF_INET { LEN_V4 } else { LEN_V6 } }
+    }
+
+    /// The bytes of the C structure.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// From and to `std`'s form.
+    pub fn to_std(&self) -> Option<SocketAddr> {
+        match parse(Domain::Inet6, self.as_bytes()) {
+            Ok(Given::Address(addr)) => Some(addr),
+            _ => match parse(Domain::Inet, self.as_bytes()) {
+                Ok(Given::Address(addr)) => Some(addr),
+                _ => None,
+            },
+        }
+    }
+}
+
+impl From<SocketAddr> for SockAddr {
+    fn from(addr: SocketAddr) -> Self {
+        Self::new(addr, if addr.is_ipv4() { Domain::Inet } else { Domain::Inet6 })
+    }
+}
+
+/// What a caller passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// `AF_UNSPEC`: dissolves an association.
+    Unspecified,
+    Address(SocketAddr),
+}
+
+/// The family of an address; `EINVAL` when there is not even that.
+pub(crate) fn family(bytes: &[u8]) -> Result<i32, Errno> {
+    let family = bytes.get(..2).and_then(|f| f.try_into().ok()).ok_or(Errno::INVAL)?;
+    Ok(i32::from(u16::from_ne_bytes(family)))
+}
+
+/// Reads the address of a peer for a socket of `domain`.
+///
+/// # Errors
+/// `EINVAL` if it is too short, `EAFNOSUPPORT` if it is of another family. (An IPv6 socket takes
+/// an AF_INET address where it names a peer, as Linux does.)
+pub(crate) fn parse(domain: Domain, bytes: &[u8]) -> Result<Given, Errno> {
+    let family = family(bytes)?;
+    if family == libc::AF_UNSPEC {
+        return Ok(Given::Unspecified);
+    }
+    let port = || {
+        let port = bytes.get(2..4).and_then(|p| p.try_into().ok()).ok_or(Errno::INVAL)?;
+        Ok(u16::from_be_bytes(port))
+    };
+    let least = if domain == Domain::Inet { LEN_V4 } else { LEN_V6_RFC2133 };
+    match (domain, family) {
+        (Domain::Inet, libc::AF_INET) => {
+            if bytes.len() < least {
+                return Err(Errno::INVAL);
+            }
+            let ip: [u8; 4] =
+                bytes.get(4..8).and_then(|b| b.try_into().ok()).ok_or(Errno::INVAL)?;
+            Ok(Given::Address(SocketAddr::new(Ipv4Addr::from(ip).into(), port()?)))
+        }
+        (Domain::Inet6, libc::AF_INET6) => {
+            if bytes.len() < least {
+                return Err(Errno::INVAL);
+            }
+            let ip: [u8; 16] =
+                bytes.get(8..24).and_then(|b| b.try_into().ok()).ok_or(Errno::INVAL)?;
+            Ok(Given::Address(SocketAddr::new(Ipv6Addr::from(ip).into(), port()?)))
+        }
+        _ if bytes.len() < least => Err(Errno::INVAL),
+        _ => Err(Errno::AFNOSUPPORT),
+    }
+}

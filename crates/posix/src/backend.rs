@@ -1,0 +1,51 @@
+//! What descriptors run on: a stack, a clock, and a way to wait.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use pagewire_mem::Instant;
+use pagewire_stack::Stack;
+
+use crate::notice::{Notices, Signal};
+use crate::{Errno, Fd};
+
+/// A stack behind a lock, with a clock. Called from any thread.
+pub trait Backend: Send + Sync {
+    /// From now on, every [`Event`](pagewire_stack::Event) of the stack goes to
+    /// [`Notices::notify`], from whatever thread found it and with or without the stack's lock
+    /// held: it never calls back. Called once, before anything else.
+    fn attach(&self, notices: Arc<Notices>);
+
+    /// The present moment.
+    fn now(&self) -> Instant;
+
+    /// Runs `verb` on the stack at the present moment, under the stack's lock; afterwards, what
+    /// the stack has to send is sent, and its events are dispatched.
+    fn with<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T;
+
+    /// Blocks the calling thread until `signal` is set or the clock has reached `deadline`
+    /// (`None`: for ever), while the stack goes on. May return early. A signal that is set unparks
+    /// the thread that made it, which is the one that calls; it may be set by another thread
+    /// without the stack having done anything (a pipe, a close).
+    fn wait(&self, signal: &Signal, deadline: Option<Instant>);
+
+    /// The time of day at the moment `at` of the clock, since 1970.
+    fn time_of_day(&self, at: Instant) -> Duration {
+        let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        today.saturating_sub(self.now().saturating_since(at))
+    }
+
+    /// The number for a new descriptor; `None` for the table's lowest free one, as Linux does. For
+    /// those whose numbers have to mean something to the kernel too.
+    ///
+    /// # Errors
+    /// What the call that wants the descriptor fails with.
+    fn open_number(&self) -> Result<Option<Fd>, Errno> {
+        Ok(None)
+    }
+
+    /// The descriptor `fd` is closed: a number from [`open_number`](Self::open_number) is free.
+    fn close_number(&self, fd: Fd) {
+        let _ = fd;
+    }
+}

@@ -1,0 +1,120 @@
+//! fcntl and ioctl.
+
+use std::sync::atomic::Ordering;
+
+use pagewire_stack::{Readiness, SocketId, Stack};
+
+use crate::backend::Backend;
+use crate::descriptors::Descriptors;
+use crate::file::Object;
+use crate::limits::MAX_DESCRIPTORS;
+use crate::socket::{Kind, Stage};
+use crate::{Errno, Fd, errno};
+
+/// `SIOCINQ`, which is `FIONREAD`.
+const SIOCINQ: u64 = 0x541b;
+/// `SIOCOUTQ`, which is `TIOCOUTQ`.
+const SIOCOUTQ: u64 = 0x5411;
+const SIOCOUTQNSD: u64 = 0x894b;
+const FIONBIO: u64 = 0x5421;
+const SIOCATMARK: u64 = 0x8905;
+
+impl<B: Backend> Descriptors<B> {
+    /// Flags of a file (`F_GETFL`, `F_SETFL`: `O_NONBLOCK` can be changed) and of a descriptor
+    /// (`F_GETFD`, `F_SETFD`), and further descriptors (`F_DUPFD`, `F_DUPFD_CLOEXEC`).
+    ///
+    /// # Errors
+    /// `EBADF`, `EINVAL` for other commands, `EMFILE`.
+    pub fn fcntl(&self, fd: Fd, command: i32, argument: i32) -> Result<i32, Errno> {
+        let held = self.file(fd)?;
+        match command {
+            libc::F_GETFL => {
+                let access = match &held.object {
+                    Object::Pipe(end) if end.is_writing() => libc::O_WRONLY,
+                    Object::Pipe(_) => libc::O_RDONLY,
+                    _ => libc::O_RDWR,
+                };
+                Ok(access | if held.is_nonblocking() { libc::O_NONBLOCK } else { 0 })
+            }
+            libc::F_SETFL => {
+                held.nonblocking.store(argument & libc::O_NONBLOCK != 0, Ordering::Relaxed);
+                Ok(0)
+            }
+            libc::F_GETFD => Ok(i32::from(self.close_on_exec(fd)?)),
+            libc::F_SETFD => {
+                self.set_close_on_exec(fd, argument & libc::FD_CLOEXEC != 0)?;
+                Ok(0)
+            }
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                if argument < 0 || argument as usize >= MAX_DESCRIPTORS {
+                    return Err(Errno::INVAL);
+                }
+                self.duplicate(fd, argument, command == libc::F_DUPFD_CLOEXEC)
+            }
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK` write `argument`; `FIONBIO` reads it.
+    ///
+    /// # Errors
+    /// `ENOTTY` for other requests, `EINVAL` for what a listening socket does not have.
+    pub fn ioctl(&self, fd: Fd, request: u64, argument: &mut i32) -> Result<(), Errno> {
+        let held = self.file(fd)?;
+        if request == FIONBIO {
+            held.nonblocking.store(*argument != 0, Ordering::Relaxed);
+            return Ok(());
+        }
+        let value = match &held.object {
+            Object::Socket(socket) => match (socket.kind, socket.stage()) {
+                (_, Stage::Listening(_)) if request == SIOCATMARK => 0,
+                (_, Stage::Listening(_)) if is_count(request) => return Err(Errno::INVAL),
+                (Kind::Stream, stage) => {
+                    let id = stage.connection();
+                    self.backend.with(|stack, _| stream_count(stack, id, request))?
+                }
+                (Kind::Datagram, stage) => {
+                    self.backend.with(|stack, _| datagram_count(stack, stage.id(), request))?
+                }
+            },
+            Object::Pipe(end) if request == SIOCINQ => end.queued(),
+            Object::Pipe(_) | Object::Epoll(_) => return Err(Errno::NOTTY),
+        };
+        *argument = i32::try_from(value).unwrap_or(i32::MAX);
+        Ok(())
+    }
+}
+
+fn is_count(request: u64) -> bool {
+    matches!(request, SIOCINQ | SIOCOUTQ | SIOCOUTQNSD)
+}
+
+fn stream_count(stack: &Stack, id: Option<SocketId>, request: u64) -> Result<usize, Errno> {
+    let Some(id) = id else {
+        return if is_count(request) || request == SIOCATMARK { Ok(0) } else { Err(Errno::NOTTY) };
+    };
+    if request == SIOCATMARK {
+        return Ok(usize::from(stack.tcp_at_urgent_mark(id).map_err(errno)?));
+    }
+    if !is_count(request) {
+        return Err(Errno::NOTTY);
+    }
+    if !stack.readiness(id).map_err(errno)?.contains(Readiness::CONNECTED) {
+        return Ok(0);
+    }
+    let (unacknowledged, unsent) = stack.tcp_queued_send(id).map_err(errno)?;
+    Ok(match request {
+        SIOCINQ => stack.tcp_queued(id).map_err(errno)?,
+        SIOCOUTQ => unacknowledged,
+        _ => unsent,
+    })
+}
+
+fn datagram_count(stack: &Stack, id: Option<SocketId>, request: u64) -> Result<usize, Errno> {
+    match (request, id) {
+        (SIOCINQ, Some(id)) => stack.udp_next_len(id).map_err(errno),
+        // Datagrams leave at once.
+        (SIOCINQ, None) | (SIOCOUTQ, _) => Ok(0),
+        _ => Err(Errno::NOTTY),
+    }
+}

@@ -1,0 +1,220 @@
+//! The descriptor table, and what every call does with it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+
+use crate::backend::Backend;
+use crate::file::{File, Held, Object};
+use crate::limits::MAX_DESCRIPTORS;
+use crate::notice::{Notices, Signal};
+use crate::poll::Events;
+use crate::socket::Socket;
+use crate::{Errno, Fd};
+
+/// A table of descriptors over one stack: one method for each system call, each with Linux's
+/// results and error numbers. All methods may be called from any thread; those that block say so,
+/// and return `EAGAIN` instead on a file that has `O_NONBLOCK`.
+///
+/// Calls by file: `socket.rs` (socket to shutdown), `receive.rs`, `send.rs`, `options/`,
+/// `control.rs` (fcntl, ioctl), `poll.rs`, `epoll.rs`, `pipe.rs` (pipe, splice, sendfile).
+pub struct Descriptors<B: Backend> {
+    pub(crate) backend: B,
+    pub(crate) notices: Arc<Notices>,
+    table: RwLock<Vec<Option<Entry>>>,
+    /// Held while one epoll instance is added to another.
+    nesting: Mutex<()>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) file: Arc<File>,
+    /// `FD_CLOEXEC`: kept for programs that ask; nothing here survives an `exec`.
+    pub(crate) close_on_exec: bool,
+}
+
+impl<B: Backend> Descriptors<B> {
+    /// An empty table.
+    pub fn new(backend: B) -> Self {
+        let notices = Arc::<Notices>::default();
+        backend.attach(Arc::clone(&notices));
+        Self { backend, notices, table: RwLock::default(), nesting: Mutex::default() }
+    }
+
+    /// What it runs on.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Whether `fd` names a file of this table.
+    pub fn owns(&self, fd: Fd) -> bool {
+        self.entries().get(fd as usize).is_some_and(Option::is_some)
+    }
+
+    /// Closes a descriptor. The last one of a connection sends what is queued and ends it, blocking
+    /// for `SO_LINGER`; data that was not read makes that a reset.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn close(&self, fd: Fd) -> Result<(), Errno> {
+        let entry =
+            self.entries_mut().get_mut(fd as usize).and_then(Option::take).ok_or(Errno::BADF)?;
+        self.backend.close_number(fd);
+        drop(Held::new(self, entry.file));
+        Ok(())
+    }
+
+    /// A further descriptor of the same file, the lowest that is free.
+    pub fn dup(&self, fd: Fd) -> Result<Fd, Errno> {
+        self.duplicate(fd, 0, false)
+    }
+
+    pub(crate) fn duplicate(&self, fd: Fd, least: Fd, close_on_exec: bool) -> Result<Fd, Errno> {
+        let held = self.file(fd)?;
+        held.hold();
+        self.place(Entry { file: Arc::clone(held.shared()), close_on_exec }, least)
+    }
+
+    /// A descriptor for a new file.
+    pub(crate) fn install(&self, file: Arc<File>, close_on_exec: bool) -> Result<Fd, Errno> {
+        self.place(Entry { file, close_on_exec }, 0)
+    }
+
+    /// Takes over the entry's reference: without a descriptor, it is let go.
+    fn place(&self, entry: Entry, least: Fd) -> Result<Fd, Errno> {
+        let placed = self.try_place(&entry, least);
+        if placed.is_err() {
+            drop(Held::new(self, entry.file));
+        }
+        placed
+    }
+
+    fn try_place(&self, entry: &Entry, least: Fd) -> Result<Fd, Errno> {
+        let wanted = self.backend.open_number()?;
+        let mut table = self.entries_mut();
+        let at = match wanted {
+            Some(fd) => usize::try_from(fd).map_err(|_| Errno::BADF)?,
+            None => {
+                let least = usize::try_from(least).map_err(|_| Errno::INVAL)?;
+                let free = table.iter().skip(least).position(Option::is_none);
+                free.map_or(table.len().max(least), |at| at + least)
+            }
+        };
+        if at >= MAX_DESCRIPTORS {
+            return Err(Errno::MFILE);
+        }
+        if at >= table.len() {
+            table.resize_with(at + 1, || None);
+        }
+        table[at] = Some(entry.clone());
+        Ok(at as Fd)
+    }
+
+    /// The file that `fd` names, held while the call lasts.
+    pub(crate) fn file(&self, fd: Fd) -> Result<Held<'_, B>, Errno> {
+        let table = self.entries();
+        let entry = table.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::BADF)?;
+        entry.file.hold();
+        Ok(Held::new(self, Arc::clone(&entry.file)))
+    }
+
+    /// The flags of a descriptor.
+    pub(crate) fn close_on_exec(&self, fd: Fd) -> Result<bool, Errno> {
+        let table = self.entries();
+        let entry = table.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::BADF)?;
+        Ok(entry.close_on_exec)
+    }
+
+    pub(crate) fn set_close_on_exec(&self, fd: Fd, on: bool) -> Result<(), Errno> {
+        let mut table = self.entries_mut();
+        let entry = table.get_mut(fd as usize).and_then(Option::as_mut).ok_or(Errno::BADF)?;
+        entry.close_on_exec = on;
+        Ok(())
+    }
+
+    /// The last reference to a file is gone.
+    pub(crate) fn release(&self, file: &File) {
+        match &file.object {
+            Object::Socket(socket) => self.release_socket(socket),
+            Object::Epoll(epoll) => epoll.release(),
+            Object::Pipe(end) => end.release(),
+        }
+        file.watch.wake(Events::empty());
+        file.watch.forget_epolls();
+    }
+
+    /// Repeats `attempt` while it says `EAGAIN`: until `interest` may be possible, again and again,
+    /// and `limit` is over (`None`: for ever). With `blocking` off, once.
+    pub(crate) fn block_on<T>(
+        &self,
+        file: &File,
+        interest: Events,
+        blocking: bool,
+        limit: Option<Duration>,
+        mut attempt: impl FnMut() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match attempt() {
+            Err(Errno::AGAIN) if blocking => {}
+            done => return done,
+        }
+        let deadline = limit.map(|limit| self.backend.now() + limit);
+        let signal = Signal::new();
+        let _watching = file.watch.watch(interest, &signal);
+        loop {
+            signal.clear();
+            match attempt() {
+                Err(Errno::AGAIN) => {}
+                done => return done,
+            }
+            if self.is_over(deadline) {
+                return Err(Errno::AGAIN);
+            }
+            self.backend.wait(&signal, deadline);
+        }
+    }
+
+    pub(crate) fn is_over(&self, deadline: Option<Instant>) -> bool {
+        deadline.is_some_and(|at| self.backend.now() >= at)
+    }
+
+    pub(crate) fn nesting(&self) -> MutexGuard<'_, ()> {
+        self.nesting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entries(&self) -> RwLockReadGuard<'_, Vec<Option<Entry>>> {
+        // Every change of the table is one statement.
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entries_mut(&self) -> RwLockWriteGuard<'_, Vec<Option<Entry>>> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: Backend> Held<'_, B> {
+    /// # Errors
+    /// `ENOTSOCK`.
+    pub(crate) fn socket(&self) -> Result<&Socket, Errno> {
+        match &self.object {
+            Object::Socket(socket) => Ok(socket),
+            _ => Err(Errno::NOTSOCK),
+        }
+    }
+}
+
+impl<B: Backend> Drop for Descriptors<B> {
+    fn drop(&mut self) {
+        let len = self.entries().len();
+        for fd in 0..len {
+            let _ = self.close(fd as Fd);
+        }
+    }
+}
+
+impl<B: Backend> core::fmt::Debug for Descriptors<B> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let open = self.entries().iter().filter(|entry| entry.is_some()).count();
+        f.debug_struct("Descriptors").field("open", &open).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,358 @@
+//! epoll: level and edge triggered, one-shot, exclusive, nested.
+//!
+//! As in Linux, an instance has a list of entries that may be ready. A file's wake-up puts its
+//! entries there ([`Ready::push`]); whoever waits takes them off, asks the file how things stand,
+//! and puts those back that are level triggered and still ready. Edge triggering is nothing but
+//! not putting back.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::descriptors::Descriptors;
+use crate::file::{File, Object};
+use crate::limits::MAX_EPOLL_DEPTH;
+use crate::notice::{Signal, Watch};
+use crate::poll::Events;
+use crate::{Errno, Fd};
+
+/// What epoll reports, and what it is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpollEvent {
+    /// What to wait for, or what the file is ready for.
+    pub events: Events,
+    /// The caller's own.
+    pub data: u64,
+}
+
+/// What [`Descriptors::epoll_ctl`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpollOp {
+    /// Watches a file.
+    Add(EpollEvent),
+    /// Watches it for something else.
+    Modify(EpollEvent),
+    /// Watches it no longer.
+    Delete,
+}
+
+/// An instance.
+#[derive(Debug)]
+pub(crate) struct Epoll(Arc<Core>);
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    lists: Mutex<Lists>,
+    /// Threads in `epoll_wait`.
+    waiters: AtomicUsize,
+    /// Of the instance's own file.
+    watch: Arc<Watch>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// By what Linux knows them by: the file, and the number it was added by.
+    entries: HashMap<(usize, Fd), Entry>,
+    ready: VecDeque<(usize, Fd)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    file: Weak<File>,
+    wanted: Events,
+    data: u64,
+    queued: bool,
+    /// Held so that the file's watch finds it.
+    link: Arc<Ready>,
+}
+
+/// An entry as the watch of its file knows it.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    core: Weak<Core>,
+    key: (usize, Fd),
+    pub(crate) exclusive: bool,
+}
+
+/// Settings among the event bits.
+const PRIVATE: Events =
+    Events::EDGE.union(Events::ONESHOT).union(Events::EXCLUSIVE).union(Events::WAKEUP);
+
+/// What may be asked for together with `EPOLLEXCLUSIVE`.
+const WITH_EXCLUSIVE: Events = Events::IN
+    .union(Events::OUT)
+    .union(Events::ERR)
+    .union(Events::HUP)
+    .union(Events::WAKEUP)
+    .union(Events::EDGE)
+    .union(Events::EXCLUSIVE);
+
+impl Ready {
+    /// The file may be ready for `what` (nothing: for anything). Returns whether somebody was
+    /// waiting for that.
+    pub(crate) fn push(&self, what: Events) -> bool {
+        let Some(core) = self.core.upgrade() else { return false };
+        {
+            let mut lists = core.lock();
+            let Lists { entries, ready } = &mut *lists;
+            let Some(entry) = entries.get_mut(&self.key) else { return false };
+            // Reported once, and not modified since.
+            if PRIVATE.contains(entry.wanted) {
+                return false;
+            }
+            if !what.is_empty() && !what.intersects(entry.wanted) {
+                return false;
+            }
+            if !std::mem::replace(&mut entry.queued, true) {
+                ready.push_back(self.key);
+            }
+        }
+        let waited_for = core.waiters.load(Ordering::Acquire) > 0;
+        core.watch.wake(Events::READ);
+        waited_for
+    }
+
+    /// The file is gone.
+    pub(crate) fn forget(&self) {
+        if let Some(core) = self.core.upgrade() {
+            core.lock().remove(&self.key);
+        }
+    }
+}
+
+impl Lists {
+    /// Off both lists: added again, a file must not be reported twice in one call, nor may adding
+    /// and deleting it in turn make the list longer and longer.
+    fn remove(&mut self, key: &(usize, Fd)) -> Option<Entry> {
+        let entry = self.entries.remove(key)?;
+        if entry.queued {
+            self.ready.retain(|queued| queued != key);
+        }
+        Some(entry)
+    }
+}
+
+impl Core {
+    fn lock(&self) -> MutexGuard<'_, Lists> {
+        // A key in one list and not in the other is skipped, so every state is a sound one.
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Epoll {
+    fn new(watch: Arc<Watch>) -> Self {
+        Self(Arc::new(Core { lists: Mutex::default(), waiters: AtomicUsize::new(0), watch }))
+    }
+
+    /// The last descriptor is gone.
+    pub(crate) fn release(&self) {
+        *self.0.lock() = Lists::default();
+    }
+}
+
+impl<B: Backend> Descriptors<B> {
+    /// A new instance; `flags` is 0 or `EPOLL_CLOEXEC`.
+    pub fn epoll_create1(&self, flags: i32) -> Result<Fd, Errno> {
+        if flags & !libc::EPOLL_CLOEXEC != 0 {
+            return Err(Errno::INVAL);
+        }
+        let watch = Arc::<Watch>::default();
+        let epoll = Object::Epoll(Epoll::new(Arc::clone(&watch)));
+        let file = File::with_watch(epoll, false, watch);
+        self.install(file, flags != 0)
+    }
+
+    /// [`epoll_create1`](Self::epoll_create1) in its old form: `size` is positive, and means nothing.
+    pub fn epoll_create(&self, size: i32) -> Result<Fd, Errno> {
+        if size <= 0 { Err(Errno::INVAL) } else { self.epoll_create1(0) }
+    }
+
+    /// Changes what an instance watches.
+    ///
+    /// # Errors
+    /// `EBADF`, `EEXIST`, `ENOENT`, `EINVAL` (not an epoll instance, itself, or `EPOLLEXCLUSIVE`
+    /// where it cannot be), `ELOOP` (instances that watch each other).
+    pub fn epoll_ctl(&self, epoll: Fd, op: EpollOp, fd: Fd) -> Result<(), Errno> {
+        let instance = self.file(epoll)?;
+        let target = self.file(fd)?;
+        let Object::Epoll(Epoll(core)) = &instance.object else { return Err(Errno::INVAL) };
+        if Arc::ptr_eq(instance.shared(), target.shared()) {
+            return Err(Errno::INVAL);
+        }
+        let key = (Arc::as_ptr(target.shared()) as usize, fd);
+        match op {
+            EpollOp::Add(event) => {
+                let exclusive = event.events.contains(Events::EXCLUSIVE);
+                let nested = matches!(target.object, Object::Epoll(_));
+                if exclusive && (nested || !WITH_EXCLUSIVE.contains(event.events)) {
+                    return Err(Errno::INVAL);
+                }
+                // Two threads that close a ring from either side must not both find it open.
+                let _nesting = nested.then(|| self.nesting());
+                if let Object::Epoll(Epoll(inner)) = &target.object {
+                    // Both ways: a tower grows at its foot as well as at its top.
+                    let above = check_above(core, MAX_EPOLL_DEPTH)?;
+                    check_depth(inner, core, MAX_EPOLL_DEPTH - above)?;
+                }
+                let link = Arc::new(Ready { core: Arc::downgrade(core), key, exclusive });
+                {
+                    let mut lists = core.lock();
+                    if lists.entries.contains_key(&key) {
+                        return Err(Errno::EXIST);
+                    }
+                    let entry = Entry {
+                        file: Arc::downgrade(target.shared()),
+                        wanted: event.events | Events::ERR | Events::HUP,
+                        data: event.data,
+                        queued: false,
+                        link: Arc::clone(&link),
+                    };
+                    lists.entries.insert(key, entry);
+                }
+                target.watch.add_epoll(&link);
+                self.report_edges(&target);
+                self.queue_if_ready(&target, &link, event.events);
+            }
+            EpollOp::Modify(event) => {
+                let link = {
+                    let mut lists = core.lock();
+                    let entry = lists.entries.get_mut(&key).ok_or(Errno::NOENT)?;
+                    if entry.link.exclusive || event.events.contains(Events::EXCLUSIVE) {
+                        return Err(Errno::INVAL);
+                    }
+                    entry.wanted = event.events | Events::ERR | Events::HUP;
+                    entry.data = event.data;
+                    Arc::clone(&entry.link)
+                };
+                self.queue_if_ready(&target, &link, event.events);
+            }
+            EpollOp::Delete => {
+                core.lock().remove(&key).ok_or(Errno::NOENT)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn queue_if_ready(&self, target: &File, link: &Ready, wanted: Events) {
+        let ready = self.ready_events(target) & (wanted | Events::ERR | Events::HUP);
+        if !ready.is_empty() {
+            link.push(ready);
+        }
+    }
+
+    /// Waits until something is ready, or `timeout` is over (`None`: for ever). Returns how many
+    /// entries of `events` were filled.
+    ///
+    /// # Errors
+    /// `EINVAL` without room for an event, or if `epoll` is no instance.
+    pub fn epoll_wait(
+        &self,
+        epoll: Fd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        if events.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let held = self.file(epoll)?;
+        let Object::Epoll(Epoll(core)) = &held.object else { return Err(Errno::INVAL) };
+        let n = self.collect(core, events);
+        if n > 0 || timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Ok(n);
+        }
+        let deadline = timeout.map(|timeout| self.backend.now() + timeout);
+        let signal = Signal::new();
+        let _watching = held.watch.watch(Events::IN, &signal);
+        loop {
+            signal.clear();
+            let n = self.collect(core, events);
+            if n > 0 || self.is_over(deadline) {
+                return Ok(n);
+            }
+            core.waiters.fetch_add(1, Ordering::AcqRel);
+            self.backend.wait(&signal, deadline);
+            core.waiters.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Reports entries that are ready. Each is looked at once at most.
+    fn collect(&self, core: &Core, events: &mut [EpollEvent]) -> usize {
+        let (mut found, mut left) = (0, core.lock().ready.len());
+        while left > 0 && found < events.len() {
+            left -= 1;
+            let taken = {
+                let mut lists = core.lock();
+                let Lists { entries, ready } = &mut *lists;
+                let Some(key) = ready.pop_front() else { break };
+                entries.get_mut(&key).map(|entry| {
+                    entry.queued = false;
+                    (key, entry.file.clone())
+                })
+            };
+            let Some((key, file)) = taken else { continue };
+            let Some(file) = file.upgrade() else { continue };
+            let ready = self.ready_events(&file);
+            let mut lists = core.lock();
+            let Lists { entries, ready: list } = &mut *lists;
+            let Some(entry) = entries.get_mut(&key) else { continue };
+            let reported = ready & entry.wanted & !PRIVATE;
+            if PRIVATE.contains(entry.wanted) || reported.is_empty() {
+                continue;
+            }
+            events[found] = EpollEvent { events: reported, data: entry.data };
+            found += 1;
+            if entry.wanted.contains(Events::ONESHOT) {
+                entry.wanted &= PRIVATE;
+            } else if !entry.wanted.contains(Events::EDGE)
+                && !std::mem::replace(&mut entry.queued, true)
+            {
+                list.push_back(key);
+            }
+        }
+        found
+    }
+
+    /// An instance that has something to report is readable.
+    pub(crate) fn epoll_events(&self, epoll: &Epoll) -> Events {
+        let files: Vec<_> = {
+            let lists = epoll.0.lock();
+            let entry = |key| lists.entries.get(key).map(|e| (e.file.clone(), e.wanted));
+            lists.ready.iter().filter_map(entry).collect()
+        };
+        let is_ready = |(file, wanted): &(Weak<File>, Events)| {
+            !PRIVATE.contains(*wanted)
+                && file.upgrade().is_some_and(|file| self.ready_events(&file).intersects(*wanted))
+        };
+        if files.iter().any(is_ready) { Events::READ } else { Events::empty() }
+    }
+}
+
+/// Whether `core` may watch `inner`: no ring, and no deeper than Linux allows.
+fn check_depth(inner: &Arc<Core>, core: &Arc<Core>, depth: usize) -> Result<(), Errno> {
+    if Arc::ptr_eq(inner, core) || depth == 0 {
+        return Err(Errno::LOOP);
+    }
+    let below: Vec<_> = inner.lock().entries.values().filter_map(|e| e.file.upgrade()).collect();
+    below.iter().try_for_each(|file| match &file.object {
+        Object::Epoll(Epoll(next)) => check_depth(next, core, depth - 1),
+        _ => Ok(()),
+    })
+}
+
+/// How many instances watch one another above `core`, `core` left out: no more than `depth`.
+fn check_above(core: &Core, depth: usize) -> Result<usize, Errno> {
+    let links = core.watch.epolls();
+    let upper = links.iter().filter_map(|link| link.core.upgrade().map(|core| (link, core)));
+    // Deleted entries leave links that nobody looks at.
+    let upper = upper.filter(|(link, core)| core.lock().entries.contains_key(&link.key));
+    upper.map(|(_, core)| core).try_fold(0, |highest, core| {
+        let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
+        Ok(highest.max(1 + check_above(&core, depth)?))
+    })
+}
+
+#[cfg(test)]
+#[path = "epoll_tests.rs"]
+mod tests;

@@ -1,0 +1,49 @@
+//! Descriptors over a Pagewire stack that behave as Linux's sockets do, to the `errno`.
+//!
+//! Read [`Descriptors`] first: it is the table that numbers name, and has one method for each
+//! system call. [`Backend`] is what it runs on: a [`Host`](pagewire::Host) in real time
+//! ([`HostBackend`]), or anything that owns a stack and a clock. [`raw`] takes the pointers and
+//! structures of a C caller; everything else is safe.
+//!
+//! Where the Rust API and Linux differ (what a notification merges, which error comes first),
+//! this crate does what Linux does, because programs depend on it. An option that the stack does
+//! not have is refused with `ENOPROTOOPT`, never accepted and ignored.
+
+mod address;
+mod backend;
+mod control;
+mod descriptors;
+mod epoll;
+mod fast_open;
+mod file;
+mod host;
+pub mod limits;
+mod message;
+mod notice;
+mod options;
+mod pipe;
+mod poll;
+pub mod raw;
+mod receive;
+mod send;
+mod socket;
+
+pub use address::SockAddr;
+pub use backend::Backend;
+pub use descriptors::Descriptors;
+pub use epoll::{EpollEvent, EpollOp};
+pub use host::HostBackend;
+pub use message::{RawRange, ReceiveMessage, SendMessage};
+pub use notice::{Notices, Signal};
+pub use poll::{Events, PollFd};
+
+/// An error number of Linux.
+pub use rustix::io::Errno;
+
+/// A descriptor: a small number that names a file of one [`Descriptors`] table.
+pub type Fd = i32;
+
+/// The stack's error in Linux's numbers.
+pub(crate) fn errno(error: pagewire_stack::Error) -> Errno {
+    Errno::from_raw_os_error(error.errno())
+}

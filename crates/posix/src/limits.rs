@@ -1,0 +1,43 @@
+//! Every limit of this crate, with its unit and its reason.
+
+/// Descriptors of one table. `RLIMIT_NOFILE` of a generously set up server.
+pub const MAX_DESCRIPTORS: usize = 1 << 20;
+
+/// Bytes in a pipe, Linux's default.
+pub const PIPE_BYTES: usize = 65_536;
+
+/// Pieces in a pipe, Linux's default: one for each page of [`PIPE_BYTES`].
+pub const PIPE_PIECES: usize = 16;
+
+/// Elements of an I/O vector (`UIO_MAXIOV`).
+pub const MAX_IOV: usize = 1024;
+
+/// Bytes that one call moves at most: `MAX_RW_COUNT`, the largest `int` less a page.
+pub const MAX_RW_BYTES: usize = 0x7fff_f000;
+
+/// Bytes that one `recv` with `MSG_TRUNC` and without memory drops at most: more than a receive
+/// buffer has.
+pub const MAX_DROPPED: usize = 64 << 20;
+
+/// Longest queue of connections to be accepted that `listen` asks the stack for: Linux's
+/// `net.core.somaxconn`.
+pub const SOMAXCONN: usize = 4096;
+
+/// Bytes of ancillary data that one call takes or gives: Linux's `net.core.optmem_max`.
+pub const MAX_CONTROL: usize = 131_072;
+
+/// epoll instances that watch one another, one below the other (`EP_MAX_NESTS`).
+pub const MAX_EPOLL_DEPTH: usize = 4;
+
+/// Largest `SO_SNDBUF` and `SO_RCVBUF`, in bytes before doubling: Linux's `net.core.wmem_max` and
+/// `net.core.rmem_max`.
+pub const BUFFER_MAX: i32 = 4 << 20;
+
+/// Least send buffer, in bytes after doubling: two small packets with what Linux keeps about them.
+pub const MIN_SEND_BUFFER: u32 = 4608;
+
+/// Least receive buffer, in bytes after doubling: one small packet with what Linux keeps about it.
+pub const MIN_RECEIVE_BUFFER: u32 = 2304;
+
+/// What a datagram socket says of its buffers: Linux's `net.core.wmem_default`.
+pub const DATAGRAM_BUFFER: u32 = 212_992;

@@ -1,0 +1,105 @@
+//! Messages: what `sendmsg` and `recvmsg` take, and ancillary data.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ptr::NonNull;
+
+use crate::SockAddr;
+
+/// What [`Descriptors::sendmsg`](crate::Descriptors::sendmsg) sends: a `msghdr`, its pointers
+/// resolved.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendMessage<'a> {
+    /// The destination's `sockaddr`, if there is one.
+    pub name: Option<&'a [u8]>,
+    /// The payload's pieces.
+    pub iov: &'a [IoSlice<'a>],
+    /// Ancillary data, as C lays it out (`cmsg(3)`).
+    pub control: &'a [u8],
+}
+
+/// Where [`Descriptors::recvmsg`](crate::Descriptors::recvmsg) puts what it receives.
+#[derive(Debug, Default)]
+pub struct ReceiveMessage<'m, 'b> {
+    /// Where the payload goes.
+    pub iov: &'m mut [IoSliceMut<'b>],
+    /// Where ancillary data goes, as C lays it out (`cmsg(3)`).
+    pub control: &'m mut [u8],
+    /// Set: bytes of `control` used.
+    pub control_len: usize,
+    /// Set: the sender, where the protocol tells.
+    pub name: Option<SockAddr>,
+    /// Set: `MSG_TRUNC`, `MSG_CTRUNC`, `MSG_ERRQUEUE` and so on.
+    pub flags: i32,
+}
+
+/// A piece of memory that is sent by reference: read until its completion is reported.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRange {
+    /// The first byte.
+    pub start: *const u8,
+    /// How many.
+    pub len: usize,
+}
+
+/// Longest piece that is one fragment, in bytes.
+const MAX_PIECE: usize = 1 << 30;
+
+impl RawRange {
+    /// Its bytes in pieces that a fragment can be of: all of them in one, as a rule.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = (NonNull<u8>, usize)> + use<> {
+        let Self { start, len } = *self;
+        let piece = move |at: usize| {
+            let start = NonNull::new(start.wrapping_add(at).cast_mut())?;
+            Some((start, (len - at).min(MAX_PIECE)))
+        };
+        (0..len).step_by(MAX_PIECE).filter_map(piece)
+    }
+}
+
+/// Alignment of ancillary data, and bytes of its header: length, level, type.
+const ALIGN: usize = 8;
+const HEADER: usize = 16;
+
+impl ReceiveMessage<'_, '_> {
+    /// Appends ancillary data; `MSG_CTRUNC` where it does not fit. As `put_cmsg` in Linux: a
+    /// header that fits with part of its data is written, with the length that was written.
+    pub(crate) fn put_control(&mut self, level: i32, kind: i32, data: &[u8]) {
+        let Some(room) = self.control.get_mut(self.control_len..).filter(|r| r.len() >= HEADER)
+        else {
+            self.flags |= libc::MSG_CTRUNC;
+            return;
+        };
+        let whole = HEADER + data.len();
+        if room.len() < whole {
+            self.flags |= libc::MSG_CTRUNC;
+        }
+        let len = whole.min(room.len());
+        room[..8].copy_from_slice(&len.to_ne_bytes());
+        room[8..12].copy_from_slice(&level.to_ne_bytes());
+        room[12..16].copy_from_slice(&kind.to_ne_bytes());
+        room[HEADER..len].copy_from_slice(&data[..len - HEADER]);
+        self.control_len += whole.next_multiple_of(ALIGN).min(room.len());
+    }
+
+    /// Bytes that the pieces can take.
+    pub(crate) fn room(&self) -> usize {
+        self.iov.iter().map(|piece| piece.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ancillary_data_that_does_not_fit_is_cut_and_said_so() {
+        let mut control = [0u8; 40];
+        let mut message = ReceiveMessage { control: &mut control, ..Default::default() };
+        message.put_control(6, 36, &9000i32.to_ne_bytes());
+        assert_eq!((message.control_len, message.flags), (24, 0));
+        message.put_control(6, 36, &[0; 4]);
+        assert_eq!((message.control_len, message.flags), (40, libc::MSG_CTRUNC));
+        assert_eq!(control[..8], 20usize.to_ne_bytes());
+        assert_eq!(control[24..32], 16usize.to_ne_bytes());
+    }
+}

@@ -1,0 +1,169 @@
+//! Who is told when a file becomes ready: blocked threads, and epoll instances.
+//!
+//! A file has one [`Watch`]. The stack's events find it through [`Notices`], by socket. Locks are
+//! taken in one order: stack, notices, watch, epoll; nothing here ever asks for the stack's.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::Thread;
+
+use pagewire_stack::{Event, Readiness, SocketId};
+
+use crate::epoll::Ready;
+use crate::poll::Events;
+
+/// What a blocked thread waits for: a flag that is set once something happened that may concern
+/// the thread.
+#[derive(Debug)]
+pub struct Signal {
+    set: AtomicBool,
+    thread: Thread,
+}
+
+impl Signal {
+    /// For the calling thread.
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { set: AtomicBool::new(false), thread: std::thread::current() })
+    }
+
+    /// Whether something happened.
+    pub fn is_set(&self) -> bool {
+        // Pairs with `set`: whoever sees the flag sees what happened before it was set.
+        self.set.load(Ordering::Acquire)
+    }
+
+    /// Before looking again: what happens from here on sets it anew.
+    pub(crate) fn clear(&self) {
+        self.set.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn set(&self) {
+        self.set.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+/// Who waits for one file.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(Mutex<Watchers>);
+
+#[derive(Debug, Default)]
+struct Watchers {
+    threads: Vec<(Events, Arc<Signal>)>,
+    epolls: Vec<Weak<Ready>>,
+}
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, Watchers> {
+        // The lists are whole between any two statements.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something happened: `what` may be possible now. Without a bit: anything may.
+    pub(crate) fn wake(&self, what: Events) {
+        let mut watchers = self.lock();
+        let all = what.is_empty();
+        for (interest, signal) in &watchers.threads {
+            if all || interest.intersects(what) {
+                signal.set();
+            }
+        }
+        // As Linux: all who share the wake-up, and of those who want it alone, the first whom it
+        // finds waiting.
+        let mut taken = false;
+        watchers.epolls.retain(|epoll| {
+            let Some(ready) = epoll.upgrade() else { return false };
+            if !(taken && ready.exclusive) {
+                taken |= ready.push(what) && ready.exclusive;
+            }
+            true
+        });
+    }
+
+    /// The file is gone: no epoll instance knows it any more.
+    pub(crate) fn forget_epolls(&self) {
+        let epolls = std::mem::take(&mut self.lock().epolls);
+        epolls.iter().filter_map(Weak::upgrade).for_each(|ready| ready.forget());
+    }
+
+    /// Has `signal` set whenever `interest` may be possible, until the guard is dropped.
+    pub(crate) fn watch<'a>(&'a self, interest: Events, signal: &Arc<Signal>) -> Watching<'a> {
+        self.lock().threads.push((interest | Events::ALWAYS, Arc::clone(signal)));
+        Watching { watch: self, signal: Arc::clone(signal) }
+    }
+
+    pub(crate) fn add_epoll(&self, ready: &Arc<Ready>) {
+        let mut watchers = self.lock();
+        // Of a file that is added and deleted in turn, and never wakes anybody.
+        if watchers.epolls.len() == watchers.epolls.capacity() {
+            watchers.epolls.retain(|epoll| epoll.strong_count() > 0);
+        }
+        watchers.epolls.push(Arc::downgrade(ready));
+    }
+
+    /// The entries of epoll instances that watch the file.
+    pub(crate) fn epolls(&self) -> Vec<Arc<Ready>> {
+        self.lock().epolls.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// Ends a watch when dropped.
+pub(crate) struct Watching<'a> {
+    watch: &'a Watch,
+    signal: Arc<Signal>,
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        let mut watchers = self.watch.lock();
+        if let Some(at) = watchers.threads.iter().position(|(_, s)| Arc::ptr_eq(s, &self.signal)) {
+            watchers.threads.swap_remove(at);
+        }
+    }
+}
+
+/// Where a [`Backend`](crate::Backend) delivers the events of its stack.
+#[derive(Debug, Default)]
+pub struct Notices(Mutex<HashMap<SocketId, Arc<Watch>>>);
+
+impl Notices {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SocketId, Arc<Watch>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes whoever waits for what the socket has become ready for. Returns at once.
+    pub fn notify(&self, event: Event) {
+        let watch = self.lock().get(&event.socket).cloned();
+        if let Some(watch) = watch {
+            watch.wake(wakes(event.gained));
+        }
+    }
+
+    pub(crate) fn insert(&self, id: SocketId, watch: &Arc<Watch>) {
+        self.lock().insert(id, Arc::clone(watch));
+    }
+
+    pub(crate) fn remove(&self, id: SocketId) {
+        self.lock().remove(&id);
+    }
+}
+
+/// The key that Linux wakes with: data, room and errors have one, a change of state wakes all.
+fn wakes(gained: Readiness) -> Events {
+    let state = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::CONNECTED;
+    if gained.intersects(state) {
+        return Events::empty();
+    }
+    let mut events = Events::empty();
+    if gained.intersects(Readiness::READABLE | Readiness::URGENT) {
+        events |= Events::IN | Events::PRI | Events::RDNORM | Events::RDBAND;
+    }
+    if gained.contains(Readiness::WRITABLE) {
+        events |= Events::OUT | Events::WRNORM | Events::WRBAND;
+    }
+    if gained.contains(Readiness::ERROR) {
+        events |= Events::ERR;
+    }
+    events
+}

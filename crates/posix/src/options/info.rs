@@ -1,0 +1,162 @@
+//! `struct tcp_info` as Linux 6.18 lays it out: 280 bytes. (Older ones are a front part of it.)
+
+use std::time::Duration;
+
+use pagewire_stack::TcpInfo;
+
+/// Bytes of the structure.
+const LEN: usize = 280;
+
+/// Bits of `tcpi_options`.
+const TIMESTAMPS: u8 = 1;
+const SACK: u8 = 2;
+const SCALING: u8 = 4;
+const ECN: u8 = 8;
+const ECN_SEEN: u8 = 16;
+const SYN_DATA: u8 = 32;
+
+/// The state's number (`tcp_states.h`).
+fn state_number(info: &TcpInfo, listening: bool) -> u8 {
+    if listening {
+        return 10;
+    }
+    match info.state.name() {
+        "ESTABLISHED" => 1,
+        "SYN-SENT" => 2,
+        "SYN-RECEIVED" => 3,
+        "FIN-WAIT-1" => 4,
+        "FIN-WAIT-2" => 5,
+        "TIME-WAIT" => 6,
+        "CLOSE-WAIT" => 8,
+        "LAST-ACK" => 9,
+        "CLOSING" => 11,
+        _ => 7,
+    }
+}
+
+/// Fills the structure. `headers`: bytes of the IP and TCP headers, 0 without a connection.
+pub(crate) fn tcp_info(info: &TcpInfo, listening: bool, headers: u32) -> Vec<u8> {
+    let mut out = [0u8; LEN];
+    let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+    let options = bit(info.timestamps, TIMESTAMPS)
+        | bit(info.sack, SACK)
+        | bit(info.scaling, SCALING)
+        | bit(info.ecn, ECN)
+        | bit(info.ecn_seen, ECN_SEEN)
+        | bit(info.syn_data, SYN_DATA);
+    out[..7].copy_from_slice(&[
+        state_number(info, listening),
+        info.ca_state as u8,
+        info.backoff,
+        info.probes,
+        info.backoff,
+        options,
+        info.send_scale | info.recv_scale << 4,
+    ]);
+    let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    let mtu = if headers == 0 { 0 } else { u32::from(info.path_mss) + headers };
+    // From `tcpi_rto` to `tcpi_total_retrans`.
+    let words = [
+        micros(info.rto),
+        micros(info.ack_timeout),
+        u32::from(info.send_mss),
+        u32::from(info.recv_mss),
+        info.unacked_segments,
+        info.sacked_segments,
+        info.lost_segments,
+        info.retransmitting_segments,
+        0, // tcpi_fackets: no longer kept in Linux either
+        millis(info.last_data_sent),
+        0, // tcpi_last_ack_sent: not remembered in Linux either
+        millis(info.last_data_received),
+        millis(info.last_ack_received),
+        mtu,
+        info.recv_ssthresh,
+        micros(info.srtt),
+        micros(info.rttvar),
+        info.ssthresh_segments,
+        info.cwnd_segments,
+        u32::from(info.announced_mss),
+        info.reordering,
+        micros(info.recv_rtt),
+        info.recv_space,
+        info.retransmits,
+    ];
+    let mut at = 8;
+    for word in words {
+        put(&mut out, &mut at, &word.to_ne_bytes());
+    }
+    let connected = headers > 0;
+    // Nothing is paced: no limit.
+    let pacing = if connected { u64::MAX } else { 0 };
+    for word in [pacing, u64::MAX, info.bytes_acked, info.bytes_received] {
+        put(&mut out, &mut at, &word.to_ne_bytes());
+    }
+    let min_rtt = if connected && info.min_rtt.is_zero() { u32::MAX } else { micros(info.min_rtt) };
+    for word in [
+        info.segments_out,
+        info.segments_in,
+        info.unsent,
+        min_rtt,
+        info.data_segments_in,
+        info.data_segments_out,
+    ] {
+        put(&mut out, &mut at, &word.to_ne_bytes());
+    }
+    let long = |time: Duration| time.as_micros() as u64;
+    // tcpi_delivery_rate is not measured: 0, as before the first sample.
+    for word in [0, long(info.busy), long(info.window_limited), long(info.buffer_limited)] {
+        put(&mut out, &mut at, &word.to_ne_bytes());
+    }
+    for word in [info.delivered, info.delivered_ce] {
+        put(&mut out, &mut at, &word.to_ne_bytes());
+    }
+    for word in [info.bytes_sent, info.bytes_retransmitted] {
+        put(&mut out, &mut at, &word.to_ne_bytes());
+    }
+    // tcpi_rcv_ooopack is not counted; tcpi_rehash, the counts of timeouts and accurate ECN neither.
+    for word in [info.dsack_dups, info.reord_seen, 0, info.send_window, info.recv_window] {
+        put(&mut out, &mut at, &word.to_ne_bytes());
+    }
+    debug_assert_eq!(at, 236, "offset of tcpi_rehash");
+    out.to_vec()
+}
+
+fn put(out: &mut [u8; LEN], at: &mut usize, bytes: &[u8]) {
+    out[*at..*at + bytes.len()].copy_from_slice(bytes);
+    *at += bytes.len();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_lie_where_linux_has_them() {
+        let info = TcpInfo {
+            rto: Duration::from_millis(200),
+            cwnd_segments: 10,
+            retransmits: 7,
+            bytes_acked: 1,
+            unsent: 3,
+            delivered: 4,
+            bytes_retransmitted: 5,
+            recv_window: 6,
+            min_rtt: Duration::from_micros(8),
+            ..TcpInfo::default()
+        };
+        let out = tcp_info(&info, false, 40);
+        let word = |at: usize| u32::from_ne_bytes(out[at..at + 4].try_into().unwrap());
+        assert_eq!(out.len(), 280);
+        assert_eq!(word(8), 200_000);
+        assert_eq!(word(80), 10);
+        assert_eq!(word(100), 7);
+        assert_eq!(word(120), 1);
+        assert_eq!(word(144), 3);
+        assert_eq!(word(148), 8);
+        assert_eq!(word(192), 4);
+        assert_eq!(word(208), 5);
+        assert_eq!(word(232), 6);
+    }
+}

@@ -1,0 +1,173 @@
+//! Socket options: what a socket remembers, `get.rs` and `set.rs`.
+
+mod get;
+mod info;
+mod set;
+pub(crate) mod timestamping;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagewire_mem::Instant;
+use pagewire_stack::{
+    FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks, SocketId, Stack, TcpConfig, TcpOption,
+};
+
+/// Numbers that `libc` does not name.
+pub(crate) const TCP_INQ: i32 = 36;
+pub(crate) const TCP_CC_INFO: i32 = 26;
+pub(crate) const TCP_NOTSENT_LOWAT: i32 = 25;
+pub(crate) const SO_MEMINFO: i32 = 55;
+pub(crate) const TCP_FASTOPEN_CONNECT: i32 = 30;
+pub(crate) const TCP_FASTOPEN_KEY: i32 = 33;
+pub(crate) const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+
+/// `IP_PMTUDISC_*` as far as a stream is concerned: those that ignore the path's MTU altogether
+/// (`INTERFACE`, `OMIT`) are as not to discover it.
+pub(crate) fn mtu_discover(value: i32) -> Option<MtuDiscover> {
+    Some(match value {
+        0 | 4 | 5 => MtuDiscover::Dont,
+        1 => MtuDiscover::Want,
+        2 => MtuDiscover::Do,
+        3 => MtuDiscover::Probe,
+        _ => return None,
+    })
+}
+
+/// What has been set on a socket, and is not kept by the stack's own socket.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) reuse_address: bool,
+    pub(crate) reuse_port: bool,
+    pub(crate) free_bind: bool,
+    pub(crate) v6_only: bool,
+    /// `SO_LINGER`; `None`: off.
+    pub(crate) linger: Option<Duration>,
+    /// `SO_RCVTIMEO` and `SO_SNDTIMEO`; `None`: for ever.
+    pub(crate) receive_timeout: Option<Duration>,
+    pub(crate) send_timeout: Option<Duration>,
+    /// `SO_SNDBUF` and `SO_RCVBUF` as they are read back: twice what was set.
+    pub(crate) send_buffer: Option<u32>,
+    pub(crate) receive_buffer: Option<u32>,
+    pub(crate) receive_lowat: Option<u32>,
+    /// `SO_MARK`, kept for programs that read it back: no route here looks at it.
+    pub(crate) mark: u32,
+    /// Errors that the network reports are queued: `IP_RECVERR`, `IPV6_RECVERR`.
+    pub(crate) receive_errors: bool,
+    /// `IP_TOS`, `IPV6_TCLASS`, `IP_TTL`, `IPV6_UNICAST_HOPS`.
+    pub(crate) marks: PacketMarks,
+    /// `SO_TIMESTAMPING`.
+    pub(crate) timestamping: u32,
+    /// `SO_ZEROCOPY`.
+    pub(crate) zero_copy: bool,
+    pub(crate) inq: bool,
+    pub(crate) no_delay: bool,
+    pub(crate) cork: bool,
+    pub(crate) oob_inline: bool,
+    pub(crate) keepalive: bool,
+    /// `TCP_KEEPIDLE`, `TCP_KEEPINTVL` and `TCP_KEEPCNT`.
+    pub(crate) keepalive_times: Option<KeepAlive>,
+    pub(crate) max_seg: Option<u16>,
+    pub(crate) syn_count: Option<u8>,
+    /// `TCP_LINGER2`; `Some(None)`: no waiting at all.
+    pub(crate) linger2: Option<Option<Duration>>,
+    pub(crate) notsent_lowat: u32,
+    pub(crate) user_timeout: Option<Duration>,
+    pub(crate) window_clamp: Option<u32>,
+    /// `TCP_FASTOPEN_CONNECT`.
+    pub(crate) fast_open_connect: bool,
+    /// `TCP_FASTOPEN`, `TCP_FASTOPEN_KEY` and `TCP_FASTOPEN_NO_COOKIE` of a listener.
+    pub(crate) fast_open_queue: Option<u32>,
+    pub(crate) fast_open_keys: Option<FastOpenKeys>,
+    pub(crate) fast_open_no_cookie: bool,
+    /// `IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`.
+    pub(crate) mtu_discover: Option<i32>,
+    /// An epoll instance watches.
+    pub(crate) edges: bool,
+}
+
+impl Options {
+    /// What an accepted connection has from its listener.
+    pub(crate) fn inherited(&self) -> Self {
+        Self { inq: false, edges: false, ..self.clone() }
+    }
+
+    /// Whether the address may be shared with others who say so.
+    pub(crate) fn reuses(&self) -> bool {
+        self.reuse_address || self.reuse_port
+    }
+
+    /// Bytes that end a wait to read.
+    pub(crate) fn lowat(&self) -> usize {
+        self.receive_lowat.unwrap_or(1).max(1) as usize
+    }
+
+    /// All that a connection is told, in the stack's words.
+    fn tcp_options(&self) -> impl Iterator<Item = TcpOption> {
+        let keepalive = self.keepalive.then(|| self.keepalive_times.unwrap_or_default());
+        [
+            self.no_delay.then_some(TcpOption::NoDelay(true)),
+            self.cork.then_some(TcpOption::Cork(true)),
+            self.oob_inline.then_some(TcpOption::OobInline(true)),
+            keepalive.map(|keepalive| TcpOption::KeepAlive(Some(keepalive))),
+            self.user_timeout.map(|limit| TcpOption::UserTimeout(Some(limit))),
+            self.max_seg.map(|mss| TcpOption::MaxSeg(Some(mss))),
+            self.syn_count.map(TcpOption::SynCount),
+            self.linger2.map(|limit| TcpOption::Linger2(limit.unwrap_or_default())),
+            self.linger.map(|linger| TcpOption::Linger(Some(linger))),
+            (self.notsent_lowat != 0).then_some(TcpOption::NotSentLowat(self.notsent_lowat)),
+            self.receive_lowat.map(TcpOption::RcvLowat),
+            self.send_buffer.map(TcpOption::SendBuffer),
+            self.receive_buffer.map(|bytes| TcpOption::RecvBuffer(bytes / 2)),
+            self.window_clamp.map(|bytes| TcpOption::WindowClamp(Some(bytes))),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// Settings of a connection that is to be opened.
+    pub(crate) fn config(&self, stack: &Stack) -> Arc<TcpConfig> {
+        let mut config = stack.tcp_default_config();
+        for option in self.tcp_options() {
+            option.apply(Arc::make_mut(&mut config));
+        }
+        config
+    }
+
+    /// What a new listener or connection is told beside its settings.
+    pub(crate) fn apply(&self, stack: &mut Stack, now: Instant, id: SocketId) {
+        // A connection that is over needs no options.
+        if self.receive_errors {
+            let _ = stack.tcp_set_option(now, id, TcpOption::QueueErrors(true));
+            let _ = stack.udp_queue_errors(id, true);
+        }
+        if let Some(bytes) = self.receive_buffer {
+            let _ = stack.udp_set_receive_buffer(id, bytes as usize);
+        }
+        if self.zero_copy {
+            let _ = stack.set_zerocopy(id, true);
+        }
+        if let Some(how) = self.mtu_discover.and_then(mtu_discover) {
+            let _ = stack.tcp_set_option(now, id, TcpOption::MtuDiscover(how));
+        }
+        if self.marks != PacketMarks::default() {
+            let _ = stack.set_packet_marks(id, self.marks);
+        }
+        if self.edges {
+            stack.report_arrivals(id);
+        }
+    }
+
+    /// What a new listener is told: its connections inherit it.
+    pub(crate) fn apply_to_listener(&self, stack: &mut Stack, now: Instant, id: SocketId) {
+        let fast_open = [
+            self.fast_open_queue.map(TcpOption::FastOpen),
+            self.fast_open_keys.map(|keys| TcpOption::FastOpenKeys(Some(keys))),
+            self.fast_open_no_cookie.then_some(TcpOption::FastOpenNoCookie(true)),
+        ];
+        for option in self.tcp_options().chain(fast_open.into_iter().flatten()) {
+            let _ = stack.tcp_set_option(now, id, option);
+        }
+        self.apply(stack, now, id);
+    }
+}

@@ -1,0 +1,657 @@
+//! The calls as a C program makes them: pointers, lengths, structures. Every pointer of a caller
+//! is resolved here and nowhere else.
+//!
+//! All functions take what their namesakes in `libc` take and return `Ok` with what those return,
+//! or the error number. A null pointer to memory that a call needs is `EFAULT`; other bad pointers
+//! cannot be told from good ones here.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::ptr;
+use std::time::Duration;
+
+use libc::{c_int, c_short, c_ulong, c_void, iovec, msghdr, sockaddr, socklen_t};
+
+use crate::backend::Backend;
+use crate::descriptors::Descriptors;
+use crate::epoll::{EpollEvent, EpollOp};
+use crate::limits::{MAX_CONTROL, MAX_DROPPED, MAX_IOV, MAX_RW_BYTES};
+use crate::message::{RawRange, ReceiveMessage, SendMessage};
+use crate::poll::{Events, PollFd};
+use crate::{Errno, Fd, SockAddr};
+
+type Result<T> = core::result::Result<T, Errno>;
+
+/// Bytes of the longest address that a caller may pass (`sockaddr_storage`).
+const MAX_ADDRESS: usize = 128;
+
+/// One piece of memory. As Linux, no call looks at more than [`MAX_RW_BYTES`] of it, however much
+/// the caller says there is.
+fn single(start: *const c_void, len: usize) -> RawRange {
+    RawRange { start: start.cast(), len: len.min(MAX_RW_BYTES) }
+}
+
+/// Memory of the caller as a slice; nothing of it for a length of 0.
+///
+/// # Safety
+/// `start` is null, or `len` bytes behind it are readable for `'a`, and nobody writes them.
+unsafe fn bytes<'a>(start: *const u8, len: usize) -> Result<&'a [u8]> {
+    match (start.is_null(), len) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Errno::FAULT),
+        // SAFETY: not null, so readable, says the caller.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts(start, len) }),
+    }
+}
+
+/// The same for writing.
+///
+/// # Safety
+/// `start` is null, or `len` bytes behind it are the callee's alone for `'a`.
+unsafe fn bytes_mut<'a>(start: *mut u8, len: usize) -> Result<&'a mut [u8]> {
+    match (start.is_null(), len) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Errno::FAULT),
+        // SAFETY: not null, so ours to write, says the caller.
+        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(start, len) }),
+    }
+}
+
+/// Ranges as slices.
+///
+/// # Safety
+/// Every range is readable for `'a`.
+pub(crate) unsafe fn borrow<'a>(ranges: &[RawRange]) -> Vec<IoSlice<'a>> {
+    let slice = |range: &RawRange| {
+        // SAFETY: readable, says the caller; a range of no bytes is not looked at.
+        let bytes = unsafe { bytes(range.start, range.len) };
+        IoSlice::new(bytes.unwrap_or_default())
+    };
+    ranges.iter().map(slice).collect()
+}
+
+/// An address that the caller passed; `None` for a null pointer.
+///
+/// # Safety
+/// `addr` is null, or `len` bytes behind it are readable for `'a`.
+unsafe fn address<'a>(addr: *const sockaddr, len: socklen_t) -> Result<Option<&'a [u8]>> {
+    if len as usize > MAX_ADDRESS {
+        return Err(Errno::INVAL);
+    }
+    if addr.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: readable, says the caller.
+    unsafe { bytes(addr.cast(), len as usize) }.map(Some)
+}
+
+/// Writes an address where the caller wants it, cut to the room there is, and its whole length.
+///
+/// # Safety
+/// `addr` is null, or as many bytes behind it as `*len` says are writable; `len` is then valid.
+unsafe fn put_address(
+    name: Option<&SockAddr>,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<()> {
+    if addr.is_null() {
+        return Ok(());
+    }
+    if len.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: not null, and valid, says the caller.
+    let room = unsafe { len.read() } as usize;
+    if room > i32::MAX as usize {
+        return Err(Errno::INVAL);
+    }
+    let name = name.map_or(&[][..], SockAddr::as_bytes);
+    // SAFETY: writable for as many bytes as `*len` says.
+    let into = unsafe { bytes_mut(addr.cast(), room.min(name.len())) }?;
+    into.copy_from_slice(&name[..into.len()]);
+    // SAFETY: not null, and valid, says the caller.
+    unsafe { len.write(name.len() as socklen_t) };
+    Ok(())
+}
+
+/// The pieces of an I/O vector.
+///
+/// # Safety
+/// `iov` points to `count` elements, each of which is null or names readable (and, for a call that
+/// receives, writable) memory.
+unsafe fn pieces(iov: *const iovec, count: usize, too_many: Errno) -> Result<Vec<RawRange>> {
+    if count > MAX_IOV {
+        return Err(too_many);
+    }
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if iov.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: not null, so it points to `count` elements.
+    let iov = unsafe { std::slice::from_raw_parts(iov, count) };
+    let mut total = 0usize;
+    let piece = |v: &iovec| {
+        if v.iov_len > isize::MAX as usize {
+            return Err(Errno::INVAL);
+        }
+        total = total.checked_add(v.iov_len).ok_or(Errno::INVAL)?;
+        Ok(RawRange { start: v.iov_base.cast_const().cast(), len: v.iov_len })
+    };
+    iov.iter().map(piece).collect()
+}
+
+/// Whether one of the pieces is certainly no memory of the caller's.
+fn is_fault(ranges: &[RawRange]) -> bool {
+    ranges.iter().any(|range| range.start.is_null() && range.len > 0)
+}
+
+/// The pieces to receive into.
+///
+/// # Safety
+/// Every piece is null or writable for `'a`, and they do not overlap.
+unsafe fn pieces_mut<'a>(ranges: &[RawRange]) -> Result<Vec<IoSliceMut<'a>>> {
+    let piece = |range: &RawRange| {
+        // SAFETY: writable, says the caller.
+        unsafe { bytes_mut(range.start.cast_mut(), range.len) }.map(IoSliceMut::new)
+    };
+    ranges.iter().map(piece).collect()
+}
+
+/// `bind(2)`.
+///
+/// # Safety
+/// `addr` is null or points to `len` readable bytes.
+pub unsafe fn bind<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Result<()> {
+    // SAFETY: as the caller says.
+    let addr = unsafe { address(addr, len) }?;
+    files.bind(fd, addr.ok_or(Errno::FAULT)?)
+}
+
+/// `connect(2)`.
+///
+/// # Safety
+/// `addr` is null or points to `len` readable bytes.
+pub unsafe fn connect<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> Result<()> {
+    // SAFETY: as the caller says.
+    let addr = unsafe { address(addr, len) }?;
+    files.connect(fd, addr.ok_or(Errno::FAULT)?)
+}
+
+/// `accept4(2)`.
+///
+/// # Safety
+/// `addr` is null, or `len` is valid and `addr` points to as many writable bytes as it says.
+pub unsafe fn accept4<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> Result<Fd> {
+    let (fd, peer) = files.accept4(fd, flags)?;
+    // SAFETY: as the caller says.
+    unsafe { put_address(Some(&peer), addr, len) }.inspect_err(|_| {
+        let _ = files.close(fd);
+    })?;
+    Ok(fd)
+}
+
+/// `getsockname(2)`.
+///
+/// # Safety
+/// `len` is null or valid; `addr` is null or points to as many writable bytes as it says.
+pub unsafe fn getsockname<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<()> {
+    let name = files.getsockname(fd)?;
+    // SAFETY: as the caller says.
+    unsafe { put_address(Some(&name), addr, len) }
+}
+
+/// `getpeername(2)`.
+///
+/// # Safety
+/// As [`getsockname`].
+pub unsafe fn getpeername<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<()> {
+    let name = files.getpeername(fd)?;
+    // SAFETY: as the caller says.
+    unsafe { put_address(Some(&name), addr, len) }
+}
+
+/// `read(2)`.
+///
+/// # Safety
+/// `buf` is null or points to `len` writable bytes.
+pub unsafe fn read<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    buf: *mut c_void,
+    len: usize,
+) -> Result<usize> {
+    let range = single(buf, len);
+    // SAFETY: as the caller says.
+    unsafe { readv_ranges(files, fd, &[range]) }
+}
+
+/// `readv(2)`.
+///
+/// # Safety
+/// `iov` is null or points to `count` elements, each null or naming writable memory.
+pub unsafe fn readv<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    iov: *const iovec,
+    count: c_int,
+) -> Result<usize> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    // SAFETY: as the caller says.
+    let ranges = unsafe { pieces(iov, count, Errno::INVAL) }?;
+    // SAFETY: as the caller says.
+    unsafe { readv_ranges(files, fd, &ranges) }
+}
+
+/// # Safety
+/// Every range is null or writable.
+unsafe fn readv_ranges<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    ranges: &[RawRange],
+) -> Result<usize> {
+    if is_fault(ranges) {
+        return Err(files.before_fault(fd, false));
+    }
+    // SAFETY: as the caller says.
+    let mut iov = unsafe { pieces_mut(ranges) }?;
+    files.readv(fd, &mut iov)
+}
+
+/// `recvfrom(2)`; `recv(2)` with a null `addr`.
+///
+/// # Safety
+/// `buf` is null or points to `len` writable bytes; `addr` and `addr_len` as for [`accept4`].
+pub unsafe fn recvfrom<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    buf: *mut c_void,
+    len: usize,
+    flags: c_int,
+    addr: *mut sockaddr,
+    addr_len: *mut socklen_t,
+) -> Result<usize> {
+    let range = [single(buf, len)];
+    if is_fault(&range) && flags & libc::MSG_TRUNC == 0 {
+        return Err(files.before_fault(fd, false));
+    }
+    // With MSG_TRUNC, a stream's bytes are dropped and the memory is not looked at.
+    let mut dropped;
+    let mut iov = if is_fault(&range) {
+        // Zeroed by the allocator: pages that nobody looks at are never there.
+        dropped = vec![0; range[0].len.min(MAX_DROPPED)];
+        vec![IoSliceMut::new(&mut dropped)]
+    } else {
+        // SAFETY: as the caller says.
+        unsafe { pieces_mut(&range) }?
+    };
+    let mut message = ReceiveMessage { iov: &mut iov, ..Default::default() };
+    let n = files.recvmsg(fd, &mut message, flags)?;
+    // SAFETY: as the caller says.
+    unsafe { put_address(message.name.as_ref(), addr, addr_len) }?;
+    Ok(n)
+}
+
+/// `recvmsg(2)`.
+///
+/// # Safety
+/// `message` is null or valid, and so are its pointers for the lengths beside them.
+pub unsafe fn recvmsg<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    message: *mut msghdr,
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: null or valid, says the caller.
+    let header = unsafe { message.as_mut() }.ok_or(Errno::FAULT)?;
+    // SAFETY: as the caller says.
+    let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
+    if is_fault(&ranges) {
+        return Err(files.before_fault(fd, false));
+    }
+    // SAFETY: as the caller says.
+    let mut iov = unsafe { pieces_mut(&ranges) }?;
+    if header.msg_controllen > i32::MAX as usize {
+        return Err(Errno::NOBUFS);
+    }
+    let control_len = if header.msg_control.is_null() { 0 } else { header.msg_controllen };
+    // SAFETY: as the caller says.
+    let control = unsafe { bytes_mut(header.msg_control.cast(), control_len) }?;
+    let mut received = ReceiveMessage { iov: &mut iov, control, ..Default::default() };
+    let n = files.recvmsg(fd, &mut received, flags)?;
+    header.msg_flags = received.flags;
+    header.msg_controllen = received.control_len as _;
+    if !header.msg_name.is_null() {
+        // SAFETY: `msg_name` has room for `msg_namelen` bytes, says the caller.
+        unsafe {
+            put_address(received.name.as_ref(), header.msg_name.cast(), &mut header.msg_namelen)
+        }?;
+    }
+    Ok(n)
+}
+
+/// `write(2)`.
+///
+/// # Safety
+/// `buf` is null or points to `len` readable bytes.
+pub unsafe fn write<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    buf: *const c_void,
+    len: usize,
+) -> Result<usize> {
+    // SAFETY: as the caller says.
+    unsafe { writev_ranges(files, fd, &[single(buf, len)]) }
+}
+
+/// `writev(2)`.
+///
+/// # Safety
+/// `iov` is null or points to `count` elements, each null or naming readable memory.
+pub unsafe fn writev<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    iov: *const iovec,
+    count: c_int,
+) -> Result<usize> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    // SAFETY: as the caller says.
+    let ranges = unsafe { pieces(iov, count, Errno::INVAL) }?;
+    // SAFETY: as the caller says.
+    unsafe { writev_ranges(files, fd, &ranges) }
+}
+
+/// # Safety
+/// Every range is null or readable.
+unsafe fn writev_ranges<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    ranges: &[RawRange],
+) -> Result<usize> {
+    if is_fault(ranges) {
+        return Err(files.before_fault(fd, true));
+    }
+    // SAFETY: as the caller says.
+    let iov = unsafe { borrow(ranges) };
+    files.writev(fd, &iov)
+}
+
+/// `sendto(2)`; `send(2)` with a null `addr`.
+///
+/// # Safety
+/// `buf` is null or points to `len` readable bytes, with `MSG_ZEROCOPY` until its notification was
+/// received; `addr` is null or points to `addr_len` readable bytes.
+pub unsafe fn sendto<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    buf: *const c_void,
+    len: usize,
+    flags: c_int,
+    addr: *const sockaddr,
+    addr_len: socklen_t,
+) -> Result<usize> {
+    // SAFETY: as the caller says.
+    let name = unsafe { address(addr, addr_len) }?;
+    // SAFETY: as the caller says.
+    unsafe { send_ranges(files, fd, name, &[single(buf, len)], &[], flags) }
+}
+
+/// `sendmsg(2)`.
+///
+/// # Safety
+/// `message` is null or valid, and so are its pointers for the lengths beside them; with
+/// `MSG_ZEROCOPY`, the payload until its notification was received.
+pub unsafe fn sendmsg<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    message: *const msghdr,
+    flags: c_int,
+) -> Result<usize> {
+    // SAFETY: null or valid, says the caller.
+    let header = unsafe { message.as_ref() }.ok_or(Errno::FAULT)?;
+    // SAFETY: as the caller says.
+    let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
+    let name_len = (header.msg_namelen as usize).min(MAX_ADDRESS) as socklen_t;
+    // SAFETY: as the caller says.
+    let name = unsafe { address(header.msg_name.cast_const().cast(), name_len) }?;
+    let name = name.filter(|name| !name.is_empty());
+    if header.msg_controllen > MAX_CONTROL {
+        return Err(Errno::NOBUFS);
+    }
+    // SAFETY: as the caller says.
+    let control = unsafe { bytes(header.msg_control.cast_const().cast(), header.msg_controllen) }?;
+    // SAFETY: as the caller says.
+    unsafe { send_ranges(files, fd, name, &ranges, control, flags) }
+}
+
+/// # Safety
+/// Every range is null or readable, with `MSG_ZEROCOPY` until its notification was received.
+unsafe fn send_ranges<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    name: Option<&[u8]>,
+    ranges: &[RawRange],
+    control: &[u8],
+    flags: c_int,
+) -> Result<usize> {
+    if is_fault(ranges) {
+        return Err(files.before_fault(fd, true));
+    }
+    if flags & libc::MSG_ZEROCOPY != 0 {
+        // SAFETY: readable until the notification, says the caller.
+        return unsafe { files.sendmsg_zerocopy(fd, name, ranges, control, flags) };
+    }
+    // SAFETY: as the caller says.
+    let iov = unsafe { borrow(ranges) };
+    files.sendmsg(fd, &SendMessage { name, iov: &iov, control }, flags)
+}
+
+/// `setsockopt(2)`.
+///
+/// # Safety
+/// `value` is null or points to `len` readable bytes.
+pub unsafe fn setsockopt<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> Result<()> {
+    let len = usize::try_from(len as i32).map_err(|_| Errno::INVAL)?;
+    // SAFETY: as the caller says.
+    let value = unsafe { bytes(value.cast(), len) }?;
+    files.setsockopt(fd, level, name, value)
+}
+
+/// `getsockopt(2)`.
+///
+/// # Safety
+/// `len` is null or valid; `value` is null or points to as many writable bytes as it says.
+pub unsafe fn getsockopt<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> Result<()> {
+    // SAFETY: null or valid, says the caller.
+    let len = unsafe { len.as_mut() }.ok_or(Errno::FAULT)?;
+    let room = usize::try_from(*len as i32).map_err(|_| Errno::INVAL)?;
+    // SAFETY: as the caller says.
+    let out = unsafe { bytes_mut(value.cast(), room) }?;
+    *len = files.getsockopt(fd, level, name, out)? as socklen_t;
+    Ok(())
+}
+
+/// `ioctl(2)`, for the requests of [`Descriptors::ioctl`], whose argument points to an `int`.
+///
+/// # Safety
+/// `argument` is null or points to a valid `int`.
+pub unsafe fn ioctl<B: Backend>(
+    files: &Descriptors<B>,
+    fd: Fd,
+    request: c_ulong,
+    argument: *mut c_int,
+) -> Result<()> {
+    let mut value = 0;
+    // SAFETY: null or valid, says the caller.
+    let argument = unsafe { argument.as_mut() };
+    if let Some(argument) = &argument {
+        value = **argument;
+    }
+    files.ioctl(fd, request, &mut value)?;
+    *argument.ok_or(Errno::FAULT)? = value;
+    Ok(())
+}
+
+/// `poll(2)`, with its timeout in milliseconds.
+///
+/// # Safety
+/// `fds` points to `count` elements, or is null with a `count` of 0.
+pub unsafe fn poll<B: Backend>(
+    files: &Descriptors<B>,
+    fds: *mut libc::pollfd,
+    count: usize,
+    timeout_ms: c_int,
+) -> Result<usize> {
+    if fds.is_null() && count > 0 {
+        return Err(Errno::FAULT);
+    }
+    let fds = if count == 0 {
+        &mut []
+    } else {
+        // SAFETY: not null, so `count` elements of the caller's.
+        unsafe { std::slice::from_raw_parts_mut(fds, count) }
+    };
+    let entry = |fd: &libc::pollfd| PollFd {
+        fd: fd.fd,
+        events: Events::from_bits_retain(u32::from(fd.events as u16)),
+        revents: Events::empty(),
+    };
+    let mut entries: Vec<_> = fds.iter().map(entry).collect();
+    let ready = files.poll(&mut entries, milliseconds(timeout_ms))?;
+    for (fd, entry) in fds.iter_mut().zip(&entries) {
+        fd.revents = entry.revents.bits() as c_short;
+    }
+    Ok(ready)
+}
+
+/// `epoll_ctl(2)`.
+///
+/// # Safety
+/// `event` is null or valid.
+pub unsafe fn epoll_ctl<B: Backend>(
+    files: &Descriptors<B>,
+    epoll: Fd,
+    op: c_int,
+    fd: Fd,
+    event: *mut libc::epoll_event,
+) -> Result<()> {
+    let event = || {
+        if event.is_null() {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: not null, so valid; packed, so read as it lies.
+        let event = unsafe { ptr::read_unaligned(event) };
+        Ok(EpollEvent { events: Events::from_bits_retain(event.events), data: event.u64 })
+    };
+    let op = match op {
+        libc::EPOLL_CTL_ADD => EpollOp::Add(event()?),
+        libc::EPOLL_CTL_MOD => EpollOp::Modify(event()?),
+        libc::EPOLL_CTL_DEL => EpollOp::Delete,
+        _ => return Err(Errno::INVAL),
+    };
+    files.epoll_ctl(epoll, op, fd)
+}
+
+/// `epoll_wait(2)`, with its timeout in milliseconds.
+///
+/// # Safety
+/// `events` points to `max` elements.
+pub unsafe fn epoll_wait<B: Backend>(
+    files: &Descriptors<B>,
+    epoll: Fd,
+    events: *mut libc::epoll_event,
+    max: c_int,
+    timeout_ms: c_int,
+) -> Result<usize> {
+    let max = usize::try_from(max).ok().filter(|&max| max > 0).ok_or(Errno::INVAL)?;
+    if events.is_null() {
+        return Err(Errno::FAULT);
+    }
+    let mut found = vec![EpollEvent::default(); max.min(MAX_IOV)];
+    let n = files.epoll_wait(epoll, &mut found, milliseconds(timeout_ms))?;
+    for (at, event) in found.iter().take(n).enumerate() {
+        let event = libc::epoll_event { events: event.events.bits(), u64: event.data };
+        // SAFETY: `at` is below `max`, so the element is the caller's.
+        let place = unsafe { events.add(at) };
+        // SAFETY: the caller's, and packed.
+        unsafe { ptr::write_unaligned(place, event) };
+    }
+    Ok(n)
+}
+
+/// `pipe2(2)`.
+///
+/// # Safety
+/// `fds` is null or points to two `int`s.
+pub unsafe fn pipe2<B: Backend>(
+    files: &Descriptors<B>,
+    fds: *mut c_int,
+    flags: c_int,
+) -> Result<()> {
+    // SAFETY: null or two elements, says the caller.
+    let fds = unsafe { fds.cast::<[c_int; 2]>().as_mut() }.ok_or(Errno::FAULT)?;
+    let (read, write) = files.pipe2(flags)?;
+    *fds = [read, write];
+    Ok(())
+}
+
+/// `splice(2)`. Neither pipes nor sockets have offsets: a pointer to one is `ESPIPE`.
+pub fn splice<B: Backend>(
+    files: &Descriptors<B>,
+    from: Fd,
+    from_offset: *const i64,
+    to: Fd,
+    to_offset: *const i64,
+    len: usize,
+    flags: u32,
+) -> Result<usize> {
+    if !from_offset.is_null() || !to_offset.is_null() {
+        return Err(Errno::SPIPE);
+    }
+    files.splice(from, to, len, flags)
+}
+
+/// A timeout in milliseconds: negative is for ever.
+fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}

@@ -1,0 +1,409 @@
+//! Receiving: read, readv, recv, recvfrom, recvmsg, recvmmsg.
+
+use std::io::IoSliceMut;
+use std::time::Duration;
+
+use pagewire_mem::{CopyReason, Frag};
+use pagewire_stack::{ErrorEntry, ErrorOrigin, Readiness, RecvFlags, SocketId, Stack};
+
+use crate::address::{Domain, SockAddr};
+use crate::backend::Backend;
+use crate::descriptors::Descriptors;
+use crate::file::{Held, Object};
+use crate::limits::MAX_IOV;
+use crate::message::ReceiveMessage;
+use crate::options::TCP_INQ;
+use crate::options::timestamping;
+use crate::poll::Events;
+use crate::socket::{Kind, Socket, Stage};
+use crate::{Errno, Fd, errno};
+
+/// Numbers that `libc` does not name.
+const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;
+const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
+const SO_EE_CODE_ZEROCOPY_COPIED: u8 = 1;
+
+impl<B: Backend> Descriptors<B> {
+    /// [`recv`](Self::recv) without flags; also from a pipe.
+    pub fn read(&self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
+        self.readv(fd, &mut [IoSliceMut::new(into)])
+    }
+
+    /// [`read`](Self::read) into several pieces.
+    pub fn readv(&self, fd: Fd, iov: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let held = self.file(fd)?;
+        match &held.object {
+            Object::Socket(_) => {
+                self.receive_held(&held, &mut ReceiveMessage { iov, ..Default::default() }, 0)
+            }
+            Object::Pipe(end) => self.read_pipe(&held, end, iov),
+            Object::Epoll(_) => Err(Errno::INVAL),
+        }
+    }
+
+    /// Takes received bytes, or a datagram; 0 is the end of the stream. Blocks until there is
+    /// something: `SO_RCVLOWAT` bytes, or with `MSG_WAITALL` all that was asked for.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `ENOTCONN`, and what the connection met, once.
+    pub fn recv(&self, fd: Fd, into: &mut [u8], flags: i32) -> Result<usize, Errno> {
+        self.recvfrom(fd, into, flags).map(|(n, _)| n)
+    }
+
+    /// [`recv`](Self::recv), and the sender of a datagram.
+    pub fn recvfrom(
+        &self,
+        fd: Fd,
+        into: &mut [u8],
+        flags: i32,
+    ) -> Result<(usize, Option<SockAddr>), Errno> {
+        let iov = &mut [IoSliceMut::new(into)];
+        let mut message = ReceiveMessage { iov, ..Default::default() };
+        let n = self.recvmsg(fd, &mut message, flags)?;
+        Ok((n, message.name))
+    }
+
+    /// [`recvfrom`](Self::recvfrom) into several pieces, with ancillary data; with `MSG_ERRQUEUE`,
+    /// the oldest entry of the error queue.
+    pub fn recvmsg(
+        &self,
+        fd: Fd,
+        message: &mut ReceiveMessage<'_, '_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let held = self.file(fd)?;
+        self.receive_held(&held, message, flags)
+    }
+
+    /// Several messages; how many bytes each has. An error is returned only if there is none; with
+    /// `MSG_WAITFORONE` only the first is waited for. `timeout` is looked at between messages.
+    pub fn recvmmsg(
+        &self,
+        fd: Fd,
+        messages: &mut [ReceiveMessage<'_, '_>],
+        flags: i32,
+        timeout: Option<Duration>,
+    ) -> Result<Vec<usize>, Errno> {
+        let held = self.file(fd)?;
+        held.socket()?;
+        let deadline = timeout.map(|timeout| self.backend.now() + timeout);
+        let mut flags = flags;
+        let mut received = Vec::new();
+        for message in messages.iter_mut().take(MAX_IOV) {
+            match self.receive_held(&held, message, flags & !libc::MSG_WAITFORONE) {
+                Ok(n) => received.push(n),
+                Err(error) if received.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+            if flags & libc::MSG_WAITFORONE != 0 {
+                flags |= libc::MSG_DONTWAIT;
+            }
+            if self.is_over(deadline) {
+                break;
+            }
+        }
+        Ok(received)
+    }
+
+    fn receive_held(
+        &self,
+        held: &Held<'_, B>,
+        message: &mut ReceiveMessage<'_, '_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let socket = held.socket()?;
+        if message.iov.len() > MAX_IOV {
+            return Err(Errno::MSGSIZE);
+        }
+        (message.control_len, message.name, message.flags) = (0, None, 0);
+        if flags & libc::MSG_ERRQUEUE != 0 {
+            return self.receive_error(socket, message);
+        }
+        match socket.kind {
+            Kind::Stream => self.receive_stream(held, socket, message, flags),
+            Kind::Datagram => self.receive_datagram(held, socket, message, flags),
+        }
+    }
+
+    /// Takes the oldest entry of the error queue; never waits.
+    fn receive_error(
+        &self,
+        socket: &Socket,
+        message: &mut ReceiveMessage<'_, '_>,
+    ) -> Result<usize, Errno> {
+        let id = socket.stage().id().ok_or(Errno::AGAIN)?;
+        let (entry, v6) = self.backend.with(|stack, _| {
+            let v6 = stack.local_addr(id).is_ok_and(|addr| addr.is_ipv6());
+            (stack.poll_error_queue(id), v6)
+        });
+        let entry = entry.ok_or(Errno::AGAIN)?;
+        message.flags |= libc::MSG_ERRQUEUE;
+        let timestamping = socket.lock().options.timestamping;
+        if let ErrorEntry::Timestamp(found) = &entry {
+            self.put_timestamp(message, found);
+            if timestamping::returns_payload(timestamping) {
+                message.flags |= libc::MSG_TRUNC;
+            }
+        }
+        let (level, kind, offender) = match socket.domain {
+            Domain::Inet => (libc::SOL_IP, libc::IP_RECVERR, 16),
+            Domain::Inet6 => (libc::SOL_IPV6, libc::IPV6_RECVERR, 28),
+        };
+        // Behind it, the address of who complained: nobody, or it is not known.
+        let mut data = extended_error(&entry, v6, timestamping).to_vec();
+        data.resize(data.len() + offender, 0);
+        message.put_control(level, kind, &data);
+        Ok(0)
+    }
+
+    fn receive_stream(
+        &self,
+        held: &Held<'_, B>,
+        socket: &Socket,
+        message: &mut ReceiveMessage<'_, '_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        let (id, limit, lowat, inq) = {
+            let mut state = socket.lock();
+            if let Some(error) = state.error.take() {
+                return Err(error);
+            }
+            let id = match state.stage {
+                Stage::Connecting(id) | Stage::Connected(id) => id,
+                // Linux looks for urgent data before it asks for a connection.
+                Stage::Closed if flags & libc::MSG_OOB != 0 => return Err(Errno::INVAL),
+                Stage::Closed if state.shut[0] => return Ok(0),
+                _ => return Err(Errno::NOTCONN),
+            };
+            let options = &state.options;
+            (id, options.receive_timeout, options.lowat(), options.inq)
+        };
+        let wanted = message.room();
+        let peek = if flags & libc::MSG_PEEK != 0 { RecvFlags::PEEK } else { RecvFlags::empty() };
+        if flags & libc::MSG_OOB != 0 {
+            return self.receive_urgent(id, message, peek);
+        }
+        let target = if flags & libc::MSG_WAITALL != 0 { wanted } else { lowat.min(wanted) };
+        let blocking = !held.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        let discard = flags & libc::MSG_TRUNC != 0;
+        let mut received = 0;
+        let outcome = self.block_on(held, Events::IN, blocking, limit, || {
+            self.backend.with(|stack, now| {
+                // What was taken is given; what ended the stream waits for the next call.
+                if received > 0 && has_ended(stack, id) {
+                    return Ok(());
+                }
+                let n = if discard && peek.is_empty() {
+                    stack.tcp_discard(now, id, wanted - received)
+                } else if !peek.is_empty() {
+                    // What was seen before is seen again.
+                    received = 0;
+                    peek_pieces(stack, now, id, message.iov)
+                } else {
+                    read_pieces(stack, now, id, message.iov, received)
+                };
+                let n = n.map_err(errno)?;
+                received += n;
+                // The end may have come with the last bytes, and then nothing more will be told of it.
+                let done = received >= target.max(1) || n == 0 || received == wanted;
+                if done || has_ended(stack, id) { Ok(()) } else { Err(Errno::AGAIN) }
+            })
+        });
+        match outcome {
+            Err(error) if received == 0 => return Err(error),
+            _ => {}
+        }
+        if inq && !message.control.is_empty() {
+            let left = self.backend.with(|stack, _| stack.tcp_inq(id)).unwrap_or(0);
+            let left = i32::try_from(left).unwrap_or(i32::MAX);
+            message.put_control(libc::IPPROTO_TCP, TCP_INQ, &left.to_ne_bytes());
+        }
+        Ok(received)
+    }
+
+    /// Takes up to `max` bytes by reference, for `splice`: nothing at the end, and before an urgent
+    /// byte.
+    pub(crate) fn receive_frags(
+        &self,
+        held: &Held<'_, B>,
+        socket: &Socket,
+        max: usize,
+    ) -> Result<Vec<Frag>, Errno> {
+        if socket.kind != Kind::Stream {
+            return Err(Errno::INVAL);
+        }
+        let (stage, limit) = {
+            let state = socket.lock();
+            (state.stage, state.options.receive_timeout)
+        };
+        let id = stage.connection().ok_or(Errno::NOTCONN)?;
+        let mut frags = Vec::new();
+        self.block_on(held, Events::IN, !held.is_nonblocking(), limit, || {
+            let flags = RecvFlags::STOP_AT_URGENT;
+            self.backend
+                .with(|stack, now| stack.tcp_recv_chunks_with(now, id, max, &mut frags, flags))
+                .map_err(errno)
+        })?;
+        Ok(frags)
+    }
+
+    /// The urgent byte.
+    fn receive_urgent(
+        &self,
+        id: SocketId,
+        message: &mut ReceiveMessage<'_, '_>,
+        peek: RecvFlags,
+    ) -> Result<usize, Errno> {
+        let byte =
+            self.backend.with(|stack, now| stack.tcp_read_urgent(now, id, peek)).map_err(errno)?;
+        message.flags |= libc::MSG_OOB;
+        let place = message.iov.iter_mut().find_map(|piece| piece.first_mut());
+        match place {
+            Some(place) => {
+                *place = byte;
+                Ok(1)
+            }
+            None => {
+                message.flags |= libc::MSG_TRUNC;
+                Ok(0)
+            }
+        }
+    }
+
+    fn receive_datagram(
+        &self,
+        held: &Held<'_, B>,
+        socket: &Socket,
+        message: &mut ReceiveMessage<'_, '_>,
+        flags: i32,
+    ) -> Result<usize, Errno> {
+        if flags & libc::MSG_OOB != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let peek = flags & libc::MSG_PEEK != 0;
+        let limit = socket.lock().options.receive_timeout;
+        let blocking = !held.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
+        let (frags, from) = self
+            .block_on(held, Events::IN, blocking, limit, || {
+                let (id, shut) = {
+                    let state = socket.lock();
+                    (state.stage.id(), state.shut[0])
+                };
+                let taken = match id {
+                    Some(id) => self.backend.with(|stack, now| match peek {
+                        true => stack.udp_peek_from(id),
+                        false => stack.udp_recv_from(now, id),
+                    }),
+                    None => Err(pagewire_stack::Error::WouldBlock),
+                };
+                match taken {
+                    Err(pagewire_stack::Error::WouldBlock) if shut => Ok(None),
+                    Ok(datagram) => Ok(Some(datagram)),
+                    Err(error) => Err(errno(error)),
+                }
+            })?
+            .unzip();
+        let (Some(frags), Some(from)) = (frags, from) else { return Ok(0) };
+        let len: usize = frags.iter().map(|frag| frag.len()).sum();
+        let copied = self.backend.with(|stack, _| copy_pieces(stack, &frags, message.iov));
+        message.name = Some(SockAddr::new(from, socket.domain));
+        if copied < len {
+            message.flags |= libc::MSG_TRUNC;
+        }
+        Ok(if flags & libc::MSG_TRUNC != 0 { len } else { copied })
+    }
+}
+
+/// A `struct sock_extended_err`: number, origin, type, code, and two numbers more.
+fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> [u8; 16] {
+    let mut out = [0; 16];
+    out[..4].copy_from_slice(&entry.errno().to_ne_bytes());
+    out[4] = match entry.origin() {
+        ErrorOrigin::Icmp if v6 => libc::SO_EE_ORIGIN_ICMP6,
+        ErrorOrigin::Icmp => libc::SO_EE_ORIGIN_ICMP,
+        ErrorOrigin::ZeroCopy => SO_EE_ORIGIN_ZEROCOPY,
+        ErrorOrigin::Timestamping => SO_EE_ORIGIN_TIMESTAMPING,
+        _ => libc::SO_EE_ORIGIN_LOCAL,
+    };
+    let (info, data) = match entry {
+        ErrorEntry::ZeroCopy(done) => {
+            out[6] = if done.copied { SO_EE_CODE_ZEROCOPY_COPIED } else { 0 };
+            (done.lo, done.hi)
+        }
+        ErrorEntry::Timestamp(found) => timestamping::info_and_data(found, timestamping),
+        _ => (0, 0),
+    };
+    out[8..12].copy_from_slice(&info.to_ne_bytes());
+    out[12..].copy_from_slice(&data.to_ne_bytes());
+    out
+}
+
+/// Whether nothing will come that could be waited for. (Notifications are no error.)
+fn has_ended(stack: &Stack, id: SocketId) -> bool {
+    stack.readiness(id).is_ok_and(|r| {
+        let failed = r.contains(Readiness::ERROR) && !r.contains(Readiness::ERROR_QUEUE);
+        (failed || r.contains(Readiness::READ_CLOSED)) && !r.contains(Readiness::READABLE)
+    })
+}
+
+/// Reads into the pieces from byte `skip` on, until they are full or nothing is there.
+fn read_pieces(
+    stack: &mut Stack,
+    now: pagewire_mem::Instant,
+    id: SocketId,
+    iov: &mut [IoSliceMut<'_>],
+    mut skip: usize,
+) -> Result<usize, pagewire_stack::Error> {
+    let mut read = 0;
+    for piece in iov {
+        let from = skip.min(piece.len());
+        skip -= from;
+        let piece = &mut piece[from..];
+        if piece.is_empty() {
+            continue;
+        }
+        match stack.tcp_read(now, id, piece) {
+            Ok(n) => {
+                read += n;
+                if n < piece.len() {
+                    break;
+                }
+            }
+            Err(_) if read > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}
+
+/// Copies what is queued into the pieces, and leaves it there.
+fn peek_pieces(
+    stack: &mut Stack,
+    now: pagewire_mem::Instant,
+    id: SocketId,
+    iov: &mut [IoSliceMut<'_>],
+) -> Result<usize, pagewire_stack::Error> {
+    let wanted = iov.iter().map(|piece| piece.len()).sum();
+    let mut frags = Vec::new();
+    stack.tcp_recv_chunks_with(now, id, wanted, &mut frags, RecvFlags::PEEK)?;
+    Ok(copy_pieces(stack, &frags, iov))
+}
+
+fn copy_pieces(stack: &mut Stack, frags: &[Frag], iov: &mut [IoSliceMut<'_>]) -> usize {
+    let (mut copied, mut at) = (0, 0);
+    let mut frags = frags.iter();
+    let mut frag = frags.next();
+    for piece in iov {
+        let mut room: &mut [u8] = piece;
+        while let Some(source) = frag.filter(|_| !room.is_empty()) {
+            let n = source.copy_to(at, room, stack.ledger_mut(), CopyReason::AppRead);
+            copied += n;
+            at += n;
+            room = &mut room[n..];
+            if at == source.len() {
+                (frag, at) = (frags.next(), 0);
+            }
+        }
+    }
+    copied
+}

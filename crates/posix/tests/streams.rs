@@ -1,0 +1,69 @@
+//! Streams end to end, in virtual time.
+
+mod support;
+
+use pagewire_posix::Errno;
+use support::{LEFT, addr, connected, pair, pair_with, set_nonblocking};
+
+#[test]
+fn a_stream_carries_bytes_both_ways_and_ends() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    assert_eq!(left.write(client, b"hello"), Ok(5));
+    let mut buf = [0; 16];
+    assert_eq!(right.read(server, &mut buf), Ok(5));
+    assert_eq!(&buf[..5], b"hello");
+    assert_eq!(right.send(server, b"good day", 0), Ok(8));
+    assert_eq!(left.recv(client, &mut buf[..8], libc::MSG_WAITALL), Ok(8));
+    assert_eq!(left.shutdown(client, libc::SHUT_WR), Ok(()));
+    assert_eq!(right.read(server, &mut buf), Ok(0));
+    assert_eq!(left.write(client, b"x"), Err(Errno::PIPE));
+    assert_eq!(left.close(client), Ok(()));
+    assert_eq!(left.close(client), Err(Errno::BADF));
+}
+
+#[test]
+fn names_are_those_of_both_ends() {
+    let (left, right) = pair();
+    let (client, server, listener) = connected(&left, &right);
+    let peer = right.getpeername(server).unwrap();
+    assert_eq!(left.getsockname(client), Ok(peer));
+    assert!(peer.to_std().unwrap().ip().to_string() == LEFT);
+    assert_eq!(left.getpeername(client), Ok(addr("10.0.0.2:80")));
+    assert_eq!(right.getpeername(listener), Err(Errno::NOTCONN));
+}
+
+#[test]
+fn without_blocking_nothing_waits() {
+    let (left, right) = pair();
+    let (client, _server, listener) = connected(&left, &right);
+    set_nonblocking(&left, client);
+    set_nonblocking(&right, listener);
+    assert_eq!(left.read(client, &mut [0; 1]), Err(Errno::AGAIN));
+    assert_eq!(right.accept(listener).unwrap_err(), Errno::AGAIN);
+}
+
+#[test]
+fn a_wait_for_all_ends_with_the_stream_when_the_end_comes_with_the_last_bytes() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    right.write(server, &[1; 100]).unwrap();
+    right.shutdown(server, libc::SHUT_WR).unwrap();
+    assert_eq!(left.recv(client, &mut [0; 200], libc::MSG_WAITALL), Ok(100));
+    assert_eq!(left.recv(client, &mut [0; 200], libc::MSG_WAITALL), Ok(0));
+}
+
+#[test]
+fn a_write_to_a_pipe_that_finds_no_page_says_so_instead_of_waiting_for_ever() {
+    let (left, _) = pair_with(|config| config.pool_bytes = 256 << 10);
+    // 64 KiB for each, until there is no page left.
+    let full = (0..64).find_map(|_| {
+        let (_, write) = left.pipe2(0).unwrap();
+        left.write(write, &[7; 65_536]).err()
+    });
+    assert_eq!(full, Some(Errno::NOMEM));
+    let (read, write) = left.pipe2(0).unwrap();
+    assert_eq!(left.write(write, b"whole"), Err(Errno::NOMEM));
+    assert_eq!(left.close(write), Ok(()));
+    assert_eq!(left.read(read, &mut [0; 8]), Ok(0), "nothing of it arrived");
+}
