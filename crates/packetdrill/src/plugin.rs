@@ -1,0 +1,145 @@
+//! What `userdata` points to: the descriptors, the world that they live in, and its settings.
+
+use std::sync::{Mutex, PoisonError};
+
+use pagewire_mem::{Instant, MemError};
+use pagewire_posix::Descriptors;
+use pagewire_stack::{Cidr, Coalescing, Stack, StackConfig, StackError};
+
+use crate::flags::{FlagError, Flags};
+use crate::limits::{BEGINNING, OPTMEM_BYTES, POOL_BYTES};
+use crate::settings::SettingsFile;
+use crate::wire::Wire;
+use crate::world::World;
+
+/// One script's stack.
+#[derive(Debug)]
+pub struct Plugin {
+    /// The descriptors.
+    pub files: Descriptors<World>,
+    settings: Mutex<Reader>,
+}
+
+/// The settings, and what the stack was made with.
+#[derive(Debug)]
+struct Reader {
+    file: Option<SettingsFile>,
+    /// Before the file had its say.
+    base: StackConfig,
+    /// What [`Settings::forgets`](crate::settings::Settings::forgets) said last.
+    forgets: [Option<String>; 2],
+    /// No socket was opened yet: everything can still be set.
+    untouched: bool,
+    /// ICMP errors about nothing in flight, as last written.
+    icmps: u64,
+}
+
+/// Why there is no stack.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PluginError {
+    /// The flags make no sense.
+    #[error("--so_flags: {0}")]
+    Flags(#[from] FlagError),
+    /// The addresses make no sense.
+    #[error("--so_flags: {0}")]
+    Stack(#[from] StackError),
+    /// No memory.
+    #[error("{0} (packetdrill locks memory: is RLIMIT_MEMLOCK large enough?)")]
+    Memory(#[from] MemError),
+    /// A file cannot be read.
+    #[error("{0}")]
+    File(#[from] std::io::Error),
+}
+
+impl Plugin {
+    /// A stack as the flags say. The calling thread is the one that moves time.
+    ///
+    /// # Errors
+    /// Flags that make no sense, or no memory.
+    pub fn new(flags: &str) -> Result<Self, PluginError> {
+        let flags = Flags::parse(flags)?;
+        let now = Instant::ZERO + BEGINNING;
+        // Every run is like every other: nothing is random.
+        let mut base =
+            StackConfig::new(Wire::capabilities(flags.mtu()), flags.addresses.clone(), [0x5a; 32]);
+        base.pool_bytes = POOL_BYTES;
+        base.announce = false;
+        base.tcp.max_mss = flags.max_mss();
+        base.zerocopy.looped_copy = flags.looped_copy;
+        base.zerocopy.coalescing = Coalescing::Linux;
+        base.zerocopy.notification_bytes = OPTMEM_BYTES;
+        // The wire has no stations: whatever is not ours is at its other end.
+        base.gateways = flags.addresses.iter().map(Cidr::addr).collect();
+        let world = World::new(now, Stack::new(now, base.clone())?, Wire::new()?)?;
+        let plugin = Self {
+            files: Descriptors::new(world),
+            settings: Mutex::new(Reader {
+                file: flags.sysctl.map(SettingsFile::new),
+                base,
+                forgets: [None, None],
+                untouched: true,
+                icmps: 0,
+            }),
+        };
+        plugin.refresh(false)?;
+        Ok(plugin)
+    }
+
+    /// The world.
+    pub fn world(&self) -> &World {
+        self.files.backend()
+    }
+
+    /// Takes over what the file of settings says, if it has changed; `opens`: a socket is about to
+    /// be opened.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn refresh(&self, opens: bool) -> Result<(), PluginError> {
+        let mut reader = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let Reader { file, base, forgets, untouched, .. } = &mut *reader;
+        if let Some(settings) = file.as_mut().map(SettingsFile::changed).transpose()?.flatten() {
+            let mut config = base.clone();
+            settings.apply(&mut config);
+            // There is one peer: what the route to it says holds for all connections.
+            let route = settings.route();
+            if let Some((_, _, Some(segments))) = route {
+                config.tcp.initial_cwnd = segments;
+            }
+            if *untouched {
+                let stack = Stack::new(self.world().present(), config)?;
+                self.world().change(|old, _| *old = stack);
+            } else {
+                self.world().change(|stack, _| stack.reconfigure(&config));
+            }
+            if let Some((to, mtu, _)) = route {
+                self.world().change(|stack, _| stack.set_path_mtu(to, mtu));
+            }
+            let says = settings.forgets().map(|says| says.map(str::to_owned));
+            if *forgets != says {
+                *forgets = says;
+                self.world().change(|stack, _| stack.forget_fast_open_cookies());
+            }
+            self.world().change(|_, wire| wire.set_queue(!settings.drops_output()));
+        }
+        *untouched &= !opens;
+        Ok(())
+    }
+
+    /// Writes counters that have changed beside the file of settings, for a stand-in for `nstat`:
+    /// lines of Linux's name, the count and a rate.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn publish(&self) -> Result<(), PluginError> {
+        let mut reader = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(path) = reader.file.as_ref().map(SettingsFile::counters) else { return Ok(()) };
+        let icmps = self.world().change(|stack, _| stack.counters().tcp_icmp_outside_window);
+        if icmps != reader.icmps {
+            reader.icmps = icmps;
+            std::fs::write(path, format!("TcpExtOutOfWindowIcmps {icmps} 0.0\n"))?;
+        }
+        Ok(())
+    }
+}

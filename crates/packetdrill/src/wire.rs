@@ -1,0 +1,154 @@
+//! The medium: raw IP packets from packetdrill to the stack, and back.
+
+use std::collections::VecDeque;
+
+use pagewire_device::{Capabilities, HeaderSplit, Medium, offload};
+use pagewire_mem::{
+    CopyLedger, CopyReason, Instant, MemError, PacketBuf, PagePool, PageWriter, TxChecksum,
+};
+
+use crate::limits::{ETHERNET, MAX_IP_PACKET, POOL_BYTES, SNIFFED_PACKETS};
+
+/// A packet that the stack sent.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sniffed {
+    /// When.
+    pub at: Instant,
+    /// All of it, from the IP header on.
+    pub bytes: Vec<u8>,
+}
+
+/// A device without a driver: packets go in and come out when somebody asks.
+pub struct Wire {
+    pool: PagePool,
+    writer: PageWriter,
+    ledger: CopyLedger,
+    sniffed: VecDeque<Sniffed>,
+    /// Packets that were dropped because nobody asked for those before them.
+    dropped_unread: u64,
+    /// Packets that went nowhere because the queue has no room at all.
+    dropped_no_queue: u64,
+    /// Packets that could not be cut into segments, or have no room for a checksum.
+    dropped_unfinished: u64,
+    /// Whether the queue to the device has any room.
+    has_queue: bool,
+}
+
+impl Wire {
+    /// An idle wire.
+    pub fn new() -> Result<Self, MemError> {
+        Ok(Self {
+            pool: PagePool::new("packetdrill-wire", POOL_BYTES)?,
+            writer: PageWriter::new(),
+            ledger: CopyLedger::new(),
+            sniffed: VecDeque::new(),
+            dropped_unread: 0,
+            dropped_no_queue: 0,
+            dropped_unfinished: 0,
+            has_queue: true,
+        })
+    }
+
+    /// What the stack is told about it: it cuts super-frames, so that these end, and are pushed,
+    /// where Linux's are. Scripts count packets by segment, and take several for one where they
+    /// expect a super-frame.
+    pub fn capabilities(mtu: usize) -> Capabilities {
+        Capabilities {
+            medium: Medium::Ip,
+            mac: [0; 6],
+            mtu,
+            max_super_frame: MAX_IP_PACKET,
+            rx_checksum: false,
+            tx_checksum: true,
+            tso_v4: true,
+            tso_v6: true,
+            max_frags: pagewire_mem::limits::MAX_FRAGS,
+            header_split: HeaderSplit::None,
+            queues: 1,
+            by_reference: false,
+        }
+    }
+
+    /// A packet from packetdrill, as the stack takes it; `None` if memory ran out.
+    pub fn inbound(&mut self, packet: &[u8]) -> Option<PacketBuf> {
+        self.pool.drain();
+        let mut frame = PacketBuf::for_rx();
+        let (frags, copied) =
+            self.writer.write(&mut self.pool, packet, &mut self.ledger, CopyReason::DeviceRx);
+        for frag in frags {
+            frame.push_frag(frag).ok()?;
+        }
+        (copied == packet.len()).then_some(frame)
+    }
+
+    /// A packet from the stack.
+    pub fn outbound(&mut self, at: Instant, frame: &PacketBuf) {
+        if !self.has_queue {
+            self.dropped_no_queue += 1;
+            return;
+        }
+        if self.sniffed.len() >= SNIFFED_PACKETS {
+            self.dropped_unread += 1;
+            return;
+        }
+        let mut wire = VecDeque::new();
+        if self.finish(frame.clone(), &mut wire).is_none() {
+            self.dropped_unfinished += 1;
+            return;
+        }
+        for frame in wire {
+            let mut bytes = vec![0; frame.len()];
+            let (head, mut rest) = bytes.split_at_mut(frame.head().len());
+            head.copy_from_slice(frame.head());
+            for frag in frame.frags() {
+                let n = frag.copy_to(0, rest, &mut self.ledger, CopyReason::DeviceTx);
+                rest = rest.get_mut(n..).unwrap_or_default();
+            }
+            bytes.drain(..ETHERNET);
+            self.sniffed.push_back(Sniffed { at, bytes });
+        }
+    }
+
+    /// Cuts a super-frame and completes checksums, behind an Ethernet header, because that is
+    /// where the software that does it expects IP.
+    fn finish(&mut self, mut frame: PacketBuf, wire: &mut VecDeque<PacketBuf>) -> Option<usize> {
+        let version = frame.head().first()? >> 4;
+        let kind: [u8; 2] = if version == 6 { [0x86, 0xdd] } else { [0x08, 0x00] };
+        let ethernet = frame.push(ETHERNET)?;
+        ethernet.fill(0);
+        ethernet.get_mut(ETHERNET - 2..)?.copy_from_slice(&kind);
+        if let Some(gso) = &mut frame.gso {
+            gso.header_len += ETHERNET as u16;
+        }
+        if let TxChecksum::Partial { start, .. } = &mut frame.tx_checksum {
+            *start += ETHERNET as u16;
+        }
+        offload::segment(frame, wire, &mut self.ledger).ok()
+    }
+
+    /// The oldest packet that nobody has seen.
+    pub fn sniff(&mut self) -> Option<Sniffed> {
+        self.sniffed.pop_front()
+    }
+
+    /// Whether there is one.
+    pub fn has_sniffed(&self) -> bool {
+        !self.sniffed.is_empty()
+    }
+
+    /// Gives the queue to the device room, or none: what is sent then is lost on the way.
+    pub fn set_queue(&mut self, room: bool) {
+        self.has_queue = room;
+    }
+}
+
+impl core::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Wire")
+            .field("sniffed", &self.sniffed.len())
+            .field("dropped_unread", &self.dropped_unread)
+            .field("dropped_no_queue", &self.dropped_no_queue)
+            .field("dropped_unfinished", &self.dropped_unfinished)
+            .finish_non_exhaustive()
+    }
+}
