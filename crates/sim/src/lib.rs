@@ -3,7 +3,8 @@
 //!
 //! Read [`Sim`] first: nodes, links with faults, a clock that jumps from event to event. A seed
 //! decides all that is random, so a failure happens again for the same seed ([`run_seed`]).
-//! [`Transfer`] is the scenario that the stack is tested with, and a model for others.
+//! [`Transfer`] is the scenario that the stack is tested with, and a model for others;
+//! [`Bottleneck`] is many flows that share a queue.
 //!
 //! Two stacks, a connection between them, five packets in a hundred lost:
 //!
@@ -48,6 +49,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bottleneck;
 pub mod limits;
 mod node;
 mod seeds;
@@ -58,6 +60,7 @@ mod stream;
 mod tests;
 mod transfer;
 
+pub use bottleneck::{Bottleneck, FlowReport, Group, Shares};
 pub use node::Node;
 pub use seeds::{Failure, SEED_VARIABLE, run_seed, seed_from_env};
 pub use sim::{NodeId, Sim, SimError};

@@ -29,3 +29,10 @@ pub const MAX_TRANSFER: Duration = Duration::from_secs(3600);
 /// Bytes of a stack's pool unless told otherwise: ten times what one connection may hold, and few
 /// enough pages to count them after every step.
 pub const POOL_BYTES: usize = 16 << 20;
+
+/// Bytes of the pools of stacks that share a bottleneck: payload is passed by reference, so nearly
+/// nothing is in them, and their pages are counted after every step.
+pub const BOTTLENECK_POOL_BYTES: usize = 1 << 20;
+
+/// Time within which the flows of one group begin, so that they do not move in step.
+pub const BOTTLENECK_STARTS: Duration = Duration::from_secs(1);

@@ -8,9 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_device::{Chance, FaultConfig, FaultCounters, FaultRng};
+use pagewire_device::{Aqm, Chance, FaultConfig, FaultCounters, FaultRng};
 use pagewire_mem::{CopyLedger, Frag, FragVec, GROUP_PAGES, Instant};
-use pagewire_stack::{Cidr, Error, Event, Readiness, SocketId, Stack, TcpConfig, TcpOption};
+use pagewire_stack::{
+    Cidr, Error, Event, KeepAlive, Readiness, SocketId, Stack, TcpConfig, TcpOption,
+};
+use pagewire_tcp::{CongestionKind, EcnMode, RecvFlags, SendFlags};
 
 use crate::limits::{MAX_STALL, MAX_TRANSFER};
 use crate::sim::{NodeId, Sim, SimError};
@@ -40,8 +43,11 @@ pub struct Transfer {
     pub piece: usize,
     /// Small pieces leave at once.
     pub no_delay: bool,
-    /// Settings of both stacks' connections.
-    pub tcp: TcpConfig,
+    /// Programs use what sockets have beyond reading and writing, at whim: corks, record marks,
+    /// urgent data in line, peeking.
+    pub whims: bool,
+    /// Settings of the connections of the client and of the server.
+    pub tcp: [TcpConfig; 2],
 }
 
 /// What a transfer took.
@@ -76,7 +82,8 @@ impl Transfer {
             think: Duration::ZERO,
             piece: 64 << 10,
             no_delay: false,
-            tcp: TcpConfig::default(),
+            whims: false,
+            tcp: Default::default(),
         }
     }
 
@@ -133,8 +140,28 @@ impl Transfer {
             think: if one_in(r, 3) { Duration::from_millis(r.below(50)) } else { Duration::ZERO },
             piece: 1 << (4 + r.below(13)),
             no_delay: one_in(r, 2),
-            tcp,
+            whims: false,
+            tcp: [tcp.clone(), tcp],
         }
+    }
+
+    /// As [`random`](Self::random), between stacks and programs that differ in everything that can
+    /// be set, over queues that drop and mark.
+    pub fn varied(seed: u64) -> Self {
+        let mut random = FaultRng::new(seed ^ 0x0076_6172_6965_6421);
+        let mut transfer = Self { whims: true, ..Self::random(seed) };
+        if transfer.faults.rate.is_some() {
+            transfer.faults.aqm = match random.below(3) {
+                0 => Aqm::None,
+                1 => Aqm::Mark { above: Duration::from_millis(random.below(20)) },
+                _ => Aqm::Codel,
+            };
+            transfer.faults.limit_bytes = (random.below(2) == 0).then_some(50_000);
+        }
+        for tcp in &mut transfer.tcp {
+            *tcp = varied_config(&mut random);
+        }
+        transfer
     }
 
     /// Runs it to the end: both streams whole, both connections closed, every page at home.
@@ -224,7 +251,9 @@ impl Transfer {
             (device.rx_checksum, device.tx_checksum) = (false, false);
             (device.tso_v4, device.tso_v6) = (false, false);
         }
-        config.tcp = self.tcp.clone();
+        if let Some(tcp) = self.tcp.get(side) {
+            config.tcp = tcp.clone();
+        }
         let stack = Stack::new(sim.now(), config).map_err(|e| SimError::Oracle(e.to_string()))?;
         let peer = Peer {
             role: match side {
@@ -237,6 +266,7 @@ impl Transfer {
                 think: self.think,
                 piece: self.piece.max(1),
                 no_delay: self.no_delay,
+                whims: self.whims,
             },
             outgoing: Flow::new(Stream(self.seed * 2 + side as u64), self.bytes[side]),
             incoming: Flow::new(Stream(self.seed * 2 + 1 - side as u64), self.bytes[1 - side]),
@@ -248,6 +278,63 @@ impl Transfer {
         };
         sim.add(Station::new(stack, peer), faults)
     }
+}
+
+/// Any settings that a connection may have, small windows and segments more often than not.
+fn varied_config(r: &mut FaultRng) -> TcpConfig {
+    let one_in = |r: &mut FaultRng, n: u64| r.below(n) == 0;
+    let mut tcp = TcpConfig {
+        window_scaling: one_in(r, 2),
+        timestamps: one_in(r, 2),
+        sack: !one_in(r, 3),
+        dsack: !one_in(r, 3),
+        ecn: [EcnMode::Off, EcnMode::Request, EcnMode::Accept][r.below(3) as usize],
+        reordering: 1 + r.below(8) as u8,
+        tail_loss_probe: !one_in(r, 3),
+        frto: !one_in(r, 3),
+        super_frame_divisor: 1 + r.below(8) as u32,
+        nagle: !one_in(r, 3),
+        // What programs send with whims is read without them.
+        oob_inline: true,
+        delayed_ack: Duration::from_millis([1, 10, 40, 200][r.below(4) as usize]),
+        quick_acks: r.below(20) as u8,
+        congestion: match one_in(r, 2) {
+            true => CongestionKind::NewReno,
+            false => CongestionKind::Cubic,
+        },
+        initial_cwnd: 1 + r.below(20) as u32,
+        slow_start_after_idle: one_in(r, 2),
+        rto_min: Duration::from_millis(20 + r.below(200)),
+        min_super_segments: 1 + r.below(4) as u8,
+        ..TcpConfig::default()
+    };
+    if one_in(r, 2) {
+        tcp.recv_buffer = 500 + r.below(10_000) as u32;
+        tcp.recv_buffer_initial = tcp.recv_buffer;
+    } else if one_in(r, 2) {
+        tcp.recv_buffer_initial = 2_000 + r.below(100_000) as u32;
+    }
+    if one_in(r, 2) {
+        tcp.send_buffer = 500 + r.below(10_000) as u32;
+        tcp.send_buffer_initial = tcp.send_buffer;
+    }
+    if one_in(r, 3) {
+        tcp.max_mss = Some(88 + r.below(1_400) as u16);
+    }
+    if one_in(r, 4) {
+        tcp.window_clamp = Some(500 + r.below(20_000) as u32);
+    }
+    if one_in(r, 4) {
+        tcp.notsent_lowat = 1 + r.below(20_000) as u32;
+    }
+    if one_in(r, 4) {
+        tcp.recv_lowat = 1 + r.below(3_000) as u32;
+    }
+    if one_in(r, 4) {
+        let second = Duration::from_secs(1);
+        tcp.keepalive = Some(KeepAlive { idle: second, interval: second, probes: 20 });
+    }
+    tcp
 }
 
 fn stalled(sim: &Sim<Station<Peer>>, ends: [NodeId; 2]) -> SimError {
@@ -294,6 +381,7 @@ struct Settings {
     think: Duration,
     piece: usize,
     no_delay: bool,
+    whims: bool,
 }
 
 /// One stream, at one end.
@@ -422,13 +510,14 @@ impl Peer {
             let piece = 1 + self.random.below(self.settings.piece as u64);
             let n = piece.min(flow.total - flow.done) as usize;
             let bytes = flow.stream.bytes(flow.done, n);
+            let flags = self.whim(now, stack, id)?;
             let sent = if self.settings.by_reference {
                 // What is not taken is dropped: the stream can be made again from any place.
                 let mut frags = FragVec::new();
                 frags.push(Frag::from_bytes(Bytes::from(bytes)));
-                stack.tcp_send(now, id, &mut frags)
+                stack.tcp_send_with(now, id, &mut frags, flags)
             } else {
-                stack.tcp_write(now, id, &bytes)
+                stack.tcp_write_with(now, id, &bytes, flags)
             };
             match sent {
                 Ok(0) => {
@@ -450,8 +539,45 @@ impl Peer {
         Ok(())
     }
 
+    /// How the next piece is sent, and maybe a change of the socket's ways before it.
+    fn whim(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> Result<SendFlags, String> {
+        let mut flags = SendFlags::empty();
+        if !self.settings.whims {
+            return Ok(flags);
+        }
+        let random = &mut self.random;
+        flags.set(SendFlags::MORE, random.below(8) == 0);
+        flags.set(SendFlags::END_OF_RECORD, random.below(8) == 0);
+        flags.set(SendFlags::URGENT, random.below(16) == 0);
+        let option = match random.below(64) {
+            0 => TcpOption::Cork(random.below(2) == 0),
+            1 => TcpOption::NoDelay(random.below(2) == 0),
+            2 => TcpOption::QuickAck(random.below(2) == 0),
+            3 => TcpOption::NotSentLowat(1 + random.below(50_000) as u32),
+            4 => TcpOption::RcvLowat(1 + random.below(2_000) as u32),
+            _ => return Ok(flags),
+        };
+        stack.tcp_set_option(now, id, option).map_err(|e| format!("{option:?}: {e}"))?;
+        Ok(flags)
+    }
+
+    /// What would be read may be looked at before, and is the same.
+    fn peek(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> Result<(), String> {
+        if !self.settings.whims || self.random.below(8) != 0 {
+            return Ok(());
+        }
+        let mut buffer = [0; 300];
+        let at = self.incoming.done;
+        match stack.tcp_read_with(now, id, &mut buffer, RecvFlags::PEEK) {
+            Ok(n) => self.incoming.stream.check(at, buffer.get(..n).unwrap_or_default()),
+            Err(_) => Ok(()),
+        }
+        .map_err(|mismatch| format!("peeked at something else: {mismatch:?}"))
+    }
+
     fn receive(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> Result<(), String> {
         while !self.incoming.ended {
+            self.peek(now, stack, id)?;
             let most = 1 + self.random.below(self.settings.piece as u64) as usize;
             let at = self.incoming.done;
             let mut wrong = None;

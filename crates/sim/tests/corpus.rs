@@ -68,6 +68,7 @@ fn seeds_reach_every_state_of_a_connection() {
 #[test]
 fn seeds_reach_sockets_through_whole_frames() {
     let (mut accepted, mut read, mut written, mut datagrams, mut errors) = (0, 0, 0, 0, 0);
+    let mut completed = 0;
     for (_, _, input) in seeds::all().iter().filter(|(target, ..)| *target == "stack_frames") {
         let depth = targets::stack_frames(input);
         accepted += depth.accepted;
@@ -75,10 +76,26 @@ fn seeds_reach_sockets_through_whole_frames() {
         written += depth.written;
         datagrams += depth.datagrams;
         errors += depth.errors;
+        completed += depth.completed;
     }
     let depth = (accepted, read, written, datagrams, errors);
     assert!(accepted >= 9 && read > 50_000 && written > 100_000, "{depth:?}");
     assert!(datagrams >= 8 && errors >= 10, "{depth:?}");
+    assert!(completed >= 4, "{completed} sends by reference completed");
+}
+
+#[test]
+fn seeds_reach_connections_pipes_and_readiness_through_descriptors() {
+    let (mut accepted, mut received, mut spliced, mut ready) = (0, 0, 0, 0);
+    for (_, _, input) in seeds::all().iter().filter(|(target, ..)| *target == "posix_calls") {
+        let reach = targets::posix_calls(input);
+        accepted += reach.accepted;
+        received += reach.received;
+        spliced += reach.spliced;
+        ready += reach.ready;
+    }
+    let reach = (accepted, received, spliced, ready);
+    assert!(accepted >= 8 && received > 10_000 && spliced > 300 && ready >= 4, "{reach:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn throughput(per_million: u32, buffer: u32) -> f64 {
         bytes: [bytes, 0],
         ..Transfer::new(1)
     };
-    transfer.tcp.recv_buffer = buffer;
+    transfer.tcp.iter_mut().for_each(|tcp| tcp.recv_buffer = buffer);
     let report = transfer.run(None).unwrap_or_else(|error| panic!("{error}"));
     bytes as f64 * 8.0 / report.time.as_secs_f64()
 }

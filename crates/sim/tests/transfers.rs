@@ -9,15 +9,22 @@ use pagewire_sim::{SimError, Transfer, run_seed, seed_from_env, transfer};
 
 const COMMAND: &str = "cargo test -p pagewire-sim seed_from_env";
 
+const VARIED: &str = "cargo test -p pagewire-sim varied_from_env";
+
 fn random(seed: u64, capture: Option<&Path>) -> Result<(), SimError> {
     Transfer::random(seed).run(capture).map(drop)
 }
 
-#[test]
-fn seed_from_env_runs_alone() {
+fn varied(seed: u64, capture: Option<&Path>) -> Result<(), SimError> {
+    Transfer::varied(seed).run(capture).map(drop)
+}
+
+type Scenario = fn(u64, Option<&Path>) -> Result<(), SimError>;
+
+fn from_env(show: impl Fn(u64) -> Transfer, command: &str, scenario: Scenario) {
     if let Some(seed) = seed_from_env() {
-        eprintln!("{:#?}", Transfer::random(seed));
-        match run_seed(seed, COMMAND, random) {
+        eprintln!("{:#?}", show(seed));
+        match run_seed(seed, command, scenario) {
             Ok(()) => eprintln!("seed {seed} holds"),
             Err(failure) => panic!("{failure}"),
         }
@@ -25,24 +32,41 @@ fn seed_from_env_runs_alone() {
 }
 
 #[test]
-fn five_hundred_seeds_up_to_ten_percent_loss_hold_every_oracle() {
-    run_seeds(0..500);
+fn seed_from_env_runs_alone() {
+    from_env(Transfer::random, COMMAND, random);
 }
 
-/// For the night: `PAGEWIRE_SEEDS=500..100000 cargo test -p pagewire-sim -- --ignored`.
+#[test]
+fn varied_from_env_runs_alone() {
+    from_env(Transfer::varied, VARIED, varied);
+}
+
+#[test]
+fn five_hundred_seeds_up_to_ten_percent_loss_hold_every_oracle() {
+    run_seeds(0..500, COMMAND, random);
+}
+
+#[test]
+fn six_hundred_seeds_with_all_settings_varied_hold_every_oracle() {
+    run_seeds(0..600, VARIED, varied);
+}
+
+/// For the night: `PAGEWIRE_SEEDS=600..100000 cargo test -p pagewire-sim -- --ignored`.
 #[test]
 #[ignore = "takes as long as PAGEWIRE_SEEDS says"]
 fn a_range_of_seeds_from_the_environment_holds_every_oracle() {
-    let text = std::env::var("PAGEWIRE_SEEDS").unwrap_or_else(|_| "500..5000".into());
+    let text = std::env::var("PAGEWIRE_SEEDS").unwrap_or_else(|_| "600..5000".into());
     let (from, to) = text.split_once("..").expect("PAGEWIRE_SEEDS=first..beyond");
-    run_seeds(from.parse().expect("a number")..to.parse().expect("a number"));
+    let seeds: Range<u64> = from.parse().expect("a number")..to.parse().expect("a number");
+    run_seeds(seeds.clone(), COMMAND, random);
+    run_seeds(seeds, VARIED, varied);
 }
 
-fn run_seeds(seeds: Range<u64>) {
+fn run_seeds(seeds: Range<u64>, command: &str, scenario: Scenario) {
     // Two threads: what a small machine has.
     let middle = seeds.start + (seeds.end - seeds.start) / 2;
     let run = |seeds: Range<u64>| -> Vec<String> {
-        let failed = seeds.filter_map(|seed| run_seed(seed, COMMAND, random).err());
+        let failed = seeds.filter_map(|seed| run_seed(seed, command, scenario).err());
         failed.map(|failure| failure.to_string()).take(3).collect()
     };
     let failures = std::thread::scope(|scope| {
