@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pagewire_device::FaultConfig;
+use pagewire_device::{Chance, FaultConfig};
 
 use crate::limits::COPY_BELOW;
 
@@ -81,6 +81,8 @@ const BENCH_EXAMPLES: &str = "\
 Examples:
   pagewire bench stream                 bulk rate over the pair link, beside kernel loopback
   pagewire bench stream --link tap      to and from a kernel socket, beside veth (root)
+  pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
+  pagewire bench share                  a bottleneck shared with the kernel's flows (root)
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
   pagewire bench stream --json          one object per line";
@@ -118,8 +120,8 @@ pub(crate) struct NetOptions {
     pub(crate) pcap: Option<PathBuf>,
 
     /// Make the link bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter (ns, us,
-    /// ms, s), rate (bit, kbit, mbit, gbit per second), limit (frames that wait for rate), seed (a
-    /// number), on (tx, rx, both), cut (yes: chances are those of packets, not of super-frames), as
+    /// ms, s), rate (bit, kbit, mbit, gbit per second), limit and bytes (what may wait for rate),
+    /// aqm (none, codel, or the wait from which on packets are marked), seed (a number), on (tx, rx, both), cut (yes: chances are those of packets, not of super-frames), as
     /// in 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
     #[arg(long, value_name = "SPEC")]
     pub(crate) fault: Option<FaultConfig>,
@@ -204,6 +206,10 @@ pub(crate) struct BenchOptions {
 pub(crate) enum Bench {
     /// Bulk rate of one connection
     Stream(StreamOptions),
+    /// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
+    Path(PathOptions),
+    /// How flows of Pagewire and of the kernel share a bottleneck; needs root
+    Share(ShareOptions),
     /// 64 bytes there and back, both sides polling
     Rr(RrOptions),
     /// Memory that an established idle connection takes
@@ -247,6 +253,106 @@ pub(crate) struct StreamOptions {
 
     #[command(flatten)]
     pub(crate) common: BenchCommon,
+}
+
+/// `pagewire bench path`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PathOptions {
+    /// Packets that are lost, each way; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0%,0.1%,1%,3%,10%",
+        value_name = "PERCENT"
+    )]
+    pub(crate) loss: Vec<Chance>,
+
+    /// Delay each way; repeatable, or with commas between
+    #[arg(long, value_delimiter = ',', default_value = "1ms,50ms", value_name = "TIME")]
+    pub(crate) delay: Vec<Delay>,
+
+    /// Direction, as seen from Pagewire [default: both]
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub(crate) direction: Option<Direction>,
+
+    /// Connections side by side [default: 1, and 8 where 0.05% or more are lost]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
+    pub(crate) flows: Option<u16>,
+
+    /// Seconds that a round lasts, without its warm-up of 20 round trips
+    #[arg(long, default_value_t = 5.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Seed of the first round's losses; each round takes the next
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) seed: u64,
+
+    /// Write the headers of every packet to files in DIR, in pcapng
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pcap: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// `pagewire bench share`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ShareOptions {
+    /// Rate of the bottleneck, as in 20mbit
+    #[arg(long, default_value = "50mbit", value_name = "RATE")]
+    pub(crate) rate: Rate,
+
+    /// Packets that its drop-tail queue holds
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..), value_name = "N")]
+    pub(crate) limit: u16,
+
+    /// Delay each way
+    #[arg(long, default_value = "10ms", value_name = "TIME")]
+    pub(crate) delay: Delay,
+
+    /// Flows of each side
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
+    pub(crate) flows: u16,
+
+    /// Seconds that a round lasts, after a warm-up of two
+    #[arg(long, default_value_t = 60.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Write the headers of Pagewire's packets to FILE, in pcapng: those of the last round
+    #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
+    pub(crate) pcap: Option<PathBuf>,
+
+    /// A second kernel in Pagewire's place: how even kernels share
+    #[arg(long)]
+    pub(crate) kernels: bool,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// Bits in a second as fault settings have them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate(pub(crate) u64);
+
+impl std::str::FromStr for Rate {
+    type Err = pagewire_device::FaultConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let config = format!("rate={text}").parse::<FaultConfig>()?;
+        Ok(Self(config.rate.unwrap_or_default()))
+    }
+}
+
+/// A time as fault settings have it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delay(pub(crate) std::time::Duration);
+
+impl std::str::FromStr for Delay {
+    type Err = pagewire_device::FaultConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(format!("delay={text}").parse::<FaultConfig>()?.delay))
+    }
 }
 
 /// Where data goes, as seen from Pagewire.

@@ -129,12 +129,69 @@ fn the_readable_form_says_what_was_measured_on() {
     assert!(out.contains("rtt_us_p50"), "{out}");
 }
 
-#[test]
-fn with_root_bench_stream_over_a_tap_prints_both_directions_and_veth() {
+/// Loudly, if not.
+fn can_make_taps() -> bool {
     let tun = Path::new("/dev/net/tun").exists();
     let ip = Command::new("ip").arg("-V").output().is_ok();
-    if !rustix::process::geteuid().is_root() || !tun || !ip {
+    let can = rustix::process::geteuid().is_root() && tun && ip;
+    if !can {
         eprintln!("SKIPPED: needs root, /dev/net/tun and iproute2");
+    }
+    can
+}
+
+#[test]
+fn with_root_bench_path_compares_both_directions_with_two_kernels_on_the_same_path() {
+    if !can_make_taps() {
+        return;
+    }
+    let path = ["path", "--loss", "0%,5%", "--delay", "1ms", "--seconds", "0.2", "--flows", "2"];
+    let lines = bench(&path);
+    for line in &lines {
+        let numbers = ["loss_percent", "delay_ms", "flows", "rounds", "mbit_per_s", "ratio"];
+        check_fields(line, &numbers, &["direction", "peer"]);
+        assert!(line["mbit_per_s"].as_f64() > Some(0.0), "{line:?}");
+    }
+    let count = |engine: &str, direction: &str, loss: f64| {
+        let wanted = |l: &&BTreeMap<String, Value>| {
+            l["engine"] == engine && l["direction"] == direction && l["loss_percent"] == loss
+        };
+        lines.iter().filter(wanted).count()
+    };
+    for loss in [0.0, 5.0] {
+        let each = [("kernel", "send"), ("pagewire", "send"), ("pagewire", "receive")];
+        for (engine, direction) in each {
+            assert_eq!(count(engine, direction, loss), 1, "{engine} {direction} {loss}");
+        }
+    }
+    assert_eq!(lines.len(), 6);
+}
+
+#[test]
+fn with_root_bench_share_gives_every_flow_a_part_of_one_bottleneck() {
+    if !can_make_taps() {
+        return;
+    }
+    for more in [&[][..], &["--kernels"]] {
+        let share = ["share", "--seconds", "1", "--flows", "1", "--rate", "20mbit"];
+        let lines = bench(&[&share[..], more].concat());
+        assert_eq!(lines.len(), 2);
+        let share = |line: &BTreeMap<String, Value>| line["share_percent"].as_f64().expect("share");
+        let all: f64 = lines.iter().map(share).sum();
+        assert!((99.0..101.0).contains(&all), "{lines:?}");
+        let of_rate = |line: &BTreeMap<String, Value>| line["of_rate_percent"].as_f64();
+        let used: f64 = lines.iter().filter_map(of_rate).sum();
+        assert!((0.0..101.0).contains(&used), "one bottleneck for both: {lines:?}");
+        for line in &lines {
+            check_fields(line, &["flows", "rounds", "min_share_percent"], &["bottleneck"]);
+            assert!(share(line) > 0.0, "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn with_root_bench_stream_over_a_tap_prints_both_directions_and_veth() {
+    if !can_make_taps() {
         return;
     }
     let lines = bench(&["stream", "--link", "tap", "--seconds", "0.05"]);

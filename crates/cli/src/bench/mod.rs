@@ -4,11 +4,15 @@
 //! is printed is the median with the spread. Read [`report`] for the form, [`source`] for what is
 //! sent, [`kernel`] for the kernel's sockets that run beside ours.
 
+mod flows;
+mod hub;
 mod idle;
 mod kernel;
 mod machine;
+mod path;
 mod report;
 mod rr;
+mod share;
 mod source;
 mod stream;
 
@@ -19,6 +23,8 @@ use crate::failure::Failure;
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     match &options.bench {
         Bench::Stream(options) => stream::run(options),
+        Bench::Path(options) => path::run(options),
+        Bench::Share(options) => share::run(options),
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),
     }
