@@ -1,12 +1,13 @@
 //! Segments, verbs and time into one TCP connection.
 //!
-//! The first byte chooses settings (see `Run::new`), then come operations: a byte that says which,
-//! and its arguments. Numbers of segments count from what a peer would use next.
+//! The first three bytes choose settings (see `settings`), then come operations: a byte that says
+//! which, and its arguments. Numbers of segments count from what a peer would use next.
 //!
 //! Both streams have contents that follow from the sequence numbers, so whatever overlaps, comes
 //! twice or is sent again must agree. What the application reads, what the connection sends, that
-//! acknowledgements never go back, that windows and memory keep their bounds and that timers come
-//! to rest is checked after each operation.
+//! acknowledgements never go back, that what it knows of its flight adds up, that windows and memory
+//! keep their bounds, that no segment is answered with many and that timers come to rest is checked
+//! after each operation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +15,16 @@ use std::time::Duration;
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, Instant, PAGE_SIZE, PagePool, PageWriter};
 use pagewire_tcp::limits::{REFUSE_FACTOR, REFUSE_MIN_PINNED};
 use pagewire_tcp::{
-    Config, CongestionKind, Connection, Env, Flags, IcmpKind, IcmpNotice, KeepAlive, LinkLimits,
-    Ports, Seq, State, TcpError, TcpHeader, TcpOptions,
+    Config, CongestionKind, Connection, EcnMode, Env, Flags, IcmpKind, IcmpNotice, Info, KeepAlive,
+    LinkLimits, Ports, RecvFlags, SendFlags, Seq, Shared, State, TcpError, TcpHeader, TcpOptions,
 };
 
 const OUR_ISS: Seq = Seq(0xffff_f000);
 const PEER_ISS: Seq = Seq(0x7fff_fff0);
 const PORTS: Ports = Ports { local: 80, remote: 4000 };
+/// Segments without data that one segment may be answered with: an acknowledgement, and a FIN whose
+/// turn has come.
+const MAX_ANSWERS: usize = 2;
 /// Operations in one input.
 const MAX_OPERATIONS: usize = 1000;
 
@@ -40,8 +44,8 @@ pub(crate) struct Progress {
 /// See the head of this file.
 pub(crate) fn tcp_connection(data: &[u8]) -> Progress {
     let mut input = Input(data);
-    let Some(settings) = input.byte() else { return Progress::default() };
-    let mut run = Run::new(settings);
+    let Some(first) = input.byte() else { return Progress::default() };
+    let mut run = Run::new([first, input.u8(), input.u8()]);
     run.settle();
     for _ in 0..MAX_OPERATIONS {
         let Some(operation) = input.byte() else { break };
@@ -89,12 +93,59 @@ fn byte_at(seq: Seq) -> u8 {
     (seq.0.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
+/// What the first bytes choose.
+fn settings([one, two, three]: [u8; 3]) -> Config {
+    let on = |byte: u8, bit: u8| byte & 1 << bit != 0;
+    let buffer = if on(one, 4) { 16 << 10 } else { 256 << 10 };
+    let initial = if on(three, 5) { 4 << 10 } else { buffer };
+    Config {
+        timestamps: on(one, 1),
+        sack: on(one, 2),
+        window_scaling: on(one, 3),
+        recv_buffer: buffer,
+        recv_buffer_initial: initial,
+        send_buffer: buffer,
+        send_buffer_initial: initial,
+        nagle: !on(one, 5),
+        keepalive: on(one, 6).then(KeepAlive::default),
+        congestion: if on(one, 7) { CongestionKind::NewReno } else { CongestionKind::Cubic },
+        ecn: [EcnMode::Accept, EcnMode::Request, EcnMode::Off][usize::from(two % 4).min(2)],
+        dsack: !on(two, 2),
+        frto: !on(two, 3),
+        tail_loss_probe: !on(two, 4),
+        oob_inline: on(two, 5),
+        cork: on(two, 6),
+        user_timeout: on(two, 7).then_some(Duration::from_secs(20)),
+        max_mss: [None, Some(88), Some(536), Some(1000)][usize::from(three % 4)],
+        window_clamp: on(three, 2).then_some(3000),
+        notsent_lowat: if on(three, 3) { 4000 } else { u32::MAX },
+        recv_lowat: if on(three, 4) { 2000 } else { 1 },
+        linger: on(three, 7).then_some(Duration::ZERO),
+        ..Config::default()
+    }
+}
+
+/// A segment as it arrived.
+#[derive(Clone)]
+struct Arrived {
+    header: TcpHeader,
+    data: Vec<u8>,
+    ecn: u8,
+}
+
 struct Run {
     conn: Connection,
     config: Arc<Config>,
+    /// The last segment, in case it comes again.
+    last: Option<Arrived>,
+    /// The largest receive buffer so far.
+    buffer: usize,
+    /// Urgent bytes that may be missing from the stream.
+    urgent: u32,
     now: Instant,
     pool: PagePool,
     writer: PageWriter,
+    shared: Shared,
     ledger: CopyLedger,
     /// The next byte that the application reads; `None` until the peer's SYN.
     read: Option<Seq>,
@@ -115,21 +166,11 @@ struct Run {
 }
 
 impl Run {
-    fn new(settings: u8) -> Self {
-        let on = |bit: u8| settings & 1 << bit != 0;
-        let buffer = if on(4) { 16 << 10 } else { 256 << 10 };
-        let config = Arc::new(Config {
-            timestamps: on(1),
-            sack: on(2),
-            window_scaling: on(3),
-            recv_buffer: buffer,
-            send_buffer: buffer,
-            nagle: !on(5),
-            keepalive: on(6).then(KeepAlive::default),
-            congestion: if on(7) { CongestionKind::NewReno } else { CongestionKind::Cubic },
-            ..Config::default()
-        });
-        let link = LinkLimits { mss: 1460, max_super_payload: 64_000 };
+    fn new(bytes: [u8; 3]) -> Self {
+        let config = Arc::new(settings(bytes));
+        let on = |bit: u8| bytes[0] & 1 << bit != 0;
+        let max_super_payload = if bytes[2] & 0x40 == 0 { 64_000 } else { 1460 };
+        let link = LinkLimits { mss: 1460, max_super_payload };
         let now = Instant::from_millis(1);
         let options = TcpOptions {
             mss: Some(1460),
@@ -156,10 +197,14 @@ impl Run {
         };
         Self {
             conn,
+            buffer: config.recv_buffer as usize,
             config,
+            last: None,
+            urgent: 0,
             now,
             pool: PagePool::new("fuzz", 4 << 20).expect("pool"),
             writer: PageWriter::new(),
+            shared: Shared::default(),
             ledger: CopyLedger::new(),
             read,
             write: OUR_ISS + 1,
@@ -179,11 +224,16 @@ impl Run {
             4 => {
                 let n = u32::from(input.u16());
                 let data: Vec<u8> = (0..n).map(|i| byte_at(self.write + i)).collect();
-                let written = self.with(|conn, env| conn.write(env, &data)).unwrap_or(0) as u32;
+                let flags = SendFlags::from_bits_truncate(operation >> 3);
+                let written = self.with(|conn, env| conn.write_with(env, &data, flags));
+                let written = written.unwrap_or(0) as u32;
                 self.write += written;
                 self.progress.written += written;
             }
-            5 => self.take(usize::from(input.u16()), operation & 8 != 0),
+            5 => {
+                let flags = RecvFlags::from_bits_truncate(operation >> 4);
+                self.take(usize::from(input.u16()), operation & 8 != 0, flags);
+            }
             6 => {
                 let ahead = Duration::from_millis(1 << (operation >> 3).min(17));
                 // As a driver does: awake when a timer is due, and not long after.
@@ -195,7 +245,14 @@ impl Run {
     }
 
     fn segment(&mut self, operation: u8, input: &mut Input<'_>) {
+        if operation & 3 == 3
+            && let Some(again) = self.last.clone()
+        {
+            // Word for word, but the connection may have moved on.
+            return self.arrive(again);
+        }
         let flags = Flags::from_bits_retain(input.u8());
+        let urgent = if flags.contains(Flags::URG) { input.u16() } else { 0 };
         let base = self.acknowledged.unwrap_or(PEER_ISS);
         let (seq, ack) = if operation & 8 == 0 {
             (base, self.sent)
@@ -230,8 +287,6 @@ impl Run {
         }
         let first = if flags.contains(Flags::SYN) { seq + 1 } else { seq };
         let data: Vec<u8> = (0..len).map(|i| byte_at(first + i)).collect();
-        let reason = CopyReason::DeviceRx;
-        let (payload, _) = self.writer.write(&mut self.pool, &data, &mut self.ledger, reason);
         let header = TcpHeader {
             src_port: PORTS.remote,
             dst_port: PORTS.local,
@@ -239,44 +294,69 @@ impl Run {
             ack,
             flags,
             window,
-            urgent: 0,
+            urgent,
             options,
         };
+        // Congestion experienced, an ECN-capable packet, or neither.
+        let ecn = [0, 2, 3, 0][usize::from(operation & 3)];
+        self.arrive(Arrived { header, data, ecn });
+    }
+
+    fn arrive(&mut self, arrived: Arrived) {
+        let Arrived { header, data, ecn } = arrived.clone();
+        self.last = Some(arrived);
+        self.urgent += u32::from(header.flags.contains(Flags::URG));
+        let reason = CopyReason::DeviceRx;
+        let (payload, _) = self.writer.write(&mut self.pool, &data, &mut self.ledger, reason);
         let before = self.conn.state();
-        let _ = self.with(|conn, env| conn.handle_segment(env, &header, payload, 0));
+        let _ = self.with(|conn, env| conn.handle_segment(env, &header, payload, ecn));
         if before == State::SynSent && self.conn.state().is_synchronized()
             || self.conn.state() == State::SynReceived && self.read.is_none()
         {
-            self.read = Some(seq + 1);
+            self.read = Some(header.seq + 1);
             self.acknowledged = self.read;
-            self.peer_scales = options.window_scale.is_some();
+            self.peer_scales = header.options.window_scale.is_some();
         }
+        let answers = self.transmit();
+        assert!(answers <= MAX_ANSWERS, "{answers} answers without data to {header:?}");
     }
 
-    fn take(&mut self, max: usize, chunks: bool) {
+    fn take(&mut self, max: usize, chunks: bool, flags: RecvFlags) {
         let taken: Vec<u8> = if chunks {
             let mut out = Vec::new();
-            let _ = self.with(|conn, env| conn.recv_chunks(env, max, &mut out));
+            let _ = self.with(|conn, env| conn.recv_chunks_with(env, max, &mut out, flags));
             out.iter().flat_map(|frag| frag.as_slice().expect("private memory").to_vec()).collect()
         } else {
             let mut out = vec![0; max];
-            let n = self.with(|conn, env| conn.read(env, &mut out)).unwrap_or(0);
+            let n = self.with(|conn, env| conn.read_with(env, &mut out, flags)).unwrap_or(0);
             out.truncate(n);
             out
         };
-        let Some(at) = self.read else {
+        let Some(begin) = self.read else {
             assert!(taken.is_empty(), "data before the peer's SYN");
             return;
         };
-        let expected = (0..taken.len() as u32).map(|i| byte_at(at + i));
-        assert!(taken.iter().copied().eq(expected), "the stream changed behind {at}");
-        self.read = Some(at + taken.len() as u32);
-        self.progress.read += taken.len() as u32;
+        // An urgent byte that is not in line is missing from what is read.
+        let (mut at, mut missing) = (begin, 0);
+        for &byte in &taken {
+            while byte != byte_at(at) && missing < self.urgent {
+                missing += 1;
+                at += 1;
+            }
+            assert_eq!(byte, byte_at(at), "the stream changed at {at}, {begin} is next");
+            at += 1;
+        }
+        if !flags.contains(RecvFlags::PEEK) {
+            self.urgent -= missing;
+            self.read = Some(at);
+            self.progress.read += taken.len() as u32;
+        }
     }
 
     fn verb(&mut self, verb: u8, input: &mut Input<'_>) {
         let now = self.now;
-        match verb % 12 {
+        // What was added later has the upper quarter.
+        match if verb < 0xc0 { verb % 12 } else { 12 + verb % 16 } {
             0 => _ = self.with(|conn, env| conn.shutdown_write(env)),
             1 => _ = self.with(|conn, env| conn.shutdown_read(env)),
             2 => self.with(|conn, env| conn.close(env)),
@@ -300,7 +380,7 @@ impl Run {
                 let max_super_payload = u32::from(mss) * u32::from(verb >> 4).max(1);
                 self.conn.set_link_limits(LinkLimits { mss, max_super_payload });
             }
-            _ => {
+            11 => {
                 let n = u32::from(input.u16());
                 let data: Vec<u8> = (0..n).map(|i| byte_at(self.write + i)).collect();
                 let mut frags = FragVec::new();
@@ -311,6 +391,39 @@ impl Run {
                 self.write += sent;
                 self.progress.written += sent;
             }
+            12 => {
+                let limit = u64::from(input.u16());
+                self.conn.set_user_timeout((limit > 0).then(|| Duration::from_millis(limit)));
+            }
+            13 => {
+                let mss = input.u16();
+                self.conn.set_max_mss((mss > 0).then(|| mss.max(88)));
+            }
+            14 => self.conn.set_syn_retries(input.u8()),
+            15 => self.conn.set_fin_wait2(Duration::from_millis(u64::from(input.u16()))),
+            16 => {
+                let seconds = input.u8();
+                let linger = Duration::from_secs(u64::from(seconds));
+                self.conn.set_linger((seconds < 100).then_some(linger));
+            }
+            17 => self.conn.set_notsent_lowat(u32::from(input.u16())),
+            18 => self.conn.set_recv_lowat(u32::from(input.u16())),
+            19 => self.conn.set_oob_inline(input.u8() & 1 == 0),
+            20 => {
+                let bytes = u32::from(input.u16());
+                self.conn.set_window_clamp((bytes > 0).then_some(bytes));
+            }
+            21 => self.conn.set_send_buffer(u32::from(input.u16()) + 1),
+            22 => {
+                let bytes = u32::from(input.u16()) + 1;
+                self.conn.set_recv_buffer(bytes);
+                self.buffer = self.buffer.max(self.conn.config().recv_buffer as usize);
+            }
+            23 => self.conn.set_quick_ack(input.u8() & 1 == 0),
+            24 => _ = self.conn.read_urgent(RecvFlags::from_bits_truncate(input.u8())),
+            25 => _ = self.conn.at_urgent_mark(),
+            26 => _ = self.with(|conn, env| conn.discard(env, 0)),
+            _ => _ = self.conn.take_error(),
         }
     }
 
@@ -327,7 +440,8 @@ impl Run {
             assert!(rounds < 100, "a timer that is due again and again: {:?}", self.conn);
         }
         self.progress.states.push(self.conn.state());
-        let buffer = self.config.recv_buffer as usize;
+        self.check_numbers();
+        let buffer = self.buffer;
         let (queued, pinned) = (self.conn.queued_receive(), self.conn.pinned_receive());
         assert!(queued <= buffer, "{queued} bytes queued, {buffer} allowed");
         // The segment that goes beyond the bound is let in.
@@ -335,11 +449,32 @@ impl Run {
         assert!(pinned <= bound, "{pinned} bytes pinned, {bound} allowed");
     }
 
-    fn transmit(&mut self) {
-        let mut segments = 0;
+    /// What the connection knows of itself adds up.
+    fn check_numbers(&self) {
+        if self.conn.state() == State::Closed {
+            return;
+        }
+        let info = self.conn.info();
+        let Info { unacked, sacked, lost, retransmitting, .. } = info;
+        assert!(sacked + lost <= unacked && retransmitting <= unacked, "{info:?}");
+        let segments = info.sacked_segments + info.lost_segments;
+        // Without SACK the first is a guess from duplicates.
+        assert!(!info.sack || segments <= info.unacked_segments, "{info:?}");
+        assert!(info.retransmitting_segments <= info.unacked_segments, "{info:?}");
+        assert!(info.cwnd > 0 && info.ssthresh > 0, "{info:?}");
+        assert!(self.conn.queued_unsent() <= self.conn.queued_send(), "{info:?}");
+        assert!(self.conn.send_next().le(self.conn.send_end() + 1), "{info:?}");
+        assert!(info.bytes_acked <= (self.write - OUR_ISS) as u64, "{info:?}");
+    }
+
+    /// Sends all that can be sent; returns how many segments without data there were.
+    fn transmit(&mut self) -> usize {
+        let (mut segments, mut empty) = (0, 0);
         while let Some(segment) = self.with(|conn, env| conn.poll_transmit(env)) {
             segments += 1;
-            assert!(segments < 10_000, "it never stops sending");
+            // A send buffer in the smallest segments: an MSS of 48, most of it options.
+            assert!(segments < 40_000, "it never stops sending");
+            empty += usize::from(segment.payload.is_empty());
             let (header, mut at) = (segment.header, segment.header.seq);
             // Its number may be the peer's wish.
             if header.flags.contains(Flags::RST) {
@@ -388,6 +523,7 @@ impl Run {
                 self.edge = Some(edge.max(last));
             }
         }
+        empty
     }
 
     fn with<R>(&mut self, f: impl FnOnce(&mut Connection, &mut Env<'_>) -> R) -> R {
@@ -396,6 +532,7 @@ impl Run {
             ledger: &mut self.ledger,
             pool: &mut self.pool,
             writer: &mut self.writer,
+            shared: &mut self.shared,
         };
         f(&mut self.conn, &mut env)
     }

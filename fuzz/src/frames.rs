@@ -19,10 +19,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Shutdown, SocketAddr};
 use std::time::Duration;
 
+use super::verbs::{self, Sends};
 use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, RxChecksum};
-use pagewire_stack::{Error, KeepAlive, SocketId, Stack, StackConfig, TcpOption};
+use pagewire_stack::{
+    Error, FastOpenConfig, FastOpenMode, KeepAlive, SocketId, Stack, StackConfig, TcpOption,
+};
 
 /// The stack's station. Its addresses are 10.0.0.1/24 and fd00::1/64; on both it listens on
 /// port 80 and has a datagram socket at 53, and it is connecting to 10.0.0.2:9.
@@ -47,6 +50,8 @@ pub(crate) struct Depth {
     pub(crate) sent: usize,
     /// Errors that sockets were told.
     pub(crate) errors: usize,
+    /// Sends that completed.
+    pub(crate) completed: usize,
 }
 
 /// See the head of this file.
@@ -70,7 +75,7 @@ pub(crate) fn stack_frames(data: &[u8]) -> Depth {
         run.turn();
     }
     assert!(run.stack.pool_audit().is_conserved());
-    run.depth
+    Depth { completed: run.sends.completed, ..run.depth }
 }
 
 /// What a peer knows of a connection from what the stack sent.
@@ -92,6 +97,8 @@ struct Run {
     flows: BTreeMap<(u16, u16), Flow>,
     reads: bool,
     verbs: usize,
+    frames: usize,
+    sends: Sends,
     pool: PagePool,
     writer: PageWriter,
     ledger: CopyLedger,
@@ -106,8 +113,11 @@ impl Run {
         config.gateways = vec!["10.0.0.2".parse().expect("address")];
         config.tcp.recv_buffer = 64 << 10;
         config.tcp.send_buffer = 64 << 10;
+        config.receive_memory = 512 << 10;
         let now = Instant::from_millis(1);
         let mut stack = Stack::new(now, config).expect("stack");
+        let mode = FastOpenMode::CLIENT | FastOpenMode::SERVER;
+        stack.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
         let any = |port| SocketAddr::from(([0, 0, 0, 0], port));
         let listener = stack.tcp_listen(now, any(80), 4).expect("listen");
         let six = "[fd00::1]:80".parse().expect("address");
@@ -124,6 +134,8 @@ impl Run {
             flows: BTreeMap::new(),
             reads: true,
             verbs: 0,
+            frames: 0,
+            sends: Sends::default(),
             pool: PagePool::new("fuzz", 1 << 20).expect("pool"),
             writer: PageWriter::new(),
             ledger: CopyLedger::new(),
@@ -143,6 +155,7 @@ impl Run {
 
     /// A frame arrives.
     fn frame(&mut self, control: u8, bytes: &[u8]) {
+        self.frames += 1;
         let mut frame = bytes.to_vec();
         if control & 8 != 0 {
             frame.iter_mut().zip(MAC).for_each(|(to, from)| *to = from);
@@ -179,11 +192,26 @@ impl Run {
             0 => self.listeners[0],
             len => self.streams[usize::from(which) % len],
         };
+        // What was added later has the upper half.
+        if verb >= 0x80 {
+            let sockets = [&self.streams[..], &self.listeners, &self.datagrams].concat();
+            let id = sockets[usize::from(which) % sockets.len()];
+            return verbs::more(
+                stack,
+                now,
+                id,
+                &mut self.sends,
+                [verb & 0x7f | which & 0x80, a, b],
+            );
+        }
         match verb % 14 {
             0 => self.depth.written += stack.tcp_write(now, id, &vec![b; n]).unwrap_or(0),
             1 => _ = stack.tcp_shutdown(now, id, Shutdown::Write),
             2 => _ = stack.tcp_shutdown(now, id, Shutdown::Both),
-            3 => stack.close(now, id),
+            3 => {
+                stack.close(now, id);
+                self.sends.forget(id);
+            }
             4 => stack.abort(now, id),
             5 => self.connect(SocketAddr::from(([10, 0, 0, a], u16::from(b)))),
             6 => {
@@ -236,6 +264,11 @@ impl Run {
         self.applications();
         self.transmit();
         self.stack.end_turn();
+        let used = self.stack.receive_memory_used();
+        assert!(used <= 512 << 10, "{used} bytes are pinned by what nobody reads");
+        // Those of the start, and at most one for each frame and each verb.
+        let most = 5 + self.frames + self.verbs;
+        assert!(self.stack.socket_count() <= most, "more sockets than anybody asked for");
     }
 
     fn applications(&mut self) {
@@ -261,14 +294,14 @@ impl Run {
                 }
             }
             self.depth.errors += usize::from(self.stack.take_error(id).is_some());
-            while self.stack.poll_error_queue(id).is_some() {}
+            self.sends.read(&mut self.stack, id);
         }
         for id in self.datagrams {
             while self.stack.udp_recv_from(self.now, id).is_ok() {
                 self.depth.datagrams += 1;
             }
             self.depth.errors += usize::from(self.stack.take_error(id).is_some());
-            while self.stack.poll_error_queue(id).is_some() {}
+            self.sends.read(&mut self.stack, id);
         }
     }
 

@@ -4,6 +4,7 @@
 //! `cargo test -p pagewire-sim --test corpus` replays them all; with `-- --ignored` it also writes
 //! them to `fuzz/target/seeds`, for a corpus made anew.
 
+mod calls;
 mod packets;
 
 use packets::*;
@@ -151,6 +152,7 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     );
     add("tcp_connection", "life", lives());
     add("stack_frames", "talk", conversations());
+    add("posix_calls", "program", calls::calls());
     seeds
 }
 
@@ -283,6 +285,47 @@ fn conversations() -> Vec<Vec<u8>> {
             to_us(501, 0, FIN | ACK, &[], b""),
             verb(3, 0, 0),
             to_us(502, 0, ACK, &[], b""),
+        ],
+        // Zero copy with notifications, in pieces and joined; urgent data; corks and records.
+        vec![
+            accepted.clone(),
+            verb(0x85, 1, 0),
+            verb(0xb6, 1, 9000),
+            verb(0x96, 1, 100),
+            verb(0x97, 1, 50_000),
+            to_80(1001, ACK, &stamps(3), b""),
+            to_80(1001, ACK, &stamps(4), b""),
+            to_80(1001, FIN | ACK, &stamps(5), b""),
+            verb(3, 1, 0),
+            to_80(1002, ACK, &stamps(6), b""),
+        ],
+        vec![
+            accepted.clone(),
+            verb(0x80, 1, 0x0402),
+            verb(0x80, 1, 0x0101),
+            verb(0x81, 1, 0x1a03),
+            verb(7, 0, 0),
+            to_80(1001, URG | ACK, &stamps(3), b"urgent"),
+            verb(0x8a, 1, 0),
+            verb(0x84, 1, 0x0100),
+            verb(0x82, 1, 0x0101),
+            verb(0x83, 1, 0x0210),
+            verb(0x84, 1, 0),
+            verb(0x8d, 1, 1000),
+            verb(0xed, 1, 500),
+            verb(0xbd, 0x81, 0),
+            later(12),
+        ],
+        // A datagram that completes.
+        vec![hello.clone(), verb(0x85, 3, 0), verb(0x88, 3, 0x1010), later(2)],
+        // Fast Open without a cookie, and with an option that asks for one.
+        vec![
+            hello.clone(),
+            verb(0xcd, 1, 5),
+            verb(0xdd, 1, 0),
+            to_80(1000, SYN, &hex("020405b4 0402 2202"), b"GET /"),
+            to_80(1006, ACK, &[], b"more"),
+            later(10),
         ],
         // Refused, simultaneous open, acknowledgement of nothing, unanswered.
         vec![hello.clone(), to_us(0, 0, RST | ACK, &[], b"")],
@@ -624,10 +667,40 @@ fn lives() -> Vec<Vec<u8>> {
         [ack, &data(100), due, &verb(1), &data(100), &verb(2), due].concat(),
     ];
     let mut all = Vec::new();
+    // Everything that the second and the third byte choose, alone and together.
+    for settings in (0..16).map(|bit| 1_u16 << bit).chain([0xffff, 0x00a4]) {
+        let [two, three] = settings.to_be_bytes();
+        let again: &[u8] = &[3];
+        let urgent: &[u8] = &[0x20, URG | ACK, 0, 40, 0, 100];
+        let sent = [&[4 | 4 << 3][..], &3000u16.to_be_bytes()].concat();
+        let life = [
+            ack,
+            &sent,
+            &write(9000),
+            again,
+            &sacked(-1000, 1000),
+            again,
+            urgent,
+            again,
+            &[0x15, 0, 50],
+            &[7, 0xc8, 0],
+            read,
+            due,
+            &[1, ACK | 0x40],
+            &[2, ACK | 0x80],
+            due,
+            ack,
+            fin,
+            again,
+            &verb(2),
+        ];
+        all.push([&[0x0e, two, three][..], &life.concat()].concat());
+        all.push([&[0x0f, two, three][..], syn_ack, &life.concat()].concat());
+    }
     for settings in [0x0e, 0x0c, 0x00, 0x9a, 0x76] {
         for life in &lives {
-            all.push([&[settings][..], life].concat());
-            all.push([&[settings | 1][..], syn_ack, life].concat());
+            all.push([&[settings, 0, 0][..], life].concat());
+            all.push([&[settings | 1, 0, 0][..], syn_ack, life].concat());
         }
     }
     for start in [
@@ -638,7 +711,7 @@ fn lives() -> Vec<Vec<u8>> {
         &[0x20, SYN | ACK, 1, 0],
         &[0x20, SYN, 1, 0],
     ] {
-        all.push([&[0x0f][..], start, ack, &data(100), read, fin, &verb(2), ack].concat());
+        all.push([&[0x0f, 0, 0][..], start, ack, &data(100), read, fin, &verb(2), ack].concat());
     }
     all
 }

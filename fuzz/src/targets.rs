@@ -5,6 +5,8 @@
 
 mod connection;
 mod frames;
+mod posix;
+mod verbs;
 
 use pagewire_device::FaultConfig;
 use pagewire_stack::{Cidr, fuzzing};
@@ -12,6 +14,7 @@ use pagewire_tcp::TcpHeader;
 
 pub(crate) use connection::tcp_connection;
 pub(crate) use frames::stack_frames;
+pub(crate) use posix::posix_calls;
 
 /// A replay of one input by the target's name; `false`: no such target.
 pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
@@ -24,6 +27,7 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
         "ipv4" => ipv4,
         "ipv6" => ipv6,
         "ndp" => ndp,
+        "posix_calls" => |data| _ = posix_calls(data),
         "stack_frames" => |data| _ = stack_frames(data),
         "tap_frame" => tap_frame,
         "tcp_connection" => |data| _ = tcp_connection(data),

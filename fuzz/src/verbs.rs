@@ -1,0 +1,162 @@
+//! What else an application does with the sockets of `frames.rs`: flags, options, zero copy with
+//! notifications, urgent data, Fast Open.
+//!
+//! Every send with a notification that was taken completes once, in ranges that are checked against
+//! what was taken.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use pagewire_mem::{Frag, FragVec, Instant};
+use pagewire_stack::{
+    ErrorEntry, KeepAlive, Notification, RecvFlags, SendFlags, SocketId, Stack, TcpOption,
+    ZeroCopyCall,
+};
+
+/// Sends that have not completed, by socket.
+#[derive(Debug, Default)]
+pub(crate) struct Sends {
+    outstanding: BTreeMap<String, BTreeSet<u32>>,
+    /// How many completed.
+    pub(crate) completed: usize,
+}
+
+impl Sends {
+    fn take(&mut self, socket: SocketId, id: Option<u32>) {
+        if let Some(id) = id {
+            let socket = self.outstanding.entry(format!("{socket:?}")).or_default();
+            assert!(socket.insert(id), "id {id} was given out twice");
+        }
+    }
+
+    fn complete(&mut self, socket: SocketId, Notification { lo, hi, .. }: Notification) {
+        let ids = self.outstanding.entry(format!("{socket:?}")).or_default();
+        assert!(hi.wrapping_sub(lo) < 1 << 20, "{lo} to {hi} are too many");
+        let mut id = lo;
+        loop {
+            assert!(ids.remove(&id), "{id} of {lo} to {hi} completes, but was not sent");
+            self.completed += 1;
+            if id == hi {
+                break;
+            }
+            id = id.wrapping_add(1);
+        }
+    }
+
+    /// Reads a socket's error queue.
+    pub(crate) fn read(&mut self, stack: &mut Stack, socket: SocketId) {
+        while let Some(entry) = stack.poll_error_queue(socket) {
+            if let ErrorEntry::ZeroCopy(notification) = entry {
+                self.complete(socket, notification);
+            }
+        }
+    }
+
+    /// A socket is closed: nothing is reported any more.
+    pub(crate) fn forget(&mut self, socket: SocketId) {
+        self.outstanding.remove(&format!("{socket:?}"));
+    }
+}
+
+/// `n` bytes in so many fragments.
+fn pieces(n: usize, pieces: usize) -> FragVec {
+    let data = vec![9; n];
+    let each = n.div_ceil(pieces.max(1)).max(1);
+    data.chunks(each).map(|piece| Frag::from_bytes(piece.to_vec().into())).collect()
+}
+
+/// One verb for the socket `id`, with two bytes that say how.
+pub(crate) fn more(
+    stack: &mut Stack,
+    now: Instant,
+    id: SocketId,
+    sends: &mut Sends,
+    [verb, a, b]: [u8; 3],
+) {
+    let n = usize::from(u16::from_be_bytes([a, b]));
+    match verb % 16 {
+        0 => {
+            let flags = SendFlags::from_bits_truncate(a);
+            let _ = stack.tcp_write_with(now, id, &vec![a; usize::from(b) * 16], flags);
+        }
+        1 => {
+            let flags = SendFlags::from_bits_truncate(a);
+            let mut frags = pieces(usize::from(b) * 100, usize::from(a >> 3));
+            let _ = stack.tcp_send_with(now, id, &mut frags, flags);
+        }
+        2 => {
+            let flags = RecvFlags::from_bits_truncate(a);
+            let _ = stack.tcp_read_with(now, id, &mut vec![0; usize::from(b) * 16], flags);
+        }
+        3 => {
+            let flags = RecvFlags::from_bits_truncate(a);
+            let mut chunks = Vec::new();
+            let got = stack.tcp_recv_chunks_with(now, id, usize::from(b) * 16, &mut chunks, flags);
+            if let Ok(n) = got {
+                assert_eq!(n, chunks.iter().map(Frag::len).sum::<usize>());
+            }
+        }
+        4 => _ = stack.tcp_read_urgent(now, id, RecvFlags::from_bits_truncate(a)),
+        5 => _ = stack.set_zerocopy(id, a & 1 == 0),
+        6 | 7 => {
+            let mut frags = pieces(n, usize::from(verb >> 4) * 3);
+            let mut call = ZeroCopyCall::new();
+            // A call that found room for a part goes on with the rest, as a blocking one would.
+            for _ in 0..1 + verb % 2 {
+                let before: usize = frags.iter().map(Frag::len).sum();
+                let sent = stack.tcp_send_zc(now, id, &mut frags, &mut call).unwrap_or(0);
+                let after: usize = frags.iter().map(Frag::len).sum();
+                assert_eq!(sent, before - after, "what was taken is what is missing");
+            }
+            sends.take(id, call.id());
+        }
+        8 => {
+            let to: SocketAddr = if a & 1 == 0 { "10.0.0.2:1000" } else { "[fd00::2]:1000" }
+                .parse()
+                .expect("address");
+            let sent = stack.udp_send_zc(now, id, pieces(n % 3000, usize::from(a >> 4)), Some(to));
+            if let Ok((_, taken)) = sent {
+                sends.take(id, taken);
+            }
+        }
+        9 => _ = stack.tcp_discard(now, id, n),
+        10 => {
+            let _ = (stack.tcp_inq(id), stack.tcp_queued(id), stack.tcp_at_urgent_mark(id));
+            let _ = (stack.tcp_info_at(now, id), stack.tcp_ledger(id), stack.readiness(id));
+            if let Ok((queued, unsent)) = stack.tcp_queued_send(id) {
+                assert!(unsent <= queued, "{unsent} of {queued} bytes were never sent");
+            }
+        }
+        11 => _ = stack.tcp_send_syn(now, id),
+        12 => _ = stack.tcp_set_write_pending(id, a & 1 == 0),
+        _ => {
+            let milliseconds = Duration::from_millis(n as u64);
+            let option = match verb >> 4 {
+                0 => TcpOption::UserTimeout((n > 0).then_some(milliseconds)),
+                1 => TcpOption::MaxSeg((n > 0).then_some(n.max(88) as u16)),
+                2 => TcpOption::SynCount(b),
+                3 => TcpOption::Linger2(milliseconds),
+                4 => TcpOption::Linger(
+                    (n > 0).then(|| milliseconds.saturating_sub(Duration::from_millis(1))),
+                ),
+                5 => TcpOption::NotSentLowat(n as u32),
+                6 => TcpOption::RcvLowat(n as u32),
+                7 => TcpOption::SendBuffer(n as u32 * 4),
+                8 => TcpOption::RecvBuffer(n as u32 * 4),
+                9 => TcpOption::WindowClamp((n > 0).then_some(n as u32)),
+                10 => TcpOption::QuickAck(b & 1 == 0),
+                11 => TcpOption::OobInline(b & 1 == 0),
+                12 => TcpOption::FastOpen(u32::from(b)),
+                13 => TcpOption::FastOpenNoCookie(b & 1 == 0),
+                14 => TcpOption::KeepAlive(Some(KeepAlive {
+                    idle: milliseconds,
+                    interval: milliseconds,
+                    probes: 3,
+                })),
+                _ => TcpOption::NoDelay(b & 1 == 0),
+            };
+            let _ = stack.tcp_set_option(now, id, option);
+        }
+    }
+}
