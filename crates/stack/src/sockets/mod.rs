@@ -14,6 +14,7 @@ pub(crate) mod fast_open;
 pub(crate) mod guests;
 pub(crate) mod hold;
 pub(crate) mod listener;
+pub(crate) mod mapping;
 pub(crate) mod path_mtu;
 pub(crate) mod ports;
 pub(crate) mod reset;
