@@ -35,6 +35,21 @@ pub(crate) fn send_flags(flags: i32) -> SendFlags {
     out
 }
 
+/// A call that sends by reference, with what its flags ask for.
+pub(crate) fn new_call(flags: i32) -> ZeroCopyCall {
+    ZeroCopyCall::with_flags(send_flags(flags))
+}
+
+/// The first `left` bytes.
+fn cut(iov: &[RawRange], mut left: usize) -> Vec<RawRange> {
+    let first = |range: &RawRange| {
+        let len = range.len.min(left);
+        left -= len;
+        RawRange { len, ..*range }
+    };
+    iov.iter().map(first).collect()
+}
+
 impl<B: Backend> Descriptors<B> {
     /// [`send`](Self::send) without flags; also into a pipe.
     pub fn write(&self, fd: Fd, data: &[u8]) -> Result<usize, Errno> {
@@ -123,9 +138,10 @@ impl<B: Backend> Descriptors<B> {
             let pieces = unsafe { crate::raw::borrow(iov) };
             return self.send_held(&held, &SendMessage { name, iov: &pieces, control }, flags);
         }
-        if flags & !KNOWN != 0 {
+        if flags & !KNOWN != 0 || (socket.kind == Kind::Datagram && flags & libc::MSG_OOB != 0) {
             return Err(Errno::OPNOTSUPP);
         }
+        let iov = cut(iov, MAX_RW_BYTES);
         let ranges = iov.iter().flat_map(|range| range.chunks());
         // SAFETY: readable until the notification, says the caller; what nobody forms a `&mut` to
         // may be changed all the same, and is read so that it bears that.
@@ -219,7 +235,7 @@ impl<B: Backend> Descriptors<B> {
         if fast {
             return self.send_fast(held, socket, name, payload, flags);
         }
-        self.send_stream_from(held, socket, payload, flags, (0, &mut ZeroCopyCall::new()))
+        self.send_stream_from(held, socket, payload, flags, (0, &mut new_call(flags)))
     }
 
     /// Sends from byte `done` on (what came before is gone from payload that is sent by reference, as
