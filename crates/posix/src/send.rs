@@ -4,14 +4,14 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 
 use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{Readiness, SendFlags, SocketId, ZeroCopyCall};
+use pagewire_stack::{Readiness, SendFlags, SocketId, UdpTarget, ZeroCopyCall};
 
 use crate::address::{Given, parse};
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::file::{Held, Object};
 use crate::limits::{MAX_IOV, MAX_RW_BYTES};
-use crate::message::{RawRange, SendMessage};
+use crate::message::{RawRange, SendMessage, segment_size};
 use crate::poll::Events;
 use crate::socket::{Kind, Socket, Stage};
 use crate::{Errno, Fd, errno};
@@ -152,10 +152,9 @@ impl<B: Backend> Descriptors<B> {
                 self.send_stream(&held, socket, name, &mut Payload::Lent(&mut frags), flags)
             }
             Kind::Datagram => {
-                let remote = datagram_remote(socket, name)?;
-                let id = self.datagram_to_send(&held, socket, remote)?;
+                let (id, to) = self.datagram_target(&held, socket, name, control)?;
                 self.backend
-                    .with(|stack, now| stack.udp_send_zc(now, id, frags, remote))
+                    .with(|stack, now| stack.udp_send_zc(now, id, frags, to))
                     .map(|(n, _)| n)
                     .map_err(errno)
             }
@@ -347,19 +346,22 @@ impl<B: Backend> Descriptors<B> {
         socket: &Socket,
         message: &SendMessage<'_>,
     ) -> Result<usize, Errno> {
-        let remote = datagram_remote(socket, message.name)?;
-        let id = self.datagram_to_send(held, socket, remote)?;
+        let (id, to) = self.datagram_target(held, socket, message.name, message.control)?;
         self.backend
-            .with(|stack, now| stack.udp_write_vectored_to(now, id, message.iov, remote))
+            .with(|stack, now| stack.udp_write_vectored_to(now, id, message.iov, to))
             .map_err(errno)
     }
-    /// The stack's socket of a datagram socket that may send to `remote`, or where it is connected.
-    fn datagram_to_send(
+
+    /// The stack's socket of a datagram socket that may send to the `sockaddr` in `name`, or where
+    /// it is connected; and how.
+    fn datagram_target(
         &self,
         held: &Held<'_, B>,
         socket: &Socket,
-        remote: Option<SocketAddr>,
-    ) -> Result<SocketId, Errno> {
+        name: Option<&[u8]>,
+        control: &[u8],
+    ) -> Result<(SocketId, UdpTarget), Errno> {
+        let remote = datagram_remote(socket, name)?;
         {
             let state = socket.lock();
             if state.shut[1] {
@@ -369,7 +371,8 @@ impl<B: Backend> Descriptors<B> {
                 return Err(Errno::DESTADDRREQ);
             }
         }
-        self.bind_datagram(held.shared(), socket)
+        let segment = segment_size(control)?;
+        Ok((self.bind_datagram(held.shared(), socket)?, UdpTarget { remote, segment }))
     }
 }
 

@@ -299,3 +299,56 @@ fn closing_waits_as_long_as_it_lingers_and_tells_nobody() {
         }
     }
 }
+
+/// Two datagram sockets, the left one connected to the right one.
+fn datagrams(left: &Files, right: &Files) -> (Fd, Fd) {
+    let (client, server) = (support::datagram(left), support::datagram(right));
+    right.bind(server, addr("10.0.0.2:53").as_bytes()).unwrap();
+    left.connect(client, addr("10.0.0.2:53").as_bytes()).unwrap();
+    (client, server)
+}
+
+#[test]
+fn one_send_is_cut_in_datagrams_as_the_socket_or_the_message_says() {
+    let (left, right) = pair();
+    let (client, server) = datagrams(&left, &right);
+    opt_in(&left, client);
+    let set = |value: i32| {
+        left.setsockopt(client, libc::IPPROTO_UDP, libc::UDP_SEGMENT, &value.to_ne_bytes())
+    };
+    assert_eq!((set(-1), set(65_536)), (Err(Errno::INVAL), Err(Errno::INVAL)));
+    assert_eq!(set(1000), Ok(()));
+    let mut value = [0; 4];
+    left.getsockopt(client, libc::IPPROTO_UDP, libc::UDP_SEGMENT, &mut value).unwrap();
+    assert_eq!(i32::from_ne_bytes(value), 1000);
+    assert_eq!(send(&left, client, &[7; 2500], 0), Ok(2500));
+    // By copy, the same.
+    assert_eq!(left.send(client, &[7; 1200], 0), Ok(1200));
+    // `cmsg(3)`: length, level, type, two bytes.
+    let mut control = [0u8; 24];
+    control[..8].copy_from_slice(&18usize.to_ne_bytes());
+    control[8..12].copy_from_slice(&libc::IPPROTO_UDP.to_ne_bytes());
+    control[12..16].copy_from_slice(&libc::UDP_SEGMENT.to_ne_bytes());
+    control[16..18].copy_from_slice(&600u16.to_ne_bytes());
+    let data = [7u8; 1300];
+    let range = [RawRange { start: data.as_ptr(), len: data.len() }];
+    let send = |control: &[u8]| {
+        // SAFETY: the datagrams are taken, by copy, before `data` goes.
+        unsafe { left.sendmsg_zerocopy(client, None, &range, control, libc::MSG_ZEROCOPY) }
+    };
+    assert_eq!(send(&control), Ok(1300));
+    assert_eq!(send(&control[..17]), Err(Errno::INVAL), "cut short");
+    control[12] += 1;
+    assert_eq!(send(&control), Err(Errno::INVAL), "no such thing");
+    pass(&left, 50);
+    let mut lengths = Vec::new();
+    while let Ok(n) = right.recv(server, &mut [0; 2000], libc::MSG_DONTWAIT) {
+        lengths.push(n);
+    }
+    assert_eq!(lengths, [1000, 1000, 500, 1000, 200, 600, 600, 100]);
+    pass(&left, 50);
+    assert_eq!(notification(&left, client), Ok([0, 0, 1]));
+    let stream = support::stream(&left);
+    let no_stream = left.setsockopt(stream, libc::IPPROTO_UDP, libc::UDP_SEGMENT, &[0; 4]);
+    assert_eq!(no_stream, Err(Errno::NOPROTOOPT));
+}
