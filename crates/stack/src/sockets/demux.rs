@@ -6,7 +6,6 @@
 //! tried first: packets come in bursts of one flow. What is bound to a port without a peer
 //! (listeners, datagram sockets) is found by port.
 
-use core::hash::Hasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hashbrown::HashTable;
@@ -41,14 +40,15 @@ impl Tuple {
 
 /// Connections by their tuple.
 pub(crate) struct Demux {
-    key: [u8; 16],
+    hasher: SipHasher13,
     table: HashTable<u32>,
     last: u32,
 }
 
 impl Demux {
     pub(crate) fn new(key: [u8; 16]) -> Self {
-        Self { key, table: HashTable::new(), last: u32::MAX }
+        let hasher = SipHasher13::new_with_key(&key);
+        Self { hasher, table: HashTable::new(), last: u32::MAX }
     }
 
     /// The connection with this tuple.
@@ -57,7 +57,7 @@ impl Demux {
         if is_it(self.last) {
             return Some(self.last);
         }
-        let found = *self.table.find(hash(self.key, tuple), |&index| is_it(index))?;
+        let found = *self.table.find(hash(&self.hasher, tuple), |&index| is_it(index))?;
         self.last = found;
         Some(found)
     }
@@ -67,8 +67,9 @@ impl Demux {
         let Some(socket) = sockets.tcp_mut(index) else { return };
         debug_assert!(!socket.in_demux);
         socket.in_demux = true;
-        let (key, hash_now) = (self.key, hash(self.key, &socket.tuple));
-        let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| hash(key, t));
+        let hasher = self.hasher;
+        let hash_now = hash(&hasher, &socket.tuple);
+        let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| hash(&hasher, t));
         self.table.insert_unique(hash_now, index, rehash);
     }
 
@@ -78,7 +79,7 @@ impl Demux {
         if let Some(socket) = sockets.tcp_mut(index) {
             socket.in_demux = false;
         }
-        let found = self.table.find_entry(hash(self.key, &tuple), |&i| i == index);
+        let found = self.table.find_entry(hash(&self.hasher, &tuple), |&i| i == index);
         debug_assert!(found.is_ok(), "a connection in the demux is in its table");
         if let Ok(entry) = found {
             entry.remove();
@@ -86,23 +87,23 @@ impl Demux {
     }
 }
 
-fn hash(key: [u8; 16], tuple: &Tuple) -> u64 {
-    let mut hasher = SipHasher13::new_with_key(&key);
+#[inline]
+fn hash(hasher: &SipHasher13, tuple: &Tuple) -> u64 {
+    let ports = u64::from(tuple.local_port) << 16 | u64::from(tuple.remote_port);
     match (tuple.local, tuple.remote) {
         (IpAddr::V4(local), IpAddr::V4(remote)) => {
-            hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
+            let addresses = u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits());
+            hasher.hash([addresses, ports].map(u64::to_le_bytes).as_flattened())
         }
         (local, remote) => {
-            for ip in [local, remote] {
-                match ip {
-                    IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
-                    IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
-                }
-            }
+            let [a, b] = [local, remote].map(|ip| match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(ip) => ip.to_bits(),
+            });
+            let words = [a as u64, (a >> 64) as u64, b as u64, (b >> 64) as u64, ports];
+            hasher.hash(words.map(u64::to_le_bytes).as_flattened())
         }
     }
-    hasher.write_u32(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port));
-    hasher.finish()
 }
 
 /// Sockets without a peer, by the address and port they are bound to.

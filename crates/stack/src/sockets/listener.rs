@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use pagewire_mem::{Frag, FragVec, Instant};
+use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{Connection, Flags, Seq, State, TcpHeader};
 
 use super::Socket;
@@ -165,18 +165,18 @@ impl Stack {
     }
 
     /// A segment to the listener at `index` that belongs to no connection (RFC 9293 section
-    /// 3.10.7.2). `above`: the connection reopens one from TIME-WAIT, whose last
-    /// number this was.
+    /// 3.10.7.2), in `packet`, which may carry the answer. `above`: the connection reopens one from
+    /// TIME-WAIT, whose last number this was.
     pub(crate) fn listener_input(
         &mut self,
         now: Instant,
         index: u32,
         tuple: Tuple,
         header: &TcpHeader,
-        payload: FragVec,
+        packet: &mut PacketBuf,
         above: Option<Seq>,
     ) {
-        let payload_len = payload.iter().map(Frag::len).sum();
+        let payload_len = packet.frag_len();
         // > First, check for a RST: An incoming RST segment could not be valid since it could not
         // > have been sent in response to anything sent by this incarnation of the connection. An
         // > incoming RST should be ignored. Second, check for an ACK: Any acknowledgment is bad if
@@ -205,9 +205,11 @@ impl Stack {
                     return;
                 }
                 SynCookies::WhenFull if full => {
-                    return self.send_cookie(now, index, &tuple, header);
+                    return self.send_cookie(now, index, &tuple, header, packet);
                 }
-                SynCookies::Always => return self.send_cookie(now, index, &tuple, header),
+                SynCookies::Always => {
+                    return self.send_cookie(now, index, &tuple, header, packet);
+                }
                 SynCookies::Off | SynCookies::WhenFull => {}
             }
         }
@@ -226,7 +228,7 @@ impl Stack {
         };
         if let FastOpenSyn::Open(_) = fast_open {
             self.net.counters.tcp_passive_opens += 1;
-            self.open_fast(now, id.index(), index, payload);
+            self.open_fast(now, id.index(), index, packet.take_frags());
             return;
         }
         if let Some(listener) = self.sockets.table.listener_mut(index) {

@@ -168,8 +168,13 @@ impl TcpSocket {
 /// Inputs.
 impl Stack {
     /// Byte path, step R4: a TCP segment, checksum verified.
-    pub(crate) fn tcp_input(&mut self, now: Instant, received: &mut Received) {
-        let header = match TcpHeader::parse(received.packet.head()) {
+    pub(crate) fn tcp_input(
+        &mut self,
+        now: Instant,
+        received: &Received,
+        packet: &mut PacketBuf,
+    ) {
+        let header = match TcpHeader::parse(packet.head()) {
             Ok((header, _)) => header,
             Err(error) => {
                 self.net.counters.drop_tcp(error.reason());
@@ -183,17 +188,16 @@ impl Stack {
             remote_port: header.src_port,
         };
         if let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) {
-            let (payload, ecn) = (received.packet.take_frags(), received.ecn);
+            let (payload, ecn) = (packet.take_frags(), received.ecn);
             self.connection_input(now, index, &header, payload, ecn);
         } else if let Some(index) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
             match self.take_cookie(now, index, &tuple, &header) {
                 Returned::None => {
-                    let payload = received.packet.take_frags();
-                    self.listener_input(now, index, tuple, &header, payload, None);
+                    self.listener_input(now, index, tuple, &header, packet, None);
                 }
                 Returned::Dropped => {}
                 Returned::Connection(index) => {
-                    let (payload, ecn) = (received.packet.take_frags(), received.ecn);
+                    let (payload, ecn) = (packet.take_frags(), received.ecn);
                     // The echo carries options in place of the time.
                     let mut header = header;
                     if let Some((_, echo)) = &mut header.options.timestamps {
@@ -204,7 +208,7 @@ impl Stack {
             }
         } else {
             self.net.counters.drop_one(DropReason::TcpNoSocket);
-            self.send_reset(now, &tuple, &header, received.packet.frag_len());
+            self.send_reset(now, &tuple, &header, packet.frag_len());
         }
     }
 
@@ -277,7 +281,8 @@ impl Stack {
         if owner == Owner::Nobody {
             self.remove_connection(index);
         }
-        self.listener_input(now, listener, tuple, syn, FragVec::new(), Some(iss_above));
+        let mut packet = PacketBuf::for_rx();
+        self.listener_input(now, listener, tuple, syn, &mut packet, Some(iss_above));
     }
 
     /// An ICMP error about a segment that we sent.

@@ -1,6 +1,6 @@
 //! Connections in TIME-WAIT that nobody owns: small, bounded in number, and in nobody's way.
 
-use pagewire_mem::{FragVec, Instant};
+use pagewire_mem::{FragVec, Instant, PacketBuf};
 use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWait, TimeWaitStep};
 
 use super::Socket;
@@ -73,8 +73,9 @@ impl Stack {
                 match self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
                     Some(listener) => {
                         self.remove_connection(index);
-                        let payload = FragVec::new();
-                        self.listener_input(now, listener, tuple, header, payload, Some(iss_above));
+                        let mut packet = PacketBuf::for_rx();
+                        let above = Some(iss_above);
+                        self.listener_input(now, listener, tuple, header, &mut packet, above);
                     }
                     None => {
                         let answer = remains.tcp.acknowledgement(now);
