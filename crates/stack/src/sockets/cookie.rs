@@ -87,7 +87,7 @@ impl Stack {
             return Returned::Dropped;
         };
         if let Some(listener) = self.sockets.table.listener_mut(index) {
-            listener.half_open += 1;
+            listener.half_open.insert(id.index());
         }
         self.net.counters.tcp_syn_cookies_received += 1;
         self.net.counters.tcp_passive_opens += 1;

@@ -122,12 +122,7 @@ impl UdpSocket {
 /// Inputs.
 impl Stack {
     /// Byte path, step R4 for datagrams, checksum verified.
-    pub(crate) fn udp_input(
-        &mut self,
-        now: Instant,
-        received: &Received,
-        packet: &mut PacketBuf,
-    ) {
+    pub(crate) fn udp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
         let header = match udp::Header::parse(packet.head(), packet.len()) {
             Ok(header) => header,
             Err(reason) => return self.net.counters.drop_one(reason),
