@@ -81,9 +81,7 @@ impl Net {
         self.counters.rx_bytes += frame.len() as u64;
         let outcome = match self.link.medium {
             Medium::Ethernet => self.handle_ethernet(mem, now, frame),
-            Medium::Ip => {
-                self.handle_ip(mem, now, frame, Origin { group: false, loopback: false })
-            }
+            Medium::Ip => self.handle_ip(mem, now, frame, Origin { group: false, loopback: false }),
         };
         self.settle(outcome)
     }
