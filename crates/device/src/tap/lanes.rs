@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use pagewire_mem::{PAGE_SIZE, PacketBuf, PageWriter};
 use rustix::event::epoll;
 
-use super::limits::{LANE_BURST, LANE_BYTES};
+use super::limits::{LANE_BURST, LANE_BYTES, SPARE_LANES};
 use super::predict::Predictor;
 use super::steer::Steering;
 use super::sys;
@@ -37,8 +37,11 @@ pub(super) struct TapQueues {
     ready: Option<OwnedFd>,
     /// The lane to read next.
     next: usize,
-    /// A flow was given a queue, and its older frames may still be in the first: they come before
-    /// those in its own.
+    /// Spare lanes by which nothing has left since they were given to a flow, one bit each: its frames
+    /// still come by the first.
+    unused: u32,
+    /// Something left by such a lane, and older frames of its flow may still be in the first queue:
+    /// they come before those in its own.
     moving: bool,
 }
 
@@ -60,7 +63,7 @@ impl TapQueues {
         };
         let spare = spare.into_iter().enumerate().map(lane).collect();
         let first = (first, Lane::new());
-        Ok(Self { first, spare, steering, ready, next: 0, moving: false })
+        Ok(Self { first, spare, steering, ready, next: 0, unused: 0, moving: false })
     }
 
     /// What to wait on for frames of any queue.
@@ -69,8 +72,10 @@ impl TapQueues {
     }
 
     /// The queue by which a frame is to leave.
-    pub(super) fn fd_for(&self, packet: &PacketBuf) -> BorrowedFd<'_> {
+    pub(super) fn fd_for(&mut self, packet: &PacketBuf) -> BorrowedFd<'_> {
         let lane = self.steering.lane_of(packet);
+        self.moving |= self.unused & bit(lane) != 0;
+        self.unused &= !bit(lane);
         let spare = lane.checked_sub(1).and_then(|i| self.spare.get(i));
         spare.unwrap_or(&self.first).0.as_fd()
     }
@@ -121,7 +126,7 @@ impl TapQueues {
 
     /// Attaches the queue of a lane that a flow was just given, whose headers are so long.
     fn open(&mut self, lane: usize, headers: usize) {
-        self.moving = true;
+        self.unused |= bit(lane);
         let Some((fd, lane)) = lane.checked_sub(1).and_then(|i| self.spare.get_mut(i)) else {
             return;
         };
@@ -138,6 +143,12 @@ impl TapQueues {
             self.steering.give_up();
         }
     }
+}
+
+const _: () = assert!(SPARE_LANES < 32, "a bit for each lane");
+
+fn bit(lane: usize) -> u32 {
+    1_u32.checked_shl(lane as u32).unwrap_or(0)
 }
 
 fn watch(ready: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
