@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::completion::Completion;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
+use crate::held::Held;
 use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE, SNAPSHOT_LEN};
 use crate::pool::PoolShared;
 use crate::region::Region;
@@ -353,7 +354,12 @@ impl Frag {
     /// The bytes as [`Bytes`] that keep the memory, without a copy; gives the fragment back if
     /// somebody else may change them.
     pub fn into_bytes(self) -> Result<Bytes, Self> {
-        struct Owner(Frag);
+        self.into_bytes_with(Held::default())
+    }
+
+    /// As [`into_bytes`](Self::into_bytes), and memory of a pool keeps `held` with it.
+    pub fn into_bytes_with(self, held: Held) -> Result<Bytes, Self> {
+        struct Owner(Frag, #[allow(dead_code, reason = "counts until it is dropped")] Held);
         impl AsRef<[u8]> for Owner {
             fn as_ref(&self) -> &[u8] {
                 self.0.as_slice().unwrap_or_default()
@@ -370,7 +376,7 @@ impl Frag {
         {
             return Ok(bytes.slice(start..end));
         }
-        Ok(Bytes::from_owner(Owner(self)))
+        Ok(Bytes::from_owner(Owner(self, held)))
     }
 
     /// The same bytes as piece `piece` of `completion`, which is to keep `self` if that holds

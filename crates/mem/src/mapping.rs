@@ -20,7 +20,9 @@
 use core::ffi::c_void;
 use core::fmt;
 use core::ptr::NonNull;
+use std::os::fd::OwnedFd;
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
@@ -80,6 +82,22 @@ impl Place {
     where
         I: Iterator<Item = (&'a Frag, usize)> + Clone,
     {
+        Self::find_in(parts, false)
+    }
+
+    /// As [`find`](Self::find), in memory only that can never be made writable: for those who hand
+    /// out addresses.
+    pub fn find_sealed<'a, I>(parts: I) -> Result<Self, MapFault>
+    where
+        I: Iterator<Item = (&'a Frag, usize)> + Clone,
+    {
+        Self::find_in(parts, true)
+    }
+
+    fn find_in<'a, I>(parts: I, sealed: bool) -> Result<Self, MapFault>
+    where
+        I: Iterator<Item = (&'a Frag, usize)> + Clone,
+    {
         let (mut calls, mut last, mut adjacent) = (0, None, true);
         for (frag, len) in parts.clone() {
             if len == 0 || len > frag.len() || !len.is_multiple_of(PAGE_SIZE) {
@@ -87,7 +105,7 @@ impl Place {
             }
             let view = View::of(frag)?;
             calls += view.calls;
-            if !frag.is_page_aligned() {
+            if !frag.is_page_aligned() || (sealed && !view.sealed) {
                 return Err(MapFault::NotPages);
             }
             adjacent &= last.as_ref().is_none_or(|last: &View| last.is_followed_by(&view));
@@ -118,6 +136,8 @@ struct View {
     start: NonNull<u8>,
     len: usize,
     region: Option<Region>,
+    /// Nobody can make the memory writable there.
+    sealed: bool,
     calls: u32,
 }
 
@@ -136,7 +156,7 @@ impl View {
             }
             _ => NonNull::new(frag.as_ptr().cast_mut()).unwrap_or(NonNull::dangling()),
         };
-        Ok(Self { start, len: frag.len(), region, calls })
+        Ok(Self { start, len: frag.len(), region, sealed: alias.is_some(), calls })
     }
 
     fn first(self, len: usize) -> Self {
@@ -281,14 +301,20 @@ fn access(frags: &[Frag]) -> Access {
 }
 
 /// Adjacent pages of one region.
-struct PageRun {
+pub(crate) struct PageRun {
     region: Region,
     offset: usize,
     len: usize,
 }
 
+impl PageRun {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
 /// The fragments as runs of adjacent pages; those of unknown memory are left out.
-fn runs(frags: &[Frag]) -> Vec<PageRun> {
+pub(crate) fn runs(frags: &[Frag]) -> Vec<PageRun> {
     let mut runs: Vec<PageRun> = Vec::new();
     for frag in frags {
         let Some(region) = frag.region() else { continue };
@@ -304,11 +330,19 @@ fn runs(frags: &[Frag]) -> Vec<PageRun> {
 }
 
 /// A range of addresses that is ours alone.
-struct Window {
+pub(crate) struct Window {
     start: NonNull<u8>,
     len: usize,
     calls: u32,
+    /// What is mapped where nothing is, if addresses are given away: a file without a byte, so that
+    /// touching them is `SIGBUS`.
+    nothing: Option<OwnedFd>,
 }
+
+// SAFETY: addresses that the window alone maps and unmaps, on whatever thread it is.
+unsafe impl Send for Window {}
+// SAFETY: as for `Send`; a shared reference gives out the address only.
+unsafe impl Sync for Window {}
 
 impl Window {
     /// Reserves addresses; touching them is a fault.
@@ -318,13 +352,51 @@ impl Window {
         let at = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags) }
             .map_err(|e| MemError::System("mmap", e.into()))?;
         match NonNull::new(at.cast::<u8>()) {
-            Some(start) => Ok(Self { start, len, calls: 1 }),
+            Some(start) => Ok(Self { start, len, calls: 1, nothing: None }),
             None => Err(MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into())),
         }
     }
 
+    /// Reserves addresses for others to look at: they can never write there.
+    pub(crate) fn of_nothing(len: usize) -> Result<Self, MemError> {
+        let file =
+            memfd_create("pagewire-nothing", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+                .map_err(|e| MemError::System("memfd_create", e.into()))?;
+        let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals)
+            .map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
+        let mut window = Self::reserve(len)?;
+        window.nothing = Some(file);
+        window.empty(0, len)?;
+        Ok(window)
+    }
+
+    pub(crate) fn addr(&self) -> usize {
+        self.start.addr().get()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Takes away what is mapped at `at..at + len`, in a window [of nothing](Self::of_nothing).
+    pub(crate) fn empty(&mut self, at: usize, len: usize) -> Result<(), MemError> {
+        let range = MemError::Range { offset: at, len, region: self.len };
+        let Some(file) = self.nothing.as_ref().filter(|_| at + len <= self.len) else {
+            return Err(range);
+        };
+        // SAFETY: `at + len <= self.len`, checked above.
+        let to = unsafe { self.start.add(at) };
+        let (to, flags) = (to.as_ptr().cast::<c_void>(), MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: replaces addresses of this window only; nobody here forms references to them.
+        unsafe { mmap(to, len, ProtFlags::READ, flags, file, 0) }
+            .map_err(|e| MemError::System("mmap", e.into()))?;
+        self.calls += 1;
+        Ok(())
+    }
+
     /// Maps a run of pages at byte `at`, read-only for ever, and with its page tables filled.
-    fn put(&mut self, at: usize, run: &PageRun) -> Result<(), MemError> {
+    pub(crate) fn put(&mut self, at: usize, run: &PageRun) -> Result<(), MemError> {
         let Some(fd) = run.region.sealed_fd() else {
             return Err(MemError::System("mmap", std::io::ErrorKind::Unsupported.into()));
         };
@@ -336,7 +408,8 @@ impl Window {
         // SAFETY: `at + run.len <= len`, checked above.
         let to = unsafe { self.start.add(at) };
         let (to, offset) = (to.as_ptr().cast::<c_void>(), run.offset as u64);
-        // SAFETY: replaces addresses of this window only, which nobody refers to yet.
+        // SAFETY: replaces addresses of this window only, which nobody refers to yet, or, where they
+        // are given away, by raw addresses only.
         unsafe { mmap(to, run.len, ProtFlags::READ, flags, fd, offset) }
             .map_err(|e| MemError::System("mmap", e.into()))?;
         self.calls += 1;

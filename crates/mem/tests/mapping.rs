@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pagewire_mem::{
     Access, Completion, CompletionQueue, CopyLedger, CopyReason, Frag, FragVec, GROUP_PAGES,
-    MapFault, Mapping, PAGE_SIZE, PagePool, PageWriter, Place, Region,
+    MapFault, Mapping, PAGE_SIZE, PagePool, PageWriter, Place, Region, Reserved,
 };
 
 const GROUP: usize = GROUP_PAGES * PAGE_SIZE;
@@ -223,26 +223,31 @@ fn mappings_may_be_made_by_many_threads_at_once() {
     assert!(aliases.windows(2).all(|two| two[0] == two[1]), "one alias: {aliases:x?}");
 }
 
-/// What became of a child that writes to the first byte of a mapping.
-fn writes_in_a_child(mapping: &Mapping) -> i32 {
-    let at = mapping.as_ptr().cast_mut();
-    // SAFETY: the child makes two calls that are safe between `fork` and `_exit`.
+/// The signal that ends a child which reads, or writes, the byte at an address; 0: none.
+fn touches_in_a_child(at: usize, write: bool) -> i32 {
+    let at = core::ptr::with_exposed_provenance_mut::<u8>(at);
+    // SAFETY: the child does nothing that is not allowed between `fork` and `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: a write that is expected to fault; the process ends with it, or right after.
-        unsafe { at.write_volatile(0xee) };
+        if write {
+            // SAFETY: a write that is expected to fault; the process ends with it, or right after.
+            unsafe { at.write_volatile(0xee) };
+        } else {
+            // SAFETY: the same for a read.
+            unsafe { at.read_volatile() };
+        }
         // SAFETY: ends the child.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
     // SAFETY: `status` is live; the child is ours.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    status
+    if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 }
 }
 
-/// Whether `mprotect` makes the first page of a mapping writable; the error number, if not.
-fn make_writable(mapping: &Mapping) -> Result<(), i32> {
-    let at = mapping.as_ptr().cast_mut().cast();
+/// Whether `mprotect` makes the page at an address writable; the error number, if not.
+fn make_writable_at(at: usize) -> Result<(), i32> {
+    let at = core::ptr::with_exposed_provenance_mut(at);
     // SAFETY: asks for rights on mapped memory; refused, or the page stays what it is.
     match unsafe { libc::mprotect(at, PAGE_SIZE, libc::PROT_READ | libc::PROT_WRITE) } {
         0 => Ok(()),
@@ -256,10 +261,76 @@ fn writing_to_a_mapping_faults_and_it_cannot_be_made_writable() {
     let frags = FragVec::from_iter([pages.run(2), pages.run_apart(2)]);
     for mapping in [map_one(pages.run(3)).unwrap(), map(frags).unwrap()] {
         let before = firsts(&mapping);
-        let status = writes_in_a_child(&mapping);
-        assert!(libc::WIFSIGNALED(status), "the write went through: {status:#x}");
-        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
-        assert_eq!(make_writable(&mapping), Err(libc::EACCES));
+        let at = mapping.as_ptr().expose_provenance();
+        assert_eq!(touches_in_a_child(at, false), 0);
+        assert_eq!(touches_in_a_child(at, true), libc::SIGSEGV);
+        assert_eq!(make_writable_at(at), Err(libc::EACCES));
         assert_eq!(firsts(&mapping), before);
     }
+}
+
+// ---- addresses reserved for pages that come and go ----
+
+#[test]
+fn pages_are_mapped_into_reserved_addresses_and_replaced() {
+    let mut pages = Pages::new();
+    let mut reserved = Reserved::new(8 * PAGE_SIZE).unwrap();
+    let (first, second) = (pages.run(3), pages.run_apart(2));
+    let parts = [(&first, first.len()), (&second, second.len())];
+    assert_eq!(reserved.put(0, parts.into_iter()).unwrap(), 5 * PAGE_SIZE);
+    drop((first, second));
+    assert_eq!(shown(&reserved), [1, 2, 3, 5, 6]);
+    let third = pages.run_apart(2);
+    assert_eq!(
+        reserved.put(PAGE_SIZE, [(&third, third.len())].into_iter()).unwrap(),
+        2 * PAGE_SIZE
+    );
+    drop(third);
+    assert_eq!(shown(&reserved), [1, 8, 9, 5, 6]);
+    assert_eq!(reserved.mapped(), 5 * PAGE_SIZE);
+    pages.writer.abandon();
+    pages.pool.drain();
+    assert_eq!(pages.pool.audit().out, 5, "what was replaced has gone home");
+    reserved.clear(PAGE_SIZE..3 * PAGE_SIZE).unwrap();
+    pages.pool.drain();
+    assert_eq!(pages.pool.audit().out, 3);
+    drop(reserved);
+    pages.pool.drain();
+    assert_eq!(pages.pool.audit().out, 0);
+}
+
+#[test]
+fn pages_are_put_as_far_as_there_are_addresses_and_a_file() {
+    let mut pages = Pages::new();
+    let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
+    let run = pages.run(3);
+    assert_eq!(reserved.put(PAGE_SIZE, [(&run, run.len())].into_iter()).unwrap(), PAGE_SIZE);
+    let bytes = Frag::from_bytes(Bytes::from(vec![7; 3 * PAGE_SIZE]));
+    let refused = reserved.put(0, [(&bytes, 2 * PAGE_SIZE)].into_iter());
+    assert!(matches!(refused, Err(MapFault::NotPages)), "nobody can map it again");
+    assert!(matches!(reserved.put(1, [(&run, run.len())].into_iter()), Err(MapFault::NotPages)));
+}
+
+#[test]
+fn an_address_without_a_page_is_a_bus_error_and_none_can_be_made_writable() {
+    let mut pages = Pages::new();
+    let mut reserved = Reserved::new(2 * PAGE_SIZE).unwrap();
+    let run = pages.run(1);
+    reserved.put(0, [(&run, run.len())].into_iter()).unwrap();
+    let (page, none) = (reserved.addr(), reserved.addr() + PAGE_SIZE);
+    assert_eq!(touches_in_a_child(page, true), libc::SIGSEGV);
+    assert_eq!(touches_in_a_child(none, false), libc::SIGBUS);
+    for at in [page, none] {
+        assert_eq!(make_writable_at(at), Err(libc::EACCES));
+    }
+    reserved.clear(0..PAGE_SIZE).unwrap();
+    assert_eq!(touches_in_a_child(page, false), libc::SIGBUS);
+}
+
+/// The first bytes of the pages that are mapped from the first on.
+fn shown(reserved: &Reserved) -> Vec<u8> {
+    let pages = reserved.mapped() / PAGE_SIZE;
+    let at = core::ptr::with_exposed_provenance::<u8>(reserved.addr());
+    // SAFETY: so many pages are mapped from the first on; nobody writes them.
+    (0..pages).map(|i| unsafe { at.wrapping_add(i * PAGE_SIZE).read_volatile() }).collect()
 }

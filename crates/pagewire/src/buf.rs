@@ -3,61 +3,67 @@
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec};
+use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, Held};
 
 /// Received bytes, by reference. The memory goes back when it is dropped, on any thread; it
 /// outlives the connection and the host.
+///
+/// Until then it counts, with the whole pages that it lies in, against the receive buffer of its
+/// connection: whoever keeps everything closes its window. Memory that is sent on counts no longer.
 #[derive(Clone, Debug, Default)]
-pub struct Chunk(Frag);
+pub struct Chunk {
+    frag: Frag,
+    held: Held,
+}
 
 impl Chunk {
     /// Bytes in the chunk.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.frag.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.frag.is_empty()
     }
 
     /// The bytes, unless somebody else may change them: what was sent out of a mapped file over a
     /// by-reference link is still that file.
     pub fn as_slice(&self) -> Option<&[u8]> {
-        self.0.as_slice()
+        self.frag.as_slice()
     }
 
     /// The bytes as [`Bytes`], without a copy; the chunk back if somebody else may change them.
     pub fn into_bytes(self) -> Result<Bytes, Self> {
-        self.0.into_bytes().map_err(Self)
+        self.frag.into_bytes_with(self.held).map_err(Self::from)
     }
 
     /// Copies up to `dst.len()` bytes out, and returns how many.
     pub fn copy_to(&self, dst: &mut [u8]) -> usize {
         // The application's own look at its bytes: no stack is left to count it.
-        self.0.copy_to(0, dst, &mut CopyLedger::new(), CopyReason::AppRead)
+        self.frag.copy_to(0, dst, &mut CopyLedger::new(), CopyReason::AppRead)
     }
 
     /// Shows the bytes to `f` in order: as they are where nobody can change them, else through
     /// small snapshots.
     pub fn for_each_piece(&self, f: impl FnMut(&[u8])) {
-        self.0.for_each_piece(&mut CopyLedger::new(), f);
+        self.frag.for_each_piece(&mut CopyLedger::new(), f);
     }
 
     /// The fragment inside.
     pub fn as_frag(&self) -> &Frag {
-        &self.0
+        &self.frag
     }
 
-    /// The fragment inside.
+    /// The fragment inside, which does not count against the receive buffer any more.
     pub fn into_frag(self) -> Frag {
-        self.0
+        self.frag
     }
 }
 
 impl From<Frag> for Chunk {
     fn from(frag: Frag) -> Self {
-        Self(frag)
+        Self { frag, held: Held::default() }
     }
 }
 
@@ -66,12 +72,13 @@ impl From<Frag> for Chunk {
 pub struct Chunks {
     pub(crate) frags: Vec<Frag>,
     len: usize,
+    held: Held,
 }
 
 impl Chunks {
-    pub(crate) fn from_frags(frags: Vec<Frag>) -> Self {
+    pub(crate) fn new(frags: Vec<Frag>, held: Held) -> Self {
         let len = frags.iter().map(Frag::len).sum();
-        Self { frags, len }
+        Self { frags, len, held }
     }
 
     /// Bytes in all chunks.
@@ -86,7 +93,10 @@ impl Chunks {
 
     /// The pieces, in order.
     pub fn iter(&self) -> impl Iterator<Item = Chunk> + '_ {
-        self.frags.iter().cloned().map(Chunk)
+        self.frags.iter().map(|frag| {
+            let held = self.held.clone().split(frag.pinned());
+            Chunk { frag: frag.clone(), held }
+        })
     }
 
     /// Shows all bytes to `f` in order; see [`Chunk::for_each_piece`].
@@ -104,10 +114,27 @@ impl Chunks {
 
 impl IntoIterator for Chunks {
     type Item = Chunk;
-    type IntoIter = std::iter::Map<std::vec::IntoIter<Frag>, fn(Frag) -> Chunk>;
+    type IntoIter = IntoChunks;
 
-    fn into_iter(self) -> Self::IntoIter {
-        self.frags.into_iter().map(Chunk)
+    fn into_iter(self) -> IntoChunks {
+        IntoChunks { frags: self.frags.into_iter(), held: self.held }
+    }
+}
+
+/// The pieces of [`Chunks`], in order.
+#[derive(Debug)]
+pub struct IntoChunks {
+    frags: std::vec::IntoIter<Frag>,
+    held: Held,
+}
+
+impl Iterator for IntoChunks {
+    type Item = Chunk;
+
+    fn next(&mut self) -> Option<Chunk> {
+        let frag = self.frags.next()?;
+        let held = self.held.split(frag.pinned());
+        Some(Chunk { frag, held })
     }
 }
 
@@ -145,7 +172,7 @@ impl From<Frag> for SendBuf {
 
 impl From<Chunk> for SendBuf {
     fn from(chunk: Chunk) -> Self {
-        Self::from(chunk.0)
+        Self::from(chunk.frag)
     }
 }
 

@@ -99,7 +99,7 @@ mod udp;
 mod wait;
 mod zerocopy;
 
-pub use buf::{Chunk, Chunks, SendBuf};
+pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
 pub use host::{Builder, Host, StartError};
 pub use mapping::{MapAvailable, Mapping};
 pub use pagewire_device as device;

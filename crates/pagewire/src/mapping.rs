@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use pagewire_mem::{CopyLedger, Frag};
+use pagewire_mem::{CopyLedger, Frag, Held, Instant};
 use pagewire_stack::{Error, MapError, SocketId, Stack};
 
 use crate::buf::SendBuf;
@@ -12,7 +12,25 @@ use crate::tcp::TcpStream;
 
 /// Received pages as contiguous memory that can only be read. They go back when it is dropped, on
 /// any thread; it outlives the connection and the host. It can be sent on as it is ([`SendBuf`]).
-pub struct Mapping(pagewire_mem::Mapping);
+///
+/// Until then it counts against the receive buffer of its connection: whoever keeps everything closes
+/// its window. Memory that is sent on counts no longer.
+pub struct Mapping(
+    pagewire_mem::Mapping,
+    #[allow(dead_code, reason = "counts until it is dropped")] Held,
+);
+
+impl Mapping {
+    fn new(
+        stack: &mut Stack,
+        now: Instant,
+        id: SocketId,
+        mapping: pagewire_mem::Mapping,
+    ) -> Result<Self, MapError> {
+        let held = stack.tcp_count_held(now, id, mapping.pinned())?;
+        Ok(Self(mapping, held))
+    }
+}
 
 impl Mapping {
     /// Bytes mapped: a multiple of the page size, 4096.
@@ -130,7 +148,7 @@ impl TcpStream {
     /// `Urgent`, read the part that is in the way.
     pub fn map(&self, len: usize) -> Result<Mapping, MapError> {
         let id = self.0.id;
-        self.0.host.shared.with(|stack, now| stack.tcp_map(now, id, len)).map(Mapping)
+        self.0.host.shared.with(|stack, now| take_mapping(stack, now, id, len))
     }
 
     /// As [`map`](Self::map), and waits until `len` bytes are queued, unless the stream is
@@ -166,12 +184,14 @@ impl TcpStream {
         tail: &mut [u8],
     ) -> Result<MapAvailable, MapError> {
         let id = self.0.id;
-        let found =
-            self.0.host.shared.with(|stack, now| stack.tcp_map_available(now, id, max, tail))?;
-        let pagewire_stack::MapAvailable { mapping, copied, copy_next, queued, ended, error } =
-            found;
-        let mapping = mapping.map(Mapping);
-        Ok(MapAvailable { mapping, copied, copy_next, queued, ended, error })
+        self.0.host.shared.with(|stack, now| {
+            let found = stack.tcp_map_available(now, id, max, tail)?;
+            let pagewire_stack::MapAvailable { mapping, copied, copy_next, queued, ended, error } =
+                found;
+            let mapping =
+                mapping.map(|mapping| Mapping::new(stack, now, id, mapping)).transpose()?;
+            Ok(MapAvailable { mapping, copied, copy_next, queued, ended, error })
+        })
     }
 
     /// Waits until something can be read or mapped, or the stream has ended; how many bytes are
@@ -188,11 +208,11 @@ impl TcpStream {
 /// One try of a call that waits: `Err(WouldBlock)` to wait on.
 pub(crate) fn try_map(
     stack: &mut Stack,
-    now: pagewire_mem::Instant,
+    now: Instant,
     id: SocketId,
     len: usize,
 ) -> Result<io::Result<Mapping>, Error> {
-    match stack.tcp_map(now, id, len) {
+    match take_mapping(stack, now, id, len) {
         Err(MapError::WouldBlock) => {
             stack.tcp_expect(id, len)?;
             match stack.tcp_is_beyond_window(id, len)? {
@@ -200,8 +220,18 @@ pub(crate) fn try_map(
                 false => Err(Error::WouldBlock),
             }
         }
-        done => Ok(done.map(Mapping).map_err(map_error)),
+        done => Ok(done.map_err(map_error)),
     }
+}
+
+fn take_mapping(
+    stack: &mut Stack,
+    now: Instant,
+    id: SocketId,
+    len: usize,
+) -> Result<Mapping, MapError> {
+    let mapping = stack.tcp_map(now, id, len)?;
+    Mapping::new(stack, now, id, mapping)
 }
 
 pub(crate) fn readable(stack: &Stack, id: SocketId) -> Result<usize, Error> {

@@ -231,7 +231,8 @@ impl Shared {
         // Whoever lets go from here on wakes us; what was let go before, we see. (Both are SeqCst,
         // here and in `CompletionQueue`.)
         self.asleep.store(true, Ordering::SeqCst);
-        let pending = inner.stack.completions().is_pending();
+        let stack = &inner.stack;
+        let pending = stack.completions().is_pending() || stack.returns().is_pending();
         if pending {
             self.wake_up();
         }
@@ -423,12 +424,16 @@ impl Inner {
 
 /// Has whoever lets go of memory on another thread wake the driver, if that sleeps.
 fn wake_on_completion(stack: &Stack, wake: &Arc<OwnedFd>, asleep: &Arc<AtomicBool>) {
-    let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
-    stack.completions().set_waker(move || {
-        if asleep.swap(false, Ordering::SeqCst) {
-            ring(&wake);
+    let waker = || {
+        let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
+        move || {
+            if asleep.swap(false, Ordering::SeqCst) {
+                ring(&wake);
+            }
         }
-    });
+    };
+    stack.completions().set_waker(waker());
+    stack.returns().set_waker(waker());
 }
 
 fn ring(event: &OwnedFd) {

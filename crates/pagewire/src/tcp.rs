@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pagewire_mem::Frag;
-use pagewire_stack::{Error, Readiness, SocketId};
+use pagewire_mem::{Frag, Instant};
+use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::host::Handle;
@@ -143,13 +143,15 @@ impl TcpStream {
     /// Takes received bytes by reference, up to `max`, waiting for at least one; empty at the end
     /// of the stream.
     pub fn recv_chunks(&self, max: usize) -> io::Result<Chunks> {
-        let mut frags = Vec::new();
-        self.recv_into(max, &mut frags)?;
-        Ok(Chunks::from_frags(frags))
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
+        self.0
+            .host
+            .wait(id, Interest::Read, patience, |stack, now| take_chunks(stack, now, id, max))
     }
 
     /// As [`recv_chunks`](Self::recv_chunks), into a vector that the caller keeps. Returns the
-    /// number of bytes, 0 at the end of the stream.
+    /// number of bytes, 0 at the end of the stream. What is kept does not count against the receive
+    /// buffer: its bound is the caller's.
     pub fn recv_into(&self, max: usize, frags: &mut Vec<Frag>) -> io::Result<usize> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
         self.0.host.wait(id, Interest::Read, patience, |stack, now| {
@@ -231,6 +233,19 @@ impl TcpStream {
         }
         self.0.host.wait(id, Interest::Write, patience, |stack, now| stack.tcp_write(now, id, buf))
     }
+}
+
+/// One try of a call that takes chunks.
+pub(crate) fn take_chunks(
+    stack: &mut Stack,
+    now: Instant,
+    id: SocketId,
+    max: usize,
+) -> Result<Chunks, Error> {
+    let mut frags = Vec::new();
+    stack.tcp_recv_chunks(now, id, max, &mut frags)?;
+    let held = stack.tcp_count_held(now, id, frags.iter().map(Frag::pinned).sum())?;
+    Ok(Chunks::new(frags, held))
 }
 
 impl Read for &TcpStream {

@@ -19,7 +19,7 @@ use crate::buf::{Chunks, SendBuf};
 use crate::host::Host;
 use crate::mapping::{Mapping, readable, try_map};
 use crate::shared::{Interest, io_error};
-use crate::tcp::{Socket, TcpListener, TcpStream};
+use crate::tcp::{Socket, TcpListener, TcpStream, take_chunks};
 use crate::udp::UdpSocket;
 use crate::wait::Patience;
 use crate::zerocopy::{self, Completion, Sent};
@@ -74,14 +74,11 @@ impl TcpStream {
 
     /// Takes received bytes by reference; see [`recv_chunks`](Self::recv_chunks).
     pub async fn recv_chunks_async(&self, max: usize) -> io::Result<Chunks> {
-        let (id, mut frags) = (self.0.id, Vec::new());
+        let id = self.0.id;
         poll_fn(|cx| {
-            poll_op(&self.0, Interest::Read, cx, |stack, now| {
-                stack.tcp_recv_chunks(now, id, max, &mut frags)
-            })
+            poll_op(&self.0, Interest::Read, cx, |stack, now| take_chunks(stack, now, id, max))
         })
-        .await?;
-        Ok(Chunks::from_frags(frags))
+        .await
     }
 }
 

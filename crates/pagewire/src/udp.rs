@@ -50,7 +50,7 @@ impl UdpSocket {
             .0
             .host
             .wait(id, Interest::Read, patience, |stack, now| stack.udp_recv_from(now, id))?;
-        Ok((Chunks::from_frags(frags.into_vec()), from))
+        Ok((Chunks::new(frags.into_vec(), pagewire_mem::Held::default()), from))
     }
 
     /// Sets where `send` goes, and receives from there only.

@@ -35,7 +35,7 @@ pub use event::{
 pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
 pub use pagewire_tcp::{
     CaState, Config as TcpConfig, CongestionKind, FastOpenKeys, FastOpenMode, Info as TcpInfo,
-    KeepAlive, RecvFlags, SendFlags,
+    KeepAlive, Parts, RecvFlags, SendFlags,
 };
 pub use sockets::edges::PacketMarks;
 pub use sockets::fast_open::FastOpenConfig;

@@ -324,6 +324,7 @@ impl Stack {
         }
         self.sockets.expired = expired;
         self.copy_guests(now);
+        self.drain_returns(now);
         self.sockets.starved_until = now + STARVED_CHECK;
     }
 
@@ -363,6 +364,7 @@ impl Stack {
             self.dispatch(now, &inbound, &mut packet);
             looped += 1;
         }
+        self.drain_returns(now);
         let more = self.transmit_dirty(now);
         self.net.poll_transmit(out);
         more || looped == LOOPBACKS_PER_POLL
@@ -376,7 +378,9 @@ impl Stack {
         let dirty = sockets.dirty.iter().filter_map(|&i| sockets.table.tcp(i)?.conn.poll_timeout());
         let starved = (!sockets.starved.is_empty()).then_some(sockets.starved_until);
         let guests = sockets.guests.poll_timeout();
-        let first = [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved, guests];
+        let returned = sockets.returns.is_pending().then_some(Instant::ZERO);
+        let first =
+            [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved, guests, returned];
         first.into_iter().flatten().chain(dirty).min()
     }
 

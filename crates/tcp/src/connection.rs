@@ -209,6 +209,8 @@ pub(crate) struct Receiver {
     /// Bytes of memory that may be pinned for what is received, as of the last turn: what the host's
     /// other connections leave.
     pub(crate) allowance: u32,
+    /// Bytes of memory that the application took by reference and keeps.
+    pub(crate) held: u32,
     /// What the buffer has grown to, and up to where the window may be told at present.
     pub(crate) buffer: u32,
     pub(crate) ssthresh: u32,
@@ -379,6 +381,7 @@ impl Connection {
                 acked: Seq(0),
                 fin: None,
                 allowance: u32::MAX,
+                held: 0,
                 buffer: 0,
                 ssthresh: window::initial(&config),
                 tuning: None,
@@ -492,11 +495,11 @@ impl Connection {
         self.rcv.queue.pinned()
     }
 
-    /// Bytes to be charged to the host's budget for what was received and not read
+    /// Bytes to be charged to the host's budget for what was received and not read, or is held
     /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)): as much, but for pages shared with
     /// other connections.
     pub fn receive_charge(&self) -> usize {
-        self.rcv.queue.charge()
+        self.rcv.queue.charge() + self.rcv.held as usize
     }
 
     /// Bytes of memory that what is queued to be sent holds, for owners who charge it: where it was

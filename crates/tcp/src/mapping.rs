@@ -127,6 +127,11 @@ impl Connection {
         Ok(Available { mapped, copy_next })
     }
 
+    /// Whether the peer has closed: its FIN is in order (Linux's `SOCK_DONE`).
+    pub fn has_fin(&self) -> bool {
+        self.flags.contains(ConnFlags::FIN_RECEIVED)
+    }
+
     /// Whether no more bytes can come behind those that are queued.
     pub fn has_end(&self) -> bool {
         self.flags.intersects(ConnFlags::FIN_RECEIVED | ConnFlags::READ_SHUT)

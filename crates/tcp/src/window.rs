@@ -5,7 +5,7 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::config::Config;
-use crate::connection::{AckDue, ConnFlags, Connection};
+use crate::connection::{AckDue, ConnFlags, Connection, Env};
 use crate::limits::{MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER};
 use crate::seq::Seq;
 use crate::timers::Timer;
@@ -48,13 +48,36 @@ impl Connection {
         u32::try_from(used).unwrap_or(u32::MAX)
     }
 
-    /// What the host's memory allows beyond what is pinned already. As Linux under pressure, a few
-    /// segments where nothing is: whoever reads gets on.
+    /// What memory allows beyond what is pinned already: the host's, and for what the application
+    /// holds, the largest receive buffer. As Linux under pressure, a few segments where nothing is:
+    /// whoever reads gets on.
     fn allowed(&self, mss: u32) -> u32 {
-        match u32::try_from(self.rcv.queue.charge()).unwrap_or(u32::MAX) {
+        let by_host = match u32::try_from(self.receive_charge()).unwrap_or(u32::MAX) {
             0 => self.rcv.allowance.max(4 * mss),
             pinned => self.rcv.allowance.saturating_sub(pinned),
+        };
+        match self.rcv.held {
+            0 => by_host,
+            held => by_host
+                .min(largest(&self.config).saturating_sub(held.saturating_add(self.buffer_used()))),
         }
+    }
+
+    /// Notes how much memory the application took by reference and keeps.
+    pub fn set_held(&mut self, bytes: usize) {
+        self.rcv.held = u32::try_from(bytes).unwrap_or(u32::MAX);
+    }
+
+    /// Whether the window is kept much smaller by what the application holds: it opens when that
+    /// comes back, of which [`after_return`](Self::after_return) is to be told.
+    pub fn is_held_back(&self) -> bool {
+        self.rcv.held > 0 && self.allowed(u32::from(self.rcv.mss)) < self.window_limit() / 2
+    }
+
+    /// Something of what the application held came back: the window may open.
+    pub fn after_return(&mut self, env: &mut Env<'_>) {
+        self.note_allowance(env);
+        self.on_data_taken();
     }
 
     /// The window that can be announced now, in bytes.

@@ -126,9 +126,20 @@ impl Stack {
         max: usize,
         tail: &mut [u8],
     ) -> Result<MapAvailable, MapError> {
+        self.take_available(now, id, max, tail, adjacent)
+    }
+
+    fn take_available(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        max: usize,
+        tail: &mut [u8],
+        place: impl FnOnce(Parts<'_>) -> Result<(Option<Place>, usize), MapRefusal>,
+    ) -> Result<MapAvailable, MapError> {
         self.check_mappable(id)?;
         let (found, copied) = self.with_connection(now, id, |conn, env| {
-            let found = conn.map_available(env, max, adjacent);
+            let found = conn.map_available(env, max, place);
             let wanted = found.as_ref().map_or(0, |found| found.copy_next.min(tail.len()));
             let copied = match tail.get_mut(..wanted) {
                 Some(into) if wanted > 0 => conn.read(env, into).unwrap_or(0),
@@ -138,8 +149,8 @@ impl Stack {
         })?;
         let found = found?;
         let mapping = match found.mapped {
-            Some((place, frags)) => Some(place.fill(frags).ok_or(MapError::NoMemory)?),
-            None => None,
+            Some((Some(place), frags)) => Some(place.fill(frags).ok_or(MapError::NoMemory)?),
+            Some((None, _)) | None => None,
         };
         let socket = self.connection_mut(id)?;
         Ok(MapAvailable {
@@ -150,6 +161,56 @@ impl Stack {
             ended: socket.conn.has_end(),
             error: socket.take_error(),
         })
+    }
+
+    /// As [`tcp_map`](Self::tcp_map), for those who hand out addresses: only of memory that nobody
+    /// can make writable there, and with Linux's judgement of what is queued: up to an urgent byte
+    /// that is not in line, and only the peer's FIN ends the stream.
+    pub fn tcp_map_sealed(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        len: usize,
+    ) -> Result<Mapping, MapError> {
+        check_map_len(len)?;
+        self.check_mappable(id)?;
+        let conn = &self.connection(id)?.conn;
+        if conn.queued_to_mark() < len {
+            return Err(if conn.has_fin() { MapError::Ended } else { MapError::WouldBlock });
+        }
+        self.with_connection(now, id, |conn, env| {
+            Ok(conn.map(env, len, |parts| Place::find_sealed(parts).map_err(refusal)))
+        })?
+        .map_err(MapError::from)
+        .and_then(|(place, frags)| place.fill(frags).ok_or(MapError::NoMemory))
+    }
+
+    /// Has `put` map the next whole pages, up to `max` bytes, wherever it likes; it says how many
+    /// bytes that were, and they are consumed. It keeps references of its own. Then as for
+    /// [`tcp_map_available`](Self::tcp_map_available), without a mapping.
+    ///
+    /// # Errors
+    /// `Listening`, `NoMemory`, `Socket`.
+    pub fn tcp_map_into(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        max: usize,
+        tail: &mut [u8],
+        put: impl FnOnce(Parts<'_>) -> Result<usize, MapFault>,
+    ) -> Result<(usize, MapAvailable), MapError> {
+        let mut mapped = 0;
+        let place = |parts: Parts<'_>| {
+            mapped = put(parts).map_err(refusal)?;
+            Ok((None, mapped))
+        };
+        let found = self.take_available(now, id, max, tail, place)?;
+        Ok((mapped, found))
+    }
+
+    /// Whether the peer's FIN has come in order.
+    pub fn tcp_has_fin(&self, id: SocketId) -> Result<bool, Error> {
+        Ok(self.connection(id)?.conn.has_fin())
     }
 
     /// Whether `len` bytes will never be queued at once on this connection: its window closes
@@ -177,10 +238,10 @@ impl Stack {
 }
 
 /// A place for the pages that lie side by side with the first.
-fn adjacent(parts: Parts<'_>) -> Result<(Place, usize), MapRefusal> {
+fn adjacent(parts: Parts<'_>) -> Result<(Option<Place>, usize), MapRefusal> {
     let first = parts.take(1);
     let len = first.clone().map(|(_, len)| len).sum();
-    Ok((Place::find(first).map_err(refusal)?, len))
+    Ok((Some(Place::find(first).map_err(refusal)?), len))
 }
 
 pub(super) fn refusal(fault: MapFault) -> MapRefusal {

@@ -13,6 +13,7 @@ mod errors;
 pub(crate) mod fast_open;
 mod forwarding;
 pub(crate) mod guests;
+mod held;
 pub(crate) mod hold;
 pub(crate) mod listener;
 pub(crate) mod mapping;
@@ -31,7 +32,7 @@ pub(crate) mod zerocopy;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use pagewire_mem::{Completed, CompletionQueue, Instant};
+use pagewire_mem::{Completed, CompletionQueue, Instant, Returns};
 use pagewire_tcp::{CookieJar, IsnGenerator};
 use siphasher::sip::SipHasher13;
 
@@ -102,6 +103,8 @@ pub(crate) struct Sockets {
     pub(crate) guests: Guests,
     /// Zero-copy sends whose memory was let go.
     pub(crate) completions: Arc<CompletionQueue>,
+    /// What applications kept and gave back.
+    pub(crate) returns: Arc<Returns>,
     /// Those taken from there, on their way to their sockets.
     drained: Vec<Completed>,
 }
@@ -146,6 +149,7 @@ impl Sockets {
             guests: Guests::new(zerocopy.received_deadline),
             zerocopy,
             completions: CompletionQueue::new(),
+            returns: Returns::new(),
             drained: Vec::new(),
         }
     }

@@ -4,8 +4,9 @@
 //! the application's verbs. Listeners are in `listener.rs`.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Instant, PacketBuf};
+use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Holdings, Instant, PacketBuf};
 use pagewire_tcp::{
     CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits, MAX_HEADER_LEN,
     Ports as TcpPorts, SegmentOut, Seq, State, TcpError, TcpHeader, reset_for,
@@ -57,6 +58,8 @@ pub(crate) struct TcpSocket {
     reachable_at: u32,
     /// Bytes of receive memory that are charged for it.
     charged: u32,
+    /// What its application took by reference and keeps; once it has.
+    pub(super) holdings: Option<Arc<Holdings>>,
     /// Of the network layer, when the MTU of the path was last asked for.
     pub(super) path_generation: u32,
     /// What few connections need.
@@ -108,6 +111,7 @@ impl TcpSocket {
             counted: [0; 3],
             reachable_at: 0,
             charged: 0,
+            holdings: None,
             path_generation: 0,
             extra: None,
         }
@@ -128,9 +132,15 @@ impl TcpSocket {
         info.unsent == 0 && info.unacked == 0 && !closing
     }
 
-    /// Bytes of receive memory that are charged for it.
-    pub(super) fn charged(&self) -> usize {
-        self.charged as usize
+    /// Its receive queue is gone. What its application holds stays charged until it comes back.
+    pub(super) fn leave(&mut self, mem: &mut Mem) {
+        let holdings = self.holdings.take();
+        let held = holdings.as_ref().map_or(0, |holdings| holdings.bytes());
+        mem.shared.receive.charge(self.charged as usize, held);
+        self.charged = 0;
+        if let Some(holdings) = holdings {
+            holdings.abandon(held);
+        }
     }
 
     pub(super) fn errors(&self) -> Option<&ErrorQueue> {
@@ -150,6 +160,9 @@ impl TcpSocket {
         now: Instant,
         f: impl FnOnce(&mut Connection, &mut Env<'_>) -> T,
     ) -> T {
+        if let Some(holdings) = &self.holdings {
+            self.conn.set_held(holdings.bytes());
+        }
         let Mem { pool, writer, ledger, shared } = mem;
         let result = match self.extra.as_mut().and_then(|e| e.ledger.as_mut()) {
             None => f(&mut self.conn, &mut Env { now, ledger, pool, writer, shared }),
@@ -162,6 +175,11 @@ impl TcpSocket {
                 result
             }
         };
+        if let Some(holdings) = &self.holdings
+            && self.conn.is_held_back()
+        {
+            self.conn.set_held(holdings.await_return());
+        }
         let sends = if self.forwards { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
         mem.shared.receive.charge(self.charged as usize, pinned);
@@ -471,8 +489,8 @@ impl Stack {
     pub(crate) fn remove_connection(&mut self, index: u32) {
         self.sockets.demux.remove(&mut self.sockets.table, index);
         self.sockets.wheel.cancel(index);
-        if let Some(Socket::Tcp(socket)) = self.sockets.table.remove(index) {
-            self.mem.shared.receive.charge(socket.charged as usize, 0);
+        if let Some(Socket::Tcp(mut socket)) = self.sockets.table.remove(index) {
+            socket.leave(&mut self.mem);
         }
     }
 }

@@ -20,14 +20,14 @@ impl Stack {
     /// The connection at `index` is in TIME-WAIT, nobody owns it and it has nothing to say: what
     /// is left takes its place. Beyond the limit the oldest goes.
     pub(super) fn rest(&mut self, index: u32) {
-        let Some(socket) = self.sockets.table.tcp(index) else { return };
-        let (tuple, charged) = (socket.tuple, socket.charged());
+        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
+        let tuple = socket.tuple;
         let Some(tcp) = socket.conn.time_wait().filter(|_| socket.in_demux) else {
             // Another connection has its place already.
             return self.remove_connection(index);
         };
         let until = tcp.until();
-        self.mem.shared.receive.charge(charged, 0);
+        socket.leave(&mut self.mem);
         self.sockets.table.replace(index, Socket::TimeWait(Box::new(Remains { tuple, tcp })));
         self.sockets.wheel.schedule(index, until);
 

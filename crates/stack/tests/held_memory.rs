@@ -1,0 +1,139 @@
+//! Memory that a program took by reference and keeps: it closes its own window, and nobody else's,
+//! before anything runs out.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Pair, capabilities, config};
+use pagewire_mem::{Frag, FragVec, Held, PAGE_SIZE, Region};
+use pagewire_stack::{Error, SocketId};
+
+/// What one side sends to whom.
+struct Flow {
+    client: SocketId,
+    server: SocketId,
+    kept: Vec<(Vec<Frag>, Held)>,
+    got: usize,
+}
+
+fn pair(receive_memory: usize) -> Pair {
+    let mut b = config(capabilities(2), 2);
+    b.receive_memory = receive_memory;
+    let mut p = Pair::with(config(capabilities(1), 1), b);
+    p.meet();
+    p
+}
+
+fn flow(p: &mut Pair, port: u16) -> Flow {
+    let (client, server, _) = p.connect(&format!("10.0.0.2:{port}"));
+    Flow { client, server, kept: Vec::new(), got: 0 }
+}
+
+impl Flow {
+    /// Sends what fits, in segments of `len` bytes each pushed by itself.
+    fn send(&self, p: &mut Pair, region: &Region, len: usize, count: usize) {
+        for _ in 0..count {
+            let mut frags = FragVec::from_iter([region.frag(0, len).unwrap()]);
+            let sent = p.a.tcp_send(p.now, self.client, &mut frags);
+            if len < 1000 {
+                p.run(Duration::from_micros(50));
+            }
+            if sent.is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Takes all that is there by reference; keeps it, or not.
+    fn take(&mut self, p: &mut Pair, keep: bool) {
+        let mut frags = Vec::new();
+        match p.b.tcp_recv_chunks(p.now, self.server, 1 << 20, &mut frags) {
+            Ok(n) => {
+                let pinned = frags.iter().map(Frag::pinned).sum();
+                let held = p.b.tcp_count_held(p.now, self.server, pinned).unwrap();
+                self.got += n;
+                if keep {
+                    self.kept.push((frags, held));
+                }
+            }
+            Err(error) => assert_eq!(error, Error::WouldBlock),
+        }
+        p.flush();
+    }
+}
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn who_keeps_everything_stalls_its_own_flow_and_no_other() {
+    let region = Region::memfd("sent", MIB).unwrap();
+    let mut p = pair(48 * MIB);
+    let (mut hog, mut other) = (flow(&mut p, 80), flow(&mut p, 81));
+    for _ in 0..400 {
+        for flow in [&hog, &other] {
+            flow.send(&mut p, &region, MIB, 1);
+        }
+        p.run(Duration::from_millis(2));
+        hog.take(&mut p, true);
+        other.take(&mut p, false);
+    }
+    let window = 6 * MIB;
+    let held = p.b.tcp_held(hog.server).unwrap();
+    assert!(held <= window + MIB, "{held} bytes are held");
+    assert_eq!(p.b.tcp_info(hog.server).unwrap().recv_window, 0, "its window is shut");
+    assert!(hog.got <= window + MIB, "{} bytes came", hog.got);
+    assert!(other.got > 40 * MIB, "{} bytes came", other.got);
+    // What it holds is charged to the host as well.
+    assert!(p.b.receive_memory_used() >= held);
+    // Once it lets go, on another thread, it gets on.
+    let (kept, before) = (std::mem::take(&mut hog.kept), hog.got);
+    std::thread::spawn(move || drop(kept)).join().unwrap();
+    assert_eq!(p.b.tcp_held(hog.server), Ok(0));
+    for _ in 0..50 {
+        hog.send(&mut p, &region, MIB, 1);
+        p.run(Duration::from_millis(10));
+        hog.take(&mut p, false);
+    }
+    assert!(hog.got > before + 10 * MIB, "{} bytes came after that", hog.got - before);
+}
+
+#[test]
+fn who_keeps_every_chunk_of_tiny_segments_pins_no_more_than_its_window() {
+    let region = Region::memfd("sent", MIB).unwrap();
+    let mut a = config(capabilities(1), 1);
+    a.tcp.nagle = false;
+    let mut b = config(capabilities(2), 2);
+    (b.tcp.recv_buffer, b.tcp.recv_buffer_initial) = (256 << 10, 256 << 10);
+    let mut p = Pair::with(a, b);
+    p.meet();
+    let mut hog = flow(&mut p, 80);
+    for _ in 0..2000 {
+        hog.send(&mut p, &region, 66, 1);
+        hog.take(&mut p, true);
+    }
+    let pinned: usize = hog.kept.iter().flat_map(|(frags, _)| frags).map(Frag::pinned).sum();
+    assert!(hog.got > 0 && pinned <= (256 << 10) + PAGE_SIZE, "{pinned} bytes are pinned");
+    let pages = p.b.pool_audit().out;
+    assert!(pages * PAGE_SIZE <= (256 << 10) + PAGE_SIZE, "{pages} pages");
+}
+
+#[test]
+fn what_is_held_of_a_connection_that_is_gone_stays_charged_until_it_comes_back() {
+    let region = Region::memfd("sent", MIB).unwrap();
+    let mut p = pair(48 * MIB);
+    let mut hog = flow(&mut p, 80);
+    for _ in 0..20 {
+        hog.send(&mut p, &region, MIB, 1);
+        p.run(Duration::from_millis(5));
+        hog.take(&mut p, true);
+    }
+    assert!(hog.got >= MIB);
+    p.b.abort(p.now, hog.server);
+    p.b.close(p.now, hog.server);
+    p.run(Duration::from_secs(1));
+    assert!(p.b.receive_memory_used() >= MIB, "{}", p.b.receive_memory_used());
+    hog.kept.clear();
+    p.run(Duration::from_millis(1));
+    assert_eq!(p.b.receive_memory_used(), 0);
+}
