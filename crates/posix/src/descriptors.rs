@@ -8,6 +8,7 @@ use pagewire_mem::Instant;
 use crate::backend::Backend;
 use crate::file::{File, Held, Object};
 use crate::limits::MAX_DESCRIPTORS;
+use crate::mapping::Mappings;
 use crate::notice::{Notices, Signal};
 use crate::poll::Events;
 use crate::socket::Socket;
@@ -18,10 +19,12 @@ use crate::{Errno, Fd};
 /// and return `EAGAIN` instead on a file that has `O_NONBLOCK`.
 ///
 /// Calls by file: `socket.rs` (socket to shutdown), `receive.rs`, `send.rs`, `options/`,
-/// `control.rs` (fcntl, ioctl), `poll.rs`, `epoll.rs`, `pipe.rs` (pipe, splice, sendfile).
+/// `mapping.rs` (mmap), `control.rs` (fcntl, ioctl), `poll.rs`, `epoll.rs`, `pipe.rs` (pipe, splice,
+/// sendfile).
 pub struct Descriptors<B: Backend> {
     pub(crate) backend: B,
     pub(crate) notices: Arc<Notices>,
+    pub(crate) mappings: Mappings,
     table: RwLock<Vec<Option<Entry>>>,
     /// Held while one epoll instance is added to another.
     nesting: Mutex<()>,
@@ -39,7 +42,8 @@ impl<B: Backend> Descriptors<B> {
     pub fn new(backend: B) -> Self {
         let notices = Arc::<Notices>::default();
         backend.attach(Arc::clone(&notices));
-        Self { backend, notices, table: RwLock::default(), nesting: Mutex::default() }
+        let (table, mappings) = (RwLock::default(), Mappings::default());
+        Self { backend, notices, mappings, table, nesting: Mutex::default() }
     }
 
     /// What it runs on.

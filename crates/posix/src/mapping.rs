@@ -1,0 +1,349 @@
+//! Receiving by mapping pages, in both of Linux's forms.
+//!
+//! [`mmap`](Descriptors::mmap) is the first (commit 93ab6cc69162): mapping a socket *is* receiving
+//! from it. [`mmap_reserve`](Descriptors::mmap_reserve) and
+//! [`zerocopy_receive`](Descriptors::zerocopy_receive) are the second (05255b823a61): addresses
+//! first, pages later. Who stands in for `mmap(2)` chooses by which of the two its program knows.
+//! Either way [`munmap`](Descriptors::munmap) lets go; the kernel's own would take addresses that
+//! are not the caller's alone.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pagewire_mem::{Held, MapFault, Mapping, PAGE_SIZE, Reserved};
+use pagewire_stack::{MapError, SocketId};
+
+use crate::backend::Backend;
+use crate::descriptors::Descriptors;
+use crate::socket::{Kind, Stage};
+use crate::{Errno, Fd, errno};
+
+/// What a program has mapped, by the first address.
+#[derive(Debug, Default)]
+pub(crate) struct Mappings(Mutex<BTreeMap<usize, Mapped>>);
+
+#[derive(Debug)]
+enum Mapped {
+    /// Pages of a socket, some of which may have been unmapped again.
+    Received { mapping: Mapping, left: Vec<bool>, _held: Held },
+    /// Addresses for any socket's pages.
+    Reserved(Reserved),
+}
+
+impl Mapped {
+    fn len(&self) -> usize {
+        match self {
+            Self::Received { mapping, .. } => mapping.len(),
+            Self::Reserved(reserved) => reserved.len(),
+        }
+    }
+}
+
+impl Mappings {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A `struct tcp_zerocopy_receive`, without the caller's pointers: they are resolved in
+/// [`raw`](crate::raw).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZerocopyReceive {
+    /// Where to map, in a range from [`Descriptors::mmap_reserve`].
+    pub address: u64,
+    /// Bytes to map at most; bytes mapped.
+    pub length: u32,
+    /// Out: bytes to read before more can be mapped.
+    pub recv_skip_hint: u32,
+    /// Out: bytes that wait, and one more for the end of the stream.
+    pub inq: u32,
+    /// Out: what the connection met, as a negative error number, once.
+    pub err: i32,
+    /// Out: bytes copied into the buffer.
+    pub copybuf_len: i32,
+    /// [`TLB_CLEAN_HINT`](Self::TLB_CLEAN_HINT); other bits are ignored.
+    pub flags: u32,
+    /// `TCP_CMSG_TS`, or 0. Out: 0, because no moments of reception are kept here.
+    pub msg_flags: u32,
+}
+
+impl ZerocopyReceive {
+    /// The caller promises that nothing is mapped in the range: it is not cleared first.
+    pub const TLB_CLEAN_HINT: u32 = 1;
+    /// The caller wants a timestamp.
+    pub const CMSG_TS: u32 = 2;
+}
+
+impl<B: Backend> Descriptors<B> {
+    /// Receives `len` bytes, rounded up to whole pages, by mapping them; returns the address. Never
+    /// blocks. Pages that are adjacent take no system call.
+    ///
+    /// # Errors
+    /// In this order, each of which consumes nothing: `EINVAL` for a length of 0, flags that are
+    /// neither shared nor private, `MAP_FIXED`, or an offset; `ENODEV` for what is no stream; `EPERM`
+    /// if it is to be written; `ENOTCONN` if the socket listens; `EAGAIN` if less is queued, `EIO` if
+    /// that is so and the peer has closed; `EINVAL` if urgent data lies in the range; `ENOMEM`;
+    /// `EINVAL` if a byte does not lie in a whole page, or in memory that could be made writable.
+    pub fn mmap(
+        &self,
+        fd: Fd,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        offset: i64,
+    ) -> Result<usize, Errno> {
+        let len = check(len, flags, offset)?;
+        let held = self.file(fd)?;
+        let socket = held.socket().map_err(|_| Errno::NODEV)?;
+        if socket.kind != Kind::Stream {
+            return Err(Errno::NODEV);
+        }
+        if offset != 0 {
+            return Err(Errno::INVAL);
+        }
+        if prot & libc::PROT_WRITE != 0 {
+            return Err(error(MapError::Writable));
+        }
+        let id = match socket.stage() {
+            Stage::Listening(_) => return Err(error(MapError::Listening)),
+            Stage::Connecting(id) | Stage::Connected(id) => id,
+            _ => return Err(Errno::AGAIN),
+        };
+        let (mapping, held) = self.backend.with(|stack, now| {
+            let mapping = stack.tcp_map_sealed(now, id, len).map_err(error)?;
+            let held = stack.tcp_count_held(now, id, mapping.pinned()).map_err(errno)?;
+            Ok::<_, Errno>((mapping, held))
+        })?;
+        let (at, left) = (mapping.as_ptr().expose_provenance(), vec![true; len / PAGE_SIZE]);
+        self.mappings.lock().insert(at, Mapped::Received { mapping, left, _held: held });
+        Ok(at)
+    }
+
+    /// Reserves addresses for [`zerocopy_receive`](Self::zerocopy_receive) on any stream of this
+    /// table; returns the first. Touching them is `SIGBUS` until pages are mapped there.
+    ///
+    /// # Errors
+    /// `EINVAL` for a length of 0, `ENODEV` for what is no stream, `EPERM` if it is to be written or
+    /// run, `ENOMEM`. The offset is ignored, as in Linux, but has to be whole pages.
+    pub fn mmap_reserve(
+        &self,
+        fd: Fd,
+        len: usize,
+        prot: i32,
+        flags: i32,
+        offset: i64,
+    ) -> Result<usize, Errno> {
+        let len = check(len, flags, offset)?;
+        let held = self.file(fd)?;
+        let socket = held.socket().map_err(|_| Errno::NODEV)?;
+        if socket.kind != Kind::Stream {
+            return Err(Errno::NODEV);
+        }
+        if prot & (libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
+            return Err(error(MapError::Writable));
+        }
+        let reserved = Reserved::new(len).map_err(|_| Errno::NOMEM)?;
+        let at = reserved.addr();
+        self.mappings.lock().insert(at, Mapped::Reserved(reserved));
+        Ok(at)
+    }
+
+    /// Whether an address lies in what [`mmap`](Self::mmap) or
+    /// [`mmap_reserve`](Self::mmap_reserve) gave.
+    pub fn is_mapped(&self, addr: usize) -> bool {
+        let mappings = self.mappings.lock();
+        let last = mappings.range(..=addr).next_back();
+        last.is_some_and(|(&at, mapped)| addr - at < mapped.len())
+    }
+
+    /// Lets go of what is mapped in a range. The pages of one [`mmap`](Self::mmap) go back when the
+    /// last of them is unmapped, and those in reserved addresses at once; the addresses themselves
+    /// when all of them are unmapped together.
+    ///
+    /// # Errors
+    /// `EINVAL` for an address that begins no page, or a length of 0. Ranges without anything of
+    /// this table are left alone.
+    pub fn munmap(&self, addr: usize, len: usize) -> Result<(), Errno> {
+        let end = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE_SIZE));
+        let Some(end) = end.filter(|_| len > 0 && addr.is_multiple_of(PAGE_SIZE)) else {
+            return Err(Errno::INVAL);
+        };
+        let mut mappings = self.mappings.lock();
+        let first = mappings.range(..addr).next_back().map_or(addr, |(&at, _)| at);
+        let touched: Vec<usize> = mappings.range(first..end).map(|(&at, _)| at).collect();
+        let mut gone = Vec::new();
+        for at in touched {
+            let Some(mapped) = mappings.get_mut(&at) else { continue };
+            let (from, to) = (addr.max(at) - at, end.min(at + mapped.len()).saturating_sub(at));
+            if from >= to {
+                continue;
+            }
+            let over = match mapped {
+                Mapped::Received { left, .. } => {
+                    left[from / PAGE_SIZE..to / PAGE_SIZE].fill(false);
+                    left.iter().all(|left| !left)
+                }
+                Mapped::Reserved(reserved) => {
+                    reserved.clear(from..to).map_err(|_| Errno::NOMEM)?;
+                    to - from == reserved.len()
+                }
+            };
+            if over {
+                gone.extend(mappings.remove(&at));
+            }
+        }
+        // Memory goes home without the lock.
+        drop(mappings);
+        drop(gone);
+        Ok(())
+    }
+
+    /// Lets go of pages in reserved addresses, which stay reserved: `madvise` with `MADV_DONTNEED`.
+    ///
+    /// # Errors
+    /// `EINVAL` for an address that begins no page and for other advice, `ENOMEM` if the range is
+    /// not reserved.
+    pub fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+        if advice != libc::MADV_DONTNEED || !addr.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::INVAL);
+        }
+        let mut mappings = self.mappings.lock();
+        match mappings.range_mut(..=addr).next_back() {
+            Some((&at, Mapped::Reserved(reserved))) if addr - at + len <= reserved.len() => {
+                reserved.clear(addr - at..addr - at + len).map_err(|_| Errno::NOMEM)
+            }
+            // The bytes of a file that nobody can write: they are there again when touched.
+            Some((&at, Mapped::Received { mapping, .. })) if addr - at + len <= mapping.len() => {
+                Ok(())
+            }
+            _ => Err(Errno::NOMEM),
+        }
+    }
+
+    /// `getsockopt` with `TCP_ZEROCOPY_RECEIVE`: maps the next whole pages of a stream, copies what
+    /// is too little for a page into `copy`, and says what to read. Never blocks.
+    ///
+    /// # Errors
+    /// `EINVAL` for an address that begins no page or is not reserved, and for flags that are not
+    /// known; `ENOTCONN` if the socket listens; `EIO` at the end of the stream. `request` is then as it was.
+    pub fn zerocopy_receive(
+        &self,
+        fd: Fd,
+        request: &mut ZerocopyReceive,
+        copy: &mut [u8],
+    ) -> Result<(), Errno> {
+        let file = self.file(fd)?;
+        let socket = file.socket()?;
+        if socket.kind != Kind::Stream {
+            return Err(Errno::NOPROTOOPT);
+        }
+        if request.msg_flags & !ZerocopyReceive::CMSG_TS != 0 {
+            return Err(Errno::INVAL);
+        }
+        let address = usize::try_from(request.address).map_err(|_| Errno::INVAL)?;
+        if !address.is_multiple_of(PAGE_SIZE) {
+            return Err(Errno::INVAL);
+        }
+        let mut answer = ZerocopyReceive { copybuf_len: 0, msg_flags: 0, ..*request };
+        match socket.stage() {
+            Stage::Listening(_) => return Err(Errno::NOTCONN),
+            Stage::Connecting(id) | Stage::Connected(id) => {
+                self.receive_pages(id, &mut answer, address, copy)?;
+            }
+            _ => {
+                (answer.length, answer.recv_skip_hint, answer.inq, answer.err) = (0, 0, 0, 0);
+            }
+        }
+        *request = answer;
+        Ok(())
+    }
+
+    fn receive_pages(
+        &self,
+        id: SocketId,
+        answer: &mut ZerocopyReceive,
+        address: usize,
+        copy: &mut [u8],
+    ) -> Result<(), Errno> {
+        let mut mappings = self.mappings.lock();
+        self.backend.with(|stack, now| {
+            let queued = stack.tcp_queued(id).map_err(errno)?;
+            let fin = stack.tcp_has_fin(id).map_err(errno)?;
+            if queued > 0 && queued <= copy.len() {
+                let n = stack.tcp_read(now, id, &mut copy[..queued]).map_err(errno)?;
+                (answer.length, answer.recv_skip_hint) = (0, 0);
+                answer.copybuf_len = i32::try_from(n).unwrap_or(i32::MAX);
+            } else if queued < PAGE_SIZE {
+                if queued == 0 && fin {
+                    return Err(Errno::IO);
+                }
+                (answer.length, answer.recv_skip_hint) = (0, queued as u32);
+            } else {
+                let range = mappings.range_mut(..=address).next_back();
+                let (offset, reserved) = match range {
+                    Some((&at, Mapped::Reserved(range))) if address - at < range.len() => {
+                        (address - at, range)
+                    }
+                    _ => return Err(Errno::INVAL),
+                };
+                let room = (answer.length as usize).min(reserved.len() - offset);
+                let wanted = room.min(queued) / PAGE_SIZE * PAGE_SIZE;
+                if answer.flags & ZerocopyReceive::TLB_CLEAN_HINT == 0 && wanted > 0 {
+                    let range = offset..offset + wanted;
+                    reserved.clear(range).map_err(|_| Errno::NOMEM)?;
+                }
+                if wanted == 0 {
+                    answer.length = 0;
+                    answer.recv_skip_hint = room.min(queued) as u32;
+                    let n = copy.len().min(answer.recv_skip_hint as usize);
+                    if n > 0 {
+                        let n = stack.tcp_read(now, id, &mut copy[..n]).map_err(errno)?;
+                        answer.copybuf_len = i32::try_from(n).unwrap_or(i32::MAX);
+                        answer.recv_skip_hint -= n as u32;
+                    }
+                } else {
+                    let put = |parts: pagewire_stack::Parts<'_>| match reserved.put(offset, parts) {
+                        Err(MapFault::NotPages) => Ok(0),
+                        done => done,
+                    };
+                    let (mapped, found) =
+                        stack.tcp_map_into(now, id, room, copy, put).map_err(error)?;
+                    if mapped > 0 {
+                        let held = stack.tcp_count_held(now, id, mapped).map_err(errno)?;
+                        reserved.hold(offset..offset + mapped, held);
+                    }
+                    answer.length = mapped as u32;
+                    answer.copybuf_len = i32::try_from(found.copied).unwrap_or(i32::MAX);
+                    let whole = mapped == wanted;
+                    answer.recv_skip_hint = if whole { 0 } else { found.copy_next as u32 };
+                    answer.err = -found.error.map_or(0, |error| error.errno());
+                    answer.inq = inq(stack, id);
+                    return Ok(());
+                }
+            }
+            answer.err = -stack.take_error(id).map_or(0, |error| error.errno());
+            answer.inq = inq(stack, id);
+            Ok(())
+        })
+    }
+}
+
+fn inq(stack: &pagewire_stack::Stack, id: SocketId) -> u32 {
+    stack.tcp_inq(id).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX))
+}
+
+/// What `mmap(2)` looks at before it asks the file; the length in whole pages.
+fn check(len: usize, flags: i32, offset: i64) -> Result<usize, Errno> {
+    let kind = flags & libc::MAP_TYPE;
+    let known = [libc::MAP_SHARED, libc::MAP_PRIVATE, libc::MAP_SHARED_VALIDATE].contains(&kind);
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let pages = offset % PAGE_SIZE as i64 == 0;
+    if len == 0 || !known || fixed || !pages {
+        return Err(Errno::INVAL);
+    }
+    len.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::NOMEM)
+}
+
+fn error(error: MapError) -> Errno {
+    Errno::from_raw_os_error(error.errno())
+}
