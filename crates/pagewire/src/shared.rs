@@ -205,8 +205,11 @@ impl Shared {
         let now = self.now();
         let mut inner = self.lock();
         let result = op(&mut inner.stack, now);
-        inner.flush(now);
-        self.rearm_timer(&mut inner);
+        // A send may only have added to a segment that waits to be full.
+        if inner.has_output() {
+            inner.flush(now);
+            self.rearm_timer(&mut inner);
+        }
         self.unlock_and_wake(inner);
         result
     }
@@ -262,6 +265,11 @@ impl Inner {
         }
         self.stack.end_turn();
         worked
+    }
+
+    /// Whether a flush would move anything, timers that are due left out.
+    fn has_output(&self) -> bool {
+        self.unfinished || !self.tx.is_empty() || !self.stack.is_at_rest()
     }
 
     fn receive(&mut self, now: Instant) -> usize {

@@ -368,6 +368,17 @@ impl Stack {
         more || looped == LOOPBACKS_PER_POLL
     }
 
+    /// Whether there is nothing to transmit, nothing to report and nothing under way between: until
+    /// something comes in, a timer is due or a verb changes that.
+    pub fn is_at_rest(&self) -> bool {
+        let sockets = &self.sockets;
+        sockets.dirty.is_empty()
+            && sockets.unchecked.is_empty()
+            && sockets.starved.is_empty()
+            && !sockets.completions.is_pending()
+            && self.net.is_at_rest()
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) is due although nothing comes in. May be
     /// earlier than anything happens; timers of sockets fire late by less than 0.14 ms.
     pub fn poll_timeout(&self) -> Option<Instant> {
