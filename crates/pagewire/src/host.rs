@@ -327,7 +327,8 @@ impl Builder {
 
     /// How long memory that a peer on the pair link sent by reference, and wants back
     /// ([`TcpStream::send_zc`]), may wait to be received here before it is replaced by a private copy,
-    /// so that the sender gets it back; `None`: for ever. A second by default. Such copies count as
+    /// so that the sender gets it back; `None`: for ever. A second by default, and never more than
+    /// twice as long. Such copies count as
     /// [`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate).
     pub fn received_deadline(mut self, limit: Option<Duration>) -> Self {
         self.received_deadline = Some(limit);

@@ -61,7 +61,7 @@ pub struct ZeroCopyConfig {
     pub looped_copy: bool,
     /// How long received memory that is a sender's own (the pair link passes it by reference) may
     /// wait to be read before it is replaced by a private copy, so that the sender gets it back;
-    /// `None`: for ever. A second by default.
+    /// never more than twice as long. `None`: for ever. A second by default.
     pub received_deadline: Option<Duration>,
 }
 
