@@ -179,8 +179,8 @@ impl Congestion {
             self.credit = 0;
             cwnd += 1;
         }
-        self.credit += acked;
-        cwnd += self.credit / per_step;
+        self.credit = self.credit.saturating_add(acked);
+        cwnd = cwnd.saturating_add(self.credit / per_step);
         self.credit %= per_step;
         self.set_cwnd(cwnd);
     }
