@@ -511,7 +511,9 @@ impl Flight {
             assert!(record.start.lt(record.end), "no empty records");
             let run = |r: &&Sent| r.start.ge(record.start) && r.start.lt(record.run_end);
             let known = record.mark.contains(Mark::SACKED);
-            assert!(!known || self.records.iter().filter(run).all(|r| r.mark.contains(Mark::SACKED)));
+            assert!(
+                !known || self.records.iter().filter(run).all(|r| r.mark.contains(Mark::SACKED))
+            );
             at = record.end;
         }
         assert_eq!(at, nxt, "records reach to snd_nxt");

@@ -63,7 +63,8 @@ impl Flight {
     pub(super) fn behind_run(&mut self, index: usize) -> usize {
         let mut end = None;
         let mut behind = index;
-        while let Some(record) = self.records.get(behind).filter(|r| r.mark.contains(Mark::SACKED)) {
+        while let Some(record) = self.records.get(behind).filter(|r| r.mark.contains(Mark::SACKED))
+        {
             let reaches = record.run_end;
             end = Some(reaches);
             behind = self.first_beyond(behind, reaches);
