@@ -41,5 +41,6 @@ pub use sockets::hold::{BindOptions, Hold};
 pub use sockets::path_mtu::MtuDiscover;
 pub use sockets::table::SocketId;
 pub use sockets::timestamping::TxTimestamping;
+pub use sockets::udp_segments::UdpTarget;
 pub use sockets::zerocopy::{Coalescing, ZeroCopyCall, ZeroCopyConfig};
 pub use stack::{Stack, StackConfig, SynCookies, TcpOption, TimeWaitReuse};

@@ -225,6 +225,9 @@ pub const TIMESTAMPS_PENDING: usize = 64;
 /// Entries of a socket's error queue; further ones are dropped.
 pub const ERROR_QUEUE: usize = 64;
 
+/// Datagrams that one call may send (Linux's `UDP_MAX_SEGMENTS`).
+pub const UDP_MAX_SEGMENTS: usize = 128;
+
 // Zero-copy sends.
 
 /// Bytes charged for a zero-copy send that is not complete, and for a notification that is not

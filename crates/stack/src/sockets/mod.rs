@@ -22,6 +22,7 @@ pub(crate) mod tcp;
 pub(crate) mod time_wait;
 pub(crate) mod timestamping;
 pub(crate) mod udp;
+pub(crate) mod udp_segments;
 pub(crate) mod zerocopy;
 
 use std::collections::VecDeque;

@@ -16,6 +16,7 @@ use super::errors::error_of_icmp;
 use super::listener::Kind;
 use super::table::SocketId;
 use super::tcp::canonical;
+use super::udp_segments::{self, UdpTarget};
 use super::{ErrorQueue, Socket};
 use crate::counters::DropReason;
 use crate::error::Error;
@@ -42,6 +43,8 @@ pub(crate) struct UdpSocket {
     pub(super) has_guests: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
+    /// Payload bytes of each datagram of a call that sends more; 0: one call, one datagram.
+    pub(super) segment: u16,
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
     pub(super) marks: PacketMarks,
@@ -51,9 +54,11 @@ pub(crate) struct UdpSocket {
 /// Where a datagram goes from and to, and what its packet is marked with.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
-    local: SocketAddr,
-    remote: SocketAddr,
-    marks: PacketMarks,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) marks: PacketMarks,
+    /// The payload is cut in datagrams of so many bytes; 0: it is one.
+    pub(super) segment: usize,
 }
 
 struct Datagram {
@@ -258,6 +263,7 @@ impl Stack {
             errors: None,
             has_guests: false,
             zerocopy: false,
+            segment: 0,
             unchecked: false,
             every_arrival: false,
             marks: PacketMarks::default(),
@@ -332,22 +338,24 @@ impl Stack {
         }
     }
 
-    /// Sends a datagram by reference, to `remote` or to where the socket is connected; returns its
-    /// length.
+    /// Sends a datagram by reference, to `to` or to where the socket is connected; returns its
+    /// length. With a [segment size](UdpTarget::segment), as many datagrams as that takes.
     ///
     /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487), `DestinationRequired` without a
-    /// remote, `PermissionDenied` to a broadcast address, `NetworkUnreachable` without a route, `NoBuffers` when the queue to the device is
-    /// full, and once, the error that an earlier datagram met.
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487) and for segments that the path does not
+    /// take whole, `InvalidInput` for more than 128 of those, `DestinationRequired` without a
+    /// remote, `PermissionDenied` to a broadcast address, `NetworkUnreachable` without a route,
+    /// `NoBuffers` when the queue to the device is full, and once, the error that an earlier datagram
+    /// met.
     pub fn udp_send_to(
         &mut self,
         now: Instant,
         id: SocketId,
         data: FragVec,
-        remote: Option<SocketAddr>,
+        to: impl Into<UdpTarget>,
     ) -> Result<usize, Error> {
         let len = data.iter().map(|f| f.len()).sum();
-        let ends = self.udp_ends(id, remote, len)?;
+        let ends = self.udp_ends(id, to.into(), len)?;
         self.udp_output(now, ends, data, len)
     }
 
@@ -357,9 +365,9 @@ impl Stack {
         now: Instant,
         id: SocketId,
         data: &[u8],
-        remote: Option<SocketAddr>,
+        to: impl Into<UdpTarget>,
     ) -> Result<usize, Error> {
-        self.udp_write_vectored_to(now, id, &[IoSlice::new(data)], remote)
+        self.udp_write_vectored_to(now, id, &[IoSlice::new(data)], to)
     }
 
     /// Sends a copy of several pieces as one datagram; otherwise as
@@ -369,10 +377,10 @@ impl Stack {
         now: Instant,
         id: SocketId,
         data: &[IoSlice<'_>],
-        remote: Option<SocketAddr>,
+        to: impl Into<UdpTarget>,
     ) -> Result<usize, Error> {
         let len = data.iter().map(|piece| piece.len()).sum();
-        let ends = self.udp_ends(id, remote, len)?;
+        let ends = self.udp_ends(id, to.into(), len)?;
         let Mem { pool, writer, ledger, .. } = &mut self.mem;
         let mut frags = FragVec::new();
         for piece in data {
@@ -427,14 +435,16 @@ impl Stack {
     pub(super) fn udp_ends(
         &mut self,
         id: SocketId,
-        remote: Option<SocketAddr>,
+        to: UdpTarget,
         len: usize,
     ) -> Result<Ends, Error> {
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
-        let remote = remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
+        let remote =
+            to.remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
+        let segment = usize::from(to.segment.unwrap_or(socket.segment));
         let (local, marks) = (socket.local, socket.marks);
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
@@ -457,7 +467,11 @@ impl Stack {
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             ip => ip,
         };
-        Ok(Ends { local: SocketAddr::new(ip, local.port()), remote, marks })
+        if segment > 0 {
+            udp_segments::check(remote.ip(), len, segment, self.net.mtu_for(remote.ip()))?;
+        }
+        let segment = if len > segment { segment } else { 0 };
+        Ok(Ends { local: SocketAddr::new(ip, local.port()), remote, marks, segment })
     }
 
     pub(super) fn udp_output(
@@ -467,7 +481,10 @@ impl Stack {
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let Ends { local, remote, marks } = ends;
+        let Ends { local, remote, marks, segment } = ends;
+        if segment > 0 {
+            return self.udp_output_segments(now, ends, data, len);
+        }
         let mut packet = PacketBuf::for_tx();
         let header = udp::Header {
             src_port: local.port(),
