@@ -11,6 +11,7 @@ pub(crate) mod edges;
 mod error_queue;
 mod errors;
 pub(crate) mod fast_open;
+mod forwarding;
 pub(crate) mod guests;
 pub(crate) mod hold;
 pub(crate) mod listener;

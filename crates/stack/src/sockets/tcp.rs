@@ -48,6 +48,8 @@ pub(crate) struct TcpSocket {
     pub(super) has_guests: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
+    /// What it sends was received: it is charged until it is acknowledged.
+    pub(super) forwards: bool,
     /// Retransmissions, timeouts and recoveries that are in the stack's counters already.
     counted: [u32; 3],
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
@@ -101,6 +103,7 @@ impl TcpSocket {
             starved: false,
             has_guests: false,
             zerocopy: false,
+            forwards: false,
             counted: [0; 3],
             reachable_at: 0,
             charged: 0,
@@ -158,7 +161,8 @@ impl TcpSocket {
                 result
             }
         };
-        let pinned = self.conn.receive_charge();
+        let sends = if self.forwards { self.conn.send_charge() } else { 0 };
+        let pinned = self.conn.receive_charge() + sends;
         mem.shared.receive.charge(self.charged as usize, pinned);
         self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);
         result
