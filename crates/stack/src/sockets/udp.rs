@@ -127,8 +127,8 @@ impl UdpSocket {
 /// Inputs.
 impl Stack {
     /// Byte path, step R4 for datagrams, checksum verified.
-    pub(crate) fn udp_input(&mut self, now: Instant, received: &mut Received) {
-        let header = match udp::Header::parse(received.packet.head(), received.packet.len()) {
+    pub(crate) fn udp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
+        let header = match udp::Header::parse(packet.head(), packet.len()) {
             Ok(header) => header,
             Err(reason) => return self.net.counters.drop_one(reason),
         };
@@ -138,13 +138,13 @@ impl Stack {
             found.and_then(|index| Some((index, self.sockets.table.udp_mut(index)?)))
         else {
             self.net.counters.drop_one(DropReason::UdpNoSocket);
-            return self.refuse(now, received);
+            return self.refuse(now, received, packet);
         };
         if socket.remote.is_some_and(|remote| remote != from) {
             self.net.counters.drop_one(DropReason::UdpNotConnected);
-            return self.refuse(now, received);
+            return self.refuse(now, received, packet);
         }
-        let mut payload = received.packet.take_frags();
+        let mut payload = packet.take_frags();
         let len: usize = payload.iter().map(|f| f.len()).sum();
         let pinned: usize = payload.iter().map(|f| f.pinned()).sum();
         let mut charge = pinned.max(len) + UDP_OVERHEAD;
@@ -175,10 +175,9 @@ impl Stack {
     }
 
     /// Nobody takes the datagram: its sender is told.
-    fn refuse(&mut self, now: Instant, received: &mut Received) {
-        let packet = core::mem::replace(&mut received.packet, PacketBuf::for_rx());
-        let received = Received { packet, ..*received };
-        self.net.send_port_unreachable(&mut self.mem, now, received);
+    fn refuse(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
+        let packet = core::mem::replace(packet, PacketBuf::for_rx());
+        self.net.send_port_unreachable(&mut self.mem, now, received, packet);
     }
 
     /// An ICMP error about a datagram that we sent.
