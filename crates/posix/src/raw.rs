@@ -135,7 +135,7 @@ unsafe fn pieces(iov: *const iovec, count: usize, too_many: Errno) -> Result<Vec
     let mut left = MAX_RW_BYTES;
     let piece = |at: usize| {
         // SAFETY: not null, so it points to `count` elements.
-        let v = unsafe { iov.add(at).read_unaligned() };
+        let v = unsafe { iov.wrapping_add(at).read_unaligned() };
         if v.iov_len > isize::MAX as usize {
             return Err(Errno::INVAL);
         }

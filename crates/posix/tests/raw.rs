@@ -84,12 +84,13 @@ fn numbers_of_a_caller_may_lie_anywhere() {
     let mut memory = [0u32; 8];
     let base = memory.as_mut_ptr().cast::<u8>();
     for at in 1..4 {
-        // SAFETY: within `memory`, at most 7 of its 32 bytes, and not aligned for a number.
-        let (len, value) = unsafe { (base.add(at).cast::<u32>(), base.add(16 + at).cast::<i32>()) };
+        // At most 7 of its 32 bytes, and not aligned for a number.
+        let len = base.wrapping_add(at).cast::<u32>();
+        let value = base.wrapping_add(16 + at).cast::<i32>();
         // SAFETY: all of it lies within `memory`.
         #[allow(clippy::multiple_unsafe_ops_per_block)]
         unsafe {
-            len.write_unaligned(1000);
+            len.write_unaligned(12);
             let (level, name) = (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
             let got = raw::getsockopt(&left, client, level, name, value.cast(), len);
             assert_eq!(got, Ok(()));
@@ -101,9 +102,10 @@ fn numbers_of_a_caller_may_lie_anywhere() {
             assert_eq!(raw::ioctl(&left, client, 0x541b, value), Ok(()));
             assert_eq!(value.read_unaligned(), 0);
             len.write_unaligned(4);
-            assert_eq!(raw::getpeername(&left, client, value.cast(), len), Ok(()));
+            let name = base.wrapping_add(16).cast();
+            assert_eq!(raw::getpeername(&left, client, name, len), Ok(()));
             assert_eq!(len.read_unaligned(), 16);
-            assert_eq!(raw::pipe2(&left, base.add(at).cast(), 0), Ok(()));
+            assert_eq!(raw::pipe2(&left, base.wrapping_add(at).cast(), 0), Ok(()));
         }
     }
 }
