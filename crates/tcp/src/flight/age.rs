@@ -99,7 +99,7 @@ impl Flight {
         let mut index = self.records.partition_point(|r| r.end.le(*judged));
         let (mut moving, mut ahead) = (true, 0);
         while let Some(&record) = self.records.get(index) {
-            self.note_step();
+            super::note_step();
             if record.mark.contains(Mark::SACKED) {
                 index = self.behind_run(index);
                 if moving && let Some(last) = self.records.get(index - 1) {

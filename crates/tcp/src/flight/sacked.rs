@@ -28,7 +28,7 @@ impl Flight {
                 index = self.behind_run(index);
                 continue;
             }
-            self.note_step();
+            super::note_step();
             // Round the covered part inwards to units of the MSS, counted from the start.
             let mss = u32::from(record.mss.max(1));
             let from = left.saturating_since(record.start).next_multiple_of(mss).min(record.len());
@@ -68,7 +68,7 @@ impl Flight {
             let reaches = record.run_end;
             end = Some(reaches);
             behind = self.first_beyond(behind, reaches);
-            self.note_step();
+            super::note_step();
         }
         // Once more, to leave behind how far it goes.
         let mut at = index;
