@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter, PoolAudit};
-use pagewire_tcp::{ChallengeLimit, FastOpenKeys, KeepAlive, ReceiveBudget, Shared};
+use pagewire_tcp::{
+    ChallengeLimit, CongestionKind, FastOpenKeys, KeepAlive, ReceiveBudget, Shared,
+};
 
 use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{Inbound, Mem, Net, NetConfig, protocol};
@@ -164,6 +166,8 @@ pub enum TcpOption {
     RecvBuffer(u32),
     /// Upper bound of the window that we announce; `None`: the buffer.
     WindowClamp(Option<u32>),
+    /// Which congestion control; the window stays as it is.
+    Congestion(CongestionKind),
     /// Acknowledge at once, for now.
     QuickAck(bool),
     /// An urgent byte stays in the stream.
@@ -208,6 +212,7 @@ impl TcpOption {
             }
             Self::WindowClamp(bytes) => config.window_clamp = bytes,
             Self::OobInline(on) => config.oob_inline = on,
+            Self::Congestion(kind) => config.congestion = kind,
             Self::QuickAck(_)
             | Self::CountCopies(_)
             | Self::QueueErrors(_)

@@ -385,6 +385,7 @@ impl Stack {
             TcpOption::SendBuffer(bytes) => socket.conn.set_send_buffer(bytes),
             TcpOption::RecvBuffer(bytes) => socket.conn.set_recv_buffer(bytes),
             TcpOption::WindowClamp(bytes) => socket.conn.set_window_clamp(bytes),
+            TcpOption::Congestion(kind) => socket.conn.set_congestion(kind),
             TcpOption::QuickAck(on) => socket.conn.set_quick_ack(on),
             TcpOption::OobInline(on) => socket.conn.set_oob_inline(on),
             TcpOption::CountCopies(on) => {

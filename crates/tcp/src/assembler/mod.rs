@@ -171,9 +171,11 @@ impl ReceiveQueue {
         // > reported in a SACK option. Such discarding of SACKed packets is discouraged, but may
         // > be used if the receiver runs out of buffer space.
         if !budget.has_room(len, self.read_from, false) {
-            let freed = self.charge();
+            // For less than it needs nothing is thrown away.
+            if self.charge() < len {
+                return true;
+            }
             self.out_of_order = None;
-            return freed < len;
         }
         false
     }
