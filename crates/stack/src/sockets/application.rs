@@ -445,6 +445,8 @@ impl Stack {
         verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
     ) -> Result<T, Error> {
         let done = self.with_sender(now, id, verb)?;
+        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        socket.reported &= socket.readiness();
         self.sockets.touch(id.index());
         Ok(done)
     }
@@ -459,6 +461,9 @@ impl Stack {
     ) -> Result<T, Error> {
         let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
         let result = socket.work(&mut self.mem, now, verb);
+        if result.is_ok() && socket.conn.is_collecting() {
+            return result.map_err(error_from);
+        }
         socket.reported &= socket.readiness();
         match result {
             Err(TcpError::WouldBlock) => Err(Error::WouldBlock),
@@ -467,9 +472,7 @@ impl Stack {
                 Err(error_from(error))
             }
             Ok(done) => {
-                if !socket.conn.is_collecting() {
-                    self.sockets.touch(id.index());
-                }
+                self.sockets.touch(id.index());
                 Ok(done)
             }
         }
