@@ -5,6 +5,7 @@
 //! ```
 
 mod peers;
+mod single;
 
 use std::path::Path;
 use std::time::Duration;

@@ -417,6 +417,8 @@ impl Talk {
 pub(crate) enum Program {
     Peers(Peers),
     Proxy(Forwarder),
+    /// The test acts on the stack itself.
+    Manual,
 }
 
 impl App for Program {
@@ -424,6 +426,7 @@ impl App for Program {
         match self {
             Self::Peers(peers) => peers.turn(now, stack, events),
             Self::Proxy(proxy) => proxy.turn(now, stack, events),
+            Self::Manual => {}
         }
     }
 
@@ -431,6 +434,7 @@ impl App for Program {
         match self {
             Self::Peers(peers) => peers.poll_timeout(),
             Self::Proxy(proxy) => proxy.poll_timeout(),
+            Self::Manual => None,
         }
     }
 }
@@ -439,28 +443,28 @@ impl Program {
     pub(crate) fn peers(&self) -> &Peers {
         match self {
             Self::Peers(peers) => peers,
-            Self::Proxy(_) => panic!("not a peer"),
+            _ => panic!("not a peer"),
         }
     }
 
     pub(crate) fn proxy(&self) -> &Forwarder {
         match self {
             Self::Proxy(proxy) => proxy,
-            Self::Peers(_) => panic!("not the proxy"),
+            _ => panic!("not the proxy"),
         }
     }
 
     pub(crate) fn peers_mut(&mut self) -> &mut Peers {
         match self {
             Self::Peers(peers) => peers,
-            Self::Proxy(_) => panic!("not a peer"),
+            _ => panic!("not a peer"),
         }
     }
 
     pub(crate) fn proxy_mut(&mut self) -> &mut Forwarder {
         match self {
             Self::Proxy(proxy) => proxy,
-            Self::Peers(_) => panic!("not the proxy"),
+            _ => panic!("not the proxy"),
         }
     }
 }
