@@ -28,20 +28,20 @@ use crate::error::Error;
 use crate::limits::{DEFAULT_HOP_LIMIT, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES};
 
 /// What the caller is told, and what is counted.
-type Refused = (Error, DropReason);
+pub(super) type Refused = (Error, DropReason);
 
-const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
+pub(super) const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
 const NO_HEADROOM: Refused = (Error::InvalidInput, DropReason::OutHeadroom);
 
 /// The IP header of a packet to be sent, less what depends on the piece.
 #[derive(Clone, Copy)]
-struct Envelope {
-    src: IpAddr,
-    dst: IpAddr,
-    protocol: u8,
-    ecn: u8,
-    dont_fragment: bool,
-    hop_limit: u8,
+pub(super) struct Envelope {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) protocol: u8,
+    pub(super) ecn: u8,
+    pub(super) dont_fragment: bool,
+    pub(super) hop_limit: u8,
 }
 
 impl Net {
@@ -85,7 +85,7 @@ impl Net {
     /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
     #[cold]
     #[inline(never)]
-    fn send_slowly(
+    pub(super) fn send_slowly(
         &mut self,
         mem: &mut Mem,
         now: Instant,
@@ -116,7 +116,12 @@ impl Net {
     }
 
     /// Whether the packet goes in one piece; an error if it goes in none.
-    fn fits(&self, packet: &PacketBuf, to: &Envelope, mtu: usize) -> Result<bool, Refused> {
+    pub(super) fn fits(
+        &self,
+        packet: &PacketBuf,
+        to: &Envelope,
+        mtu: usize,
+    ) -> Result<bool, Refused> {
         let ip_len = ip_header_len(to.dst);
         let total = ip_len + packet.len();
         if total > MAX_IP_PACKET {
@@ -146,7 +151,7 @@ impl Net {
 
     /// Puts the IP header in front of a packet that goes in one piece.
     #[inline]
-    fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
+    pub(super) fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
         match (to.src, to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 self.counters.tx_ipv4 += 1;
@@ -340,7 +345,7 @@ impl Net {
 
     /// Makes a frame of an IP packet, in place.
     #[inline(always)]
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         mem: &mut Mem,
         packet: &mut PacketBuf,
@@ -364,7 +369,7 @@ impl Net {
     /// Queues a frame, cut if the device does not. Moves it once: a frame just written is slow to
     /// copy.
     #[inline(always)]
-    fn enqueue(&mut self, mem: &mut Mem, packet: PacketBuf) -> Result<(), Refused> {
+    pub(super) fn enqueue(&mut self, mem: &mut Mem, packet: PacketBuf) -> Result<(), Refused> {
         self.counters.tx_bytes += packet.len() as u64;
         let cuts = match packet.gso.map(|gso| gso.kind) {
             None => true,
@@ -480,7 +485,11 @@ impl Net {
 }
 
 /// Stores the pseudo-header's sum in the checksum field and notes what is left to do.
-fn prepare_checksum(packet: &mut PacketBuf, to: &Envelope, offset: u16) -> Result<(), Refused> {
+pub(super) fn prepare_checksum(
+    packet: &mut PacketBuf,
+    to: &Envelope,
+    offset: u16,
+) -> Result<(), Refused> {
     let sum = if to.protocol == protocol::ICMP {
         // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
         0
