@@ -4,6 +4,7 @@
 //!   clients (.1) ---- proxy (.2) ---- servers (.3)      each a stack, joined by a switch
 //! ```
 
+mod hosts;
 mod peers;
 mod single;
 
