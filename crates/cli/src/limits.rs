@@ -10,6 +10,32 @@ pub(crate) const MAX_CONNECTIONS: usize = 1024;
 /// and a request head, both on the heap.
 pub(crate) const THREAD_STACK: usize = 256 * 1024;
 
+/// Seconds that a proxy's upstream has to answer, unless told otherwise; as the stack's default.
+pub(crate) const PROXY_CONNECT_SECONDS: u32 = 7;
+
+/// Seconds without a byte after which a proxy gives a connection up, unless told otherwise: 2 h 4
+/// min (RFC 5382 section 5, REQ-5).
+pub(crate) const PROXY_IDLE_SECONDS: u32 = 7440;
+
+/// Bytes of memory that a proxy receives into unless told otherwise; three quarters of it may be
+/// under way. Ten thousand connections have 19 KiB each; memory is touched only as far as used.
+pub(crate) const PROXY_MEMORY: &str = "256M";
+
+/// Least memory of a proxy, bytes: the windows of one fast connection.
+pub(crate) const PROXY_LEAST_MEMORY: u64 = 8 << 20;
+
+/// Most connections of a proxy: each has two sockets, and an address has 28,232 ports to connect to
+/// one upstream from.
+pub(crate) const PROXY_MAX_CONNECTIONS: u32 = 28_232;
+
+/// How often a proxy looks for refusals to be told of, and whether it was asked to stop.
+pub(crate) const PROXY_LOOK: Duration = Duration::from_millis(100);
+
+/// Lines about refused upstreams within [`REFUSAL_LINES_TIME`]; further ones are counted.
+pub(crate) const MAX_REFUSAL_LINES: u32 = 20;
+/// See [`MAX_REFUSAL_LINES`].
+pub(crate) const REFUSAL_LINES_TIME: Duration = Duration::from_secs(1);
+
 /// Connections that wait to be accepted: what Linux's `somaxconn` has been since 5.4, cut to what
 /// we would serve at once.
 pub(crate) const BACKLOG: usize = 1024;

@@ -18,6 +18,11 @@ pub(crate) struct Opened {
 
 /// Opens the device, puts the wrappers around it, and starts a stack on it.
 pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
+    open_with(options, None)
+}
+
+/// [`open`], with so many bytes of memory to receive into.
+pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Opened, Failure> {
     if options.link == Link::Pair {
         let text = "--link pair joins two stacks of one process; this command needs --link tap \
                     (pagewire demo serves and fetches over a pair)";
@@ -32,10 +37,17 @@ pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
     if let Some(mtu) = options.mtu {
         tap = tap.mtu(mtu as usize);
     }
+    if let Some(bytes) = memory {
+        tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
     let tap = tap.open().map_err(|e| Failure::Failed(e.to_string()))?;
     let device = wrap(Box::new(tap), options)?;
 
     let mut builder = Host::builder().boxed_device(device);
+    if let Some(bytes) = memory {
+        // A quarter is left to everybody's next segments.
+        builder = builder.receive_memory(usize::try_from(bytes / 4 * 3).unwrap_or(usize::MAX));
+    }
     for addr in &options.addr {
         builder = builder.address(addr);
     }
@@ -44,6 +56,35 @@ pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
     }
     let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
     Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect() })
+}
+
+/// How an address is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It is our own.
+    Ourselves,
+    /// It is in one of our networks.
+    Link,
+    /// Over a router.
+    Gateway,
+    /// Not at all.
+    None,
+}
+
+/// How `to` would be reached with these options.
+pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<Way, Failure> {
+    let ours = networks("--addr", &options.addr)?;
+    check_addresses(&ours, &[])?;
+    let gateways = gateways(options, &ours)?;
+    Ok(if ours.iter().any(|our| our.address == to) {
+        Way::Ourselves
+    } else if ours.iter().any(|our| our.contains(to)) {
+        Way::Link
+    } else if gateways.iter().any(|gateway| gateway.is_ipv4() == to.is_ipv4()) {
+        Way::Gateway
+    } else {
+        Way::None
+    })
 }
 
 /// The capture is nearest to the stack, so that it shows what the stack sees.

@@ -13,6 +13,7 @@ use pagewire_stack::TcpConfig;
 use pagewire_stack::{Cidr, Error, Event, Stack, StackConfig};
 
 use crate::driver;
+use crate::proxy::Service;
 use crate::shared::{Interest, Shared, io_error};
 use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
@@ -48,6 +49,7 @@ pub struct Builder {
     addresses: Vec<String>,
     gateways: Vec<String>,
     pool_bytes: Option<usize>,
+    receive_memory: Option<usize>,
     tcp: TcpConfig,
     zerocopy_memory: Option<usize>,
     notification_memory: Option<usize>,
@@ -97,6 +99,7 @@ impl Host {
             addresses: Vec::new(),
             gateways: Vec::new(),
             pool_bytes: None,
+            receive_memory: None,
             tcp: TcpConfig::default(),
             zerocopy_memory: None,
             notification_memory: None,
@@ -216,6 +219,21 @@ impl Host {
         self.shared().lock().observer = Some(Box::new(observer));
     }
 
+    /// Has `service` live inside of this host from now on.
+    pub fn attach(&self, service: impl Service + 'static) {
+        let shared = self.shared();
+        let mut inner = shared.lock();
+        inner.services.push(Box::new(service));
+        inner.flush(shared.now());
+        shared.rearm_timer(&mut inner);
+        shared.unlock_and_wake(inner);
+    }
+
+    /// Whether a connection is one of this host's.
+    pub(crate) fn owns(&self, stream: &TcpStream) -> bool {
+        Arc::ptr_eq(&self.0, &stream.0.host)
+    }
+
     /// Counters, drops by reason and the copy ledger, as they stand now.
     pub fn stats(&self) -> Stats {
         let inner = self.shared().lock();
@@ -258,7 +276,7 @@ impl Host {
     }
 }
 
-fn first_address<T>(
+pub(crate) fn first_address<T>(
     on: impl ToSocketAddrs,
     mut bind: impl FnMut(SocketAddr) -> Result<T, Error>,
 ) -> io::Result<T> {
@@ -301,6 +319,14 @@ impl Builder {
     /// Bytes of memory for payload that was written by copy; touched only as far as used.
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of memory that connections may pin, all together, for what they received and nobody has
+    /// read, or what was forwarded and nobody has acknowledged: less than the device has to receive
+    /// into. 48 MiB by default, three quarters of what a tap has.
+    pub fn receive_memory(mut self, bytes: usize) -> Self {
+        self.receive_memory = Some(bytes);
         self
     }
 
@@ -371,6 +397,9 @@ impl Builder {
         };
         if let Some(bytes) = self.notification_memory {
             config.zerocopy.notification_bytes = bytes;
+        }
+        if let Some(bytes) = self.receive_memory {
+            config.receive_memory = bytes;
         }
         if let Some(limit) = self.received_deadline {
             config.zerocopy.received_deadline = limit;
