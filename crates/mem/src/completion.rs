@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use crate::frag::{Frag, FragVec};
 use crate::limits::PAGE_SIZE;
+use crate::region::Region;
 
 /// What one call (or several that share) sent by reference: keeps the memory while anybody refers
 /// to it, and says so when nobody does any more.
@@ -126,6 +127,13 @@ impl Completion {
     /// The id that would be the next to join.
     pub fn next_id(&self) -> u32 {
         self.first.wrapping_add(self.count())
+    }
+
+    /// The region that holds the byte at `addr`, if it is known.
+    pub(crate) fn region_of(&self, addr: usize) -> Option<Region> {
+        let held = self.held();
+        let inside = |frag: &&Frag| (frag.addr()..frag.addr() + frag.len()).contains(&addr);
+        held.memory.iter().find(inside)?.region()
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

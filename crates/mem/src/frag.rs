@@ -13,6 +13,7 @@ use crate::completion::Completion;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE, SNAPSHOT_LEN};
 use crate::pool::PoolShared;
+use crate::region::Region;
 
 /// Fragments in order; two without an allocation, which is what most packets have.
 pub type FragVec = SmallVec<[Frag; 2]>;
@@ -394,6 +395,17 @@ impl Frag {
         match &self.hold {
             Hold::Keep(keep) => keep.downcast_ref(),
             Hold::Pages(_) => None,
+        }
+    }
+
+    /// The region that the bytes lie in, if it is known.
+    pub(crate) fn region(&self) -> Option<Region> {
+        match &self.hold {
+            Hold::Pages(pool) => pool.as_ref().map(|pool| pool.region().clone()),
+            Hold::Keep(keep) => match keep.downcast_ref::<Completion>() {
+                Some(completion) => completion.region_of(self.addr()),
+                None => Region::of_keep(keep),
+            },
         }
     }
 

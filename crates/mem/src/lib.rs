@@ -3,8 +3,8 @@
 //! Read in this order: [`Region`] (one mapping, owner of the only raw pointer), [`PagePool`]
 //! (pages of a region, counted), [`PageWriter`] (the one place that may write pages),
 //! [`Frag`] (a shared, immutable range of bytes and the hold that keeps it alive),
-//! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments) and [`Completion`]
-//! (a hold whose last release is reported).
+//! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments), [`Completion`]
+//! (a hold whose last release is reported) and [`Mapping`] (whole pages of a stream, side by side).
 //!
 //! Payload is copied in one function only, [`copy`]'s `copy_payload`, which takes a
 //! [`CopyReason`] and counts into a [`CopyLedger`].
@@ -20,6 +20,7 @@ mod completion;
 pub mod copy;
 mod frag;
 pub mod limits;
+mod mapping;
 mod packet;
 mod pool;
 mod region;
@@ -31,6 +32,7 @@ pub use completion::{Charge, Completed, Completion, CompletionQueue, PageBudget}
 pub use copy::{CopyLedger, CopyReason};
 pub use frag::{Access, Frag, FragVec};
 pub use limits::{GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE};
+pub use mapping::{MapFault, Mapping, Place};
 pub use packet::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 pub use pool::{PagePool, PoolAudit, PoolStats};
 pub use region::{MemError, Region};

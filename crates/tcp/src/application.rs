@@ -259,7 +259,7 @@ impl Connection {
         })
     }
 
-    fn after_reading(&mut self, now: Instant) {
+    pub(crate) fn after_reading(&mut self, now: Instant) {
         self.forget_urgent();
         self.tune_recv_buffer(now);
         self.on_data_taken();
@@ -272,9 +272,7 @@ impl Connection {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
-        let end = self.flags.intersects(ConnFlags::FIN_RECEIVED | ConnFlags::READ_SHUT)
-            || self.state == State::Closed;
-        if end { Ok(0) } else { Err(TcpError::WouldBlock) }
+        if self.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
     }
 
     // ---- closing ----

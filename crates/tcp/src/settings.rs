@@ -71,9 +71,17 @@ impl Connection {
         self.own_config().notsent_lowat = bytes;
     }
 
-    /// See [`Config::recv_lowat`].
+    /// See [`Config::recv_lowat`]. As in Linux, the receive buffer grows so that they fit.
     pub fn set_recv_lowat(&mut self, bytes: u32) {
         self.own_config().recv_lowat = bytes.max(1);
+        self.make_room(bytes);
+    }
+
+    /// Has the receive buffer grow, within its limit, so that `bytes` can be queued: twice as much,
+    /// for the memory that they pin.
+    pub fn make_room(&mut self, bytes: u32) {
+        let buffer = bytes.saturating_mul(2).min(self.config.recv_buffer);
+        self.rcv.buffer = self.rcv.buffer.max(buffer);
     }
 
     /// See [`Config::oob_inline`].

@@ -18,6 +18,7 @@
 //! change under the application.
 
 mod out_of_order;
+mod pages;
 mod run;
 
 use pagewire_mem::{Frag, FragVec};
@@ -30,6 +31,7 @@ use crate::limits::{
 use crate::options::SackBlocks;
 use crate::seq::Seq;
 use out_of_order::OutOfOrder;
+pub use pages::Parts;
 use run::{Run, split_front};
 
 /// Payload on its way to the application.
@@ -260,7 +262,7 @@ impl ReceiveQueue {
 
     /// Byte path, step R7: moves up to `max` in-order bytes to `out`, by reference; returns how
     /// many.
-    pub(crate) fn take(&mut self, max: usize, out: &mut Vec<Frag>) -> usize {
+    pub(crate) fn take(&mut self, max: usize, out: &mut impl Extend<Frag>) -> usize {
         let n = self.in_order.take(max, out);
         self.settle();
         n
@@ -275,6 +277,21 @@ impl ReceiveQueue {
     /// them; returns how many bytes.
     pub(crate) fn peek_frags(&self, skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
         self.in_order.peek_frags(skip, max, out)
+    }
+
+    /// In-order bytes at the front that lie in whole pages, at most `max`.
+    pub(crate) fn whole_pages(&self, max: usize) -> usize {
+        self.in_order.whole_pages(max)
+    }
+
+    /// The fragments that the first `len` bytes lie in.
+    pub(crate) fn parts(&self, len: usize) -> Parts<'_> {
+        self.in_order.parts(len)
+    }
+
+    /// In-order bytes from the one numbered `from` on to the next whole page.
+    pub(crate) fn to_next_page(&self, from: usize) -> usize {
+        self.in_order.to_next_page(from)
     }
 
     /// Gives back the heap of what is empty.

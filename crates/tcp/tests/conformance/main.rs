@@ -8,6 +8,7 @@ mod buffers;
 mod hostile;
 mod hostile_bounds;
 mod hostile_peer;
+mod mapping;
 mod pair;
 mod rfc2883_3708_5682_undo;
 mod rfc3168_ecn;
