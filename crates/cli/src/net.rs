@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::Host;
+use pagewire::stack::mtu_of_pages;
 use pagewire_device::{Device, Fault, Pcap, PcapConfig, Tap};
 
 use crate::args::{Link, NetOptions};
@@ -29,8 +30,10 @@ pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
     let gateways = gateways(options, &ours)?;
 
     let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
-    if let Some(mtu) = options.mtu {
-        tap = tap.mtu(mtu as usize);
+    // Enough for both versions: over IPv4 the MSS alone keeps segments to whole pages.
+    let of_pages = options.payload_pages.map(|pages| mtu_of_pages(pages, true));
+    if let Some(mtu) = options.mtu.map(|mtu| mtu as usize).or(of_pages) {
+        tap = tap.mtu(mtu);
     }
     let tap = tap.open().map_err(|e| Failure::Failed(e.to_string()))?;
     let device = wrap(Box::new(tap), options)?;
@@ -41,6 +44,9 @@ pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
     }
     for gateway in gateways {
         builder = builder.gateway(gateway.to_string());
+    }
+    if let Some(pages) = options.payload_pages {
+        builder = builder.payload_pages(pages);
     }
     let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
     Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect() })

@@ -39,10 +39,26 @@ pub(crate) fn stream(
     seconds: f64,
     sides: Sides,
 ) -> Result<Round, Failure> {
+    let receiving = |listener: &TcpListener| receive(accept(listener)?, message, reader, seconds);
+    join(between, sides, receiving, |to| {
+        send(connect(to)?, source, message);
+        Ok(())
+    })
+}
+
+/// Runs both sides of a measurement, each on a thread and a processor of its own, with whatever
+/// joins them between them; returns what the receiver made of it. The sender gets the address
+/// that the receiver listens on.
+pub(crate) fn join<T: Send>(
+    between: Between,
+    sides: Sides,
+    receiving: impl FnOnce(&TcpListener) -> Result<T, Failure> + Send,
+    sending: impl FnOnce(SocketAddr) -> Result<(), Failure> + Send,
+) -> Result<T, Failure> {
     let (ready, address) = mpsc::channel();
     let (namespace, namespaces) = mpsc::channel();
     std::thread::scope(|scope| {
-        let receiving = scope.spawn(move || -> Result<Round, Failure> {
+        let receiving = scope.spawn(move || -> Result<T, Failure> {
             pin(sides.right);
             let ip = match between {
                 Between::Loopback => Ipv4Addr::LOCALHOST,
@@ -62,7 +78,7 @@ pub(crate) fn stream(
                 }
             };
             let _ = ready.send(listener.local_addr().map_err(|e| failed(&e))?);
-            receive(accept(&listener)?, message, reader, seconds)
+            receiving(&listener)
         });
         let sending = scope.spawn(move || -> Result<(), Failure> {
             pin(sides.left);
@@ -76,8 +92,7 @@ pub(crate) fn stream(
             }
             // Disconnected: the receiver failed, and says why.
             let Ok(to) = address.recv() else { return Ok(()) };
-            send(connect(to)?, source, message);
-            Ok(())
+            sending(to)
         });
         let sent = sending.join().unwrap_or_else(|_| Err(Failure::Failed("a thread died".into())));
         let received =
