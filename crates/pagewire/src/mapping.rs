@@ -193,12 +193,12 @@ pub(crate) fn try_map(
     len: usize,
 ) -> Result<io::Result<Mapping>, Error> {
     match stack.tcp_map(now, id, len) {
-        Err(MapError::WouldBlock) if stack.tcp_is_beyond_window(id, len)? => {
-            Ok(Err(map_error(MapError::NoMemory)))
-        }
         Err(MapError::WouldBlock) => {
             stack.tcp_expect(id, len)?;
-            Err(Error::WouldBlock)
+            match stack.tcp_is_beyond_window(id, len)? {
+                true => Ok(Err(map_error(MapError::NoMemory))),
+                false => Err(Error::WouldBlock),
+            }
         }
         done => Ok(done.map(Mapping).map_err(map_error)),
     }

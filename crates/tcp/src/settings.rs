@@ -82,6 +82,8 @@ impl Connection {
     pub fn make_room(&mut self, bytes: u32) {
         let buffer = bytes.saturating_mul(2).min(self.config.recv_buffer);
         self.rcv.buffer = self.rcv.buffer.max(buffer);
+        // A window that was shut may open.
+        self.on_data_taken();
     }
 
     /// See [`Config::oob_inline`].

@@ -39,26 +39,37 @@ pub(crate) fn stream(
     seconds: f64,
     sides: Sides,
 ) -> Result<Round, Failure> {
-    let receiving = |listener: &TcpListener| receive(accept(listener)?, message, reader, seconds);
-    join(between, sides, receiving, |to| {
-        send(connect(to)?, source, message);
+    let sending = |connection| {
+        send(connection, source, message);
         Ok(())
-    })
+    };
+    let receiving = |connection| receive(connection, message, reader, seconds);
+    Ok(connected(between, sides, sending, receiving)?.1)
 }
 
-/// Runs both sides of a measurement, each on a thread and a processor of its own, with whatever
-/// joins them between them; returns what the receiver made of it. The sender gets the address
-/// that the receiver listens on.
-pub(crate) fn join<T: Send>(
+/// What both ends of a connection make of it, each on a pinned thread of its own.
+pub(crate) fn connected<S: Send, R: Send>(
     between: Between,
     sides: Sides,
-    receiving: impl FnOnce(&TcpListener) -> Result<T, Failure> + Send,
-    sending: impl FnOnce(SocketAddr) -> Result<(), Failure> + Send,
-) -> Result<T, Failure> {
+    send: impl FnOnce(TcpStream) -> Result<S, Failure> + Send,
+    receive: impl FnOnce(TcpStream) -> Result<R, Failure> + Send,
+) -> Result<(S, R), Failure> {
+    let receive = |listener: &TcpListener| receive(accept(listener)?);
+    join(between, sides, |to| send(connect(to)?), receive)
+}
+
+/// The same where there may be more connections: the receiver gets a listener, and the sender the
+/// address that it listens on.
+pub(crate) fn join<S: Send, R: Send>(
+    between: Between,
+    sides: Sides,
+    send: impl FnOnce(SocketAddr) -> Result<S, Failure> + Send,
+    receive: impl FnOnce(&TcpListener) -> Result<R, Failure> + Send,
+) -> Result<(S, R), Failure> {
     let (ready, address) = mpsc::channel();
     let (namespace, namespaces) = mpsc::channel();
     std::thread::scope(|scope| {
-        let receiving = scope.spawn(move || -> Result<T, Failure> {
+        let receiving = scope.spawn(move || -> Result<R, Failure> {
             pin(sides.right);
             let ip = match between {
                 Between::Loopback => Ipv4Addr::LOCALHOST,
@@ -78,26 +89,26 @@ pub(crate) fn join<T: Send>(
                 }
             };
             let _ = ready.send(listener.local_addr().map_err(|e| failed(&e))?);
-            receiving(&listener)
+            receive(&listener)
         });
-        let sending = scope.spawn(move || -> Result<(), Failure> {
+        let sending = scope.spawn(move || -> Result<Option<S>, Failure> {
             pin(sides.left);
             if let Between::Veth { mtu } = between {
                 enter_namespace()?;
-                let Ok(peer) = namespaces.recv() else { return Ok(()) };
+                let Ok(peer) = namespaces.recv() else { return Ok(None) };
                 let peer = peer.as_raw_nonzero().to_string();
                 let veth = ["link", "add", "pwb0", "type", "veth", "peer", "name", "pwb1", "netns"];
                 ip(&[&veth[..], &[peer.as_str()]].concat())?;
                 configure("pwb0", SENDER, mtu)?;
             }
             // Disconnected: the receiver failed, and says why.
-            let Ok(to) = address.recv() else { return Ok(()) };
-            sending(to)
+            let Ok(to) = address.recv() else { return Ok(None) };
+            send(to).map(Some)
         });
-        let sent = sending.join().unwrap_or_else(|_| Err(Failure::Failed("a thread died".into())));
-        let received =
-            receiving.join().unwrap_or_else(|_| Err(Failure::Failed("a thread died".into())));
-        sent.and(received)
+        let died = || Failure::Failed("a thread died".into());
+        let sent = sending.join().unwrap_or_else(|_| Err(died()))?;
+        let received = receiving.join().unwrap_or_else(|_| Err(died()))?;
+        Ok((sent.ok_or_else(died)?, received))
     })
 }
 

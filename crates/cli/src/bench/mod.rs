@@ -13,6 +13,7 @@ mod path;
 mod receive;
 mod report;
 mod rr;
+mod send;
 mod share;
 mod source;
 mod stream;
@@ -24,6 +25,7 @@ use crate::failure::Failure;
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     match &options.bench {
         Bench::Stream(options) => stream::run(options),
+        Bench::Send(options) => send::run(options),
         Bench::Path(options) => path::run(options),
         Bench::Receive(options) => receive::run(options),
         Bench::Share(options) => share::run(options),

@@ -46,7 +46,7 @@ pub(super) fn round(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> 
             Ok(())
         })
     };
-    let tally = join(between, bench.sides, receiving, sending)?;
+    let ((), tally) = join(between, bench.sides, sending, receiving)?;
     Ok(Tally { mtu, copied: tally.round.bytes - tally.mapped, ..tally })
 }
 
