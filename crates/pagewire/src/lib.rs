@@ -110,6 +110,8 @@ pub use pagewire_stack as stack;
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
 pub use stats::Stats;
 pub use tcp::{Incoming, TcpListener, TcpStream};
+#[cfg(feature = "tokio")]
+pub use tokio::CompletionStream;
 pub use udp::UdpSocket;
 pub use zerocopy::{Completion, Completions, Sent};
 

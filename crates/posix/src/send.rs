@@ -152,7 +152,7 @@ impl<B: Backend> Descriptors<B> {
                 self.send_stream(&held, socket, name, &mut Payload::Lent(&mut frags), flags)
             }
             Kind::Datagram => {
-                let (id, to) = self.datagram_target(&held, socket, name, control)?;
+                let (id, to) = self.datagram_target(&held, socket, name, control, flags)?;
                 self.backend
                     .with(|stack, now| stack.udp_send_zc(now, id, frags, to))
                     .map(|(n, _)| n)
@@ -203,7 +203,7 @@ impl<B: Backend> Descriptors<B> {
                 flags,
             ),
             Kind::Datagram if flags & libc::MSG_OOB != 0 => Err(Errno::OPNOTSUPP),
-            Kind::Datagram => self.send_datagram(held, socket, message),
+            Kind::Datagram => self.send_datagram(held, socket, message, flags),
         }
     }
 
@@ -345,8 +345,9 @@ impl<B: Backend> Descriptors<B> {
         held: &Held<'_, B>,
         socket: &Socket,
         message: &SendMessage<'_>,
+        flags: i32,
     ) -> Result<usize, Errno> {
-        let (id, to) = self.datagram_target(held, socket, message.name, message.control)?;
+        let (id, to) = self.datagram_target(held, socket, message.name, message.control, flags)?;
         self.backend
             .with(|stack, now| stack.udp_write_vectored_to(now, id, message.iov, to))
             .map_err(errno)
@@ -360,9 +361,10 @@ impl<B: Backend> Descriptors<B> {
         socket: &Socket,
         name: Option<&[u8]>,
         control: &[u8],
+        flags: i32,
     ) -> Result<(SocketId, UdpTarget), Errno> {
         let remote = datagram_remote(socket, name)?;
-        {
+        let more = {
             let state = socket.lock();
             if state.shut[1] {
                 return Err(Errno::PIPE);
@@ -370,9 +372,10 @@ impl<B: Backend> Descriptors<B> {
             if remote.is_none() && state.stage == Stage::Closed {
                 return Err(Errno::DESTADDRREQ);
             }
-        }
+            flags & libc::MSG_MORE != 0 || state.options.udp_cork
+        };
         let segment = segment_size(control)?;
-        Ok((self.bind_datagram(held.shared(), socket)?, UdpTarget { remote, segment }))
+        Ok((self.bind_datagram(held.shared(), socket)?, UdpTarget { remote, segment, more }))
     }
 }
 

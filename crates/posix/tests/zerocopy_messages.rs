@@ -352,3 +352,30 @@ fn one_send_is_cut_in_datagrams_as_the_socket_or_the_message_says() {
     let no_stream = left.setsockopt(stream, libc::IPPROTO_UDP, libc::UDP_SEGMENT, &[0; 4]);
     assert_eq!(no_stream, Err(Errno::NOPROTOOPT));
 }
+
+#[test]
+fn a_datagram_is_put_together_by_calls_that_say_more_and_by_a_cork() {
+    let (left, right) = pair();
+    let (client, server) = datagrams(&left, &right);
+    opt_in(&left, client);
+    let cork = |on: i32| {
+        left.setsockopt(client, libc::IPPROTO_UDP, libc::UDP_CORK, &on.to_ne_bytes()).unwrap();
+    };
+    assert_eq!(send(&left, client, b"one, ", libc::MSG_MORE), Ok(5));
+    assert_eq!(left.send(client, b"two, ", libc::MSG_MORE), Ok(5));
+    pass(&left, 50);
+    assert_eq!(right.recv(server, &mut [0; 32], libc::MSG_DONTWAIT), Err(Errno::AGAIN));
+    assert_eq!(send(&left, client, b"three", 0), Ok(5));
+    cork(1);
+    assert_eq!(send(&left, client, b"four, ", 0), Ok(6));
+    assert_eq!(send(&left, client, b"five", 0), Ok(4));
+    cork(0);
+    pass(&left, 50);
+    for expected in [&b"one, two, three"[..], b"four, five"] {
+        let mut got = [0; 32];
+        assert_eq!(right.recv(server, &mut got, libc::MSG_DONTWAIT), Ok(expected.len()));
+        assert_eq!(&got[..expected.len()], expected);
+    }
+    pass(&left, 50);
+    assert_eq!(notification(&left, client), Ok([0, 0, 3]));
+}

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Pair, capabilities, config, pattern};
 use pagewire_mem::{CopyReason, Frag, FragVec};
-use pagewire_stack::{Error, ErrorEntry, Notification, SocketId, UdpTarget};
+use pagewire_stack::{Coalescing, Error, ErrorEntry, Notification, SocketId, UdpTarget};
 
 fn bytes(len: usize) -> Frag {
     Frag::from_bytes(Bytes::from(pattern(len)))
@@ -64,7 +64,7 @@ fn datagrams_of_one_call_have_linuxs_bounds_and_what_fails_takes_no_id() {
     let mut p = Pair::new();
     let (client, _) = sockets(&mut p);
     let send = |p: &mut Pair, len: usize, segment: u16| {
-        let to = UdpTarget { remote: Some(to()), segment: Some(segment) };
+        let to = UdpTarget { remote: Some(to()), segment: Some(segment), more: false };
         p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(len)]), to)
     };
     // 1500 bytes take 20 of IPv4, 8 of UDP and the rest.
@@ -85,7 +85,7 @@ fn a_datagram_in_more_pieces_than_a_packet_has_is_copied_and_says_so() {
     let pieces = |n: usize| (0..n).map(|at| Frag::from_bytes(data.slice(at * 100..at * 100 + 100)));
     for (n, copied) in [(17, false), (18, true)] {
         let before = p.a.ledger().get(CopyReason::DeviceLinearize);
-        let target = UdpTarget { remote: Some(to()), segment: None };
+        let target = UdpTarget { remote: Some(to()), segment: None, more: false };
         let sent = p.a.udp_send_zc(p.now, client, pieces(n).collect(), target).unwrap();
         assert_eq!(sent.0, n * 100);
         p.run(Duration::from_millis(1));
@@ -120,7 +120,7 @@ fn datagrams_that_loop_back_are_copied_and_say_so() {
     let (client, _) = sockets(&mut p);
     let here: SocketAddr = "10.0.0.1:53".parse().unwrap();
     let server = p.a.udp_bind(here).unwrap();
-    let target = UdpTarget { remote: Some(here), segment: Some(1000) };
+    let target = UdpTarget { remote: Some(here), segment: Some(1000), more: false };
     let sent = p.a.udp_send_zc(p.now, client, [bytes(2500)].into_iter().collect(), target);
     assert_eq!(sent, Ok((2500, Some(0))));
     p.run(Duration::from_millis(1));
@@ -154,4 +154,50 @@ fn a_closed_socket_is_told_nothing_and_what_waits_for_a_neighbour_is_let_go() {
     p.a.close(p.now, client);
     p.run(Duration::from_secs(60));
     assert!(memory.is_unique(), "let go");
+}
+
+#[test]
+fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
+    for coalescing in [Coalescing::SameKind, Coalescing::Linux] {
+        let mut a = config(capabilities(1), 1);
+        a.zerocopy.coalescing = coalescing;
+        let mut p = Pair::with(a, config(capabilities(2), 2));
+        let (client, server) = sockets(&mut p);
+        let put = |p: &mut Pair, len: usize, more: bool| {
+            // Only the first is asked where to.
+            let remote = Some("10.0.0.2:99".parse().unwrap()).filter(|_| !more);
+            let target = UdpTarget { remote: remote.or(Some(to())), segment: None, more };
+            p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(len)]), target)
+        };
+        assert_eq!(put(&mut p, 0, true), Ok((0, None)));
+        assert_eq!(put(&mut p, 400, true), Ok((400, Some(0))));
+        let plain = UdpTarget { remote: Some(to()), segment: None, more: true };
+        assert_eq!(p.a.udp_write_to(p.now, client, b"copied", plain), Ok(6));
+        p.run(Duration::from_secs(1));
+        assert_eq!(p.b.udp_next_len(server), Ok(0), "it waits");
+        assert_eq!(put(&mut p, 600, false), Ok((600, Some(1))));
+        p.run(Duration::from_millis(1));
+        let mut into = [0; 2000];
+        assert_eq!(p.b.udp_read_from(p.now, server, &mut into).map(|(n, _)| n), Ok(1006));
+        assert!(into[..1006] == [pattern(400), b"copied".to_vec(), pattern(600)].concat());
+        p.flush();
+        assert_eq!(p.a.poll_error_queue(client), told(0, 1, false));
+        // Too long: all of it is dropped, and what had an id is told.
+        assert_eq!(put(&mut p, 60_000, true), Ok((60_000, Some(2))));
+        assert_eq!(put(&mut p, 6000, true), Err(Error::MessageTooLong));
+        p.flush();
+        assert_eq!(p.a.poll_error_queue(client), told(2, 2, false));
+        // Pushed, or closed over.
+        assert_eq!(put(&mut p, 10, true), Ok((10, Some(3))));
+        assert_eq!(p.a.udp_push(p.now, client), Ok(()));
+        assert_eq!(p.a.udp_push(p.now, client), Ok(()), "nothing waits");
+        p.run(Duration::from_millis(1));
+        assert_eq!(p.b.udp_read_from(p.now, server, &mut into).map(|(n, _)| n), Ok(10));
+        let memory = Bytes::from(pattern(100));
+        let target = UdpTarget { remote: Some(to()), segment: None, more: true };
+        let data = FragVec::from_iter([Frag::from_bytes(memory.clone())]);
+        p.a.udp_send_zc(p.now, client, data, target).unwrap();
+        p.a.close(p.now, client);
+        assert!(memory.is_unique(), "let go");
+    }
 }

@@ -51,6 +51,9 @@ impl<B: Backend> Descriptors<B> {
             (libc::IPPROTO_IPV6, _) if socket.domain == Domain::Inet6 => {
                 self.get_ipv6(&socket.lock(), name)
             }
+            (libc::IPPROTO_UDP, Kind::Datagram) if name == libc::UDP_CORK => {
+                flag(socket.lock().options.udp_cork)
+            }
             _ => Err(Errno::NOPROTOOPT),
         }?;
         let n = value.len().min(out.len());

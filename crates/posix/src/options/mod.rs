@@ -61,8 +61,9 @@ pub(crate) struct Options {
     pub(crate) timestamping: u32,
     /// `SO_ZEROCOPY`.
     pub(crate) zero_copy: bool,
-    /// `UDP_SEGMENT`.
+    /// `UDP_SEGMENT` and `UDP_CORK`.
     pub(crate) segment: u16,
+    pub(crate) udp_cork: bool,
     pub(crate) inq: bool,
     pub(crate) no_delay: bool,
     pub(crate) cork: bool,

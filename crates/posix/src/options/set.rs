@@ -246,6 +246,15 @@ impl<B: Backend> Descriptors<B> {
                 let Some(id) = state.stage.id() else { return Ok(()) };
                 self.backend.with(|stack, _| stack.udp_set_segment(id, bytes)).map_err(errno)
             }
+            libc::UDP_CORK => {
+                let mut state = socket.lock();
+                state.options.udp_cork = value != 0;
+                // As Linux, which does not tell whether that could be sent.
+                if let (false, Some(id)) = (state.options.udp_cork, state.stage.id()) {
+                    let _ = self.backend.with(|stack, now| stack.udp_push(now, id));
+                }
+                Ok(())
+            }
             _ => Err(Errno::NOPROTOOPT),
         }
     }

@@ -24,6 +24,7 @@ pub(crate) mod tcp;
 pub(crate) mod time_wait;
 pub(crate) mod timestamping;
 pub(crate) mod udp;
+mod udp_cork;
 pub(crate) mod udp_segments;
 pub(crate) mod zerocopy;
 

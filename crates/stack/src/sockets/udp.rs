@@ -16,7 +16,8 @@ use super::errors::error_of_icmp;
 use super::listener::Kind;
 use super::table::SocketId;
 use super::tcp::canonical;
-use super::udp_segments::{self, UdpTarget};
+use super::udp_cork::Cork;
+use super::udp_segments::UdpTarget;
 use super::{ErrorQueue, Socket};
 use crate::counters::DropReason;
 use crate::error::Error;
@@ -45,6 +46,8 @@ pub(crate) struct UdpSocket {
     pub(super) zerocopy: bool,
     /// Payload bytes of each datagram of a call that sends more; 0: one call, one datagram.
     pub(super) segment: u16,
+    /// A datagram to which more is to come.
+    pub(super) cork: Option<Box<Cork>>,
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
     pub(super) marks: PacketMarks,
@@ -57,8 +60,15 @@ pub(super) struct Ends {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) marks: PacketMarks,
-    /// The payload is cut in datagrams of so many bytes; 0: it is one.
+    /// A payload that is longer is cut in datagrams of so many bytes; 0: it is one.
     pub(super) segment: usize,
+}
+
+impl Ends {
+    /// Payload bytes of the longest datagram.
+    pub(super) fn longest(&self) -> usize {
+        if self.remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 }
+    }
 }
 
 struct Datagram {
@@ -263,6 +273,7 @@ impl Stack {
             has_guests: false,
             zerocopy: false,
             segment: 0,
+            cork: None,
             unchecked: false,
             every_arrival: false,
             marks: PacketMarks::default(),
@@ -353,9 +364,9 @@ impl Stack {
         data: FragVec,
         to: impl Into<UdpTarget>,
     ) -> Result<usize, Error> {
-        let len = data.iter().map(|f| f.len()).sum();
-        let ends = self.udp_ends(id, to.into(), len)?;
-        self.udp_output(now, ends, data, len)
+        let (len, to) = (data.iter().map(|f| f.len()).sum(), to.into());
+        let ends = self.udp_ends(id, to, len)?;
+        self.udp_put(now, id, (ends, to.more), data, len)
     }
 
     /// Sends a copy of `data` as a datagram; otherwise as [`udp_send_to`](Self::udp_send_to).
@@ -378,8 +389,8 @@ impl Stack {
         data: &[IoSlice<'_>],
         to: impl Into<UdpTarget>,
     ) -> Result<usize, Error> {
-        let len = data.iter().map(|piece| piece.len()).sum();
-        let ends = self.udp_ends(id, to.into(), len)?;
+        let (len, to) = (data.iter().map(|piece| piece.len()).sum(), to.into());
+        let ends = self.udp_ends(id, to, len)?;
         let Mem { pool, writer, ledger, .. } = &mut self.mem;
         let mut frags = FragVec::new();
         for piece in data {
@@ -389,7 +400,7 @@ impl Stack {
             }
             append(&mut frags, copies);
         }
-        self.udp_output(now, ends, frags, len)
+        self.udp_put(now, id, (ends, to.more), frags, len)
     }
 
     /// Takes the oldest datagram by reference, and its sender.
@@ -441,6 +452,9 @@ impl Stack {
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
+        if let Some(ends) = socket.corked(len) {
+            return ends;
+        }
         let remote =
             to.remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
         let segment = usize::from(to.segment.unwrap_or(socket.segment));
@@ -450,10 +464,6 @@ impl Stack {
         }
         if self.net.is_broadcast(remote.ip()) {
             return Err(Error::PermissionDenied);
-        }
-        let longest = if remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 };
-        if len > longest {
-            return Err(Error::MessageTooLong);
         }
         let ip = match local.ip() {
             ip if ip.is_unspecified() => {
@@ -466,11 +476,8 @@ impl Stack {
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             ip => ip,
         };
-        if segment > 0 {
-            udp_segments::check(remote.ip(), len, segment, self.net.mtu_for(remote.ip()))?;
-        }
-        let segment = if len > segment { segment } else { 0 };
-        Ok(Ends { local: SocketAddr::new(ip, local.port()), remote, marks, segment })
+        let ends = Ends { local: SocketAddr::new(ip, local.port()), remote, marks, segment };
+        if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
     pub(super) fn udp_output(
@@ -482,7 +489,10 @@ impl Stack {
     ) -> Result<usize, Error> {
         let Ends { local, remote, marks, segment } = ends;
         if segment > 0 {
-            return self.udp_output_segments(now, ends, data, len);
+            ends.check_segments(len, self.net.mtu_for(remote.ip()))?;
+            if len > segment {
+                return self.udp_output_segments(now, ends, data, len);
+            }
         }
         let mut packet = PacketBuf::for_tx();
         let header = udp::Header {
@@ -544,7 +554,7 @@ impl Stack {
 }
 
 /// Appends pieces, joining those that lie one behind the other in memory.
-fn append(to: &mut FragVec, pieces: FragVec) {
+pub(super) fn append(to: &mut FragVec, pieces: FragVec) {
     for piece in pieces {
         let piece = match to.last_mut() {
             Some(last) => match last.try_append(piece) {

@@ -2,7 +2,7 @@
 //! segmentation offload of UDP, `UDP_SEGMENT`). They are cut here, and by reference: the payload is
 //! only sliced, and with a notification all of them complete under one id.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
@@ -22,25 +22,30 @@ pub struct UdpTarget {
     /// Payload bytes of each datagram but the last, 0 for one datagram only; `None`: as is
     /// [set](Stack::udp_set_segment) on the socket.
     pub segment: Option<u16>,
+    /// The data of the next call belongs to the same datagram, which waits for it (Linux's
+    /// `MSG_MORE`). What the first call says of `remote` and `segment` counts.
+    pub more: bool,
 }
 
 impl From<Option<SocketAddr>> for UdpTarget {
     fn from(remote: Option<SocketAddr>) -> Self {
-        Self { remote, segment: None }
+        Self { remote, segment: None, more: false }
     }
 }
 
-/// Whether `len` bytes may be sent in datagrams of `segment` bytes over a path of this MTU.
-pub(super) fn check(remote: IpAddr, len: usize, segment: usize, mtu: usize) -> Result<(), Error> {
-    let ip = if remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
-    // As Linux: what is cut to fit is not cut again.
-    if ip + udp::LEN + len.min(segment) > mtu {
-        return Err(Error::MessageTooLong);
+impl Ends {
+    /// Whether `len` bytes may be sent so over a path of this MTU.
+    pub(super) fn check_segments(&self, len: usize, mtu: usize) -> Result<(), Error> {
+        let ip = if self.remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
+        // As Linux: what is cut to fit is not cut again.
+        if ip + udp::LEN + len.min(self.segment) > mtu {
+            return Err(Error::MessageTooLong);
+        }
+        if len > self.segment * UDP_MAX_SEGMENTS {
+            return Err(Error::InvalidInput);
+        }
+        Ok(())
     }
-    if len > segment * UDP_MAX_SEGMENTS {
-        return Err(Error::InvalidInput);
-    }
-    Ok(())
 }
 
 impl Stack {

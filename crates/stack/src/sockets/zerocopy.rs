@@ -353,18 +353,20 @@ impl Stack {
         to: impl Into<UdpTarget>,
     ) -> Result<(usize, Option<u32>), Error> {
         self.drain_completions();
-        let len = total(&data);
-        let ends = self.udp_ends(id, to.into(), len)?;
+        let (len, to) = (total(&data), to.into());
+        let ends = self.udp_ends(id, to, len)?;
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         if len == 0 || !socket.zerocopy {
             let data = self.udp_joined(&data, len, CopyReason::AppWrite)?;
-            return Ok((self.udp_output(now, ends, data, len)?, None));
+            return Ok((self.udp_put(now, id, (ends, to.more), data, len)?, None));
         }
-        let errors = socket.errors.get_or_insert_default();
         let (config, queue) = (&self.sockets.zerocopy, &self.sockets.completions);
-        let begun = errors.begin_send(config, queue, id, len, false)?;
+        // As Linux: what becomes one datagram completes together.
+        let shared = config.coalescing == Coalescing::Linux && socket.cork.is_some();
+        let errors = socket.errors.get_or_insert_default();
+        let begun = errors.begin_send(config, queue, id, len, shared)?;
         let data = data.into_iter().map(|frag| begun.completion.attach(frag)).collect();
-        let sent = self.udp_output(now, ends, data, len);
+        let sent = self.udp_put(now, id, (ends, to.more), data, len);
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         match (&sent, &mut socket.errors) {
             (Ok(_), Some(errors)) => {
@@ -448,3 +450,7 @@ impl Sockets {
 fn total(frags: &FragVec) -> usize {
     frags.iter().map(Frag::len).sum()
 }
+
+#[cfg(test)]
+#[path = "zerocopy_tests.rs"]
+mod tests;
