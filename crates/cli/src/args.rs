@@ -109,6 +109,7 @@ Examples:
   pagewire bench send --plot send.svg   CPU time of a sender, by copy and by reference
   pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
   pagewire bench share                  a bottleneck shared with the kernel's flows (root)
+  pagewire bench receive --flows 8      CPU of receiving by copy, mapped, in chunks
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
   pagewire bench stream --json          one object per line";
@@ -140,6 +141,12 @@ pub(crate) struct NetOptions {
     /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the tap's, usually 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub(crate) mtu: Option<u32>,
+
+    /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
+    /// MTU for it unless one is given: pages that programs can map, on links without
+    /// super-frames
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
+    pub(crate) payload_pages: Option<u8>,
 
     /// Write every frame to FILE, in pcapng; mapped payload is copied for it (counted as snapshot)
     #[arg(long, value_name = "FILE")]
@@ -276,6 +283,8 @@ pub(crate) enum Bench {
     Path(PathOptions),
     /// How flows of Pagewire and of the kernel share a bottleneck; needs root
     Share(ShareOptions),
+    /// What receiving costs by copy, by mapping and in chunks
+    Receive(ReceiveOptions),
     /// 64 bytes there and back, both sides polling
     Rr(RrOptions),
     /// Memory that an established idle connection takes
@@ -476,6 +485,72 @@ impl std::str::FromStr for Delay {
 pub(crate) enum Direction {
     Send,
     Receive,
+}
+
+/// `pagewire bench receive`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReceiveOptions {
+    /// Kind of link; over a tap kernel sockets send (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// How the receiver takes what came [default: each in its turn]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) mode: Option<ReceiveMode>,
+
+    /// Connections that are received on at the same time
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
+    pub(crate) flows: u16,
+
+    /// Whether the receiver touches every byte
+    #[arg(long, value_enum, default_value_t = ReaderKind::None, value_name = "READER")]
+    pub(crate) reader: ReaderKind,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
+    /// MTU for it unless one is given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
+    pub(crate) payload_pages: Option<u8>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// How a receiver takes what came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReceiveMode {
+    /// Into a buffer of its own
+    Copy,
+    /// Whole pages as one view, the rest by copy
+    Map,
+    /// By reference, whatever the alignment
+    Chunks,
+}
+
+impl ReceiveMode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Map => "map",
+            Self::Chunks => "chunks",
+        }
+    }
+}
+
+/// What a receiver does with what it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReaderKind {
+    /// Nothing
+    None,
+    /// Sums every byte
+    Sum,
 }
 
 /// `pagewire bench rr`

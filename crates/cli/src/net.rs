@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::Host;
+use pagewire::stack::mtu_of_pages;
 use pagewire_device::{Device, Fault, Pcap, PcapConfig, Tap};
 
 use crate::args::{Link, NetOptions};
@@ -34,8 +35,10 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     let gateways = gateways(options, &ours)?;
 
     let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
-    if let Some(mtu) = options.mtu {
-        tap = tap.mtu(mtu as usize);
+    // Enough for both versions: over IPv4 the MSS alone keeps segments to whole pages.
+    let of_pages = options.payload_pages.map(|pages| mtu_of_pages(pages, true));
+    if let Some(mtu) = options.mtu.map(|mtu| mtu as usize).or(of_pages) {
+        tap = tap.mtu(mtu);
     }
     if let Some(bytes) = memory {
         tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -53,6 +56,9 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     }
     for gateway in gateways {
         builder = builder.gateway(gateway.to_string());
+    }
+    if let Some(pages) = options.payload_pages {
+        builder = builder.payload_pages(pages);
     }
     let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
     Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect() })

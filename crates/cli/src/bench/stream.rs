@@ -420,23 +420,37 @@ pub(crate) fn connect_in_turns(
     left: &Host,
     right: &Host,
 ) -> Result<(TcpStream, TcpStream), Failure> {
+    let none = || Failure::Failed("no connection was made".into());
+    connect_many_in_turns(left, right, 1)?.pop().ok_or_else(none)
+}
+
+/// Several of them, one after the other.
+pub(crate) fn connect_many_in_turns(
+    left: &Host,
+    right: &Host,
+    count: usize,
+) -> Result<Vec<(TcpStream, TcpStream)>, Failure> {
     let on = SocketAddr::from((RIGHT, PORT));
     let listener = right.listen(on).map_err(|e| failed(&reason(&e)))?;
-    let (client, server) = std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| {
-            patient(accept(&listener, || {
-                right.turn();
-            }))
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let (client, server) = std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                patient(accept(&listener, || {
+                    right.turn();
+                }))
+            });
+            let client = patient(left.connect_timeout(on, PATIENCE));
+            (client, joined(accepting))
         });
-        let client = patient(left.connect_timeout(on, PATIENCE));
-        (client, joined(accepting))
-    });
-    let (client, server) = (client?, server?);
-    for stream in [&client, &server] {
-        let set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-        set.map_err(|e| failed(&reason(&e)))?;
+        let (client, server) = (client?, server?);
+        for stream in [&client, &server] {
+            let set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            set.map_err(|e| failed(&reason(&e)))?;
+        }
+        connections.push((client, server));
     }
-    Ok((client, server))
+    Ok(connections)
 }
 
 /// What a thread does that waits for something rare and need not be quick.
