@@ -253,16 +253,7 @@ impl Frag {
             *self = next;
             return Ok(());
         }
-        let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
-        let adjacent = self.addr() + self.len() == next.addr() && self.access == next.access;
-        let same = match (&self.hold, &next.hold) {
-            (Hold::Pages(Some(a)), Hold::Pages(Some(b))) => Arc::ptr_eq(a, b),
-            (Hold::Keep(a), Hold::Keep(b)) => {
-                self.piece == next.piece && self.piece != LAST_PIECE && Arc::ptr_eq(a, b)
-            }
-            _ => false,
-        };
-        if !(fits && adjacent && same) {
+        if !self.can_append(&next) {
             return Err(next);
         }
         // Both parts hold the page they meet in; one of the two references goes.
@@ -275,6 +266,20 @@ impl Frag {
         self.len += next.len;
         next.forget_pages();
         Ok(())
+    }
+
+    /// Whether `next`, which has bytes, continues this fragment in the same memory under the same
+    /// hold.
+    pub(crate) fn can_append(&self, next: &Self) -> bool {
+        let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
+        let same = match (&self.hold, &next.hold) {
+            (Hold::Pages(Some(a)), Hold::Pages(Some(b))) => Arc::ptr_eq(a, b),
+            (Hold::Keep(a), Hold::Keep(b)) => {
+                self.piece == next.piece && self.piece != LAST_PIECE && Arc::ptr_eq(a, b)
+            }
+            _ => false,
+        };
+        fits && same && self.is_followed_by(next)
     }
 
     /// Whether `next` starts at the address where this one ends, with the same access. Only

@@ -90,6 +90,7 @@ mod driver;
 mod host;
 mod mapping;
 mod options;
+mod proxy;
 mod shared;
 mod stats;
 mod tcp;
@@ -107,7 +108,9 @@ pub use pagewire_device::{Device, Pair, Tap};
 pub use pagewire_mem as mem;
 pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
 pub use pagewire_stack as stack;
+pub use pagewire_stack::{ForwardConfig, ForwardCounters, Refusal};
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
+pub use proxy::{Proxy, Service};
 pub use stats::Stats;
 pub use tcp::{Incoming, TcpListener, TcpStream};
 #[cfg(feature = "tokio")]

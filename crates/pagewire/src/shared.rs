@@ -23,6 +23,8 @@ use pagewire_device::Device;
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 
+use crate::proxy::Service;
+
 /// Frames taken from the device at once: enough to share the cost of a turn, few enough that
 /// acknowledgements leave while the data is still in cache.
 const RECEIVE_BURST: usize = 64;
@@ -33,6 +35,10 @@ const ROUNDS_PER_TURN: usize = 4;
 /// Rounds of output in one flush: with 64 frames a round, more than any window holds. What is left
 /// then is due at once, after others had the lock.
 const ROUNDS_PER_FLUSH: usize = 256;
+
+/// Turns that services get in one flush before others have the lock: each answers what the output
+/// of the last has changed.
+const SERVICE_TURNS: usize = 16;
 
 /// How long frames wait at most for a device that had no room and does not say when it has.
 const BLOCKED_RETRY: Duration = Duration::from_millis(1);
@@ -96,6 +102,9 @@ pub(crate) struct Inner {
     pub(crate) wakeups: u64,
     pub(crate) device_error: Option<String>,
     pub(crate) observer: Option<Observer>,
+    pub(crate) services: Vec<Box<dyn Service>>,
+    /// What the services are still to be told.
+    events: Vec<Event>,
 }
 
 /// Who is told of every event.
@@ -165,6 +174,8 @@ impl Shared {
             wakeups: 0,
             device_error: None,
             observer: None,
+            services: Vec::new(),
+            events: Vec::new(),
         };
         Ok(Self {
             inner: Mutex::new(inner),
@@ -205,8 +216,11 @@ impl Shared {
         let now = self.now();
         let mut inner = self.lock();
         let result = op(&mut inner.stack, now);
-        inner.flush(now);
-        self.rearm_timer(&mut inner);
+        // A send may only have added to a segment that waits to be full.
+        if inner.has_output() {
+            inner.flush(now);
+            self.rearm_timer(&mut inner);
+        }
         self.unlock_and_wake(inner);
         result
     }
@@ -265,6 +279,11 @@ impl Inner {
         worked
     }
 
+    /// Whether a flush would move anything, timers that are due left out.
+    fn has_output(&self) -> bool {
+        self.unfinished || !self.tx.is_empty() || !self.stack.is_at_rest()
+    }
+
     fn receive(&mut self, now: Instant) -> usize {
         let Self { stack, device, rx, .. } = self;
         let n = match device.receive(now, rx, RECEIVE_BURST, stack.ledger_mut()) {
@@ -280,11 +299,24 @@ impl Inner {
         n
     }
 
-    /// Timers, output, events.
+    /// Timers, output, events, and what services make of these.
     pub(crate) fn flush(&mut self, now: Instant) {
         if self.stack.poll_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
+        self.send(now);
+        for _ in 0..SERVICE_TURNS {
+            if !self.report(now) {
+                return;
+            }
+            self.send(now);
+        }
+        // The rest is due at once.
+        self.unfinished = true;
+    }
+
+    /// Output, as far as the device takes it.
+    fn send(&mut self, now: Instant) {
         self.unfinished = true;
         for _ in 0..ROUNDS_PER_FLUSH {
             // What the device had no room for goes first; until then, make no more. Once it has
@@ -308,12 +340,28 @@ impl Inner {
                 break;
             }
         }
+    }
+
+    /// Tells of events whoever waits for them. Whether a service had a turn.
+    fn report(&mut self, now: Instant) -> bool {
         while let Some(event) = self.stack.poll_event() {
             if let Some(observer) = &mut self.observer {
                 observer(event);
             }
             self.note_ready(event.socket, event.gained);
+            if !self.services.is_empty() {
+                self.events.push(event);
+            }
         }
+        let is_due = |s: &dyn Service| s.poll_timeout().is_some_and(|at| at <= now);
+        if self.events.is_empty() && !self.services.iter().any(|s| is_due(&**s)) {
+            return false;
+        }
+        for service in &mut self.services {
+            service.turn(now, &mut self.stack, &self.events);
+        }
+        self.events.clear();
+        true
     }
 
     fn note_ready(&mut self, socket: SocketId, mut gained: Readiness) {
@@ -372,7 +420,8 @@ impl Inner {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let unfinished = (self.unfinished && self.tx.is_empty()).then_some(Instant::ZERO);
         let moments = [unfinished, self.stack.poll_timeout(), self.device.poll_timeout()];
-        moments.into_iter().flatten().min()
+        let services = self.services.iter().map(|service| service.poll_timeout());
+        moments.into_iter().chain(services).flatten().min()
     }
 
     /// How long nobody need look at the device or the stack, if the device says nothing.

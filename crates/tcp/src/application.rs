@@ -140,15 +140,12 @@ impl Connection {
             State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
             _ => return Err(TcpError::BrokenPipe),
         }
-        match self.room_for(wanted.max(1)) {
+        match self.take_room(wanted.max(1)) {
             0 => {
                 self.flags.insert(ConnFlags::WAITS_FOR_ROOM);
                 Err(TcpError::WouldBlock)
             }
-            room => {
-                self.begin_pieces(room);
-                Ok(room)
-            }
+            room => Ok(room),
         }
     }
 

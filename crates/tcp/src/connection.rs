@@ -210,7 +210,7 @@ pub(crate) struct Receiver {
     /// other connections leave.
     pub(crate) allowance: u32,
     /// Bytes of memory that the application took by reference and keeps.
-    pub(crate) held: u32,
+    pub(crate) kept: u32,
     /// What the buffer has grown to, and up to where the window may be told at present.
     pub(crate) buffer: u32,
     pub(crate) ssthresh: u32,
@@ -381,7 +381,7 @@ impl Connection {
                 acked: Seq(0),
                 fin: None,
                 allowance: u32::MAX,
-                held: 0,
+                kept: 0,
                 buffer: 0,
                 ssthresh: window::initial(&config),
                 tuning: None,
@@ -499,13 +499,19 @@ impl Connection {
     /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)): as much, but for pages shared with
     /// other connections.
     pub fn receive_charge(&self) -> usize {
-        self.rcv.queue.charge() + self.rcv.held as usize
+        self.rcv.queue.charge() + self.rcv.kept as usize
     }
 
     /// Bytes of memory that what is queued to be sent holds, for owners who charge it: where it was
     /// received, its pages are missing for what comes in.
     pub fn send_charge(&self) -> usize {
         self.queue.charge()
+    }
+
+    /// So many bytes of memory of what was received and read still wait to be sent on elsewhere: they
+    /// count as unread for what is let in and for the window.
+    pub fn set_held(&mut self, bytes: usize) {
+        self.rcv.queue.set_held(bytes);
     }
 
     /// The sequence number behind the last byte queued to be sent.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pagewire_mem::Instant;
 
 use crate::config::{Config, KeepAlive};
+use crate::congestion::CongestionKind;
 use crate::connection::{ConnFlags, Connection};
 use crate::state::State;
 
@@ -94,6 +95,13 @@ impl Connection {
     /// See [`Config::window_clamp`].
     pub fn set_window_clamp(&mut self, bytes: Option<u32>) {
         self.own_config().window_clamp = bytes;
+    }
+
+    /// Changes the congestion control. As in Linux the window and its threshold stay; what the new
+    /// algorithm knows of the path begins anew.
+    pub fn set_congestion(&mut self, kind: CongestionKind) {
+        self.own_config().congestion = kind;
+        self.congestion.change(kind);
     }
 
     /// Fixes the send buffer at `bytes`: it grows by itself no longer.

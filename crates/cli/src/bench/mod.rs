@@ -10,6 +10,7 @@ mod idle;
 mod kernel;
 mod machine;
 mod path;
+mod receive;
 mod report;
 mod rr;
 mod send;
@@ -26,6 +27,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Stream(options) => stream::run(options),
         Bench::Send(options) => send::run(options),
         Bench::Path(options) => path::run(options),
+        Bench::Receive(options) => receive::run(options),
         Bench::Share(options) => share::run(options),
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),

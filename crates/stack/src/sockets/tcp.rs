@@ -50,8 +50,9 @@ pub(crate) struct TcpSocket {
     pub(super) has_guests: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
-    /// What it sends was received: it is charged until it is acknowledged.
-    pub(super) forwards: bool,
+    /// What it sends was received on this other connection, and the other way round: it is charged
+    /// until it is acknowledged.
+    pub(super) forwards: Option<SocketId>,
     /// Retransmissions, timeouts and recoveries that are in the stack's counters already.
     counted: [u32; 3],
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
@@ -107,7 +108,7 @@ impl TcpSocket {
             starved: false,
             has_guests: false,
             zerocopy: false,
-            forwards: false,
+            forwards: None,
             counted: [0; 3],
             reachable_at: 0,
             charged: 0,
@@ -130,6 +131,11 @@ impl TcpSocket {
         let info = self.conn.info();
         let closing = matches!(info.state, State::FinWait1 | State::Closing | State::LastAck);
         info.unsent == 0 && info.unacked == 0 && !closing
+    }
+
+    /// Bytes of receive memory that are charged for it.
+    pub(super) fn charged(&self) -> usize {
+        self.charged as usize
     }
 
     /// Its receive queue is gone. What its application holds stays charged until it comes back.
@@ -161,7 +167,7 @@ impl TcpSocket {
         f: impl FnOnce(&mut Connection, &mut Env<'_>) -> T,
     ) -> T {
         if let Some(holdings) = &self.holdings {
-            self.conn.set_held(holdings.bytes());
+            self.conn.set_kept(holdings.bytes());
         }
         let Mem { pool, writer, ledger, shared } = mem;
         let result = match self.extra.as_mut().and_then(|e| e.ledger.as_mut()) {
@@ -178,9 +184,9 @@ impl TcpSocket {
         if let Some(holdings) = &self.holdings
             && self.conn.is_held_back()
         {
-            self.conn.set_held(holdings.await_return());
+            self.conn.set_kept(holdings.await_return());
         }
-        let sends = if self.forwards { self.conn.send_charge() } else { 0 };
+        let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
         mem.shared.receive.charge(self.charged as usize, pinned);
         self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);
@@ -254,6 +260,7 @@ impl Stack {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
+        self.note_held(index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
         let guests = self.sockets.guests.concerns(&payload);

@@ -7,6 +7,7 @@ mod support;
 mod buffers;
 mod hostile;
 mod hostile_bounds;
+mod hostile_lies;
 mod hostile_peer;
 mod mapping;
 mod pair;
