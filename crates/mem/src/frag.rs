@@ -187,6 +187,15 @@ impl Frag {
         }
     }
 
+    /// Of [`pinned`](Self::pinned), what is some pool's: that can run out. 0 for memory that its
+    /// sender owns.
+    pub fn pinned_pages(&self) -> usize {
+        match &self.hold {
+            Hold::Pages(Some(_)) => self.pinned(),
+            _ => 0,
+        }
+    }
+
     /// The part `range`, sharing the memory. A range beyond the end is cut.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {

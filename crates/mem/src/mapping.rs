@@ -280,9 +280,9 @@ impl Mapping {
         core::mem::take(&mut self.frags)
     }
 
-    /// Bytes of memory that the mapping keeps from being reused.
+    /// Bytes of pools' pages that the mapping keeps from being reused.
     pub fn pinned(&self) -> usize {
-        self.frags.iter().map(Frag::pinned).sum()
+        self.frags.iter().map(Frag::pinned_pages).sum()
     }
 }
 

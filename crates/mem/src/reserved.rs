@@ -107,8 +107,13 @@ impl Reserved {
     /// Counts the pages in a range as held, until they are replaced or cleared.
     pub fn hold(&mut self, range: Range<usize>, mut held: Held) {
         for (_, piece) in self.pieces.range_mut(range) {
-            piece.held = held.split(piece.frag.len());
+            piece.held = held.split(piece.frag.pinned_pages());
         }
+    }
+
+    /// Bytes of pools' pages that are mapped in a range.
+    pub fn pinned(&self, range: Range<usize>) -> usize {
+        self.pieces.range(range).map(|(_, piece)| piece.frag.pinned_pages()).sum()
     }
 
     /// Takes away the pages in a range, rounded outwards to whole pages.
@@ -133,13 +138,13 @@ impl Reserved {
             let end = at + frag.len();
             if at < range.start {
                 let before = frag.split_to((range.start - at).min(frag.len()));
-                let held = held.split(before.len());
+                let held = held.split(before.pinned_pages());
                 self.pieces.insert(at, Piece { frag: before, held });
             }
             if end > range.end {
                 let gone = frag.len().saturating_sub(end - range.end);
-                frag.advance(gone);
-                drop(held.split(gone));
+                let gone = frag.split_to(gone);
+                drop(held.split(gone.pinned_pages()));
                 self.pieces.insert(range.end, Piece { frag, held });
             }
         }

@@ -94,7 +94,7 @@ impl Chunks {
     /// The pieces, in order.
     pub fn iter(&self) -> impl Iterator<Item = Chunk> + '_ {
         self.frags.iter().map(|frag| {
-            let held = self.held.clone().split(frag.pinned());
+            let held = self.held.clone().split(frag.pinned_pages());
             Chunk { frag: frag.clone(), held }
         })
     }
@@ -133,7 +133,7 @@ impl Iterator for IntoChunks {
 
     fn next(&mut self) -> Option<Chunk> {
         let frag = self.frags.next()?;
-        let held = self.held.split(frag.pinned());
+        let held = self.held.split(frag.pinned_pages());
         Some(Chunk { frag, held })
     }
 }

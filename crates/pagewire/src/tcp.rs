@@ -254,7 +254,7 @@ pub(crate) fn take_chunks(
 ) -> Result<Chunks, Error> {
     let mut frags = Vec::new();
     stack.tcp_recv_chunks(now, id, max, &mut frags)?;
-    let held = stack.tcp_count_held(now, id, frags.iter().map(Frag::pinned).sum())?;
+    let held = stack.tcp_count_held(now, id, frags.iter().map(Frag::pinned_pages).sum())?;
     Ok(Chunks::new(frags, held))
 }
 

@@ -309,8 +309,10 @@ impl<B: Backend> Descriptors<B> {
                     let (mapped, found) =
                         stack.tcp_map_into(now, id, room, copy, put).map_err(error)?;
                     if mapped > 0 {
-                        let held = stack.tcp_count_held(now, id, mapped).map_err(errno)?;
-                        reserved.hold(offset..offset + mapped, held);
+                        let range = offset..offset + mapped;
+                        let pinned = reserved.pinned(range.clone());
+                        let held = stack.tcp_count_held(now, id, pinned).map_err(errno)?;
+                        reserved.hold(range, held);
                     }
                     answer.length = mapped as u32;
                     answer.copybuf_len = i32::try_from(found.copied).unwrap_or(i32::MAX);

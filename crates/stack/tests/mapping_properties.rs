@@ -168,7 +168,7 @@ impl World {
             Op::RecvChunks(max) => {
                 let mut frags = Vec::new();
                 if let Ok(n) = self.p.b.tcp_recv_chunks(now, server, max, &mut frags) {
-                    let pinned = frags.iter().map(Frag::pinned).sum();
+                    let pinned = frags.iter().map(Frag::pinned_pages).sum();
                     let held = self.p.b.tcp_count_held(now, server, pinned).unwrap();
                     self.keep(n, Taken::Chunks(frags), held);
                 }

@@ -209,8 +209,6 @@ pub(crate) struct Receiver {
     /// Bytes of memory that may be pinned for what is received, as of the last turn: what the host's
     /// other connections leave.
     pub(crate) allowance: u32,
-    /// Bytes of memory that the application took by reference and keeps.
-    pub(crate) kept: u32,
     /// What the buffer has grown to, and up to where the window may be told at present.
     pub(crate) buffer: u32,
     pub(crate) ssthresh: u32,
@@ -381,7 +379,6 @@ impl Connection {
                 acked: Seq(0),
                 fin: None,
                 allowance: u32::MAX,
-                kept: 0,
                 buffer: 0,
                 ssthresh: window::initial(&config),
                 tuning: None,
@@ -499,7 +496,7 @@ impl Connection {
     /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)): as much, but for pages shared with
     /// other connections.
     pub fn receive_charge(&self) -> usize {
-        self.rcv.queue.charge() + self.rcv.kept as usize
+        self.rcv.queue.charge() + self.kept() as usize
     }
 
     /// Bytes of memory that what is queued to be sent holds, for owners who charge it: where it was

@@ -12,6 +12,8 @@ use crate::urgent::UrgentIn;
 /// See above.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
+    /// Bytes of memory that the application took by reference and keeps.
+    pub(crate) kept: u32,
     /// The urgent byte that the peer has announced.
     pub(crate) urgent_in: Option<UrgentIn>,
     /// One past the last urgent byte that we send.

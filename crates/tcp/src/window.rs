@@ -52,12 +52,12 @@ impl Connection {
     /// holds, the largest receive buffer. As Linux under pressure, a few segments where nothing is:
     /// whoever reads gets on.
     fn allowed(&self, mss: u32) -> u32 {
-        let charged = self.rcv.queue.charge_with_held() + self.rcv.kept as usize;
+        let charged = self.rcv.queue.charge_with_held() + self.kept() as usize;
         let by_host = match u32::try_from(charged).unwrap_or(u32::MAX) {
             0 => self.rcv.allowance.max(4 * mss),
             pinned => self.rcv.allowance.saturating_sub(pinned),
         };
-        match self.rcv.kept {
+        match self.kept() {
             0 => by_host,
             kept => by_host
                 .min(largest(&self.config).saturating_sub(kept.saturating_add(self.buffer_used()))),
@@ -66,13 +66,20 @@ impl Connection {
 
     /// Notes how much memory the application took by reference and keeps.
     pub fn set_kept(&mut self, bytes: usize) {
-        self.rcv.kept = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let kept = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if kept != self.kept() {
+            self.rare().kept = kept;
+        }
+    }
+
+    pub(crate) fn kept(&self) -> u32 {
+        self.rare.as_ref().map_or(0, |rare| rare.kept)
     }
 
     /// Whether the window is kept much smaller by what the application holds: it opens when that
     /// comes back, of which [`after_return`](Self::after_return) is to be told.
     pub fn is_held_back(&self) -> bool {
-        self.rcv.kept > 0 && self.allowed(u32::from(self.rcv.mss)) < self.window_limit() / 2
+        self.kept() > 0 && self.allowed(u32::from(self.rcv.mss)) < self.window_limit() / 2
     }
 
     /// Something of what the application held came back: the window may open.
