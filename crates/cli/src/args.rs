@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
-use crate::limits::COPY_BELOW;
+use crate::limits::{COPY_BELOW, MAX_SEND_SIZE};
 
 /// A TCP/IP stack that moves pages instead of copying bytes: server, client, measurements.
 #[derive(Debug, Parser)]
@@ -81,6 +81,7 @@ const BENCH_EXAMPLES: &str = "\
 Examples:
   pagewire bench stream                 bulk rate over the pair link, beside kernel loopback
   pagewire bench stream --link tap      to and from a kernel socket, beside veth (root)
+  pagewire bench send --plot send.svg   CPU time of a sender, by copy and by reference
   pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
   pagewire bench share                  a bottleneck shared with the kernel's flows (root)
   pagewire bench rr                     64 bytes there and back
@@ -206,6 +207,8 @@ pub(crate) struct BenchOptions {
 pub(crate) enum Bench {
     /// Bulk rate of one connection
     Stream(StreamOptions),
+    /// CPU time of a sender: by copy, and by reference with completions
+    Send(SendOptions),
     /// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
     Path(PathOptions),
     /// How flows of Pagewire and of the kernel share a bottleneck; needs root
@@ -253,6 +256,52 @@ pub(crate) struct StreamOptions {
 
     #[command(flatten)]
     pub(crate) common: BenchCommon,
+}
+
+/// `pagewire bench send`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SendOptions {
+    /// Kind of link; over a tap the peer is a kernel socket (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// Bytes of each send: a number with K or M, 1 to 16M; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "4K,16K,64K,256K,1M",
+        value_parser = send_size,
+        value_name = "BYTES"
+    )]
+    pub(crate) size: Vec<u64>,
+
+    /// How the receiver on the pair link takes the data, the same in both modes
+    #[arg(long, value_enum, default_value_t = Taking::Reference, value_name = "HOW")]
+    pub(crate) receiver: Taking,
+
+    /// Seconds that a round of each size, mode and engine lasts
+    #[arg(long, default_value_t = 0.5, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    /// Draw the sender's CPU time over the size, both modes of both engines, as an SVG image
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// How received data is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Taking {
+    /// As references, which are dropped
+    Reference,
+    /// Copied out, into one buffer
+    Copy,
 }
 
 /// `pagewire bench path`
@@ -401,6 +450,14 @@ fn size(text: &str) -> Result<u64, String> {
     let n: u64 =
         digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
     n.checked_mul(1 << shift).ok_or_else(|| "this is more than 2^64 bytes".to_owned())
+}
+
+/// What is sent at once.
+fn send_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes @ 1..=MAX_SEND_SIZE => Ok(bytes),
+        _ => Err("give bytes between 1 and 16M".to_owned()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -105,6 +105,101 @@ fn bench_stream_prints_pagewire_and_kernel_with_their_fields() {
     }
 }
 
+/// The lines of `bench send`, checked: each size, engine and mode once, with these fields.
+fn bench_send(args: &[&str], sizes: &[u64]) -> Vec<BTreeMap<String, Value>> {
+    let lines = bench(&[&["send", "--seconds", "0.05"], args].concat());
+    for line in &lines {
+        let numbers = [
+            "size",
+            "sends",
+            "completions",
+            "completed_copied",
+            "sender_cpu_us_per_mib",
+            "min_sender_cpu_us_per_mib",
+            "max_sender_cpu_us_per_mib",
+            "system_cpu_us_per_mib",
+            "min_system_cpu_us_per_mib",
+            "max_system_cpu_us_per_mib",
+            "rounds",
+            "min_gbit_per_s",
+            "max_gbit_per_s",
+            "mtu",
+            "cpus",
+        ];
+        check_fields(line, &numbers, &["mode", "receiver"]);
+        let ours = line["engine"] == "pagewire";
+        let zerocopy = line["mode"] == "zerocopy";
+        let cycles = line["link"] == "pair" && cfg!(target_arch = "x86_64");
+        let more = usize::from(ours) + usize::from(cycles) + 2 * usize::from(zerocopy);
+        assert_eq!(line.len(), 3 + numbers.len() + 5 + 2 + more, "other fields: {line:?}");
+        assert!(line["sends"].as_u64() > Some(0), "{line:?}");
+        if zerocopy {
+            let ratios = ["sender_percent_of_copy", "system_percent_of_copy"];
+            assert!(ratios.iter().all(|r| line[*r].as_f64() > Some(0.0)), "{line:?}");
+        }
+        match (ours, zerocopy) {
+            (true, true) => {
+                assert_eq!(line["payload_bytes_copied"], 0, "{line:?}");
+                assert_eq!(line["completed_copied"], 0, "{line:?}");
+                assert!(line["completions"].as_u64() > Some(0), "{line:?}");
+            }
+            (true, false) => assert!(line["payload_bytes_copied"].as_u64() > Some(0), "{line:?}"),
+            // Over loopback and veth the kernel always copies, and says so.
+            (false, true) => assert_eq!(line["completed_copied"], line["completions"], "{line:?}"),
+            (false, false) => assert_eq!(line["completions"], 0, "{line:?}"),
+        }
+    }
+    for size in sizes {
+        for engine in ["pagewire", "kernel"] {
+            for mode in ["copy", "zerocopy"] {
+                let is = |l: &&BTreeMap<String, Value>| {
+                    l["size"] == *size && l["engine"] == engine && l["mode"] == mode
+                };
+                assert_eq!(lines.iter().filter(is).count(), 1, "{size} {engine} {mode}");
+            }
+        }
+    }
+    assert_eq!(lines.len(), 4 * sizes.len());
+    lines
+}
+
+#[test]
+fn bench_send_prints_both_engines_in_both_modes_and_draws_them() {
+    let place = tempfile::tempdir().expect("a directory");
+    let plot = place.path().join("send.svg");
+    let plot = plot.to_str().expect("text");
+    let lines = bench_send(&["--size", "4k,1M", "--plot", plot], &[4096, 1 << 20]);
+    for line in lines.iter().filter(|l| l["engine"] == "pagewire") {
+        assert_eq!((&line["receiver"], &line["link"]), (&"reference".into(), &"pair".into()));
+    }
+    let svg = fs::read_to_string(plot).expect("an image");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    assert_eq!(svg.matches("<polyline").count(), 4, "{svg}");
+    for text in ["pagewire over pair, zero copy", "kernel over loopback, copy", ">4K<", ">1M<"] {
+        assert!(svg.contains(text), "{text}: {svg}");
+    }
+}
+
+#[test]
+fn bench_send_takes_any_size_an_mtu_and_a_receiver_that_copies() {
+    let lines = bench_send(&["--size", "5000", "--mtu", "9000", "--receiver", "copy"], &[5000]);
+    for line in lines.iter().filter(|l| l["engine"] == "pagewire") {
+        assert_eq!((&line["receiver"], &line["mtu"]), (&"copy".into(), &9000.into()));
+    }
+}
+
+#[test]
+fn the_readable_form_of_bench_send_has_the_source_document_beside_it() {
+    let output = pagewire(&["bench", "send", "--seconds", "0.05", "--size", "64K"]);
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for part in ["CPU(s)", "3 rounds", "sender_cycles_per_64k", "cover letter"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let ours = out.lines().find(|l| l.trim_start().starts_with("64K  pagewire")).expect("a row");
+    assert!(ours.contains("11 %") && ours.contains("64 %"), "{ours}");
+}
+
 #[test]
 fn bench_rr_prints_percentiles_and_wakeups() {
     let lines = bench(&["rr", "--seconds", "0.05"]);
@@ -203,4 +298,12 @@ fn with_root_bench_stream_over_a_tap_prints_both_directions_and_veth() {
         lines.iter().filter(|l| l["link"] == link && l["direction"] == direction).count()
     };
     assert_eq!((count("tap", "send"), count("tap", "receive"), count("veth", "send")), (1, 2, 2));
+}
+
+#[test]
+fn with_root_bench_send_over_a_tap_copies_nothing_of_its_own() {
+    if can_make_taps() {
+        let lines = bench_send(&["--link", "tap", "--size", "64K"], &[65_536]);
+        assert!(lines.iter().all(|l| l["receiver"] == "kernel"), "{lines:?}");
+    }
 }

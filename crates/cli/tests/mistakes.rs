@@ -56,6 +56,12 @@ fn wrong_usage_exits_with_2() {
         &["bench", "stream", "--direction", "send"],
         &["bench", "stream", "--seconds", "0"],
         &["bench", "idle", "--connections", "0"],
+        &["bench", "send", "--size", "0"],
+        &["bench", "send", "--size", "17M"],
+        &["bench", "send", "--size", "4K,many"],
+        &["bench", "send", "--mode", "copy"],
+        &["bench", "send", "--link", "tap", "--receiver", "copy"],
+        &["bench", "send", "--rounds", "2"],
     ] {
         let args: Vec<&str> = match args {
             ["fetch", "--link", "pair", url] => {
@@ -122,6 +128,14 @@ fn an_unreadable_directory_is_named() {
     let file = [&["serve"], &ADDR[..], &["/etc/passwd"]].concat();
     fails(&file, &["/etc/passwd", "Not a directory"]);
     fails(&["demo", "/no/such/directory"], &["/no/such/directory", "No such file or directory"]);
+}
+
+#[test]
+fn a_plot_that_cannot_be_written_is_reported_before_anything_is_measured() {
+    fails(
+        &["bench", "send", "--plot", "/no/such/directory/x.svg", "--seconds", "3600"],
+        &["--plot /no/such/directory/x.svg", "No such file"],
+    );
 }
 
 #[test]

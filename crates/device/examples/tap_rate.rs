@@ -170,6 +170,7 @@ fn receive(link: &mut Link, me: Host, peer: Host, mss: u16, bytes: usize) -> (f6
         cpu_time() - start
     });
     let mut conn = Conn::accept(link, me, peer, mss, true);
+    conn.window = 0x6000;
     let (mut got, batch) = (0, setting("BATCH", 8));
     let (start, cpu) = (Instant::now(), cpu_time());
     while got < bytes {

@@ -10,13 +10,13 @@
 //!
 //! Read [`Completion`] first. Pages held are charged to a [`PageBudget`], which many stacks share.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use smallvec::SmallVec;
 
 use crate::frag::{Frag, FragVec};
 use crate::limits::PAGE_SIZE;
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// What one call (or several that share) sent by reference: keeps the memory while anybody refers
 /// to it, and says so when nobody does any more.
@@ -138,13 +138,14 @@ impl Drop for Completion {
         // First the memory, then the news of it.
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
         drop(core::mem::take(held));
-        let count = *self.count.get_mut();
+        // Relaxed: the last release of an `Arc` has acquired those before it.
+        let count = self.count.load(Ordering::Relaxed);
         if count > 0 {
             self.queue.push(Completed {
                 owner: self.owner,
                 lo: self.first,
                 hi: self.first.wrapping_add(count - 1),
-                copied: *self.copied.get_mut(),
+                copied: self.copied.load(Ordering::Relaxed),
             });
         }
     }
@@ -216,7 +217,7 @@ pub struct PageBudget {
 
 impl PageBudget {
     /// A budget of `limit` pages of [`PAGE_SIZE`]; `usize::MAX`: no limit.
-    pub const fn new(limit: usize) -> Self {
+    pub fn new(limit: usize) -> Self {
         Self { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) }
     }
 

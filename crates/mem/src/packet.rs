@@ -100,6 +100,17 @@ impl PacketBuf {
         }
     }
 
+    /// Empties the packet and gives its head all its room in front, as [`for_tx`](Self::for_tx):
+    /// an answer goes out in the memory that the question came in. What the head held is still
+    /// there until it is written over.
+    pub fn clear_for_tx(&mut self) {
+        (self.start, self.end) = (HEAD_CAPACITY as u16, HEAD_CAPACITY as u16);
+        self.frags.clear();
+        self.frag_len = 0;
+        self.gso = None;
+        (self.tx_checksum, self.rx_checksum) = (TxChecksum::Done, RxChecksum::Unknown);
+    }
+
     /// The headers.
     pub fn head(&self) -> &[u8] {
         self.head.get(usize::from(self.start)..usize::from(self.end)).unwrap_or_default()
@@ -212,11 +223,14 @@ impl PacketBuf {
     /// Makes sure that the head holds at least `n` bytes, by moving header bytes that landed in
     /// fragments; `false`, and nothing moves, if the packet has fewer than `n` bytes or `n` is more
     /// than [`HEAD_CAPACITY`]. Header bytes are not payload: they are not counted.
+    #[inline]
     pub fn linearize(&mut self, n: usize) -> bool {
+        n <= self.head().len() || self.gather(n)
+    }
+
+    /// The rest of `linearize`, where there is something to move.
+    fn gather(&mut self, n: usize) -> bool {
         let have = self.head().len();
-        if n <= have {
-            return true;
-        }
         let need = n - have;
         if n > self.len() || n > HEAD_CAPACITY {
             return false;

@@ -27,6 +27,8 @@ pub struct PageWriter {
     /// Runs to go on in when `run` is full; only where `reserve` was used. `run` is never full
     /// while there are any.
     later: VecDeque<Run>,
+    /// The page to begin at, if it is free.
+    home: Option<usize>,
 }
 
 struct Run {
@@ -39,7 +41,14 @@ struct Run {
 impl PageWriter {
     /// A writer without pages; it takes them at need.
     pub const fn new() -> Self {
-        Self { run: None, later: VecDeque::new() }
+        Self { run: None, later: VecDeque::new(), home: None }
+    }
+
+    /// A writer without pages that begins, where it [`reserve`](Self::reserve)s, at page `page` of
+    /// the pool if that is free: several writers of one pool that begin far apart do not get into
+    /// each other's way, and each finds the next pages free when it gets there.
+    pub const fn at_home(page: usize) -> Self {
+        Self { run: None, later: VecDeque::new(), home: Some(page) }
     }
 
     /// Bytes that can be written before more pages are needed.
@@ -105,6 +114,7 @@ impl PageWriter {
                 end if end.is_multiple_of(HOT_PAGES) => end - HOT_PAGES,
                 end => end,
             });
+            let after = after.or(self.home);
             let Some((first, count)) = pool.alloc_run(GROUP_PAGES, after) else { return false };
             let (pos, end) = (first * PAGE_SIZE, (first + count) * PAGE_SIZE);
             have += end - pos;

@@ -1,4 +1,4 @@
-//! Reference counts and the return list under every schedule that loom can find.
+//! Reference counts, the return list and completions under every schedule that loom can find.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p pagewire-mem --test loom --release`
 //!
@@ -9,8 +9,11 @@
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
+use loom::sync::{Condvar, Mutex};
 use loom::thread;
-use pagewire_mem::{Frag, GROUP_PAGES, PAGE_SIZE, PagePool, PageWriter};
+use pagewire_mem::{
+    Completion, CompletionQueue, Frag, GROUP_PAGES, PAGE_SIZE, PageBudget, PagePool, PageWriter,
+};
 use std::sync::Arc;
 
 struct Cells {
@@ -152,5 +155,105 @@ fn two_parts_of_one_page_and_the_writer_let_go_on_three_threads() {
         third.join().unwrap();
         drop(filled);
         all_home(pool);
+    });
+}
+
+#[test]
+fn what_two_threads_let_go_while_the_stack_drains_is_told_once_each() {
+    loom::model(|| {
+        let queue = CompletionQueue::new();
+        let release = |id| {
+            let completion = Completion::new(&queue, 0, id);
+            thread::spawn(move || drop(completion))
+        };
+        let threads = [release(0), release(1)];
+        let mut seen = Vec::new();
+        queue.drain(&mut seen);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(queue.is_pending(), seen.len() < 2, "whoever looks sees what there is");
+        queue.drain(&mut seen);
+        let mut ids: Vec<u32> = seen.iter().map(|done| done.lo).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1]);
+    });
+}
+
+#[test]
+fn who_sleeps_until_it_is_woken_hears_of_every_completion() {
+    loom::model(|| {
+        let queue = CompletionQueue::new();
+        let bell = Arc::new((Mutex::new(false), Condvar::new()));
+        let ringer = Arc::clone(&bell);
+        queue.set_waker(move || {
+            *ringer.0.lock().unwrap() = true;
+            ringer.1.notify_one();
+        });
+        let release = |id| {
+            let completion = Completion::new(&queue, 0, id);
+            thread::spawn(move || drop(completion))
+        };
+        let threads = [release(0), release(1)];
+        let mut seen = Vec::new();
+        // A wake-up that is lost is a deadlock, which loom reports.
+        while seen.len() < 2 {
+            if queue.is_pending() {
+                queue.drain(&mut seen);
+                continue;
+            }
+            let mut rung = bell.0.lock().unwrap();
+            while !*rung {
+                rung = bell.1.wait(rung).unwrap();
+            }
+            *rung = false;
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn that_memory_was_copied_is_told_whoever_lets_go_last() {
+    loom::model(|| {
+        let queue = CompletionQueue::new();
+        // Loom's own count around it, because loom does not see what the other orders.
+        let holder = loom::sync::Arc::new(Completion::new(&queue, 0, 7));
+        let other = loom::sync::Arc::clone(&holder);
+        let copier = thread::spawn(move || {
+            other.mark_copied();
+            drop(other);
+        });
+        drop(holder);
+        copier.join().unwrap();
+        let mut seen = Vec::new();
+        queue.drain(&mut seen);
+        assert_eq!(seen.iter().map(|done| (done.lo, done.copied)).collect::<Vec<_>>(), [(7, true)]);
+    });
+}
+
+#[test]
+fn a_budget_is_never_exceeded_and_what_is_given_back_can_be_had_again() {
+    loom::model(|| {
+        // Room for one: a page and one at either end.
+        let budget = Arc::new(PageBudget::new(4));
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let budget = Arc::clone(&budget);
+                thread::spawn(move || match budget.charge(PAGE_SIZE) {
+                    Some(charge) => {
+                        assert!(budget.used() <= budget.limit());
+                        drop(charge);
+                        true
+                    }
+                    None => false,
+                })
+            })
+            .collect();
+        let got: Vec<bool> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+        assert!(got.contains(&true), "one of them gets it: {got:?}");
+        assert_eq!(budget.used(), 0);
+        assert!(budget.charge(PAGE_SIZE).is_some());
     });
 }

@@ -3,7 +3,7 @@
 #![cfg(not(loom))]
 
 use bytes::Bytes;
-use pagewire_mem::{CopyLedger, CopyReason, Frag, HEAD_CAPACITY, MAX_FRAGS, PacketBuf};
+use pagewire_mem::{CopyLedger, CopyReason, Frag, HEAD_CAPACITY, MAX_FRAGS, PacketBuf, RxChecksum};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -146,4 +146,19 @@ fn a_clone_is_a_packet_of_its_own() {
     let mut dst = [0; 7];
     packet.frags()[0].copy_to(0, &mut dst, &mut ledger, CopyReason::AppRead);
     assert_eq!(&dst, b"payload");
+}
+
+#[test]
+fn cleared_packet_is_as_a_new_one_to_send() {
+    let mut packet = PacketBuf::for_rx();
+    packet.append(60).unwrap().fill(1);
+    packet.push_frag(Frag::from_static(b"payload")).unwrap();
+    packet.pull(14);
+    packet.rx_checksum = RxChecksum::Valid;
+    packet.clear_for_tx();
+    assert!(packet.is_empty() && packet.frags().is_empty());
+    assert_eq!(packet.headroom(), PacketBuf::for_tx().headroom());
+    assert_eq!(packet.rx_checksum, RxChecksum::Unknown);
+    packet.push(3).unwrap().copy_from_slice(b"abc");
+    assert_eq!((packet.head(), packet.len()), (&b"abc"[..], 3));
 }

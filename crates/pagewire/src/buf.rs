@@ -111,8 +111,8 @@ impl IntoIterator for Chunks {
     }
 }
 
-/// Memory to send by reference: [`Bytes`], chunks received elsewhere, fragments of a region, or
-/// several of them. It must not change until it is acknowledged, which is why it is owned.
+/// Memory to send by reference: [`Bytes`], chunks received elsewhere, ranges of a region
+/// ([`Region::frag`](crate::Region::frag)), or several of them. It must not change until it is acknowledged, which is why it is owned.
 #[derive(Debug, Default)]
 pub struct SendBuf {
     pub(crate) frags: FragVec,
@@ -181,6 +181,12 @@ impl From<&'static [u8]> for SendBuf {
 impl From<Vec<Bytes>> for SendBuf {
     fn from(pieces: Vec<Bytes>) -> Self {
         Self::from_iter(pieces.into_iter().flat_map(|b| Self::from(b).frags))
+    }
+}
+
+impl From<Vec<Frag>> for SendBuf {
+    fn from(pieces: Vec<Frag>) -> Self {
+        Self::from_iter(pieces)
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Builder {
     tcp: TcpConfig,
     zerocopy_memory: Option<usize>,
     notification_memory: Option<usize>,
+    received_deadline: Option<Option<Duration>>,
+    loopback_by_reference: bool,
     spin: Duration,
     manual: bool,
 }
@@ -98,6 +100,8 @@ impl Host {
             tcp: TcpConfig::default(),
             zerocopy_memory: None,
             notification_memory: None,
+            received_deadline: None,
+            loopback_by_reference: false,
             spin: DEFAULT_SPIN,
             manual: false,
         }
@@ -321,6 +325,23 @@ impl Builder {
         self
     }
 
+    /// How long memory that a peer on the pair link sent by reference, and wants back
+    /// ([`TcpStream::send_zc`]), may wait to be received here before it is replaced by a private copy,
+    /// so that the sender gets it back; `None`: for ever. A second by default. Such copies count as
+    /// [`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate).
+    pub fn received_deadline(mut self, limit: Option<Duration>) -> Self {
+        self.received_deadline = Some(limit);
+        self
+    }
+
+    /// Whether payload that loops back to an address of this host passes by reference. By default
+    /// it is copied ([`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate)): a receiver that
+    /// never reads would hold the sender's memory for ever.
+    pub fn loopback_by_reference(mut self, on: bool) -> Self {
+        self.loopback_by_reference = on;
+        self
+    }
+
     /// How long a thread that waits polls the device before it sleeps, at most; zero: not at all.
     pub fn spin(mut self, limit: Duration) -> Self {
         self.spin = limit;
@@ -350,6 +371,10 @@ impl Builder {
         if let Some(bytes) = self.notification_memory {
             config.zerocopy.notification_bytes = bytes;
         }
+        if let Some(limit) = self.received_deadline {
+            config.zerocopy.received_deadline = limit;
+        }
+        config.loopback_by_reference = self.loopback_by_reference;
         if let Some(bytes) = self.pool_bytes {
             config.pool_bytes = bytes;
         }

@@ -108,6 +108,8 @@ pub use pagewire_stack as stack;
 pub use pagewire_stack::{RecvFlags, SendFlags, TcpConfig, TcpOption};
 pub use stats::Stats;
 pub use tcp::{Incoming, TcpListener, TcpStream};
+#[cfg(feature = "tokio")]
+pub use tokio::CompletionStream;
 pub use udp::UdpSocket;
 pub use zerocopy::{Completion, Completions, Sent};
 

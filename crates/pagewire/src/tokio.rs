@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures_core::Stream;
 use pagewire_mem::Instant;
 use pagewire_stack::{Error, Stack, ZeroCopyCall};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -114,20 +115,70 @@ impl TcpStream {
 
     /// [`next_completion`](Self::next_completion) for those who poll.
     pub fn poll_completion(&self, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
-        let id = self.0.id;
-        let done = poll_op(&self.0, Interest::Completion, cx, |stack, _| zerocopy::next(stack, id));
-        done.map_ok(|done| done.map(Completion::from))
+        poll_completion(&self.0, cx)
+    }
+
+    /// The completions as a stream, which ends when no send is outstanding. After more sends it
+    /// goes on.
+    pub fn completion_stream(&self) -> CompletionStream<'_> {
+        CompletionStream(&self.0)
     }
 }
 
+/// The completions of a socket as they come; see [`TcpStream::completion_stream`].
+pub struct CompletionStream<'a>(&'a Socket);
+
+impl Stream for CompletionStream<'_> {
+    type Item = io::Result<Completion>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        poll_completion(self.0, cx).map(Result::transpose)
+    }
+}
+
+impl std::fmt::Debug for CompletionStream<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("CompletionStream").field(&self.0.id).finish()
+    }
+}
+
+fn poll_completion(socket: &Socket, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
+    let id = socket.id;
+    let done = poll_op(socket, Interest::Completion, cx, |stack, _| zerocopy::next(stack, id));
+    done.map_ok(|done| done.map(Completion::from))
+}
+
+/// Awaiting completions of zero-copy datagrams.
 impl UdpSocket {
+    /// Sends a datagram by reference; see [`send_zc_to`](Self::send_zc_to).
+    pub async fn send_zc_to_async(
+        &self,
+        data: impl Into<SendBuf>,
+        to: SocketAddr,
+    ) -> io::Result<Sent> {
+        let (id, data) = (self.0.id, data.into());
+        let sent = poll_fn(|cx| {
+            poll_op(&self.0, Interest::Write, cx, |stack, now| {
+                stack.udp_send_zc(now, id, data.frags.clone(), Some(to))
+            })
+        });
+        let (bytes, id) = sent.await?;
+        Ok(Sent { bytes, id })
+    }
+
     /// The next completion; see [`TcpStream::next_completion`].
     pub async fn next_completion(&self) -> io::Result<Option<Completion>> {
-        let id = self.0.id;
-        let next = poll_fn(|cx| {
-            poll_op(&self.0, Interest::Completion, cx, |stack, _| zerocopy::next(stack, id))
-        });
-        Ok(next.await?.map(Completion::from))
+        poll_fn(|cx| self.poll_completion(cx)).await
+    }
+
+    /// [`next_completion`](Self::next_completion) for those who poll.
+    pub fn poll_completion(&self, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
+        poll_completion(&self.0, cx)
+    }
+
+    /// The completions as a stream; see [`TcpStream::completion_stream`].
+    pub fn completion_stream(&self) -> CompletionStream<'_> {
+        CompletionStream(&self.0)
     }
 }
 

@@ -69,6 +69,14 @@ impl UdpSocket {
         self.recv_from(buf).map(|(n, _)| n)
     }
 
+    /// Has calls that send more than `bytes` send datagrams of so many bytes each, the last one
+    /// shorter if need be: one call, at most 128 datagrams, and for
+    /// [`send_zc_to`](Self::send_zc_to) one completion. 0, the default: one call, one datagram.
+    pub fn set_segment_size(&self, bytes: u16) -> io::Result<()> {
+        let id = self.0.id;
+        self.0.host.shared.lock().stack.udp_set_segment(id, bytes).map_err(io_error)
+    }
+
     /// The address of this side.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()

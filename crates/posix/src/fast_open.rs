@@ -10,7 +10,7 @@ use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::file::Held;
 use crate::poll::Events;
-use crate::send::Payload;
+use crate::send::{Payload, new_call};
 use crate::socket::{Socket, Stage};
 use crate::{Errno, address};
 
@@ -56,7 +56,7 @@ impl<B: Backend> Descriptors<B> {
                     // As Linux: once the handshake is complete, the flag means nothing.
                     Ok(()) => {
                         drop(state);
-                        let from = (0, &mut ZeroCopyCall::new());
+                        let from = (0, &mut new_call(flags));
                         return self.send_stream_from(held, socket, payload, flags, from);
                     }
                     Err(Errno::AGAIN) if blocking => id,
@@ -67,7 +67,7 @@ impl<B: Backend> Descriptors<B> {
             };
             (id, self.is_deferred(id), state.options.send_timeout)
         };
-        let (mut sent, mut call) = (0, ZeroCopyCall::new());
+        let (mut sent, mut call) = (0, new_call(flags));
         if deferred {
             sent = self.send_deferred(id, payload, flags, &mut call)?;
         }

@@ -3,7 +3,8 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::ptr::NonNull;
 
-use crate::SockAddr;
+use crate::options::UDP_SEGMENT;
+use crate::{Errno, SockAddr};
 
 /// What [`Descriptors::sendmsg`](crate::Descriptors::sendmsg) sends: a `msghdr`, its pointers
 /// resolved.
@@ -59,6 +60,30 @@ impl RawRange {
 /// Alignment of ancillary data, and bytes of its header: length, level, type.
 const ALIGN: usize = 8;
 const HEADER: usize = 16;
+
+/// The size of the datagrams that a call is to be cut in, if its ancillary data says so
+/// (`UDP_SEGMENT`); what is of other protocols is passed over.
+///
+/// # Errors
+/// `EINVAL` for data that is cut short, and for what UDP does not have.
+pub(crate) fn segment_size(mut control: &[u8]) -> Result<Option<u16>, Errno> {
+    let mut segment = None;
+    while let Some((header, rest)) = control.split_at_checked(HEADER) {
+        let word = |at: usize| header[at..at + 4].try_into().map(i32::from_ne_bytes);
+        let len = header[..8].try_into().map(usize::from_ne_bytes).unwrap_or_default();
+        let data = len.checked_sub(HEADER).and_then(|n| rest.get(..n)).ok_or(Errno::INVAL)?;
+        match (word(8), word(12)) {
+            (Ok(libc::IPPROTO_UDP), Ok(UDP_SEGMENT)) => {
+                let size = data.try_into().map_err(|_| Errno::INVAL)?;
+                segment = Some(u16::from_ne_bytes(size));
+            }
+            (Ok(libc::IPPROTO_UDP), _) => return Err(Errno::INVAL),
+            _ => {}
+        }
+        control = control.get(len.next_multiple_of(ALIGN)..).unwrap_or_default();
+    }
+    Ok(segment)
+}
 
 impl ReceiveMessage<'_, '_> {
     /// Appends ancillary data; `MSG_CTRUNC` where it does not fit. As `put_cmsg` in Linux: a

@@ -5,6 +5,8 @@
 //! or the error number. A null pointer to memory that a call needs is `EFAULT`; other bad pointers
 //! cannot be told from good ones here.
 
+mod many;
+
 use std::io::{IoSlice, IoSliceMut};
 use std::ptr;
 use std::time::Duration;
@@ -18,6 +20,8 @@ use crate::limits::{MAX_CONTROL, MAX_DROPPED, MAX_IOV, MAX_RW_BYTES};
 use crate::message::{RawRange, ReceiveMessage, SendMessage};
 use crate::poll::{Events, PollFd};
 use crate::{Errno, Fd, SockAddr};
+
+pub use many::{recvmmsg, sendmmsg};
 
 type Result<T> = core::result::Result<T, Errno>;
 

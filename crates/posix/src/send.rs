@@ -4,14 +4,14 @@ use std::io::IoSlice;
 use std::net::SocketAddr;
 
 use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{Readiness, SendFlags, SocketId, ZeroCopyCall};
+use pagewire_stack::{Readiness, SendFlags, SocketId, UdpTarget, ZeroCopyCall};
 
 use crate::address::{Given, parse};
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::file::{Held, Object};
 use crate::limits::{MAX_IOV, MAX_RW_BYTES};
-use crate::message::{RawRange, SendMessage};
+use crate::message::{RawRange, SendMessage, segment_size};
 use crate::poll::Events;
 use crate::socket::{Kind, Socket, Stage};
 use crate::{Errno, Fd, errno};
@@ -33,6 +33,21 @@ pub(crate) fn send_flags(flags: i32) -> SendFlags {
     out.set(SendFlags::END_OF_RECORD, flags & libc::MSG_EOR != 0);
     out.set(SendFlags::URGENT, flags & libc::MSG_OOB != 0);
     out
+}
+
+/// A call that sends by reference, with what its flags ask for.
+pub(crate) fn new_call(flags: i32) -> ZeroCopyCall {
+    ZeroCopyCall::with_flags(send_flags(flags))
+}
+
+/// The first `left` bytes.
+fn cut(iov: &[RawRange], mut left: usize) -> Vec<RawRange> {
+    let first = |range: &RawRange| {
+        let len = range.len.min(left);
+        left -= len;
+        RawRange { len, ..*range }
+    };
+    iov.iter().map(first).collect()
 }
 
 impl<B: Backend> Descriptors<B> {
@@ -123,9 +138,10 @@ impl<B: Backend> Descriptors<B> {
             let pieces = unsafe { crate::raw::borrow(iov) };
             return self.send_held(&held, &SendMessage { name, iov: &pieces, control }, flags);
         }
-        if flags & !KNOWN != 0 {
+        if flags & !KNOWN != 0 || (socket.kind == Kind::Datagram && flags & libc::MSG_OOB != 0) {
             return Err(Errno::OPNOTSUPP);
         }
+        let iov = cut(iov, MAX_RW_BYTES);
         let ranges = iov.iter().flat_map(|range| range.chunks());
         // SAFETY: readable until the notification, says the caller; what nobody forms a `&mut` to
         // may be changed all the same, and is read so that it bears that.
@@ -136,10 +152,9 @@ impl<B: Backend> Descriptors<B> {
                 self.send_stream(&held, socket, name, &mut Payload::Lent(&mut frags), flags)
             }
             Kind::Datagram => {
-                let remote = datagram_remote(socket, name)?;
-                let id = self.datagram_to_send(&held, socket, remote)?;
+                let (id, to) = self.datagram_target(&held, socket, name, control, flags)?;
                 self.backend
-                    .with(|stack, now| stack.udp_send_zc(now, id, frags, remote))
+                    .with(|stack, now| stack.udp_send_zc(now, id, frags, to))
                     .map(|(n, _)| n)
                     .map_err(errno)
             }
@@ -188,7 +203,7 @@ impl<B: Backend> Descriptors<B> {
                 flags,
             ),
             Kind::Datagram if flags & libc::MSG_OOB != 0 => Err(Errno::OPNOTSUPP),
-            Kind::Datagram => self.send_datagram(held, socket, message),
+            Kind::Datagram => self.send_datagram(held, socket, message, flags),
         }
     }
 
@@ -219,7 +234,7 @@ impl<B: Backend> Descriptors<B> {
         if fast {
             return self.send_fast(held, socket, name, payload, flags);
         }
-        self.send_stream_from(held, socket, payload, flags, (0, &mut ZeroCopyCall::new()))
+        self.send_stream_from(held, socket, payload, flags, (0, &mut new_call(flags)))
     }
 
     /// Sends from byte `done` on (what came before is gone from payload that is sent by reference, as
@@ -330,21 +345,26 @@ impl<B: Backend> Descriptors<B> {
         held: &Held<'_, B>,
         socket: &Socket,
         message: &SendMessage<'_>,
+        flags: i32,
     ) -> Result<usize, Errno> {
-        let remote = datagram_remote(socket, message.name)?;
-        let id = self.datagram_to_send(held, socket, remote)?;
+        let (id, to) = self.datagram_target(held, socket, message.name, message.control, flags)?;
         self.backend
-            .with(|stack, now| stack.udp_write_vectored_to(now, id, message.iov, remote))
+            .with(|stack, now| stack.udp_write_vectored_to(now, id, message.iov, to))
             .map_err(errno)
     }
-    /// The stack's socket of a datagram socket that may send to `remote`, or where it is connected.
-    fn datagram_to_send(
+
+    /// The stack's socket of a datagram socket that may send to the `sockaddr` in `name`, or where
+    /// it is connected; and how.
+    fn datagram_target(
         &self,
         held: &Held<'_, B>,
         socket: &Socket,
-        remote: Option<SocketAddr>,
-    ) -> Result<SocketId, Errno> {
-        {
+        name: Option<&[u8]>,
+        control: &[u8],
+        flags: i32,
+    ) -> Result<(SocketId, UdpTarget), Errno> {
+        let remote = datagram_remote(socket, name)?;
+        let more = {
             let state = socket.lock();
             if state.shut[1] {
                 return Err(Errno::PIPE);
@@ -352,8 +372,10 @@ impl<B: Backend> Descriptors<B> {
             if remote.is_none() && state.stage == Stage::Closed {
                 return Err(Errno::DESTADDRREQ);
             }
-        }
-        self.bind_datagram(held.shared(), socket)
+            flags & libc::MSG_MORE != 0 || state.options.udp_cork
+        };
+        let segment = segment_size(control)?;
+        Ok((self.bind_datagram(held.shared(), socket)?, UdpTarget { remote, segment, more }))
     }
 }
 

@@ -16,6 +16,7 @@ mod cidr;
 mod counters;
 mod error;
 mod event;
+mod forward;
 #[allow(dead_code)]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -31,6 +32,7 @@ pub use error::{Error, StackError};
 pub use event::{
     ErrorEntry, ErrorOrigin, Event, Notification, QueuedError, Readiness, TxMoment, TxTimestamp,
 };
+pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
 pub use pagewire_tcp::{
     CaState, Config as TcpConfig, CongestionKind, FastOpenKeys, FastOpenMode, Info as TcpInfo,
     KeepAlive, RecvFlags, SendFlags,
@@ -41,5 +43,6 @@ pub use sockets::hold::{BindOptions, Hold};
 pub use sockets::path_mtu::MtuDiscover;
 pub use sockets::table::SocketId;
 pub use sockets::timestamping::TxTimestamping;
+pub use sockets::udp_segments::UdpTarget;
 pub use sockets::zerocopy::{Coalescing, ZeroCopyCall, ZeroCopyConfig};
 pub use stack::{Stack, StackConfig, SynCookies, TcpOption, TimeWaitReuse};

@@ -225,6 +225,40 @@ pub const TIMESTAMPS_PENDING: usize = 64;
 /// Entries of a socket's error queue; further ones are dropped.
 pub const ERROR_QUEUE: usize = 64;
 
+/// Datagrams that one call may send (Linux's `UDP_MAX_SEGMENTS`).
+pub const UDP_MAX_SEGMENTS: usize = 128;
+
+// Forwarding.
+
+/// Connections that a forwarder takes at once, unless told otherwise; more wait in the listener's
+/// backlog. Two sockets each, about 2 KiB, and memory for what is under way from one budget.
+pub const FORWARD_CONNECTIONS: usize = 10_000;
+
+/// Time that an upstream has to answer, unless told otherwise: three SYNs at Linux's intervals of
+/// 1, 2 and 4 s.
+pub const FORWARD_CONNECT_TIME: Duration = Duration::from_secs(7);
+
+/// Time without a byte either way after which a forwarded connection is given up, unless told
+/// otherwise (RFC 5382 section 5, REQ-5: not less than 2 hours 4 minutes).
+pub const FORWARD_IDLE_TIME: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
+
+/// Silence after which a forwarded connection's peers are asked whether they are still there, unless
+/// told otherwise: their resets may have been lost, and a connection is held for them.
+pub const FORWARD_KEEPALIVE: Duration = Duration::from_secs(300);
+
+/// Bytes that may always be under way in one direction, whatever the budget for all says: what
+/// moves from one connection to another takes no more memory than before.
+pub const FORWARD_LEAST: usize = 16 << 10;
+
+/// How often connections that had no share of the memory look whether there is some.
+pub const FORWARD_RETRY: Duration = Duration::from_millis(10);
+
+/// Connections that look in one turn; the others have the next.
+pub const FORWARD_RETRIES_PER_TURN: usize = 256;
+
+/// Refusals that wait to be reported; further ones are only counted.
+pub const FORWARD_REFUSALS: usize = 256;
+
 // Zero-copy sends.
 
 /// Bytes charged for a zero-copy send that is not complete, and for a notification that is not

@@ -305,9 +305,9 @@ impl Stack {
     }
 
     /// Byte path, step R2: a frame that the device received.
-    pub fn handle_frame(&mut self, now: Instant, frame: PacketBuf) {
-        if let Some(mut inbound) = self.net.handle_frame(&mut self.mem, now, frame) {
-            self.dispatch(now, &mut inbound);
+    pub fn handle_frame(&mut self, now: Instant, mut frame: PacketBuf) {
+        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, &mut frame) {
+            self.dispatch(now, &inbound, &mut frame);
         }
     }
 
@@ -336,13 +336,12 @@ impl Stack {
         self.audit.check(&self.mem.pool);
     }
 
-    /// By reference, because what came in is half a kilobyte.
-    fn dispatch(&mut self, now: Instant, inbound: &mut Inbound) {
+    fn dispatch(&mut self, now: Instant, inbound: &Inbound, packet: &mut PacketBuf) {
         match inbound {
             Inbound::Transport(received) if received.protocol == protocol::TCP => {
-                self.tcp_input(now, received);
+                self.tcp_input(now, received, packet);
             }
-            Inbound::Transport(received) => self.udp_input(now, received),
+            Inbound::Transport(received) => self.udp_input(now, received, packet),
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
                 self.tcp_icmp(now, about, *kind);
             }
@@ -357,10 +356,11 @@ impl Stack {
     /// again once the device has taken these.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
         let mut looped = 0;
+        let mut packet = PacketBuf::for_rx();
         while looped < LOOPBACKS_PER_POLL
-            && let Some(mut inbound) = self.net.poll_inbound(&mut self.mem, now)
+            && let Some(inbound) = self.net.poll_inbound(&mut self.mem, now, &mut packet)
         {
-            self.dispatch(now, &mut inbound);
+            self.dispatch(now, &inbound, &mut packet);
             looped += 1;
         }
         let more = self.transmit_dirty(now);

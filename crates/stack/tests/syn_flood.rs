@@ -260,3 +260,41 @@ fn without_cookies_a_flood_keeps_newcomers_out_and_is_counted() {
     assert!(p.b.counters().drops(DropReason::TcpHalfOpenLimit) > 70_000);
     assert_eq!(p.b.socket_count(), 1 + 17);
 }
+
+#[test]
+fn connection_through_a_cookie_works_within_the_host() {
+    let mut p = pair(SynCookies::Always);
+    let listener = p.b.tcp_listen(p.now, addr(V4), 16).unwrap();
+    p.b.tcp_connect(p.now, addr(V4), None).unwrap();
+    p.run(Duration::from_millis(1));
+    assert!(p.b.tcp_accept(p.now, listener).is_ok());
+    assert_eq!(p.b.counters().tcp_syn_cookies_received, 1);
+}
+
+#[test]
+fn cookie_waits_for_the_address_of_the_gateway() {
+    let mut p = Pair::with(config(capabilities(1), 1), server(SynCookies::Always));
+    p.b.tcp_listen(p.now, addr(V4), 16).unwrap();
+    let answers = std::rc::Rc::new(std::cell::Cell::new(0));
+    let count = std::rc::Rc::clone(&answers);
+    p.carry = Some(Box::new(move |side, frame| {
+        let is_answer = side == B
+            && forge::parse(frame)
+                .is_some_and(|(_, _, h)| h.flags == Flags::SYN | Flags::ACK && h.ack == Seq(8));
+        count.set(count.get() + usize::from(is_answer));
+        true
+    }));
+    let syn = TcpHeader { seq: Seq(7), flags: Flags::SYN, ..TcpHeader::default() };
+    for port in 1..4 {
+        let now = p.now;
+        let from = SocketAddrV4::new([198, 18, 0, 1].into(), port);
+        p.stack(B).handle_frame(now, forge::frame(2, from, TARGET, syn));
+    }
+    p.run(Duration::from_millis(10));
+    assert_eq!(answers.get(), 3, "all that were asked before it was known");
+    // And at once from then on, the frame complete.
+    let (now, from) = (p.now, SocketAddrV4::new([198, 19, 0, 1].into(), 9));
+    p.stack(B).handle_frame(now, forge::frame(2, from, TARGET, syn));
+    p.run(Duration::ZERO);
+    assert_eq!(answers.get(), 4);
+}

@@ -184,6 +184,60 @@ fn syn_that_may_reopen_is_acknowledged_if_nobody_listens() {
     assert_eq!(p.b.socket_count(), 1);
 }
 
+/// Somebody else is let in and not accepted, which is all that the listener takes.
+fn fill_the_queue(p: &mut Pair, listener: SocketId) {
+    p.b.tcp_set_backlog(listener, 0).unwrap();
+    p.a.tcp_connect(p.now, addr(V4), Some(addr("10.0.0.1:7778"))).unwrap();
+    p.run(Duration::from_millis(10));
+}
+
+#[test]
+fn connection_rests_on_if_the_listener_drops_the_syn_that_would_reopen_it() {
+    let (mut p, listener, fin) = resting(plain_b(), true);
+    fill_the_queue(&mut p, listener);
+    assert_eq!(p.b.socket_count(), 3);
+    let reopen = syn(&fin, fin.seq + 2, Some(1));
+    assert_eq!(answers(&mut p, reopen), []);
+    assert_eq!(p.b.counters().drops(pagewire_stack::DropReason::TcpBacklogFull), 1);
+    assert_eq!(p.b.socket_count(), 3, "it is still there");
+    assert_eq!(answers(&mut p, fin).iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::ACK]);
+    // Once there is room, the SYN sent again is taken.
+    p.b.tcp_accept(p.now, listener).unwrap();
+    let said = answers(&mut p, reopen);
+    assert_eq!(said.iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::SYN | Flags::ACK]);
+    assert_eq!(p.b.socket_count(), 3, "in its place");
+}
+
+#[test]
+fn connection_that_its_owner_has_yet_rests_on_if_the_listener_drops_the_syn() {
+    let mut p = Pair::with(config(capabilities(1), 1), plain_b());
+    p.meet();
+    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
+    let client = p.a.tcp_connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
+    p.run(Duration::from_millis(10));
+    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    p.b.tcp_shutdown(p.now, server, std::net::Shutdown::Write).unwrap();
+    p.run(Duration::from_millis(10));
+    let seen = std::rc::Rc::new(std::cell::Cell::new(None));
+    let see = std::rc::Rc::clone(&seen);
+    p.carry = Some(Box::new(move |side, frame| {
+        if side == A
+            && let Some((_, _, header)) = forge::parse(frame)
+        {
+            see.set(Some(header));
+        }
+        true
+    }));
+    p.a.close(p.now, client);
+    p.run(Duration::from_millis(10));
+    p.carry = None;
+    let fin: TcpHeader = seen.get().unwrap();
+    fill_the_queue(&mut p, listener);
+    assert_eq!(answers(&mut p, syn(&fin, fin.seq + 2, Some(1))), []);
+    assert_eq!(answers(&mut p, fin).iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::ACK]);
+    assert!(p.b.readiness(server).is_ok());
+}
+
 /// A connection of A's that rests at A, between the same ports.
 fn resting_at_the_client(reuse: TimeWaitReuse, timestamps: bool) -> (Pair, SocketId) {
     let mut a = config(capabilities(1), 1);

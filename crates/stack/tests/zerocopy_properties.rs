@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{A, Pair, capabilities, config};
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{Coalescing, Error, ErrorEntry, SocketId, ZeroCopyCall};
+use pagewire_stack::{Coalescing, Error, ErrorEntry, SocketId, TcpOption, ZeroCopyCall};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -23,6 +23,11 @@ enum Op {
     Pass(u64),
     /// Segments with payload are lost, so many.
     Lose(usize),
+    /// So many segments are lost after the device has taken them: it keeps what they point at.
+    Keep(usize),
+    /// The device is done with what it kept.
+    LetGo,
+    Linger(Option<u64>),
     OptIn(bool),
     Shutdown,
     AbortPeer,
@@ -39,6 +44,9 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (1_usize..5).prop_map(Op::Notifications),
         8 => (1_u64..300).prop_map(Op::Pass),
         2 => (1_usize..4).prop_map(Op::Lose),
+        2 => (1_usize..4).prop_map(Op::Keep),
+        2 => Just(Op::LetGo),
+        1 => prop_oneof![Just(None), Just(Some(0)), Just(Some(2))].prop_map(Op::Linger),
         1 => any::<bool>().prop_map(Op::OptIn),
         1 => Just(Op::Shutdown),
         1 => Just(Op::AbortPeer),
@@ -87,6 +95,8 @@ struct World {
     next_id: u32,
     closed: bool,
     opted_in: bool,
+    /// What the device keeps of segments that were lost.
+    kept: Arc<Mutex<Vec<Frag>>>,
 }
 
 impl World {
@@ -111,6 +121,7 @@ impl World {
             next_id: 0,
             closed: false,
             opted_in: true,
+            kept: Arc::default(),
         }
     }
 
@@ -187,6 +198,18 @@ impl World {
         }
     }
 
+    /// The device is done; what it kept was as it had been handed over all the while.
+    fn let_go(&mut self) {
+        for frag in self.kept.lock().unwrap().drain(..) {
+            if frag.completion().is_some() {
+                // `Noted` overwrites what is released.
+                assert!(
+                    !frag.as_slice().unwrap().iter().all(|&byte| byte == 0xee) || frag.len() < 8
+                );
+            }
+        }
+    }
+
     fn apply(&mut self, op: &Op) {
         let now = self.p.now;
         match op {
@@ -207,6 +230,22 @@ impl World {
                     left -= usize::from(lost);
                     !lost
                 }));
+            }
+            Op::Keep(n) => {
+                let (mut left, kept) = (*n, Arc::clone(&self.kept));
+                self.p.carry = Some(Box::new(move |side, frame| {
+                    let lost = side == A && frame.frag_len() > 0 && left > 0;
+                    left -= usize::from(lost);
+                    if lost {
+                        kept.lock().unwrap().extend(frame.frags().iter().cloned());
+                    }
+                    !lost
+                }));
+            }
+            Op::LetGo => self.let_go(),
+            Op::Linger(seconds) => {
+                let linger = TcpOption::Linger(seconds.map(Duration::from_secs));
+                let _ = self.p.a.tcp_set_option(now, self.client, linger);
             }
             Op::OptIn(on) => {
                 if self.p.a.set_zerocopy(self.client, *on).is_ok() {
@@ -244,6 +283,7 @@ proptest! {
         }
         // Whatever happened: the peer reads on, and then everything ends.
         w.p.carry = None;
+        w.let_go();
         for _ in 0..400 {
             w.p.run(Duration::from_millis(500));
             w.read(1 << 20);

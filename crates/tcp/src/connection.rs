@@ -499,6 +499,12 @@ impl Connection {
         self.rcv.queue.charge()
     }
 
+    /// Bytes of memory that what is queued to be sent holds, for owners who charge it: where it was
+    /// received, its pages are missing for what comes in.
+    pub fn send_charge(&self) -> usize {
+        self.queue.charge()
+    }
+
     /// The sequence number behind the last byte queued to be sent.
     pub fn send_end(&self) -> Seq {
         self.queue.end()

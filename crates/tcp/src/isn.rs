@@ -1,6 +1,5 @@
 //! Initial sequence numbers (RFC 6528) and timestamp offsets, from a secret and the clock.
 
-use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::Instant;
@@ -11,7 +10,7 @@ use crate::seq::Seq;
 /// Makes numbers that a stranger cannot guess, from a secret that the host draws once.
 #[derive(Clone)]
 pub struct IsnGenerator {
-    key: [u8; 16],
+    hasher: SipHasher13,
 }
 
 /// What a hash is for: the same addresses give unrelated numbers for each.
@@ -24,8 +23,8 @@ enum Purpose {
 
 impl IsnGenerator {
     /// From a secret of 128 random bits.
-    pub const fn new(key: [u8; 16]) -> Self {
-        Self { key }
+    pub fn new(key: [u8; 16]) -> Self {
+        Self { hasher: SipHasher13::new_with_key(&key) }
     }
 
     /// The number of the next SYN from `local` to `remote`.
@@ -50,23 +49,49 @@ impl IsnGenerator {
     }
 
     fn hash(&self, purpose: Purpose, local: SocketAddr, remote: SocketAddr) -> u32 {
-        let mut hasher = SipHasher13::new_with_key(&self.key);
-        let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
-        // Whole words, because that is quick; the first tells how many follow, so no two pairs give
-        // the same.
-        match (local.ip(), remote.ip()) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                hasher.write_u64((purpose as u64) << 40 | 4 << 32 | ports);
-                hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
-            }
-            (local, remote) => {
-                hasher.write_u64((purpose as u64) << 40 | 6 << 32 | ports);
-                hasher.write_u128(v6_bits(local));
-                hasher.write_u128(v6_bits(remote));
+        hash_ends(&self.hasher, None, purpose as u64, local, remote) as u32
+    }
+}
+
+/// Hashes the two ends of a connection for a purpose (at most 24 bits), behind the word `before`
+/// if there is one.
+///
+/// One of the words tells how many addresses follow, so no two pairs of ends give the same. Whole
+/// words in one piece, because that is quick.
+#[inline]
+pub(crate) fn hash_ends(
+    hasher: &SipHasher13,
+    before: Option<u64>,
+    purpose: u64,
+    local: SocketAddr,
+    remote: SocketAddr,
+) -> u64 {
+    let first = purpose << 40 | u64::from(local.port()) << 16 | u64::from(remote.port());
+    match (local.ip(), remote.ip()) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            let addresses = u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits());
+            let first = first | 4 << 32;
+            match before {
+                None => hash_words(hasher, [first, addresses]),
+                Some(before) => hash_words(hasher, [before, first, addresses]),
             }
         }
-        hasher.finish() as u32
+        (local, remote) => {
+            let (local, remote) = (v6_bits(local), v6_bits(remote));
+            let [a, b] = [local as u64, (local >> 64) as u64];
+            let [c, d] = [remote as u64, (remote >> 64) as u64];
+            let first = first | 6 << 32;
+            match before {
+                None => hash_words(hasher, [first, a, b, c, d]),
+                Some(before) => hash_words(hasher, [before, first, a, b, c, d]),
+            }
+        }
     }
+}
+
+#[inline]
+fn hash_words<const N: usize>(hasher: &SipHasher13, words: [u64; N]) -> u64 {
+    hasher.hash(words.map(u64::to_le_bytes).as_flattened())
 }
 
 /// An address in 128 bits.

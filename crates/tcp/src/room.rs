@@ -94,7 +94,7 @@ impl Connection {
     }
 
     /// How many of `wanted` bytes may be queued now.
-    pub(crate) fn room_for(&self, wanted: usize) -> usize {
+    pub fn room_for(&self, wanted: usize) -> usize {
         if !self.takes_data() || !self.queue.has_entry_room() {
             return 0;
         }

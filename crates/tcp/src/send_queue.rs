@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use pagewire_mem::{Completion, Frag, FragVec, MAX_FRAGS};
 
-use crate::limits::{MAX_MERGED_FRAG, MAX_SEND_FRAGS};
+use crate::limits::{COMPACT_FACTOR, MAX_MERGED_FRAG, MAX_SEND_FRAGS, SMALL_SEGMENT};
 use crate::seq::Seq;
 
 /// Fragments by sequence range.
@@ -25,6 +25,8 @@ pub(crate) struct SendQueue {
     una: Seq,
     /// One past the last byte.
     end: Seq,
+    /// Bytes of memory that the fragments keep from reuse, each by itself.
+    pinned: usize,
     /// Index of the entry where the last slice ended: where the next one most likely begins.
     cursor: u32,
     /// The last byte ends a record: what follows begins a segment.
@@ -48,7 +50,14 @@ impl Entry {
 impl SendQueue {
     /// An empty queue whose first byte will be `start`.
     pub(crate) const fn new(start: Seq) -> Self {
-        Self { entries: VecDeque::new(), una: start, end: start, cursor: 0, record_ended: false }
+        Self {
+            entries: VecDeque::new(),
+            una: start,
+            end: start,
+            pinned: 0,
+            cursor: 0,
+            record_ended: false,
+        }
     }
 
     /// Bytes queued and not acknowledged.
@@ -59,6 +68,12 @@ impl SendQueue {
     /// One past the last byte; a FIN has this number.
     pub(crate) fn end(&self) -> Seq {
         self.end
+    }
+
+    /// What is charged for the memory that is held, see
+    /// [`ReceiveQueue::charge`](crate::assembler::ReceiveQueue::charge).
+    pub(crate) fn charge(&self) -> usize {
+        self.pinned.min(COMPACT_FACTOR * self.len() as usize + SMALL_SEGMENT)
     }
 
     /// Whether one more fragment may be queued.
@@ -75,8 +90,10 @@ impl SendQueue {
         let frag = match self.entries.back_mut() {
             // A fragment that grew for ever would never be released.
             Some(last) if !self.record_ended && last.frag.len() + frag.len() <= MAX_MERGED_FRAG => {
+                let before = last.frag.pinned();
                 match last.frag.try_append(frag) {
                     Ok(()) => {
+                        self.pinned += last.frag.pinned() - before;
                         self.end += len;
                         return;
                     }
@@ -98,6 +115,7 @@ impl SendQueue {
     fn push_entry(&mut self, frag: Frag, apart: bool) {
         let (start, len) = (self.end, frag.len() as u32);
         let apart = core::mem::take(&mut self.record_ended) || apart;
+        self.pinned += frag.pinned();
         self.entries.push_back(Entry { start, apart, frag });
         self.end += len;
     }
@@ -121,8 +139,8 @@ impl SendQueue {
         let seq = seq.min(self.end);
         let acked = seq.saturating_since(self.una);
         self.una += acked;
-        while self.entries.front().is_some_and(|e| e.end().le(seq)) {
-            self.entries.pop_front();
+        while let Some(entry) = self.entries.pop_front_if(|e| e.end().le(seq)) {
+            self.pinned -= entry.frag.pinned();
             self.cursor = self.cursor.saturating_sub(1);
         }
         acked
@@ -182,6 +200,7 @@ impl SendQueue {
                 }
             }
         }
+        self.pinned = entries.iter().map(|e| e.frag.pinned()).sum();
         self.entries = entries;
         self.cursor = 0;
         all
@@ -204,6 +223,7 @@ impl SendQueue {
         drop(self.entries.split_off(first));
         self.entries = VecDeque::new();
         self.una = self.end;
+        self.pinned = 0;
         self.cursor = 0;
     }
 

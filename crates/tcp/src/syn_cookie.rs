@@ -13,8 +13,7 @@
 //! passes with a probability of [`MSS_TABLE`]`.len()` in 2^24 for each of the two minutes that
 //! count. What a SYN says beyond its MSS is kept only by peers with timestamps, as in Linux.
 
-use core::hash::Hasher;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use std::sync::Arc;
 
 use pagewire_mem::Instant;
@@ -23,7 +22,7 @@ use siphasher::sip::SipHasher13;
 use crate::config::{Config, LinkLimits};
 use crate::connection::{Connection, Ports};
 use crate::header::{Flags, TcpHeader};
-use crate::isn::v6_bits;
+use crate::isn::hash_ends;
 use crate::limits::DEFAULT_MSS;
 use crate::options::TcpOptions;
 use crate::seq::Seq;
@@ -55,7 +54,7 @@ const ECN_BIT: u32 = 1 << 5;
 /// Makes cookies, and knows them again.
 #[derive(Clone)]
 pub struct CookieJar {
-    key: [u8; 16],
+    hasher: SipHasher13,
 }
 
 /// What a valid cookie says of the SYN that it was made for.
@@ -69,8 +68,8 @@ pub struct Cookie {
 
 impl CookieJar {
     /// With a secret of 128 random bits.
-    pub const fn new(key: [u8; 16]) -> Self {
-        Self { key }
+    pub fn new(key: [u8; 16]) -> Self {
+        Self { hasher: SipHasher13::new_with_key(&key) }
     }
 
     /// How long after the last cookie was made one may come back.
@@ -168,22 +167,8 @@ impl CookieJar {
     }
 
     fn hash(&self, minute: u64, local: SocketAddr, remote: SocketAddr, irs: Seq) -> u32 {
-        let mut hasher = SipHasher13::new_with_key(&self.key);
-        hasher.write_u64(minute << 32 | u64::from(irs.get()));
-        let ports = u64::from(local.port()) << 16 | u64::from(remote.port());
-        // The first words tell how many follow.
-        match (local.ip(), remote.ip()) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                hasher.write_u64(4 << 32 | ports);
-                hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
-            }
-            (local, remote) => {
-                hasher.write_u64(6 << 32 | ports);
-                hasher.write_u128(v6_bits(local));
-                hasher.write_u128(v6_bits(remote));
-            }
-        }
-        hasher.finish() as u32 & LOW
+        let before = minute << 32 | u64::from(irs.get());
+        hash_ends(&self.hasher, Some(before), 0, local, remote) as u32 & LOW
     }
 }
 

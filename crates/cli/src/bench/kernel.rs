@@ -39,10 +39,25 @@ pub(crate) fn stream(
     seconds: f64,
     sides: Sides,
 ) -> Result<Round, Failure> {
+    let sending = |connection| {
+        send(connection, source, message);
+        Ok(())
+    };
+    let receiving = |connection| receive(connection, message, reader, seconds);
+    Ok(connected(between, sides, sending, receiving)?.1)
+}
+
+/// What both ends of a connection make of it, each on a pinned thread of its own.
+pub(crate) fn connected<S: Send, R: Send>(
+    between: Between,
+    sides: Sides,
+    send: impl FnOnce(TcpStream) -> Result<S, Failure> + Send,
+    receive: impl FnOnce(TcpStream) -> Result<R, Failure> + Send,
+) -> Result<(S, R), Failure> {
     let (ready, address) = mpsc::channel();
     let (namespace, namespaces) = mpsc::channel();
     std::thread::scope(|scope| {
-        let receiving = scope.spawn(move || -> Result<Round, Failure> {
+        let receiving = scope.spawn(move || -> Result<R, Failure> {
             pin(sides.right);
             let ip = match between {
                 Between::Loopback => Ipv4Addr::LOCALHOST,
@@ -62,27 +77,26 @@ pub(crate) fn stream(
                 }
             };
             let _ = ready.send(listener.local_addr().map_err(|e| failed(&e))?);
-            receive(accept(&listener)?, message, reader, seconds)
+            receive(accept(&listener)?)
         });
-        let sending = scope.spawn(move || -> Result<(), Failure> {
+        let sending = scope.spawn(move || -> Result<Option<S>, Failure> {
             pin(sides.left);
             if let Between::Veth { mtu } = between {
                 enter_namespace()?;
-                let Ok(peer) = namespaces.recv() else { return Ok(()) };
+                let Ok(peer) = namespaces.recv() else { return Ok(None) };
                 let peer = peer.as_raw_nonzero().to_string();
                 let veth = ["link", "add", "pwb0", "type", "veth", "peer", "name", "pwb1", "netns"];
                 ip(&[&veth[..], &[peer.as_str()]].concat())?;
                 configure("pwb0", SENDER, mtu)?;
             }
             // Disconnected: the receiver failed, and says why.
-            let Ok(to) = address.recv() else { return Ok(()) };
-            send(connect(to)?, source, message);
-            Ok(())
+            let Ok(to) = address.recv() else { return Ok(None) };
+            send(connect(to)?).map(Some)
         });
-        let sent = sending.join().unwrap_or_else(|_| Err(Failure::Failed("a thread died".into())));
-        let received =
-            receiving.join().unwrap_or_else(|_| Err(Failure::Failed("a thread died".into())));
-        sent.and(received)
+        let died = || Failure::Failed("a thread died".into());
+        let sent = sending.join().unwrap_or_else(|_| Err(died()))?;
+        let received = receiving.join().unwrap_or_else(|_| Err(died()))?;
+        Ok((sent.ok_or_else(died)?, received))
     })
 }
 

@@ -12,6 +12,7 @@ mod machine;
 mod path;
 mod report;
 mod rr;
+mod send;
 mod share;
 mod source;
 mod stream;
@@ -23,6 +24,7 @@ use crate::failure::Failure;
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
     match &options.bench {
         Bench::Stream(options) => stream::run(options),
+        Bench::Send(options) => send::run(options),
         Bench::Path(options) => path::run(options),
         Bench::Share(options) => share::run(options),
         Bench::Rr(options) => rr::run(options),

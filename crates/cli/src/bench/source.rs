@@ -1,5 +1,6 @@
 //! What is sent and how it is read: the same for every engine.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -33,9 +34,19 @@ impl Source {
         self.bytes.chunks_exact(len.clamp(1, SOURCE_LEN)).cycle()
     }
 
+    /// A part, none if it is not all there.
+    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
+        self.bytes.get(range).unwrap_or_default()
+    }
+
+    /// All of it by reference.
+    pub(crate) fn frag(&self) -> Frag {
+        Frag::from_bytes(self.bytes.clone())
+    }
+
     /// The same by reference.
     pub(crate) fn frags(&self, len: usize) -> impl Iterator<Item = Frag> + use<> {
-        let whole = Frag::from_bytes(self.bytes.clone());
+        let whole = self.frag();
         let len = len.clamp(1, SOURCE_LEN);
         (0..SOURCE_LEN / len).cycle().map(move |i| whole.slice(i * len..(i + 1) * len))
     }

@@ -30,8 +30,8 @@ const SEND_PIECE: usize = 1 << 20;
 const PEER_MESSAGE: usize = 1 << 20;
 
 /// Addresses of the two sides of a link, and where the right one listens.
-const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(super) const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(super) const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const PORT: u16 = 9000;
 
 /// Measures and prints.
@@ -439,7 +439,7 @@ pub(crate) fn accept(listener: &TcpListener, mut meanwhile: impl FnMut()) -> io:
 }
 
 /// A connection on which no call waits for ever.
-fn patient(connection: io::Result<TcpStream>) -> Result<TcpStream, Failure> {
+pub(super) fn patient(connection: io::Result<TcpStream>) -> Result<TcpStream, Failure> {
     let set = connection.and_then(|c| {
         c.set_read_timeout(Some(PATIENCE))?;
         c.set_write_timeout(Some(PATIENCE))?;
@@ -464,6 +464,6 @@ pub(crate) fn joined<T>(
     thread.join().unwrap_or_else(died)
 }
 
-fn failed(error: &dyn std::fmt::Display) -> Failure {
+pub(super) fn failed(error: &dyn std::fmt::Display) -> Failure {
     Failure::Failed(error.to_string())
 }

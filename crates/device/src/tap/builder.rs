@@ -3,17 +3,18 @@
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use pagewire_mem::{MAX_FRAGS, PagePool};
 use rustix::io::Errno;
 
 use super::limits::{
-    MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES, SETTLE_PAUSE, SETTLE_TRIES,
+    LANE_BYTES, MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES, SETTLE_PAUSE,
+    SETTLE_TRIES, SPARE_LANES,
 };
-use super::netlink::Netlink;
-use super::sys::{self, Step};
-use super::{Tap, errno};
+use super::netlink::{Link, Netlink};
+use super::sys::{self, Queues, Step};
+use super::{Tap, TapQueues, errno};
 use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
 
 /// Settings of a [`Tap`].
@@ -105,14 +106,22 @@ impl TapBuilder {
             netlink.link(name).map_err(|e| system(format!("look up network device {name}"), e))
         };
         // A device that exists already keeps its settings unless they are asked for.
-        let existed = !name.contains('%') && link(name)?.is_some();
-        let (first, name, multi_queue) = attach_first(name, queues > 1, existed)?;
-        let mut fds = vec![first];
-        for _ in 1..queues {
-            let (fd, _) = sys::attach(&name, multi_queue)
-                .map_err(|(step, e)| attach_error(&name, step, true, e))?;
-            fds.push(fd);
-        }
+        let existing = if name.contains('%') { None } else { link(name)? };
+        let own =
+            if queues == 1 && existing.is_none() { attach_own(name, settings.lanes) } else { None };
+        let (fds, spare, name) = match own {
+            Some((first, spare, name)) => (vec![first], spare, name),
+            None => {
+                let (first, name) = attach_first(name, queues > 1, existing)?;
+                let mut fds = vec![first];
+                for _ in 1..queues {
+                    let (fd, _) = sys::attach(&name, Queues::Many)
+                        .map_err(|(step, e)| attach_error(&name, step, true, e))?;
+                    fds.push(fd);
+                }
+                (fds, Vec::new(), name)
+            }
+        };
         let gone = || DeviceError::Config(format!("tap {name} vanished while being set up"));
         let found = link(&name)?.ok_or_else(gone)?;
         if let Some(mtu) = self.mtu.filter(|&mtu| mtu != found.mtu) {
@@ -142,12 +151,16 @@ impl TapBuilder {
             queues,
             by_reference: false,
         };
+        let mut spare = Some(spare);
         let make = |fd| {
             let pool = PagePool::new("pagewire-tap", settings.pool_bytes).map_err(|e| {
                 let what = format!("map {} bytes to receive into", settings.pool_bytes);
                 system(what, io::Error::other(e))
             })?;
-            Ok(Tap::over(fd, name.clone(), found.mac, capabilities.clone(), pool))
+            let spare = spare.take().unwrap_or_default();
+            let queues =
+                TapQueues::new(fd, spare).map_err(|e| system("wait on several queues", e))?;
+            Ok(Tap::over(queues, name.clone(), found.mac, capabilities.clone(), pool))
         };
         fds.into_iter().map(make).collect()
     }
@@ -188,7 +201,8 @@ impl TapBuilder {
         }
         let addresses =
             self.host_addresses.iter().map(|text| parse_address(text)).collect::<Result<_, _>>()?;
-        Ok(Settings { name: name.to_owned(), addresses, pool_bytes })
+        let lanes = (pool_bytes / LANE_BYTES).saturating_sub(1).min(SPARE_LANES);
+        Ok(Settings { name: name.to_owned(), addresses, pool_bytes, lanes })
     }
 }
 
@@ -196,21 +210,42 @@ struct Settings {
     name: String,
     addresses: Vec<(IpAddr, u8)>,
     pool_bytes: usize,
+    /// Queues beside the first that a device of our own gets.
+    lanes: usize,
+}
+
+/// Makes the device with `spare` queues beside the first, which are detached at once: the kernel
+/// delivers nothing there, and with one queue it need not tell flows apart. `None`: it cannot be
+/// had so; as an ordinary device it may.
+fn attach_own(name: &str, spare: usize) -> Option<(OwnedFd, Vec<OwnedFd>, String)> {
+    let (first, name) = sys::attach(name, Queues::ManyOfNew).ok()?;
+    let mut queues = Vec::new();
+    for _ in 0..spare {
+        let (fd, _) = sys::attach(&name, Queues::Many).ok()?;
+        sys::set_attached(fd.as_fd(), false).ok()?;
+        queues.push(fd);
+    }
+    Some((first, queues, name))
 }
 
 /// Attaches the first queue. A device that exists may have been made for one queue or for many;
-/// it takes only the kind of request it was made with.
+/// it takes only the kind of request it was made with. One made for many takes a second program
+/// without a word, which would then get some of the first one's frames: not if it is to be ours.
 fn attach_first(
     name: &str,
     multi_queue: bool,
-    existed: bool,
-) -> Result<(OwnedFd, String, bool), DeviceError> {
-    match sys::attach(name, multi_queue) {
-        Ok((fd, name)) => Ok((fd, name, multi_queue)),
+    existing: Option<Link>,
+) -> Result<(OwnedFd, String), DeviceError> {
+    let existed = existing.is_some();
+    let kind = if multi_queue { Queues::Many } else { Queues::One };
+    match sys::attach(name, kind) {
+        Ok(attached) => Ok(attached),
         Err((Step::Attach, e)) if existed && !multi_queue && errno(&e) == Errno::INVAL => {
-            let (fd, name) = sys::attach(name, true)
-                .map_err(|(step, e)| attach_error(name, step, existed, e))?;
-            Ok((fd, name, true))
+            if existing.is_some_and(|link| link.carrier) {
+                return Err(attach_error(name, Step::Attach, existed, Errno::BUSY.into()));
+            }
+            let attached = sys::attach(name, Queues::Many);
+            attached.map_err(|(step, e)| attach_error(name, step, existed, e))
         }
         Err((step, e)) => Err(attach_error(name, step, existed, e)),
     }

@@ -5,8 +5,8 @@ use std::os::unix::net::UnixDatagram;
 
 use pagewire_mem::{CopyLedger, PagePool, PageWriter};
 
+use super::lanes::Lane;
 use super::limits::{MIN_POOL_BYTES, VNET_HEADER};
-use super::predict::Predictor;
 use super::{FRONT, Receiver};
 use crate::DeviceCounters;
 
@@ -19,13 +19,8 @@ pub fn tap_frame(data: &[u8]) {
     else {
         return;
     };
-    let mut receiver = Receiver {
-        pool,
-        bulk: PageWriter::new(),
-        small: PageWriter::new(),
-        predictor: Predictor::new(),
-        front: [0; FRONT],
-    };
+    let mut receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
+    let mut lane = Lane::new();
     let (mut counters, mut ledger) = (DeviceCounters::default(), CopyLedger::new());
     let (mut rest, mut held) = (data, Vec::new());
     while let Some((&length, after)) = rest.split_first_chunk::<2>() {
@@ -35,7 +30,9 @@ pub fn tap_frame(data: &[u8]) {
         if message.is_empty() || kernel.send(message).is_err() {
             continue;
         }
-        if let Ok(Some(packet)) = receiver.receive(ours.as_fd(), &mut counters, &mut ledger) {
+        if let Ok(Some(packet)) =
+            receiver.receive(ours.as_fd(), &mut lane, &mut counters, &mut ledger)
+        {
             held.push((packet, message.get(VNET_HEADER..).unwrap_or_default()));
         }
         // Nothing that comes later may write over what is held.

@@ -32,11 +32,32 @@ pub const MIN_POOL_BYTES: usize = 1 << 20;
 pub const SMALL_PAYLOAD: usize = 512;
 
 /// Frames of a flow that must follow each other, after another flow came between, until the next
-/// is trusted to follow in memory too. Flows that take turns then start on fresh pages always.
+/// is trusted to follow in memory too. Flows that take turns then start on fresh pages always. Also
+/// the frames that a flow must have sent to get a queue of its own.
 pub const TRUST: u8 = 4;
 
 /// Frames without bulk payload after which a flow no longer counts as running.
 pub const IDLE_FRAMES: u8 = 16;
+
+/// Most bulk flows, beside the first, that get a queue of their own. Each takes up to half a MiB of
+/// the pool, and a look at its queue when the driver looks for frames.
+pub const SPARE_LANES: usize = 15;
+
+/// Bytes of the pool for each of those: room for a run of adjacent pages (`mem`'s `HOT_PAGES`) and
+/// as much again that readers hold.
+pub const LANE_BYTES: usize = 4 << 20;
+
+/// Bulk frames after which a flow no longer counts as running beside another.
+pub const RECENT_FRAMES: u64 = 64;
+
+/// Bulk flows without a queue of their own that are remembered: as many as can be running.
+pub const RECENT_FLOWS: usize = RECENT_FRAMES as usize;
+
+/// Bulk frames of others (some 60 MB of super-frames) after which a flow's queue may be another's.
+pub const LANE_IDLE: u64 = 1024;
+
+/// Frames read from one queue before the others have their turn, where there are several.
+pub const LANE_BURST: usize = 8;
 
 /// How often, and how far apart, the driver asks whether an address that it has just added is in
 /// use: the kernel's worker takes about a millisecond, and not having it in use is no failure.

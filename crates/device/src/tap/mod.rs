@@ -1,7 +1,8 @@
 //! Byte path, steps R1 and S6: a tap device of the kernel, `/dev/net/tun` with virtio headers.
 //!
 //! Read [`Tap`]'s `Device` implementation first (sending is here), then `receive` (one scattering
-//! read per frame), `predict` (where its payload should land), `builder` (making the device), and
+//! read per frame), `predict` (where its payload should land), `steer` and `lanes` (several bulk flows
+//! at once), `builder` (making the device), and
 //! the leaves `vnet`, `netlink` and `sys`.
 //!
 //! What was measured (`examples/tap_rate`: a bare-bones TCP in front of this driver, a CUBIC kernel
@@ -22,10 +23,12 @@
 
 mod builder;
 pub(crate) mod fuzzing;
+mod lanes;
 pub mod limits;
 mod netlink;
 mod predict;
 mod receive;
+mod steer;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -33,7 +36,7 @@ mod vnet;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use pagewire_mem::{
     CopyLedger, CopyReason, HEAD_CAPACITY, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
@@ -41,8 +44,8 @@ use pagewire_mem::{
 use rustix::io::Errno;
 
 pub use builder::TapBuilder;
+use lanes::{Lane, TapQueues};
 use limits::{MAX_FRAME, VNET_HEADER};
-use predict::Predictor;
 
 use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 
@@ -57,7 +60,7 @@ use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 /// both ways.
 #[derive(Debug)]
 pub struct Tap {
-    fd: OwnedFd,
+    queues: TapQueues,
     name: String,
     kernel_mac: [u8; 6],
     capabilities: Capabilities,
@@ -68,11 +71,8 @@ pub struct Tap {
 /// What receiving needs.
 struct Receiver {
     pool: PagePool,
-    /// Where the kernel puts payload.
-    bulk: PageWriter,
     /// Where small payload is packed, out of the way.
     small: PageWriter,
-    predictor: Predictor,
     /// The virtio header and the first bytes of the frame, as far as they are headers.
     front: [u8; FRONT],
 }
@@ -107,21 +107,15 @@ impl Tap {
     }
 
     fn over(
-        fd: OwnedFd,
+        queues: TapQueues,
         name: String,
         kernel_mac: [u8; 6],
         capabilities: Capabilities,
         pool: PagePool,
     ) -> Self {
-        let receiver = Receiver {
-            pool,
-            bulk: PageWriter::new(),
-            small: PageWriter::new(),
-            predictor: Predictor::new(),
-            front: [0; FRONT],
-        };
+        let receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
         let counters = DeviceCounters::default();
-        Self { fd, name, kernel_mac, capabilities, counters, receiver }
+        Self { queues, name, kernel_mac, capabilities, counters, receiver }
     }
 
     /// Sends one frame; `false`: no room now, keep it.
@@ -139,9 +133,10 @@ impl Tap {
             *to = *from;
         }
         let front = front.get(..used).unwrap_or_default();
+        let fd = self.queues.fd_for(packet);
         loop {
             self.counters.syscalls += 1;
-            let error = match sys::write_frame(self.fd.as_fd(), front, packet.frags()) {
+            let error = match sys::write_frame(fd, front, packet.frags()) {
                 Ok(_) => {
                     self.counters.tx_frames += 1;
                     self.counters.tx_bytes += len as u64;
@@ -196,33 +191,27 @@ impl Device for Tap {
         max: usize,
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
-        let Self { fd, counters, receiver, .. } = self;
+        let Self { queues, counters, receiver, .. } = self;
         receiver.pool.drain();
         let mut received = 0;
-        // Frames that are dropped count towards `max` as well: a flood of them ends the burst.
-        for _ in 0..max {
-            match receiver.receive(fd.as_fd(), counters, ledger) {
-                Ok(Some(packet)) => {
-                    frames.push_back(packet);
-                    received += 1;
-                }
-                Ok(None) => {}
-                Err(error) => match errno(&error) {
-                    Errno::AGAIN => break,
-                    Errno::INTR => {}
-                    Errno::BADFD => return Err(DeviceError::Closed),
-                    _ => {
-                        let what = format!("receive from tap {}", self.name);
-                        return Err(DeviceError::System { what, source: error });
-                    }
-                },
+        let read =
+            |fd: BorrowedFd<'_>, lane: &mut Lane| receiver.receive(fd, lane, counters, ledger);
+        let take = |packet| {
+            frames.push_back(packet);
+            received += 1;
+        };
+        match queues.read_each(max, read, take) {
+            Ok(()) => Ok(received),
+            Err(error) if errno(&error) == Errno::BADFD => Err(DeviceError::Closed),
+            Err(error) => {
+                let what = format!("receive from tap {}", self.name);
+                Err(DeviceError::System { what, source: error })
             }
         }
-        Ok(received)
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.fd.as_fd())
+        Some(self.queues.wait_fd())
     }
 
     fn counters(&self) -> DeviceCounters {
@@ -236,10 +225,7 @@ impl Device for Tap {
 
 impl std::fmt::Debug for Receiver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Receiver")
-            .field("pool", &self.pool.stats())
-            .field("predictor", &self.predictor)
-            .finish_non_exhaustive()
+        f.debug_struct("Receiver").field("pool", &self.pool.stats()).finish_non_exhaustive()
     }
 }
 

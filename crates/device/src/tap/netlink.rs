@@ -30,6 +30,7 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFF_UP: u32 = 1;
+const IFF_LOWER_UP: u32 = 0x1_0000;
 
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -44,6 +45,8 @@ const RTN_LOCAL: u8 = 2;
 pub(super) struct Link {
     pub(super) index: u32,
     pub(super) up: bool,
+    /// Whether somebody is at the other end: of a tap, a program that has it open.
+    pub(super) carrier: bool,
     pub(super) mtu: usize,
     pub(super) mac: [u8; 6],
 }
@@ -196,6 +199,7 @@ fn parse_link(reply: &[u8]) -> Option<Link> {
     let mut link = Link {
         index: read_u32(reply, HEADER + 4)?,
         up: read_u32(reply, HEADER + 8)? & IFF_UP != 0,
+        carrier: read_u32(reply, HEADER + 8)? & IFF_LOWER_UP != 0,
         mtu: 0,
         mac: [0; 6],
     };

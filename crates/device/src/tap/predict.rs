@@ -21,7 +21,7 @@ const HEADER_RANGE: (usize, usize) = (14, pagewire_mem::HEAD_CAPACITY);
 
 /// Addresses and ports of a TCP flow, as they are in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FlowKey {
+pub(super) struct FlowKey {
     bytes: [u8; 36],
 }
 
@@ -73,6 +73,11 @@ pub(super) struct Predictor {
 impl Predictor {
     pub(super) fn new() -> Self {
         Self { header: FIRST_GUESS, flow: None, streak: TRUST, idle: IDLE_FRAMES, fresh: false }
+    }
+
+    /// For a queue by which one flow is to come whose headers are so long.
+    pub(super) fn for_headers(len: usize) -> Self {
+        Self { header: len.clamp(HEADER_RANGE.0, HEADER_RANGE.1), ..Self::new() }
     }
 
     /// Bytes of the next frame that are expected to be headers.
@@ -149,13 +154,27 @@ impl Predictor {
 }
 
 impl FlowKey {
-    fn of(head: &[u8], layout: &Layout) -> Option<Self> {
-        let mut bytes = [0; 36];
+    /// The flow that a frame belongs to.
+    pub(super) fn of(head: &[u8], layout: &Layout) -> Option<Self> {
         let ports = head.get(layout.transport_at..layout.transport_at + 4)?;
-        let key = layout.addresses(head)?.iter().chain(ports);
-        for (to, from) in bytes.iter_mut().zip(key) {
+        Some(Self::joined(layout.addresses(head)?.iter().chain(ports)))
+    }
+
+    /// The flow in the other direction: the one that a frame to be sent belongs to as the other
+    /// side's frames do.
+    pub(super) fn of_answer(head: &[u8], layout: &Layout) -> Option<Self> {
+        let ports = head.get(layout.transport_at..layout.transport_at + 4)?;
+        let (from, to) = ports.split_at_checked(2)?;
+        let addresses = layout.addresses(head)?;
+        let (source, target) = addresses.split_at_checked(addresses.len() / 2)?;
+        Some(Self::joined(target.iter().chain(source).chain(to).chain(from)))
+    }
+
+    fn joined<'a>(parts: impl Iterator<Item = &'a u8>) -> Self {
+        let mut bytes = [0; 36];
+        for (to, from) in bytes.iter_mut().zip(parts) {
             *to = *from;
         }
-        Some(Self { bytes })
+        Self { bytes }
     }
 }

@@ -17,30 +17,31 @@ use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
 use super::limits::{MAX_FRAME, VNET_HEADER};
 use super::predict::{Seen, Verdict};
 use super::vnet::{self, Received};
-use super::{Receiver, sys};
+use super::{Lane, Receiver, sys};
 use crate::DeviceCounters;
 use crate::headers::{self, Layout, ParseError, Transport};
 
 impl Receiver {
-    /// Receives one frame; `None`: one was dropped, and counted.
+    /// Receives one frame by a lane; `None`: one was dropped, and counted.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
+        lane: &mut Lane,
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
     ) -> io::Result<Option<PacketBuf>> {
-        if self.predictor.wants_fresh_page() {
-            self.bulk.align();
+        if lane.predictor.wants_fresh_page() {
+            lane.bulk.align();
         }
-        let mut guess = self.predictor.header_len();
+        let mut guess = lane.predictor.header_len();
         let mut limit = MAX_FRAME + 1 - guess;
-        if !self.bulk.reserve(&mut self.pool, limit) {
+        if !lane.bulk.reserve(&mut self.pool, limit) {
             // Without pages, what fits the head can still come in: acknowledgements free pages.
             (guess, limit) = (HEAD_CAPACITY + 1, 0);
         }
         counters.syscalls += 1;
         let front = self.front.get_mut(..VNET_HEADER + guess).unwrap_or_default();
-        let n = sys::read_frame(fd, front, &mut self.bulk, limit)?;
+        let n = sys::read_frame(fd, front, &mut lane.bulk, limit)?;
         let Some((header, len)) =
             self.front.first_chunk::<VNET_HEADER>().zip(n.checked_sub(VNET_HEADER))
         else {
@@ -55,7 +56,7 @@ impl Receiver {
             counters.rx_dropped_malformed += 1;
             return Ok(None);
         };
-        let packet = self.packet(about, len, guess.min(len), counters, ledger);
+        let packet = self.packet(lane, about, len, guess.min(len), counters, ledger);
         match packet {
             Ok(packet) => {
                 counters.rx_frames += 1;
@@ -78,13 +79,14 @@ impl Receiver {
     /// at the bulk writer's position.
     fn packet(
         &mut self,
+        lane: &mut Lane,
         about: Received,
         len: usize,
         split: usize,
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
     ) -> Result<PacketBuf, Lost> {
-        let (layout, shown) = self.layout(len, split);
+        let (layout, shown) = self.layout(lane, len, split);
         let mut packet = PacketBuf::for_rx();
         packet.rx_checksum = about.checksum;
         packet.gso = about.gso(layout.as_ref()).map_err(|()| Lost::Malformed)?;
@@ -93,17 +95,17 @@ impl Receiver {
         // traffic; the head holds them whole and they need no page.
         let known = layout.filter(|l| l.transport != Transport::Other || len > HEAD_CAPACITY);
         let headers = known.map_or(len.min(HEAD_CAPACITY), |layout| layout.payload);
-        let shown = self.show(headers, split, shown);
+        let shown = self.show(lane, headers, split, shown);
         let bytes = self.front.get(VNET_HEADER..VNET_HEADER + shown).unwrap_or_default();
         let payload = len - headers;
         let verdict = match known {
             Some(layout) => {
                 // What is beyond the IP packet's own length is padding, not payload.
                 let real = layout.end.min(len) - headers;
-                let at = self.address(0) + headers.saturating_sub(split);
-                let end = self.address(len.min(layout.end).saturating_sub(split));
+                let at = lane.address(0) + headers.saturating_sub(split);
+                let end = lane.address(len.min(layout.end).saturating_sub(split));
                 let seen = Seen { head: bytes, layout, payload: real, at, end };
-                let verdict = self.predictor.observe(&seen);
+                let verdict = lane.predictor.observe(&seen);
                 counters.rx_payload_bytes += real as u64;
                 if let Verdict::Keep { aligned } = verdict {
                     counters.rx_mispredicted += u64::from(headers != split);
@@ -111,7 +113,7 @@ impl Receiver {
                 }
                 verdict
             }
-            None => self.predictor.observe_other(payload),
+            None => lane.predictor.observe_other(payload),
         };
         let head = packet.append(headers).ok_or(Lost::Malformed)?;
         head.copy_from_slice(bytes.get(..headers).ok_or(Lost::Malformed)?);
@@ -119,8 +121,8 @@ impl Receiver {
             return Ok(packet);
         }
         let frags = match verdict {
-            Verdict::Small => self.copy_out(headers, len, split, ledger),
-            Verdict::Keep { .. } => self.keep(headers, len, split, ledger),
+            Verdict::Small => self.copy_out(lane, headers, len, split, ledger),
+            Verdict::Keep { .. } => self.keep(lane, headers, len, split, ledger),
         };
         for frag in frags.ok_or(Lost::Memory)? {
             packet.push_frag(frag).map_err(|_| Lost::Memory)?;
@@ -130,7 +132,7 @@ impl Receiver {
 
     /// Finds the headers, and brings more of the frame's first bytes into `front` where that
     /// takes more; returns how many are there.
-    fn layout(&mut self, len: usize, split: usize) -> (Option<Layout>, usize) {
+    fn layout(&mut self, lane: &Lane, len: usize, split: usize) -> (Option<Layout>, usize) {
         let mut shown = split;
         loop {
             let bytes = self.front.get(VNET_HEADER..VNET_HEADER + shown).unwrap_or_default();
@@ -141,7 +143,7 @@ impl Receiver {
                 Err(ParseError::NotIp) => return (None, shown),
             };
             // Each turn shows more, up to the head's capacity.
-            let now = self.show(need.min(len), split, shown);
+            let now = self.show(lane, need.min(len), split, shown);
             if now <= shown {
                 return (None, shown);
             }
@@ -151,36 +153,26 @@ impl Receiver {
 
     /// Brings the frame's first `want` bytes into `front` as far as they fit a head, of which
     /// `shown` are there and all beyond `split` are in the pages. Header bytes, not payload.
-    fn show(&mut self, want: usize, split: usize, shown: usize) -> usize {
+    fn show(&mut self, lane: &Lane, want: usize, split: usize, shown: usize) -> usize {
         let want = want.min(HEAD_CAPACITY);
         if want <= shown {
             return shown;
         }
         let to = self.front.iter_mut().skip(VNET_HEADER + split);
-        let from = self.bulk.spare_bytes(want - split).flatten();
+        let from = lane.bulk.spare_bytes(want - split).flatten();
         split + to.zip(from).map(|(to, from)| *to = *from).count()
-    }
-
-    /// Address of the spare byte `n` bytes on.
-    fn address(&self, mut n: usize) -> usize {
-        for (at, len) in self.bulk.spare_runs() {
-            if n <= len {
-                return at.addr().get() + n;
-            }
-            n -= len;
-        }
-        0
     }
 
     /// Packs a small payload out of the bulk data's way.
     fn copy_out(
         &mut self,
+        lane: &Lane,
         headers: usize,
         len: usize,
         split: usize,
         ledger: &mut CopyLedger,
     ) -> Option<FragVec> {
-        let Self { pool, bulk, small, front, .. } = self;
+        let Self { pool, small, front } = self;
         let mut frags = FragVec::new();
         let mut pack = |bytes: &[u8]| {
             let (parts, n) = small.write(pool, bytes, ledger, CopyReason::SmallSegment);
@@ -192,7 +184,7 @@ impl Receiver {
         }
         // Header bytes beyond the split come first in the pages.
         let mut skip = headers.saturating_sub(split);
-        for bytes in bulk.spare_bytes(len - split) {
+        for bytes in lane.bulk.spare_bytes(len - split) {
             pack(bytes.get(skip.min(bytes.len())..)?)?;
             skip = skip.saturating_sub(bytes.len());
         }
@@ -202,6 +194,7 @@ impl Receiver {
     /// Leaves the payload where it is.
     fn keep(
         &mut self,
+        lane: &mut Lane,
         headers: usize,
         len: usize,
         split: usize,
@@ -220,7 +213,7 @@ impl Receiver {
         }
         let (mut left, mut skip) = (len - split, headers.saturating_sub(split));
         while left > 0 {
-            let mut frag = self.bulk.commit(left);
+            let mut frag = lane.bulk.commit(left);
             if frag.is_empty() {
                 return None;
             }
@@ -233,6 +226,19 @@ impl Receiver {
             }
         }
         Some(frags)
+    }
+}
+
+impl Lane {
+    /// Address of the spare byte `n` bytes on.
+    fn address(&self, mut n: usize) -> usize {
+        for (at, len) in self.bulk.spare_runs() {
+            if n <= len {
+                return at.addr().get() + n;
+            }
+            n -= len;
+        }
+        0
     }
 }
 

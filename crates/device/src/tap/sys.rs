@@ -25,18 +25,45 @@ pub(super) enum Step {
     Offload,
 }
 
+/// How many queues a tap is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queues {
+    One,
+    /// Several, each attached by a call.
+    Many,
+    /// The same, of a tap that does not exist yet.
+    ManyOfNew,
+}
+
+/// Of `linux/if_tun.h`: only make a device, do not open one that exists.
+const IFF_TUN_EXCL: c_int = 0x8000;
+/// To attach and to detach a queue, and what else says so.
+const TUNSETQUEUE: c_ulong = 0x4004_54d9;
+const IFF_ATTACH_QUEUE: c_int = 0x0200;
+const IFF_DETACH_QUEUE: c_int = 0x0400;
+
+/// Attaches a queue that was detached, or detaches it: the kernel then delivers nothing there.
+pub(super) fn set_attached(fd: BorrowedFd<'_>, attached: bool) -> io::Result<()> {
+    // SAFETY: all zeroes is a valid `ifreq`: arrays and unions of integers and null pointers.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    let flag = if attached { IFF_ATTACH_QUEUE } else { IFF_DETACH_QUEUE };
+    request.ifr_ifru.ifru_flags = flag as libc::c_short;
+    // SAFETY: TUNSETQUEUE reads one `ifreq`, which outlives the call.
+    let set = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETQUEUE as _, &raw mut request) };
+    check(set as isize).map(drop)
+}
+
 /// Opens a queue of the tap called `name`, which is made if it does not exist. Returns the name
 /// that the kernel gave it. Offloads are set here because every queue must agree on them.
-pub(super) fn attach(
-    name: &str,
-    multi_queue: bool,
-) -> Result<(OwnedFd, String), (Step, io::Error)> {
+pub(super) fn attach(name: &str, kind: Queues) -> Result<(OwnedFd, String), (Step, io::Error)> {
     let open = File::options().read(true).write(true).open("/dev/net/tun");
     let fd = OwnedFd::from(open.map_err(|e| (Step::Open, e))?);
     rustix::io::ioctl_fionbio(&fd, true).map_err(|e| (Step::Open, e.into()))?;
     let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-    if multi_queue {
-        flags |= libc::IFF_MULTI_QUEUE;
+    match kind {
+        Queues::One => {}
+        Queues::Many => flags |= libc::IFF_MULTI_QUEUE,
+        Queues::ManyOfNew => flags |= libc::IFF_MULTI_QUEUE | IFF_TUN_EXCL,
     }
     // SAFETY: all zeroes is a valid `ifreq`: arrays and unions of integers and null pointers.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -46,8 +46,8 @@ impl Rig {
             by_reference: false,
         };
         let pool = PagePool::new("test", bytes).unwrap();
-        let fd = OwnedFd::from(ours);
-        let tap = Tap::over(fd, "test".into(), [2, 0, 0, 0, 0, 2], capabilities, pool);
+        let queues = TapQueues::new(OwnedFd::from(ours), Vec::new()).unwrap();
+        let tap = Tap::over(queues, "test".into(), [2, 0, 0, 0, 0, 2], capabilities, pool);
         Self { tap, kernel, ledger: CopyLedger::new() }
     }
 

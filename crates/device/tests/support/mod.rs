@@ -290,6 +290,8 @@ pub struct Conn {
     pub snd_una: u32,
     pub rcv_nxt: u32,
     pub send_window: usize,
+    /// The window that we advertise, unscaled.
+    pub window: u16,
     scale: u8,
     stamp: Option<u32>,
 }
@@ -298,6 +300,11 @@ static NEXT_PORT: AtomicU16 = AtomicU16::new(50_000);
 
 /// Our window scale.
 const OUR_SCALE: u8 = 8;
+
+/// Our window, unscaled: 704 KiB, less than five hundred of the smallest full segments. A tap queues a
+/// thousand frames and drops what is beyond, and a kernel that sends segments one by one to a reader
+/// that a busy machine holds up would otherwise come to that.
+const OUR_WINDOW: u16 = 0x0b00;
 
 impl Conn {
     /// Waits for a kernel socket to connect to us, on any port.
@@ -313,6 +320,7 @@ impl Conn {
             snd_una: 1000,
             rcv_nxt: heard.seq.wrapping_add(1),
             send_window: 0,
+            window: OUR_WINDOW,
             scale: heard.window_scale.unwrap_or(0),
             stamp: heard.stamp.filter(|_| stamps),
         };
@@ -335,6 +343,7 @@ impl Conn {
             snd_una: 1000,
             rcv_nxt: 0,
             send_window: 0,
+            window: OUR_WINDOW,
             scale: 0,
             stamp: Some(0),
         };
@@ -371,7 +380,7 @@ impl Conn {
     fn segment<'a>(&self, seq: u32, flags: u8, options: &'a [u8]) -> Segment<'a> {
         let ack = if flags & ACK != 0 { self.rcv_nxt } else { 0 };
         let (from, to, ports) = (self.me, self.peer, self.ports);
-        Segment { from, to, ports, seq, ack, flags, window: 0x6000, options }
+        Segment { from, to, ports, seq, ack, flags, window: self.window, options }
     }
 
     /// An acknowledgement of everything so far.

@@ -13,7 +13,7 @@ use crate::limits::DATAGRAM_BUFFER;
 use crate::options::info::tcp_info;
 use crate::options::{
     SO_MEMINFO, TCP_CC_INFO, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE,
-    TCP_INQ, TCP_NOTSENT_LOWAT,
+    TCP_INQ, TCP_NOTSENT_LOWAT, UDP_SEGMENT,
 };
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
@@ -44,9 +44,15 @@ impl<B: Backend> Descriptors<B> {
         let value = match (level, socket.kind) {
             (libc::SOL_SOCKET, _) => self.get_socket(socket, name),
             (libc::IPPROTO_TCP, Kind::Stream) => self.get_tcp(&socket.lock(), name),
+            (libc::IPPROTO_UDP, Kind::Datagram) if name == UDP_SEGMENT => {
+                int(socket.lock().options.segment.into())
+            }
             (libc::IPPROTO_IP, _) => self.get_ip(&socket.lock(), name),
             (libc::IPPROTO_IPV6, _) if socket.domain == Domain::Inet6 => {
                 self.get_ipv6(&socket.lock(), name)
+            }
+            (libc::IPPROTO_UDP, Kind::Datagram) if name == libc::UDP_CORK => {
+                flag(socket.lock().options.udp_cork)
             }
             _ => Err(Errno::NOPROTOOPT),
         }?;

@@ -21,6 +21,7 @@ pub(crate) const SO_MEMINFO: i32 = 55;
 pub(crate) const TCP_FASTOPEN_CONNECT: i32 = 30;
 pub(crate) const TCP_FASTOPEN_KEY: i32 = 33;
 pub(crate) const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+pub(crate) const UDP_SEGMENT: i32 = 103;
 
 /// `IP_PMTUDISC_*` as far as a stream is concerned: those that ignore the path's MTU altogether
 /// (`INTERFACE`, `OMIT`) are as not to discover it.
@@ -60,6 +61,9 @@ pub(crate) struct Options {
     pub(crate) timestamping: u32,
     /// `SO_ZEROCOPY`.
     pub(crate) zero_copy: bool,
+    /// `UDP_SEGMENT` and `UDP_CORK`.
+    pub(crate) segment: u16,
+    pub(crate) udp_cork: bool,
     pub(crate) inq: bool,
     pub(crate) no_delay: bool,
     pub(crate) cork: bool,
@@ -146,6 +150,9 @@ impl Options {
         }
         if self.zero_copy {
             let _ = stack.set_zerocopy(id, true);
+        }
+        if self.segment > 0 {
+            let _ = stack.udp_set_segment(id, self.segment);
         }
         if let Some(how) = self.mtu_discover.and_then(mtu_discover) {
             let _ = stack.tcp_set_option(now, id, TcpOption::MtuDiscover(how));

@@ -13,7 +13,7 @@ use crate::descriptors::Descriptors;
 use crate::limits::{BUFFER_MAX, MIN_RECEIVE_BUFFER, MIN_SEND_BUFFER};
 use crate::options::{
     Options, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INQ,
-    TCP_NOTSENT_LOWAT,
+    TCP_NOTSENT_LOWAT, UDP_SEGMENT,
 };
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
@@ -40,6 +40,7 @@ impl<B: Backend> Descriptors<B> {
         match (level, socket.kind) {
             (libc::SOL_SOCKET, _) => self.set_socket(socket, name, value),
             (libc::IPPROTO_TCP, Kind::Stream) => self.set_tcp(socket, name, value),
+            (libc::IPPROTO_UDP, Kind::Datagram) => self.set_udp(socket, name, value),
             (libc::IPPROTO_IP, _) => self.set_ip(socket, name, value),
             (libc::IPPROTO_IPV6, _) if socket.domain == Domain::Inet6 => {
                 self.set_ipv6(socket, name, value)
@@ -232,6 +233,29 @@ impl<B: Backend> Descriptors<B> {
                 self.backend.with(|stack, now| stack.tcp_set_option(now, id, option)).map_err(errno)
             }
             None => Ok(()),
+        }
+    }
+
+    fn set_udp(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
+        let value = int(value)?;
+        match name {
+            UDP_SEGMENT => {
+                let bytes = u16::try_from(value).map_err(|_| Errno::INVAL)?;
+                let mut state = socket.lock();
+                state.options.segment = bytes;
+                let Some(id) = state.stage.id() else { return Ok(()) };
+                self.backend.with(|stack, _| stack.udp_set_segment(id, bytes)).map_err(errno)
+            }
+            libc::UDP_CORK => {
+                let mut state = socket.lock();
+                state.options.udp_cork = value != 0;
+                // As Linux, which does not tell whether that could be sent.
+                if let (false, Some(id)) = (state.options.udp_cork, state.stage.id()) {
+                    let _ = self.backend.with(|stack, now| stack.udp_push(now, id));
+                }
+                Ok(())
+            }
+            _ => Err(Errno::NOPROTOOPT),
         }
     }
 

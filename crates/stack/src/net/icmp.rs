@@ -224,14 +224,15 @@ impl Net {
     // Out.
 
     /// Answers a datagram that no socket wants with "port unreachable", subject to the rules about
-    /// errors and the rate limit. `received` as it was handed up.
+    /// errors and the rate limit. `received` and `packet` as they were handed up.
     pub(crate) fn send_port_unreachable(
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        received: Received,
+        received: &Received,
+        mut packet: PacketBuf,
     ) {
-        let Received { src, dst, protocol, ecn, hop_limit, network_header, mut packet } = received;
+        let Received { src, dst, protocol, ecn, hop_limit, network_header } = *received;
         let quotable = network_header > 0 && packet.push(usize::from(network_header)).is_some();
         let meta = Meta {
             src,

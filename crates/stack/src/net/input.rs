@@ -74,23 +74,21 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
-        mut frame: PacketBuf,
+        frame: &mut PacketBuf,
     ) -> Option<Inbound> {
         self.now = now;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += frame.len() as u64;
         let outcome = match self.link.medium {
-            Medium::Ethernet => self.handle_ethernet(mem, now, &mut frame),
-            Medium::Ip => {
-                self.handle_ip(mem, now, &mut frame, Origin { group: false, loopback: false })
-            }
+            Medium::Ethernet => self.handle_ethernet(mem, now, frame),
+            Medium::Ip => self.handle_ip(mem, now, frame, Origin { group: false, loopback: false }),
         };
-        self.settle(outcome, frame)
+        self.settle(outcome)
     }
 
     /// Hands up what is for the sockets, counts what was dropped.
     #[inline(always)]
-    pub(super) fn settle(&mut self, outcome: Outcome, packet: PacketBuf) -> Option<Inbound> {
+    pub(super) fn settle(&mut self, outcome: Outcome) -> Option<Inbound> {
         match outcome {
             Ok(Passed::Transport(meta)) => Some(Inbound::Transport(Received {
                 src: meta.src,
@@ -99,7 +97,6 @@ impl Net {
                 ecn: meta.ecn,
                 hop_limit: meta.hop_limit,
                 network_header: meta.header_len,
-                packet,
             })),
             Ok(Passed::Error { about, kind }) => Some(Inbound::IcmpError { about, kind }),
             Ok(Passed::Nothing) => None,

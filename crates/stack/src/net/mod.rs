@@ -21,6 +21,7 @@ use pagewire_tcp::Shared;
 use self::icmp::RateLimit;
 use self::input::Origin;
 use self::neighbor::{Keyed, Neighbors};
+use self::output::LastNext;
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
 use self::wire::ethernet::Mac;
@@ -80,11 +81,13 @@ pub(crate) struct NetConfig {
     pub looped_copy: bool,
 }
 
-/// What came in for the sockets.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every packet")]
+/// What came in for the sockets. A packet stays where it is on its way up: it is a quarter of a
+/// kilobyte.
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Inbound {
-    /// A transport packet to an address of ours (or to a group or broadcast, UDP only).
+    /// The packet that was handed in is a transport packet to an address of ours (or to a group or
+    /// broadcast, UDP only). Its head: exactly the transport header (its length validated, options
+    /// not). Its fragments: exactly the payload.
     Transport(Received),
     /// A network error about something we sent: an ICMP error whose quoted packet was found sound
     /// and ours, or a neighbour that never answered. Whether the quoted ports and sequence number
@@ -97,8 +100,8 @@ pub(crate) enum Inbound {
     },
 }
 
-/// A transport packet, checksum verified.
-#[derive(Debug)]
+/// What IP said of a transport packet, whose checksum is verified.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     /// Who sent it.
     pub src: IpAddr,
@@ -113,9 +116,6 @@ pub(crate) struct Received {
     /// Bytes of IP headers still in memory in front of the head, for quoting; 0 where they are
     /// gone.
     pub network_header: u16,
-    /// Head: exactly the transport header (its length validated, options not). Fragments: exactly
-    /// the payload.
-    pub packet: PacketBuf,
 }
 
 /// What an ICMP error quotes of a packet we sent.
@@ -234,6 +234,7 @@ pub(crate) struct Net {
     defend_after: Instant,
     /// The last source and destination of a unicast packet that were found good.
     last_delivered: Option<(IpAddr, IpAddr)>,
+    last_next: Option<LastNext>,
     /// The last moment we were told.
     now: Instant,
 }
@@ -287,6 +288,7 @@ impl Net {
             announce_at: now,
             defend_after: now,
             last_delivered: None,
+            last_next: None,
             now,
         })
     }
@@ -390,19 +392,26 @@ impl Net {
 
     // Out.
 
-    /// Packets that looped back, and notices about neighbours that never answered, one at a time
-    /// until `None`. The caller bounds how many it takes in one turn; while some are left,
+    /// Packets that looped back, each put in place of `packet`, and notices about neighbours that
+    /// never answered, one at a time until `None`. The caller bounds how many it takes in one turn; while some are left,
     /// [`poll_timeout`](Self::poll_timeout) is already due.
-    pub(crate) fn poll_inbound(&mut self, mem: &mut Mem, now: Instant) -> Option<Inbound> {
+    pub(crate) fn poll_inbound(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+    ) -> Option<Inbound> {
         self.now = now;
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
-        while let Some(mut packet) = self.loopback.pop_front() {
+        while let Some(looped) = self.loopback.pop_front() {
+            *packet = looped;
             let origin = Origin { group: false, loopback: true };
-            let outcome = self.handle_ip(mem, now, &mut packet, origin);
-            if let Some(inbound) = self.settle(outcome, packet) {
-                return Some(inbound);
+            let outcome = self.handle_ip(mem, now, packet, origin);
+            let inbound = self.settle(outcome);
+            if inbound.is_some() {
+                return inbound;
             }
         }
         None

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use pagewire_mem::{FragVec, Instant};
-use pagewire_tcp::{Connection, CookieJar, Flags, SegmentOut, TcpHeader};
+use pagewire_mem::{Instant, PacketBuf};
+use pagewire_tcp::{CHECKSUM_OFFSET, Connection, CookieJar, Flags, TcpHeader};
 
 use super::demux::Tuple;
 use super::tcp::{Owner, TcpSocket, ports};
@@ -24,8 +24,17 @@ pub(crate) enum Returned {
 }
 
 impl Stack {
-    /// Answers a SYN to the listener at `index` and forgets it.
-    pub(crate) fn send_cookie(&mut self, now: Instant, index: u32, tuple: &Tuple, syn: &TcpHeader) {
+    /// Answers a SYN to the listener at `index`, in the packet that brought it, and forgets it:
+    /// under a flood this is done hundreds of thousands of times a second, and whatever it takes is
+    /// taken from connections.
+    pub(crate) fn send_cookie(
+        &mut self,
+        now: Instant,
+        index: u32,
+        tuple: &Tuple,
+        syn: &TcpHeader,
+        packet: &mut PacketBuf,
+    ) {
         let Some(listener) = self.sockets.table.listener_mut(index) else { return };
         listener.cookie_at = Some(now);
         let config = Arc::clone(&listener.config);
@@ -38,8 +47,12 @@ impl Stack {
         };
         let header = sockets.cookies.answer(now, &config, link, ends, offset, syn);
         self.net.counters.tcp_syn_cookies_sent += 1;
-        let segment = SegmentOut { header, payload: FragVec::new(), gso_size: None, ecn: 0 };
-        self.send_segment(now, tuple, segment);
+        packet.clear_for_tx();
+        let Some(room) = packet.push(header.len()) else { return };
+        header.emit(room);
+        let offset = CHECKSUM_OFFSET as u16;
+        // What the network layer cannot send it counts as dropped; the peer tries again.
+        let _ = self.net.send_back(&mut self.mem, now, (tuple.local, tuple.remote), offset, packet);
     }
 
     /// A segment to the listener at `index` that belongs to no connection: does it bring a cookie
@@ -74,7 +87,7 @@ impl Stack {
             return Returned::Dropped;
         };
         if let Some(listener) = self.sockets.table.listener_mut(index) {
-            listener.half_open += 1;
+            listener.half_open.insert(id.index());
         }
         self.net.counters.tcp_syn_cookies_received += 1;
         self.net.counters.tcp_passive_opens += 1;

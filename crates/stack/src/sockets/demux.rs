@@ -6,10 +6,10 @@
 //! tried first: packets come in bursts of one flow. What is bound to a port without a peer
 //! (listeners, datagram sockets) is found by port.
 
-use core::hash::Hasher;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
@@ -41,14 +41,17 @@ impl Tuple {
 
 /// Connections by their tuple.
 pub(crate) struct Demux {
-    key: [u8; 16],
+    hasher: SipHasher13,
     table: HashTable<u32>,
+    /// How many connections have each local address and port.
+    locals: HashTable<Local>,
     last: u32,
 }
 
 impl Demux {
     pub(crate) fn new(key: [u8; 16]) -> Self {
-        Self { key, table: HashTable::new(), last: u32::MAX }
+        let hasher = SipHasher13::new_with_key(&key);
+        Self { hasher, table: HashTable::new(), locals: HashTable::new(), last: u32::MAX }
     }
 
     /// The connection with this tuple.
@@ -57,7 +60,7 @@ impl Demux {
         if is_it(self.last) {
             return Some(self.last);
         }
-        let found = *self.table.find(hash(self.key, tuple), |&index| is_it(index))?;
+        let found = *self.table.find(hash(&self.hasher, tuple), |&index| is_it(index))?;
         self.last = found;
         Some(found)
     }
@@ -67,9 +70,14 @@ impl Demux {
         let Some(socket) = sockets.tcp_mut(index) else { return };
         debug_assert!(!socket.in_demux);
         socket.in_demux = true;
-        let (key, hash_now) = (self.key, hash(self.key, &socket.tuple));
-        let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| hash(key, t));
+        let hasher = self.hasher;
+        let hash_now = hash(&hasher, &socket.tuple);
+        let rehash = |&i: &u32| sockets.tuple(i).map_or(0, |t| hash(&hasher, t));
         self.table.insert_unique(hash_now, index, rehash);
+        if let Some(&Tuple { local, local_port, .. }) = sockets.tuple(index) {
+            self.count(local, local_port, true);
+            self.count(any_of(local), local_port, true);
+        }
     }
 
     /// The connection at `index` is found no longer.
@@ -78,31 +86,88 @@ impl Demux {
         if let Some(socket) = sockets.tcp_mut(index) {
             socket.in_demux = false;
         }
-        let found = self.table.find_entry(hash(self.key, &tuple), |&i| i == index);
+        let found = self.table.find_entry(hash(&self.hasher, &tuple), |&i| i == index);
         debug_assert!(found.is_ok(), "a connection in the demux is in its table");
         if let Ok(entry) = found {
             entry.remove();
+            self.count(tuple.local, tuple.local_port, false);
+            self.count(any_of(tuple.local), tuple.local_port, false);
         }
     }
-}
 
-fn hash(key: [u8; 16], tuple: &Tuple) -> u64 {
-    let mut hasher = SipHasher13::new_with_key(&key);
-    match (tuple.local, tuple.remote) {
-        (IpAddr::V4(local), IpAddr::V4(remote)) => {
-            hasher.write_u64(u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits()));
-        }
-        (local, remote) => {
-            for ip in [local, remote] {
-                match ip {
-                    IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
-                    IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
+    /// Whether a connection has the port at an address that `at` stands for.
+    pub(crate) fn uses(&self, at: Wanted, port: u16) -> bool {
+        let has = |addr: IpAddr| {
+            self.locals.find(self.hash_local(addr, port), |l| l.is(addr, port)).is_some()
+        };
+        has(at.addr) || (at.addr == ANY && !at.v6_only && has(ANY_V4))
+    }
+
+    /// One more, or one less, has the local address and port.
+    fn count(&mut self, addr: IpAddr, port: u16, more: bool) {
+        let (hasher, hash) = (self.hasher, self.hash_local(addr, port));
+        let rehash = |l: &Local| hash_local(&hasher, l.addr, l.port);
+        match self.locals.entry(hash, |l| l.is(addr, port), rehash) {
+            Entry::Occupied(mut entry) if more => entry.get_mut().count += 1,
+            Entry::Occupied(mut entry) => {
+                entry.get_mut().count -= 1;
+                if entry.get().count == 0 {
+                    entry.remove();
+                }
+            }
+            Entry::Vacant(entry) => {
+                debug_assert!(more, "what is taken away was counted");
+                if more {
+                    entry.insert(Local { addr, port, count: 1 });
                 }
             }
         }
     }
-    hasher.write_u32(u32::from(tuple.local_port) << 16 | u32::from(tuple.remote_port));
-    hasher.finish()
+
+    fn hash_local(&self, addr: IpAddr, port: u16) -> u64 {
+        hash_local(&self.hasher, addr, port)
+    }
+}
+
+/// Connections that have a local address and port; an unspecified address stands for all of its
+/// version.
+struct Local {
+    addr: IpAddr,
+    port: u16,
+    count: u32,
+}
+
+impl Local {
+    fn is(&self, addr: IpAddr, port: u16) -> bool {
+        self.port == port && self.addr == addr
+    }
+}
+
+fn any_of(addr: IpAddr) -> IpAddr {
+    if addr.is_ipv4() { ANY_V4 } else { ANY }
+}
+
+fn hash_local(hasher: &SipHasher13, addr: IpAddr, port: u16) -> u64 {
+    hash(hasher, &Tuple { local: addr, remote: addr, local_port: port, remote_port: 0 })
+}
+
+#[inline]
+fn hash(hasher: &SipHasher13, tuple: &Tuple) -> u64 {
+    let ports = u64::from(tuple.local_port) << 16 | u64::from(tuple.remote_port);
+    match (tuple.local, tuple.remote) {
+        (IpAddr::V4(local), IpAddr::V4(remote)) => {
+            let addresses = u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits());
+            hasher.hash([addresses, ports].map(u64::to_le_bytes).as_flattened())
+        }
+        (local, remote) => {
+            let [a, b] = [local, remote].map(|ip| match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+                IpAddr::V6(ip) => ip.to_bits(),
+            });
+            let words = [a as u64, (a >> 64) as u64, b as u64, (b >> 64) as u64, ports];
+            hasher.hash(words.map(u64::to_le_bytes).as_flattened())
+        }
+    }
 }
 
 /// Sockets without a peer, by the address and port they are bound to.
@@ -206,6 +271,40 @@ mod tests {
 
     fn at(s: &str) -> Wanted {
         Wanted::of(ip(s))
+    }
+
+    #[test]
+    fn ports_of_connections_are_known_by_address_and_version_until_the_last_is_gone() {
+        let mut demux = Demux::new([3; 16]);
+        let ends = [("10.0.0.1", 80), ("10.0.0.1", 80), ("10.0.0.2", 80), ("fd00::1", 443)];
+        for (addr, port) in ends {
+            for addr in [ip(addr), any_of(ip(addr))] {
+                demux.count(addr, port, true);
+            }
+        }
+        let uses = |demux: &Demux, addr, v6_only, port| {
+            demux.uses(Wanted { addr: ip(addr), v6_only }, port)
+        };
+        for (addr, v6_only, port, expected) in [
+            ("10.0.0.1", false, 80, true),
+            ("10.0.0.1", false, 81, false),
+            ("10.0.0.3", false, 80, false),
+            ("0.0.0.0", false, 80, true),
+            ("0.0.0.0", false, 443, false),
+            ("::", false, 80, true),
+            ("::", true, 80, false),
+            ("::", true, 443, true),
+            ("fd00::1", false, 443, true),
+        ] {
+            assert_eq!(uses(&demux, addr, v6_only, port), expected, "{addr} {v6_only} {port}");
+        }
+        for (addr, port) in ends {
+            assert!(uses(&demux, addr, false, port));
+            for addr in [ip(addr), any_of(ip(addr))] {
+                demux.count(addr, port, false);
+            }
+        }
+        assert!(demux.locals.is_empty());
     }
 
     #[test]

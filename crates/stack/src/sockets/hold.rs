@@ -27,7 +27,7 @@ pub struct Hold {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
     /// The port may be held by others who say so too while none of them listens, and connections
-    /// that have it do not count.
+    /// that have it, even in TIME-WAIT, do not count.
     pub reuse: bool,
     /// `::` stands for addresses of IPv6 only.
     pub v6_only: bool,
@@ -109,7 +109,7 @@ impl Stack {
             port => {
                 let taken = binds.conflicts(at, port)
                     || holds.conflicts(at, port, options.reuse, None)
-                    || (!options.reuse && self.has_connection_at(at, port));
+                    || (!options.reuse && sockets.demux.uses(at, port));
                 if taken {
                     return Err(Error::AddressInUse);
                 }
@@ -130,16 +130,6 @@ impl Stack {
     /// The owner is done with the address.
     pub fn tcp_release(&mut self, hold: Hold) {
         self.sockets.holds.remove(hold);
-    }
-
-    /// Whether a connection, even one in TIME-WAIT, has the port. Walks all sockets: for owners
-    /// that did not say `reuse`, which servers do.
-    fn has_connection_at(&self, at: Wanted, port: u16) -> bool {
-        let table = &self.sockets.table;
-        table
-            .iter()
-            .filter_map(|(index, _)| table.tuple(index))
-            .any(|tuple| tuple.local_port == port && at.overlaps(Wanted::of(tuple.local)))
     }
 }
 

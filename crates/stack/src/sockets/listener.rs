@@ -10,11 +10,11 @@
 //! segment that would add to it, counted, and the peer tries again; nothing is refused. A full
 //! queue of half-open ones has SYNs answered with cookies (`cookie.rs`), which need no queue.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use pagewire_mem::{Frag, FragVec, Instant};
+use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{Connection, Flags, Seq, State, TcpHeader};
 
 use super::Socket;
@@ -37,7 +37,7 @@ pub(crate) struct Listener {
     pub(crate) config: Arc<TcpConfig>,
     backlog: usize,
     /// Connections whose handshake is not complete.
-    pub(crate) half_open: usize,
+    pub(crate) half_open: BTreeSet<u32>,
     /// Connections that wait to be accepted, oldest first.
     pub(super) queue: VecDeque<u32>,
     /// Present where Fast Open is, or was, on.
@@ -49,6 +49,15 @@ pub(crate) struct Listener {
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
     pub(crate) reported: Readiness,
+}
+
+/// A connection in TIME-WAIT that a SYN may reopen.
+#[derive(Clone, Copy)]
+pub(crate) struct Old {
+    /// Where it is.
+    pub(super) index: u32,
+    /// The largest sequence number of ours that it used.
+    pub(super) last: Seq,
 }
 
 impl Listener {
@@ -123,7 +132,7 @@ impl Stack {
             local,
             config: Arc::clone(&self.sockets.config),
             backlog: backlog.min(MAX_BACKLOG),
-            half_open: 0,
+            half_open: BTreeSet::new(),
             queue: VecDeque::new(),
             fast_open: self.initial_fast_open(backlog),
             zerocopy: false,
@@ -165,18 +174,18 @@ impl Stack {
     }
 
     /// A segment to the listener at `index` that belongs to no connection (RFC 9293 section
-    /// 3.10.7.2). `above`: the connection reopens one from TIME-WAIT, whose last
-    /// number this was.
+    /// 3.10.7.2), in `packet`, which may carry the answer. `old`: a connection between the same ends
+    /// that is in TIME-WAIT. It stays unless the new one is taken.
     pub(crate) fn listener_input(
         &mut self,
         now: Instant,
         index: u32,
         tuple: Tuple,
         header: &TcpHeader,
-        payload: FragVec,
-        above: Option<Seq>,
+        packet: &mut PacketBuf,
+        old: Option<Old>,
     ) {
-        let payload_len = payload.iter().map(Frag::len).sum();
+        let payload_len = packet.frag_len();
         // > First, check for a RST: An incoming RST segment could not be valid since it could not
         // > have been sent in response to anything sent by this incarnation of the connection. An
         // > incoming RST should be ignored. Second, check for an ACK: Any acknowledgment is bad if
@@ -197,42 +206,62 @@ impl Stack {
         }
         let config = Arc::clone(&listener.config);
         // A SYN that reopens a connection is no stranger's.
-        if above.is_none() {
-            let full = listener.half_open > listener.backlog;
+        if old.is_none() {
+            let full = listener.half_open.len() > listener.backlog;
             match self.sockets.defence.syn_cookies {
                 SynCookies::Off if full => {
                     self.net.counters.drop_one(DropReason::TcpHalfOpenLimit);
                     return;
                 }
                 SynCookies::WhenFull if full => {
-                    return self.send_cookie(now, index, &tuple, header);
+                    return self.send_cookie(now, index, &tuple, header, packet);
                 }
-                SynCookies::Always => return self.send_cookie(now, index, &tuple, header),
+                SynCookies::Always => {
+                    return self.send_cookie(now, index, &tuple, header, packet);
+                }
                 SynCookies::Off | SynCookies::WhenFull => {}
             }
         }
         let fast_open = self.judge_syn(now, index, &tuple, header, payload_len > 0);
         let (iss, ts) = self.numbers(now, &tuple);
-        let iss = above.map_or(iss, |above| iss_above(iss, above));
+        let iss = old.map_or(iss, |old| iss_above(iss, old.last));
         let link = self.tcp_link(&tuple);
         let mut conn = Connection::accept(now, config, link, ports(&tuple), iss, ts, header);
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
             conn.offer_cookie(cookie);
         }
         let socket = TcpSocket::new(conn, tuple, Owner::HalfOpen { listener: index });
+        if self.sockets.table.len() >= MAX_SOCKETS {
+            self.net.counters.drop_one(DropReason::TcpConnectionLimit);
+            return;
+        }
+        if let Some(old) = old {
+            self.make_way(old.index);
+        }
         let Some(id) = self.insert_connection(socket) else {
             self.net.counters.drop_one(DropReason::TcpConnectionLimit);
             return;
         };
         if let FastOpenSyn::Open(_) = fast_open {
             self.net.counters.tcp_passive_opens += 1;
-            self.open_fast(now, id.index(), index, payload);
+            self.open_fast(now, id.index(), index, packet.take_frags());
             return;
         }
         if let Some(listener) = self.sockets.table.listener_mut(index) {
-            listener.half_open += 1;
+            listener.half_open.insert(id.index());
         }
         self.net.counters.tcp_passive_opens += 1;
+    }
+
+    /// The connection at `index`, in TIME-WAIT, makes way for a new one between the same ends.
+    fn make_way(&mut self, index: u32) {
+        match self.sockets.table.tcp(index) {
+            // Its owner still has it; segments find it no longer.
+            Some(socket) if socket.owner != Owner::Nobody => {
+                self.sockets.demux.remove(&mut self.sockets.table, index);
+            }
+            _ => self.remove_connection(index),
+        }
     }
 
     /// A half-open connection took a segment: if that completed the handshake, it waits to be
@@ -244,7 +273,7 @@ impl Stack {
         }
         socket.owner = Owner::Queued { listener: listener_index };
         if let Some(listener) = self.sockets.table.listener_mut(listener_index) {
-            listener.half_open = listener.half_open.saturating_sub(1);
+            listener.half_open.remove(&index);
             listener.queue.push_back(index);
             if listener.every_arrival {
                 listener.reported &= !Readiness::READABLE;
@@ -257,20 +286,15 @@ impl Stack {
     pub(crate) fn close_listener(&mut self, index: u32) {
         let Some(listener) = self.sockets.table.listener_mut(index) else { return };
         let port = listener.local.port();
+        let mut orphans = core::mem::take(&mut listener.half_open);
+        orphans.extend(listener.queue.drain(..));
         self.sockets.tcp_binds.remove(port, index);
         self.sockets.table.remove(index);
-        let pending = |socket: &Socket| match socket {
-            Socket::Tcp(s) => matches!(s.owner,
-                Owner::HalfOpen { listener } | Owner::Queued { listener } if listener == index),
-            _ => false,
-        };
-        let table = &self.sockets.table;
-        let orphans: Vec<u32> =
-            table.iter().filter(|(_, socket)| pending(socket)).map(|(i, _)| i).collect();
         for orphan in orphans {
-            if let Some(socket) = self.sockets.table.tcp_mut(orphan) {
-                socket.owner = Owner::Nobody;
-            }
+            let Some(socket) = self.sockets.table.tcp_mut(orphan) else { continue };
+            debug_assert!(matches!(socket.owner,
+                Owner::HalfOpen { listener } | Owner::Queued { listener } if listener == index));
+            socket.owner = Owner::Nobody;
             self.tcp_abort(orphan);
         }
     }

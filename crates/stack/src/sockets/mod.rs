@@ -11,6 +11,7 @@ pub(crate) mod edges;
 mod error_queue;
 mod errors;
 pub(crate) mod fast_open;
+mod forwarding;
 pub(crate) mod guests;
 pub(crate) mod hold;
 pub(crate) mod listener;
@@ -22,6 +23,8 @@ pub(crate) mod tcp;
 pub(crate) mod time_wait;
 pub(crate) mod timestamping;
 pub(crate) mod udp;
+mod udp_cork;
+pub(crate) mod udp_segments;
 pub(crate) mod zerocopy;
 
 use std::collections::VecDeque;

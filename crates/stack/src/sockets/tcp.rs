@@ -15,6 +15,7 @@ use super::cookie::Returned;
 use super::demux::Tuple;
 use super::edges::PacketMarks;
 use super::errors::{error_from, error_of_icmp, tcp_kind};
+use super::listener::Old;
 use super::path_mtu::MtuDiscover;
 use super::table::SocketId;
 use super::timestamping::Timestamps;
@@ -48,6 +49,8 @@ pub(crate) struct TcpSocket {
     pub(super) has_guests: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
+    /// What it sends was received: it is charged until it is acknowledged.
+    pub(super) forwards: bool,
     /// Retransmissions, timeouts and recoveries that are in the stack's counters already.
     counted: [u32; 3],
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
@@ -101,6 +104,7 @@ impl TcpSocket {
             starved: false,
             has_guests: false,
             zerocopy: false,
+            forwards: false,
             counted: [0; 3],
             reachable_at: 0,
             charged: 0,
@@ -158,7 +162,8 @@ impl TcpSocket {
                 result
             }
         };
-        let pinned = self.conn.receive_charge();
+        let sends = if self.forwards { self.conn.send_charge() } else { 0 };
+        let pinned = self.conn.receive_charge() + sends;
         mem.shared.receive.charge(self.charged as usize, pinned);
         self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);
         result
@@ -168,8 +173,8 @@ impl TcpSocket {
 /// Inputs.
 impl Stack {
     /// Byte path, step R4: a TCP segment, checksum verified.
-    pub(crate) fn tcp_input(&mut self, now: Instant, received: &mut Received) {
-        let header = match TcpHeader::parse(received.packet.head()) {
+    pub(crate) fn tcp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
+        let header = match TcpHeader::parse(packet.head()) {
             Ok((header, _)) => header,
             Err(error) => {
                 self.net.counters.drop_tcp(error.reason());
@@ -183,17 +188,16 @@ impl Stack {
             remote_port: header.src_port,
         };
         if let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) {
-            let (payload, ecn) = (received.packet.take_frags(), received.ecn);
+            let (payload, ecn) = (packet.take_frags(), received.ecn);
             self.connection_input(now, index, &header, payload, ecn);
         } else if let Some(index) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
             match self.take_cookie(now, index, &tuple, &header) {
                 Returned::None => {
-                    let payload = received.packet.take_frags();
-                    self.listener_input(now, index, tuple, &header, payload, None);
+                    self.listener_input(now, index, tuple, &header, packet, None);
                 }
                 Returned::Dropped => {}
                 Returned::Connection(index) => {
-                    let (payload, ecn) = (received.packet.take_frags(), received.ecn);
+                    let (payload, ecn) = (packet.take_frags(), received.ecn);
                     // The echo carries options in place of the time.
                     let mut header = header;
                     if let Some((_, echo)) = &mut header.options.timestamps {
@@ -204,7 +208,7 @@ impl Stack {
             }
         } else {
             self.net.counters.drop_one(DropReason::TcpNoSocket);
-            self.send_reset(now, &tuple, &header, received.packet.frag_len());
+            self.send_reset(now, &tuple, &header, packet.frag_len());
         }
     }
 
@@ -268,16 +272,13 @@ impl Stack {
     /// A SYN for a connection in TIME-WAIT: a new connection in its place, if somebody listens.
     fn reopen(&mut self, now: Instant, index: u32, syn: &TcpHeader, iss_above: Seq) {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
-        let (tuple, owner) = (socket.tuple, socket.owner);
+        let tuple = socket.tuple;
         let Some(listener) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) else {
             self.net.counters.drop_one(DropReason::TcpNoSocket);
             return;
         };
-        self.sockets.demux.remove(&mut self.sockets.table, index);
-        if owner == Owner::Nobody {
-            self.remove_connection(index);
-        }
-        self.listener_input(now, listener, tuple, syn, FragVec::new(), Some(iss_above));
+        let (mut packet, old) = (PacketBuf::for_rx(), Old { index, last: iss_above });
+        self.listener_input(now, listener, tuple, syn, &mut packet, Some(old));
     }
 
     /// An ICMP error about a segment that we sent.
@@ -458,7 +459,7 @@ impl Stack {
             Some(Owner::Nobody) => self.remove_connection(index),
             Some(Owner::HalfOpen { listener }) => {
                 if let Some(listener) = self.sockets.table.listener_mut(listener) {
-                    listener.half_open = listener.half_open.saturating_sub(1);
+                    listener.half_open.remove(&index);
                 }
                 self.remove_connection(index);
             }

@@ -1,10 +1,11 @@
 //! Connections in TIME-WAIT that nobody owns: small, bounded in number, and in nobody's way.
 
-use pagewire_mem::{FragVec, Instant};
+use pagewire_mem::{FragVec, Instant, PacketBuf};
 use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWait, TimeWaitStep};
 
 use super::Socket;
 use super::demux::Tuple;
+use super::listener::Old;
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
 use crate::stack::{Stack, TimeWaitReuse};
@@ -72,9 +73,9 @@ impl Stack {
             TimeWaitStep::Reopens { iss_above } => {
                 match self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
                     Some(listener) => {
-                        self.remove_connection(index);
-                        let payload = FragVec::new();
-                        self.listener_input(now, listener, tuple, header, payload, Some(iss_above));
+                        let mut packet = PacketBuf::for_rx();
+                        let old = Some(Old { index, last: iss_above });
+                        self.listener_input(now, listener, tuple, header, &mut packet, old);
                     }
                     None => {
                         let answer = remains.tcp.acknowledgement(now);

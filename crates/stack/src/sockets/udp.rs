@@ -16,6 +16,8 @@ use super::errors::error_of_icmp;
 use super::listener::Kind;
 use super::table::SocketId;
 use super::tcp::canonical;
+use super::udp_cork::Cork;
+use super::udp_segments::UdpTarget;
 use super::{ErrorQueue, Socket};
 use crate::counters::DropReason;
 use crate::error::Error;
@@ -42,6 +44,10 @@ pub(crate) struct UdpSocket {
     pub(super) has_guests: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
+    /// Payload bytes of each datagram of a call that sends more; 0: one call, one datagram.
+    pub(super) segment: u16,
+    /// A datagram to which more is to come.
+    pub(super) cork: Option<Box<Cork>>,
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
     pub(super) marks: PacketMarks,
@@ -51,9 +57,18 @@ pub(crate) struct UdpSocket {
 /// Where a datagram goes from and to, and what its packet is marked with.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
-    local: SocketAddr,
-    remote: SocketAddr,
-    marks: PacketMarks,
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) marks: PacketMarks,
+    /// A payload that is longer is cut in datagrams of so many bytes; 0: it is one.
+    pub(super) segment: usize,
+}
+
+impl Ends {
+    /// Payload bytes of the longest datagram.
+    pub(super) fn longest(&self) -> usize {
+        if self.remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 }
+    }
 }
 
 struct Datagram {
@@ -122,8 +137,8 @@ impl UdpSocket {
 /// Inputs.
 impl Stack {
     /// Byte path, step R4 for datagrams, checksum verified.
-    pub(crate) fn udp_input(&mut self, now: Instant, received: &mut Received) {
-        let header = match udp::Header::parse(received.packet.head(), received.packet.len()) {
+    pub(crate) fn udp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
+        let header = match udp::Header::parse(packet.head(), packet.len()) {
             Ok(header) => header,
             Err(reason) => return self.net.counters.drop_one(reason),
         };
@@ -133,13 +148,13 @@ impl Stack {
             found.and_then(|index| Some((index, self.sockets.table.udp_mut(index)?)))
         else {
             self.net.counters.drop_one(DropReason::UdpNoSocket);
-            return self.refuse(now, received);
+            return self.refuse(now, received, packet);
         };
         if socket.remote.is_some_and(|remote| remote != from) {
             self.net.counters.drop_one(DropReason::UdpNotConnected);
-            return self.refuse(now, received);
+            return self.refuse(now, received, packet);
         }
-        let mut payload = received.packet.take_frags();
+        let mut payload = packet.take_frags();
         let len: usize = payload.iter().map(|f| f.len()).sum();
         let pinned: usize = payload.iter().map(|f| f.pinned()).sum();
         let mut charge = pinned.max(len) + UDP_OVERHEAD;
@@ -170,10 +185,9 @@ impl Stack {
     }
 
     /// Nobody takes the datagram: its sender is told.
-    fn refuse(&mut self, now: Instant, received: &mut Received) {
-        let packet = core::mem::replace(&mut received.packet, PacketBuf::for_rx());
-        let received = Received { packet, ..*received };
-        self.net.send_port_unreachable(&mut self.mem, now, received);
+    fn refuse(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
+        let packet = core::mem::replace(packet, PacketBuf::for_rx());
+        self.net.send_port_unreachable(&mut self.mem, now, received, packet);
     }
 
     /// An ICMP error about a datagram that we sent.
@@ -258,6 +272,8 @@ impl Stack {
             errors: None,
             has_guests: false,
             zerocopy: false,
+            segment: 0,
+            cork: None,
             unchecked: false,
             every_arrival: false,
             marks: PacketMarks::default(),
@@ -332,23 +348,25 @@ impl Stack {
         }
     }
 
-    /// Sends a datagram by reference, to `remote` or to where the socket is connected; returns its
-    /// length.
+    /// Sends a datagram by reference, to `to` or to where the socket is connected; returns its
+    /// length. With a [segment size](UdpTarget::segment), as many datagrams as that takes.
     ///
     /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487), `DestinationRequired` without a
-    /// remote, `PermissionDenied` to a broadcast address, `NetworkUnreachable` without a route, `NoBuffers` when the queue to the device is
-    /// full, and once, the error that an earlier datagram met.
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487) and for segments that the path does not
+    /// take whole, `InvalidInput` for more than 128 of those, `DestinationRequired` without a
+    /// remote, `PermissionDenied` to a broadcast address, `NetworkUnreachable` without a route,
+    /// `NoBuffers` when the queue to the device is full, and once, the error that an earlier datagram
+    /// met.
     pub fn udp_send_to(
         &mut self,
         now: Instant,
         id: SocketId,
         data: FragVec,
-        remote: Option<SocketAddr>,
+        to: impl Into<UdpTarget>,
     ) -> Result<usize, Error> {
-        let len = data.iter().map(|f| f.len()).sum();
-        let ends = self.udp_ends(id, remote, len)?;
-        self.udp_output(now, ends, data, len)
+        let (len, to) = (data.iter().map(|f| f.len()).sum(), to.into());
+        let ends = self.udp_ends(id, to, len)?;
+        self.udp_put(now, id, (ends, to.more), data, len)
     }
 
     /// Sends a copy of `data` as a datagram; otherwise as [`udp_send_to`](Self::udp_send_to).
@@ -357,9 +375,9 @@ impl Stack {
         now: Instant,
         id: SocketId,
         data: &[u8],
-        remote: Option<SocketAddr>,
+        to: impl Into<UdpTarget>,
     ) -> Result<usize, Error> {
-        self.udp_write_vectored_to(now, id, &[IoSlice::new(data)], remote)
+        self.udp_write_vectored_to(now, id, &[IoSlice::new(data)], to)
     }
 
     /// Sends a copy of several pieces as one datagram; otherwise as
@@ -369,10 +387,10 @@ impl Stack {
         now: Instant,
         id: SocketId,
         data: &[IoSlice<'_>],
-        remote: Option<SocketAddr>,
+        to: impl Into<UdpTarget>,
     ) -> Result<usize, Error> {
-        let len = data.iter().map(|piece| piece.len()).sum();
-        let ends = self.udp_ends(id, remote, len)?;
+        let (len, to) = (data.iter().map(|piece| piece.len()).sum(), to.into());
+        let ends = self.udp_ends(id, to, len)?;
         let Mem { pool, writer, ledger, .. } = &mut self.mem;
         let mut frags = FragVec::new();
         for piece in data {
@@ -382,7 +400,7 @@ impl Stack {
             }
             append(&mut frags, copies);
         }
-        self.udp_output(now, ends, frags, len)
+        self.udp_put(now, id, (ends, to.more), frags, len)
     }
 
     /// Takes the oldest datagram by reference, and its sender.
@@ -427,24 +445,25 @@ impl Stack {
     pub(super) fn udp_ends(
         &mut self,
         id: SocketId,
-        remote: Option<SocketAddr>,
+        to: UdpTarget,
         len: usize,
     ) -> Result<Ends, Error> {
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
-        let remote = remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
+        if let Some(ends) = socket.corked(len) {
+            return ends;
+        }
+        let remote =
+            to.remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
+        let segment = usize::from(to.segment.unwrap_or(socket.segment));
         let (local, marks) = (socket.local, socket.marks);
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
         }
         if self.net.is_broadcast(remote.ip()) {
             return Err(Error::PermissionDenied);
-        }
-        let longest = if remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 };
-        if len > longest {
-            return Err(Error::MessageTooLong);
         }
         let ip = match local.ip() {
             ip if ip.is_unspecified() => {
@@ -457,7 +476,8 @@ impl Stack {
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             ip => ip,
         };
-        Ok(Ends { local: SocketAddr::new(ip, local.port()), remote, marks })
+        let ends = Ends { local: SocketAddr::new(ip, local.port()), remote, marks, segment };
+        if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
     pub(super) fn udp_output(
@@ -467,7 +487,13 @@ impl Stack {
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let Ends { local, remote, marks } = ends;
+        let Ends { local, remote, marks, segment } = ends;
+        if segment > 0 {
+            ends.check_segments(len, self.net.mtu_for(remote.ip()))?;
+            if len > segment {
+                return self.udp_output_segments(now, ends, data, len);
+            }
+        }
         let mut packet = PacketBuf::for_tx();
         let header = udp::Header {
             src_port: local.port(),
@@ -528,7 +554,7 @@ impl Stack {
 }
 
 /// Appends pieces, joining those that lie one behind the other in memory.
-fn append(to: &mut FragVec, pieces: FragVec) {
+pub(super) fn append(to: &mut FragVec, pieces: FragVec) {
     for piece in pieces {
         let piece = match to.last_mut() {
             Some(last) => match last.try_append(piece) {

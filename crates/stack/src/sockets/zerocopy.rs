@@ -10,7 +10,6 @@
 //! Read [`ZeroCopyConfig`] (settings), then the verbs.
 
 use core::time::Duration;
-use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use pagewire_mem::{
@@ -22,6 +21,7 @@ use super::application::connection_mut;
 use super::error_queue::ErrorQueue;
 use super::table::SocketId;
 use super::udp::udp_mut;
+use super::udp_segments::UdpTarget;
 use super::{Socket, Sockets};
 use crate::error::Error;
 use crate::event::{Notification, Readiness};
@@ -337,9 +337,10 @@ impl Stack {
         self.unless_starved(now, id, copied)
     }
 
-    /// Sends a datagram by reference with a notification, to `remote` or to where the socket is
+    /// Sends a datagram by reference with a notification, to `to` or to where the socket is
     /// connected. Returns its length and the id under which it completes: `None` on a socket that
-    /// has not [opted in](Self::set_zerocopy), where it is copied, and for an empty datagram.
+    /// has not [opted in](Self::set_zerocopy), where it is copied, and for an empty datagram. A call
+    /// that sends several datagrams ([`UdpTarget::segment`]) has one id for all of them.
     ///
     /// # Errors
     /// As [`udp_send_to`](Self::udp_send_to); [`Error::TooManyNotifications`] and
@@ -349,21 +350,23 @@ impl Stack {
         now: Instant,
         id: SocketId,
         data: FragVec,
-        remote: Option<SocketAddr>,
+        to: impl Into<UdpTarget>,
     ) -> Result<(usize, Option<u32>), Error> {
         self.drain_completions();
-        let len = total(&data);
-        let ends = self.udp_ends(id, remote, len)?;
+        let (len, to) = (total(&data), to.into());
+        let ends = self.udp_ends(id, to, len)?;
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         if len == 0 || !socket.zerocopy {
             let data = self.udp_joined(&data, len, CopyReason::AppWrite)?;
-            return Ok((self.udp_output(now, ends, data, len)?, None));
+            return Ok((self.udp_put(now, id, (ends, to.more), data, len)?, None));
         }
-        let errors = socket.errors.get_or_insert_default();
         let (config, queue) = (&self.sockets.zerocopy, &self.sockets.completions);
-        let begun = errors.begin_send(config, queue, id, len, false)?;
+        // As Linux: what becomes one datagram completes together.
+        let shared = config.coalescing == Coalescing::Linux && socket.cork.is_some();
+        let errors = socket.errors.get_or_insert_default();
+        let begun = errors.begin_send(config, queue, id, len, shared)?;
         let data = data.into_iter().map(|frag| begun.completion.attach(frag)).collect();
-        let sent = self.udp_output(now, ends, data, len);
+        let sent = self.udp_put(now, id, (ends, to.more), data, len);
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         match (&sent, &mut socket.errors) {
             (Ok(_), Some(errors)) => {
@@ -447,3 +450,7 @@ impl Sockets {
 fn total(frags: &FragVec) -> usize {
     frags.iter().map(Frag::len).sum()
 }
+
+#[cfg(test)]
+#[path = "zerocopy_tests.rs"]
+mod tests;

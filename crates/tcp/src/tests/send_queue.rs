@@ -57,6 +57,8 @@ proptest! {
                 }
             }
             prop_assert_eq!(queue.len() as usize, model.len());
+            let pinned: usize = queue.entries.iter().map(|e| e.frag.pinned()).sum();
+            prop_assert_eq!(queue.pinned, pinned);
             prop_assert_eq!(queue.end(), una + model.len() as u32);
         }
     }

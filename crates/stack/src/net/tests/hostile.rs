@@ -15,7 +15,7 @@ fn survive(host: &mut Host, frames: impl IntoIterator<Item = (Vec<u8>, usize)>) 
         let received = host.receive_split(&frame, head.min(frame.len()).min(128));
         if let Some(Inbound::Transport(received)) = received {
             assert!(received.packet.len() <= frame.len() + 65_535);
-            host.net.send_port_unreachable(&mut host.mem, host.now, received);
+            host.refuse(received);
         }
         assert!(host.net.neighbors.len() <= NEIGHBORS);
         assert!(host.net.neighbors.queued() <= NEIGHBOR_QUEUE_TOTAL);
@@ -109,7 +109,7 @@ proptest! {
         }
         let mut packet = rx_packet(&frame, head.min(frame.len()));
         packet.rx_checksum = pagewire_mem::RxChecksum::Valid;
-        let _ = host.net.handle_frame(&mut host.mem, host.now, packet);
+        let _ = host.receive_packet(packet);
     }
 }
 
@@ -128,7 +128,7 @@ fn every_single_byte_of_every_frame_may_be_anything() {
                 for frame in [frame, fixed] {
                     let mut packet = rx_packet(&frame, 60.min(frame.len()));
                     packet.rx_checksum = pagewire_mem::RxChecksum::Valid;
-                    let _ = host.net.handle_frame(&mut host.mem, host.now, packet);
+                    let _ = host.receive_packet(packet);
                     host.sent();
                 }
             }
@@ -162,7 +162,7 @@ fn payload_that_others_may_write_is_read_through_counted_snapshots_only() {
         assert!(part.as_slice().is_none());
         packet.push_frag(part).unwrap();
     }
-    assert!(host.net.handle_frame(&mut host.mem, host.now, packet).is_some());
+    assert!(host.receive_packet(packet).is_some());
     assert_eq!(host.mem.ledger.get(CopyReason::Snapshot), 1000, "for the checksum");
     assert_eq!(host.mem.ledger.ours(), 1000);
 }

@@ -52,7 +52,7 @@ fn the_payload_of_an_echo_goes_back_in_the_memory_it_came_in() {
     let frame = echo_v4(&pattern(1000));
     let packet = rx_packet(&frame, 60);
     let at = packet.frags()[0].addr();
-    host.net.handle_frame(&mut host.mem, host.now, packet);
+    host.receive_packet(packet);
     let sent = host.sent_packets();
     assert_eq!(sent[0].frags()[0].addr(), at);
 }
@@ -118,7 +118,7 @@ fn malformed_messages_are_refused_with_their_reasons() {
 
 fn unwanted(host: &mut Host, frame: &[u8]) {
     let received = host.receive_transport(frame);
-    host.net.send_port_unreachable(&mut host.mem, host.now, received);
+    host.refuse(received);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn an_error_about_a_packet_to_ourselves_comes_back_too() {
         let mut host = Host::new();
         host.send_udp(ip(dst), b"nobody listens").unwrap();
         let Some(Inbound::Transport(received)) = host.poll_inbound() else { panic!() };
-        host.net.send_port_unreachable(&mut host.mem, host.now, received);
+        host.refuse(received);
         let Some(Inbound::IcmpError { about, kind }) = host.poll_inbound() else {
             panic!("{dst} {}", host.net.counters)
         };

@@ -49,7 +49,7 @@ fn a_full_packet_whose_head_holds_payload_is_still_taken_whole() {
         rest = &rest[n..];
     }
     assert_eq!(packet.frags().len(), MAX_FRAGS);
-    let got = host.net.handle_frame(&mut host.mem, host.now, packet);
+    let got = host.receive_packet(packet);
     let Some(Inbound::Transport(got)) = got else { panic!("{}", host.net.counters) };
     assert_eq!(payload_of(&got.packet), payload);
 }
@@ -69,7 +69,7 @@ fn options_are_skipped_even_where_all_headers_together_outgrow_the_head() {
     fix_v4(&mut frame);
     let mut packet = rx_packet(&frame, 128);
     packet.rx_checksum = pagewire_mem::RxChecksum::Valid;
-    let got = host.net.handle_frame(&mut host.mem, host.now, packet);
+    let got = host.receive_packet(packet);
     let Some(Inbound::Transport(got)) = got else { panic!("{}", host.net.counters) };
     assert_eq!(got.packet.head().len(), 60);
     assert_eq!(payload_of(&got.packet), pattern(500));
@@ -220,7 +220,7 @@ fn a_wrong_transport_checksum_is_refused_unless_the_device_has_verified_it() {
         host.receive(&frame);
         let mut packet = rx_packet(&bad, 50);
         packet.rx_checksum = pagewire_mem::RxChecksum::Valid;
-        host.net.handle_frame(&mut host.mem, host.now, packet);
+        host.receive_packet(packet);
         assert_eq!(host.net.counters.total_drops(), before);
     }
 }

@@ -25,7 +25,7 @@ use pagewire_mem::{
 };
 
 use super::wire::ethernet::Mac;
-use super::{Inbound, Mem, Net, NetConfig, Outgoing, Received, protocol};
+use super::{IcmpKind, Mem, Net, NetConfig, Outgoing, Quoted, protocol};
 use crate::counters::DropReason;
 use crate::error::Error;
 use pagewire_tcp::Shared;
@@ -73,6 +73,37 @@ fn config() -> NetConfig {
         loopback_by_reference: false,
         looped_copy: false,
         announce: false,
+    }
+}
+
+/// What came in, with its packet.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "few of them, in tests")]
+enum Inbound {
+    Transport(Received),
+    IcmpError { about: Quoted, kind: IcmpKind },
+}
+
+#[derive(Debug)]
+struct Received {
+    ip: super::Received,
+    packet: PacketBuf,
+}
+
+impl std::ops::Deref for Received {
+    type Target = super::Received;
+
+    fn deref(&self) -> &super::Received {
+        &self.ip
+    }
+}
+
+impl Inbound {
+    fn new(inbound: super::Inbound, packet: PacketBuf) -> Self {
+        match inbound {
+            super::Inbound::Transport(ip) => Self::Transport(Received { ip, packet }),
+            super::Inbound::IcmpError { about, kind } => Self::IcmpError { about, kind },
+        }
     }
 }
 
@@ -131,8 +162,17 @@ impl Host {
 
     /// The first `head` bytes land in the head, the rest in fragments.
     fn receive_split(&mut self, frame: &[u8], head: usize) -> Option<Inbound> {
-        let packet = rx_packet(frame, head);
-        self.net.handle_frame(&mut self.mem, self.now, packet)
+        self.receive_packet(rx_packet(frame, head))
+    }
+
+    fn receive_packet(&mut self, mut packet: PacketBuf) -> Option<Inbound> {
+        let inbound = self.net.handle_frame(&mut self.mem, self.now, &mut packet)?;
+        Some(Inbound::new(inbound, packet))
+    }
+
+    fn refuse(&mut self, received: Received) {
+        let Received { ip, packet } = received;
+        self.net.send_port_unreachable(&mut self.mem, self.now, &ip, packet);
     }
 
     fn receive_transport(&mut self, frame: &[u8]) -> Received {
@@ -215,7 +255,9 @@ impl Host {
     }
 
     fn poll_inbound(&mut self) -> Option<Inbound> {
-        self.net.poll_inbound(&mut self.mem, self.now)
+        let mut packet = PacketBuf::for_rx();
+        let inbound = self.net.poll_inbound(&mut self.mem, self.now, &mut packet)?;
+        Some(Inbound::new(inbound, packet))
     }
 
     /// All pages are back, once packets are dropped.

@@ -269,3 +269,29 @@ fn what_goes_out_is_counted() {
     let text = after.to_string();
     assert!(text.contains("tx_udp") && !text.contains("drop "), "{text}");
 }
+
+#[test]
+fn answers_to_strangers_push_no_destination_out_of_the_cache() {
+    let mut config = config();
+    config.gateways = vec![ip("10.0.0.2")];
+    let mut host = Host::with(config);
+    host.meet();
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    let cached = |host: &Host| {
+        let (now, generation) = (host.now, host.net.generation());
+        host.net.cache.get(now, ip("10.0.0.1"), ip("10.0.0.2"), generation).is_some()
+    };
+    assert!(cached(&host));
+    host.sent();
+    for n in 0..1000 {
+        let stranger = IpAddr::from([198, 18, (n >> 8) as u8, n as u8]);
+        let mut packet = PacketBuf::for_tx();
+        packet.push(20).unwrap().fill(0);
+        let ends = (ip("10.0.0.1"), stranger);
+        host.net.send_back(&mut host.mem, host.now, ends, 16, &mut packet).unwrap();
+    }
+    assert!(cached(&host));
+    let sent = host.sent_packets();
+    assert_eq!(sent.len(), 1000);
+    assert!(sent.iter().all(|frame| frame.head()[..6] == PEER && frame.len() == 14 + 20 + 20));
+}

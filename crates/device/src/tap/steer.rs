@@ -1,0 +1,131 @@
+//! Byte path, step R1 on a tap, several bulk flows: each comes in by a queue of its own.
+//!
+//! Payload fills pages without holes where the driver knows whose it will be before it reads. That
+//! cannot be guessed from the order of frames: eight senders' frames come in nearly any order.
+//! Nor is it worth guessing wrong: a super-frame's length is a multiple of the MSS and not of the
+//! page, so it would have to be copied to where its flow's pages go on.
+//!
+//! But the kernel delivers a flow to that queue of a tap which last sent for it. So a tap that was
+//! made here has spare queues, detached until they are wanted. A flow that turns out bulk while
+//! another one is running gets a spare queue: from then on its acknowledgements leave there, its
+//! data comes in there, and a [`Lane`](super::Lane) of that queue's own reads it behind its last.
+//!
+//! ```text
+//!   lane 0   everything: the first bulk flow, small frames, new flows        --> pages of lane 0
+//!   lane 1   one bulk flow                                                   --> pages of lane 1
+//!   …
+//! ```
+//!
+//! With one bulk flow nothing of this happens. Frames that the kernel puts elsewhere (it forgets
+//! flows after three seconds of silence) cost alignment, never correctness.
+
+use pagewire_mem::PacketBuf;
+
+use super::limits::{LANE_IDLE, RECENT_FLOWS, RECENT_FRAMES, SMALL_PAYLOAD, TRUST};
+use super::predict::FlowKey;
+use crate::headers::{self, Transport};
+
+/// Which flow has which spare lane.
+#[derive(Debug)]
+pub(super) struct Steering {
+    /// Slot `i` is lane `i + 1`'s.
+    slots: Vec<Slot>,
+    /// Slots that were ever given: their lanes are in use.
+    given: usize,
+    /// Bulk flows lately seen on lane 0.
+    recent: Vec<Candidate>,
+    /// Bulk frames so far.
+    frames: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    key: Option<FlowKey>,
+    /// The number of its last bulk frame.
+    last: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Candidate {
+    key: Option<FlowKey>,
+    last: u64,
+    count: u8,
+}
+
+impl Steering {
+    /// With so many spare lanes.
+    pub(super) fn new(spare: usize) -> Self {
+        let slots = vec![Slot::default(); spare];
+        Self { slots, given: 0, recent: vec![Candidate::default(); RECENT_FLOWS], frames: 0 }
+    }
+
+    /// Lanes in use.
+    pub(super) fn lanes(&self) -> usize {
+        1 + self.given
+    }
+
+    /// Ends it: no spare lane can be had.
+    pub(super) fn give_up(&mut self) {
+        self.slots.clear();
+        self.given = 0;
+    }
+
+    /// Takes note of a frame that came in by `lane`; the lane that its flow has from now on, if it
+    /// was just given one.
+    pub(super) fn note(&mut self, lane: usize, packet: &PacketBuf) -> Option<usize> {
+        if self.slots.is_empty() || packet.frag_len() <= SMALL_PAYLOAD {
+            return None;
+        }
+        let layout = headers::parse(packet.head()).ok()?;
+        if layout.transport != Transport::Tcp {
+            return None;
+        }
+        let key = FlowKey::of(packet.head(), &layout)?;
+        self.frames += 1;
+        let now = self.frames;
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.key == Some(key)) {
+            slot.last = now;
+            return None;
+        }
+        // A stray on another's lane does not compete for one.
+        if lane > 0 {
+            return None;
+        }
+        let runs = |other: &Candidate| now - other.last <= RECENT_FRAMES;
+        let others = self.recent.iter().any(|c| c.key.is_some_and(|k| k != key) && runs(c));
+        let same = self.recent.iter().position(|c| c.key == Some(key));
+        let oldest = self.recent.iter().enumerate().min_by_key(|(_, c)| c.last).map(|(i, _)| i);
+        let candidate = self.recent.get_mut(same.or(oldest)?)?;
+        if candidate.key != Some(key) {
+            *candidate = Candidate { key: Some(key), last: now, count: 0 };
+        }
+        candidate.last = now;
+        candidate.count = candidate.count.saturating_add(1);
+        if candidate.count < TRUST || !others {
+            return None;
+        }
+        let free = |slot: &Slot| slot.key.is_none() || now - slot.last > LANE_IDLE;
+        let slot = self.slots.iter().position(free)?;
+        *candidate = Candidate::default();
+        *self.slots.get_mut(slot)? = Slot { key: Some(key), last: now };
+        self.given = self.given.max(slot + 1);
+        Some(slot + 1)
+    }
+
+    /// The lane by which a frame is to leave, so that its flow's data comes in there.
+    pub(super) fn lane_of(&self, packet: &PacketBuf) -> usize {
+        if self.given == 0 {
+            return 0;
+        }
+        let key = headers::parse(packet.head()).ok().and_then(|layout| {
+            let tcp = layout.transport == Transport::Tcp;
+            FlowKey::of_answer(packet.head(), &layout).filter(|_| tcp)
+        });
+        let slot = key.and_then(|key| self.slots.iter().position(|slot| slot.key == Some(key)));
+        slot.map_or(0, |slot| slot + 1)
+    }
+}
+
+#[cfg(test)]
+#[path = "steer_tests.rs"]
+mod tests;

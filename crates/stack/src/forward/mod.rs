@@ -1,0 +1,456 @@
+//! Forwarding: what one connection received is sent on another, by reference.
+//!
+//! ```text
+//!            [receive queue]--pump-->[send queue]
+//!   client                  a        b                    upstream
+//!            [send queue]<--pump--[receive queue]
+//! ```
+//!
+//! A pump moves fragments and never touches a byte. It takes no more from one side than the other
+//! side's send queue has room for: what has no room stays in the receive queue, the window closes,
+//! and the sender waits. So what a connection holds is bounded by two windows; and what all of them
+//! hold together is bounded by one budget, because memory that waits to be acknowledged by the other
+//! side is charged there as if it had not been read yet ([`Stack::tcp_charge_sends`]).
+//!
+//! An end of the stream is passed on behind the data before it, each way by itself (half-close). A
+//! connection that breaks, in whatever way, takes its other side with it: that peer gets a reset.
+//! Urgent data (RFC 9293 section 3.8.5) stays in its place in the stream; its mark is not passed on,
+//! as RFC 6093 section 3.4 finds that middleboxes do anyway.
+//!
+//! Read [`Forwarder`] first, then `pair.rs`.
+
+mod pair;
+
+use core::cmp::Reverse;
+use core::time::Duration;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
+
+use pagewire_mem::{Frag, Instant};
+use pagewire_tcp::KeepAlive;
+use slab::Slab;
+
+use crate::limits::{
+    FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE,
+    FORWARD_REFUSALS, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY,
+};
+use crate::stack::{Stack, TcpOption};
+use crate::{Error, Event, SocketId};
+use pair::{Pair, Step};
+
+/// Settings of a forwarder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForwardConfig {
+    /// Connections at once; more wait in the listener's backlog.
+    pub connections: usize,
+    /// How long an upstream has to answer; its client gets a reset then.
+    pub connect_timeout: Duration,
+    /// Both sides are reset after so long without a byte either way; `None`: never.
+    pub idle_timeout: Option<Duration>,
+    /// When a silent peer is asked whether it is still there: its reset may have been lost. `None`:
+    /// never.
+    pub keepalive: Option<KeepAlive>,
+}
+
+impl Default for ForwardConfig {
+    fn default() -> Self {
+        Self {
+            connections: FORWARD_CONNECTIONS,
+            connect_timeout: FORWARD_CONNECT_TIME,
+            idle_timeout: Some(FORWARD_IDLE_TIME),
+            keepalive: Some(KeepAlive { idle: FORWARD_KEEPALIVE, ..KeepAlive::default() }),
+        }
+    }
+}
+
+/// What a forwarder has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForwardCounters {
+    /// Connections accepted, or joined.
+    pub accepted: u64,
+    /// Upstreams that answered, or were joined.
+    pub connected: u64,
+    /// Clients that were reset because no connection to the upstream could be had.
+    pub refused: u64,
+    /// Connections that both sides have ended.
+    pub finished: u64,
+    /// Connections that one side broke, and whose other side was reset.
+    pub broken: u64,
+    /// Connections that were given up because nothing came for too long.
+    pub idle: u64,
+    /// The most connections that there were at once.
+    pub most_at_once: u64,
+    /// Payload bytes passed on to upstreams.
+    pub bytes_up: u64,
+    /// Payload bytes passed on to clients.
+    pub bytes_down: u64,
+    /// How often a connection had to wait for its share of the memory.
+    pub waits_for_memory: u64,
+}
+
+impl ForwardCounters {
+    /// Every counter with its name in reports.
+    pub fn report(&self) -> [(&'static str, u64); 10] {
+        [
+            ("accepted", self.accepted),
+            ("connected", self.connected),
+            ("refused", self.refused),
+            ("finished", self.finished),
+            ("broken", self.broken),
+            ("idle", self.idle),
+            ("most_at_once", self.most_at_once),
+            ("bytes_up", self.bytes_up),
+            ("bytes_down", self.bytes_down),
+            ("waits_for_memory", self.waits_for_memory),
+        ]
+    }
+}
+
+/// A client that was reset because its upstream could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Who came.
+    pub client: SocketAddr,
+    /// Where to.
+    pub upstream: SocketAddr,
+    /// Why not.
+    pub error: Error,
+}
+
+/// Passes bytes between connections of one stack: those that its listeners get, each with one of its
+/// own to the listener's upstream, and those that are joined.
+///
+/// It has no clock and no thread. Call [`turn`](Self::turn) with the stack's events, and when
+/// [`poll_timeout`](Self::poll_timeout) has come; what it does on the stack makes output and further
+/// events. Events of other sockets are none of its business and do no harm.
+#[derive(Default)]
+pub struct Forwarder {
+    config: ForwardConfig,
+    listeners: Vec<Listening>,
+    pairs: Slab<Pair>,
+    /// Whose a socket is, by its place in the stack's table.
+    places: Vec<Option<Place>>,
+    /// For each pair one entry: when to look at its clocks again.
+    deadlines: BinaryHeap<Reverse<(Instant, Key)>>,
+    /// Pairs that had no share of the memory.
+    starved: VecDeque<Key>,
+    retry_at: Instant,
+    /// Connections may wait in a backlog because there were enough.
+    full: bool,
+    refusals: VecDeque<Refusal>,
+    counters: ForwardCounters,
+    serial: u32,
+    scratch: Vec<Frag>,
+}
+
+#[derive(Clone, Copy)]
+struct Listening {
+    id: SocketId,
+    upstream: SocketAddr,
+}
+
+/// Names a pair: its place, and a number that tells it from others that had the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    at: u32,
+    serial: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    id: SocketId,
+    at: u32,
+}
+
+/// What drives it.
+impl Forwarder {
+    /// One that forwards nothing yet.
+    pub fn new(config: ForwardConfig) -> Self {
+        Self { config, ..Self::default() }
+    }
+
+    /// Something happened to sockets, or time has passed.
+    pub fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        for event in events {
+            let place = self.places.get(event.socket.index() as usize).copied().flatten();
+            match place.filter(|place| place.id == event.socket) {
+                Some(place) => self.work(now, stack, place.at as usize),
+                None => {
+                    let found = self.listeners.iter().find(|l| l.id == event.socket).copied();
+                    if let Some(listener) = found {
+                        self.accept(now, stack, listener);
+                    }
+                }
+            }
+        }
+        self.expire(now, stack);
+        self.retry(now, stack);
+        if self.full && self.pairs.len() < self.config.connections {
+            self.full = false;
+            for listener in self.listeners.clone() {
+                self.accept(now, stack, listener);
+            }
+        }
+    }
+
+    /// When [`turn`](Self::turn) is due although nothing happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let retry = (!self.starved.is_empty()).then_some(self.retry_at);
+        let deadline = self.deadlines.peek().map(|Reverse((at, _))| *at);
+        [retry, deadline].into_iter().flatten().min()
+    }
+
+    /// The oldest client that was turned away and not reported yet.
+    pub fn poll_refusal(&mut self) -> Option<Refusal> {
+        self.refusals.pop_front()
+    }
+}
+
+/// Verbs of its owner.
+impl Forwarder {
+    /// From now on, connections that the listener gets are forwarded to `upstream`. The listener is
+    /// the forwarder's to close.
+    pub fn listen(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        listener: SocketId,
+        upstream: SocketAddr,
+    ) -> Result<(), Error> {
+        for option in [TcpOption::OobInline(true), TcpOption::NoDelay(true)] {
+            stack.tcp_set_option(now, listener, option)?;
+        }
+        let listener = Listening { id: listener, upstream };
+        self.listeners.push(listener);
+        self.accept(now, stack, listener);
+        Ok(())
+    }
+
+    /// From now on, what comes on one of two connections leaves on the other. Both are the
+    /// forwarder's to close.
+    pub fn join(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        a: SocketId,
+        b: SocketId,
+    ) -> Result<(), Error> {
+        let (client, upstream) = (stack.remote_addr(a)?, stack.remote_addr(b)?);
+        self.adopt(now, stack, a, b)?;
+        let at = self.insert(now, Pair::new([a, b], client, upstream, now));
+        self.work(now, stack, at);
+        Ok(())
+    }
+
+    /// Takes no more connections; those that wait in a backlog are reset.
+    pub fn stop_listening(&mut self, now: Instant, stack: &mut Stack) {
+        for listener in self.listeners.drain(..) {
+            stack.close(now, listener.id);
+        }
+    }
+
+    /// Resets every connection.
+    pub fn abort_all(&mut self, now: Instant, stack: &mut Stack) {
+        let all: Vec<usize> = self.pairs.iter().map(|(at, _)| at).collect();
+        for at in all {
+            self.counters.broken += 1;
+            self.end(now, stack, at, true);
+        }
+    }
+
+    /// Connections that are being forwarded.
+    pub fn len(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> &ForwardCounters {
+        &self.counters
+    }
+}
+
+impl Forwarder {
+    fn accept(&mut self, now: Instant, stack: &mut Stack, listener: Listening) {
+        loop {
+            if self.pairs.len() >= self.config.connections {
+                self.full = true;
+                return;
+            }
+            let Ok((id, client)) = stack.tcp_accept(now, listener.id) else { return };
+            self.counters.accepted += 1;
+            let upstream = listener.upstream;
+            let connected = stack.tcp_connect(now, upstream, None).and_then(|other| {
+                let adopted = self.adopt(now, stack, id, other);
+                adopted.inspect_err(|_| stack.close(now, other)).map(|()| other)
+            });
+            match connected {
+                Ok(other) => {
+                    let at = self.insert(now, Pair::new([id, other], client, upstream, now));
+                    // It may be over already.
+                    self.work(now, stack, at);
+                }
+                Err(error) => {
+                    reset(now, stack, id);
+                    self.note_refusal(Refusal { client, upstream, error });
+                }
+            }
+        }
+    }
+
+    /// Both connections behave as a forwarder needs it.
+    fn adopt(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        a: SocketId,
+        b: SocketId,
+    ) -> Result<(), Error> {
+        for id in [a, b] {
+            stack.tcp_charge_sends(id)?;
+            // What came together leaves together: there is nothing to wait for.
+            stack.tcp_set_option(now, id, TcpOption::NoDelay(true))?;
+            stack.tcp_set_option(now, id, TcpOption::OobInline(true))?;
+            stack.tcp_set_option(now, id, TcpOption::KeepAlive(self.config.keepalive))?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, now: Instant, pair: Pair) -> usize {
+        let ids = pair.ids();
+        let at = self.pairs.insert(pair);
+        self.serial = self.serial.wrapping_add(1);
+        let key = Key { at: at as u32, serial: self.serial };
+        if let Some(pair) = self.pairs.get_mut(at) {
+            pair.serial = key.serial;
+        }
+        for id in ids {
+            let index = id.index() as usize;
+            if self.places.len() <= index {
+                self.places.resize(index + 1, None);
+            }
+            if let Some(place) = self.places.get_mut(index) {
+                *place = Some(Place { id, at: key.at });
+            }
+        }
+        self.deadlines.push(Reverse((now + self.config.connect_timeout, key)));
+        self.counters.most_at_once = self.counters.most_at_once.max(self.pairs.len() as u64);
+        at
+    }
+
+    fn work(&mut self, now: Instant, stack: &mut Stack, at: usize) {
+        let Some(pair) = self.pairs.get_mut(at) else { return };
+        let was_connected = pair.connected;
+        let step = pair.work(now, stack, &mut self.scratch, &mut self.counters);
+        self.counters.connected += u64::from(pair.connected && !was_connected);
+        match step {
+            Step::Wait => {}
+            Step::Starve => {
+                if !core::mem::replace(&mut pair.starved, true) {
+                    if self.starved.is_empty() {
+                        self.retry_at = now + FORWARD_RETRY;
+                    }
+                    self.starved.push_back(Key { at: at as u32, serial: pair.serial });
+                    self.counters.waits_for_memory += 1;
+                }
+            }
+            Step::Finished => {
+                self.counters.finished += 1;
+                self.end(now, stack, at, false);
+            }
+            Step::Broken => {
+                self.counters.broken += 1;
+                self.end(now, stack, at, true);
+            }
+            Step::Refused(error) => self.refuse(now, stack, at, error),
+        }
+    }
+
+    fn refuse(&mut self, now: Instant, stack: &mut Stack, at: usize, error: Error) {
+        let Some(pair) = self.pairs.get(at) else { return };
+        let refusal = Refusal { client: pair.client, upstream: pair.upstream, error };
+        self.end(now, stack, at, true);
+        self.note_refusal(refusal);
+    }
+
+    fn note_refusal(&mut self, refusal: Refusal) {
+        self.counters.refused += 1;
+        if self.refusals.len() < FORWARD_REFUSALS {
+            self.refusals.push_back(refusal);
+        }
+    }
+
+    /// Lets go of both connections, with resets or so that they deliver what is queued.
+    fn end(&mut self, now: Instant, stack: &mut Stack, at: usize, resets: bool) {
+        let Some(pair) = self.pairs.try_remove(at) else { return };
+        for id in pair.ids() {
+            if let Some(place) = self.places.get_mut(id.index() as usize) {
+                *place = None;
+            }
+            if resets {
+                reset(now, stack, id);
+            } else {
+                stack.close(now, id);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Instant, stack: &mut Stack) {
+        while let Some(&Reverse((due, key))) = self.deadlines.peek() {
+            if due > now {
+                break;
+            }
+            self.deadlines.pop();
+            let Some(pair) = self.pairs.get(key.at as usize).filter(|p| p.serial == key.serial)
+            else {
+                continue;
+            };
+            // The clock may have begun again since the entry was made.
+            let at = key.at as usize;
+            match pair.deadline(&self.config) {
+                Some(deadline) if deadline > now => self.deadlines.push(Reverse((deadline, key))),
+                Some(_) if !pair.connected => self.refuse(now, stack, at, Error::TimedOut),
+                Some(_) => {
+                    self.counters.idle += 1;
+                    self.end(now, stack, at, true);
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn retry(&mut self, now: Instant, stack: &mut Stack) {
+        if self.starved.is_empty() || now < self.retry_at {
+            return;
+        }
+        self.retry_at = now + FORWARD_RETRY;
+        for _ in 0..self.starved.len().min(FORWARD_RETRIES_PER_TURN) {
+            let Some(key) = self.starved.pop_front() else { break };
+            let at = key.at as usize;
+            if let Some(pair) = self.pairs.get_mut(at).filter(|p| p.serial == key.serial) {
+                pair.starved = false;
+                self.work(now, stack, at);
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for Forwarder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Forwarder")
+            .field("config", &self.config)
+            .field("counters", &self.counters)
+            .field("connections", &self.pairs.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn reset(now: Instant, stack: &mut Stack, id: SocketId) {
+    stack.abort(now, id);
+    stack.close(now, id);
+}

@@ -1,0 +1,181 @@
+//! Two connections, and the pumps between them.
+
+use std::net::{Shutdown, SocketAddr};
+
+use pagewire_mem::{Frag, FragVec, Instant};
+
+use super::{ForwardConfig, ForwardCounters};
+use crate::limits::FORWARD_LEAST;
+use crate::stack::Stack;
+use crate::{Error, Readiness, SocketId};
+
+/// Two connections whose bytes go from one to the other.
+pub(super) struct Pair {
+    client_side: Side,
+    upstream_side: Side,
+    pub(super) client: SocketAddr,
+    pub(super) upstream: SocketAddr,
+    /// The upstream has answered.
+    pub(super) connected: bool,
+    /// It is on the list of those that had no share of the memory.
+    pub(super) starved: bool,
+    /// Tells it from others that had the same place.
+    pub(super) serial: u32,
+    /// When it began, or when a byte was last passed on.
+    active_at: Instant,
+}
+
+/// One connection of the two.
+pub(super) struct Side {
+    id: SocketId,
+    /// Taken from the other side and not queued here: nothing, unless the send queue took less than
+    /// it had room for.
+    pending: FragVec,
+    /// Everything that it sent, and the end of it, was passed on.
+    ended: bool,
+}
+
+/// What is to be done with a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing, until something happens.
+    Wait,
+    /// It waits for memory, whose coming is no event.
+    Starve,
+    /// Both sides have ended.
+    Finished,
+    /// One side is gone, or both.
+    Broken,
+    /// The upstream cannot be had.
+    Refused(Error),
+}
+
+/// Why a pump stopped.
+enum Pumped {
+    Dry,
+    Starved,
+}
+
+impl Pair {
+    pub(super) fn new(
+        [a, b]: [SocketId; 2],
+        client: SocketAddr,
+        upstream: SocketAddr,
+        now: Instant,
+    ) -> Self {
+        let side = |id| Side { id, pending: FragVec::new(), ended: false };
+        Self {
+            client_side: side(a),
+            upstream_side: side(b),
+            client,
+            upstream,
+            connected: false,
+            starved: false,
+            serial: 0,
+            active_at: now,
+        }
+    }
+
+    pub(super) fn ids(&self) -> [SocketId; 2] {
+        [self.client_side.id, self.upstream_side.id]
+    }
+
+    /// When it is given up if nothing happens until then.
+    pub(super) fn deadline(&self, config: &ForwardConfig) -> Option<Instant> {
+        if self.connected {
+            config.idle_timeout.map(|limit| self.active_at + limit)
+        } else {
+            Some(self.active_at + config.connect_timeout)
+        }
+    }
+
+    /// Moves what can be moved, both ways.
+    pub(super) fn work(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        scratch: &mut Vec<Frag>,
+        counters: &mut ForwardCounters,
+    ) -> Step {
+        // Before anything else: an error is told once, and afterwards looks like an end.
+        if stack.take_error(self.client_side.id).is_some() {
+            return Step::Broken;
+        }
+        if let Some(error) = stack.take_error(self.upstream_side.id) {
+            return if self.connected { Step::Broken } else { Step::Refused(error) };
+        }
+        if !self.connected {
+            match stack.readiness(self.upstream_side.id) {
+                Ok(ready) if ready.contains(Readiness::CONNECTED) => self.connected = true,
+                Ok(_) => return Step::Wait,
+                Err(error) => return Step::Refused(error),
+            }
+            self.active_at = now;
+        }
+        let (a, b) = (&mut self.client_side, &mut self.upstream_side);
+        let (mut up, mut down) = (0, 0);
+        let pumped = pump(now, stack, a, b, scratch, &mut up)
+            .and_then(|first| Ok([first, pump(now, stack, b, a, scratch, &mut down)?]));
+        counters.bytes_up += up;
+        counters.bytes_down += down;
+        if up + down > 0 {
+            self.active_at = now;
+        }
+        match pumped {
+            Err(_) => Step::Broken,
+            Ok(_) if a.ended && b.ended => Step::Finished,
+            Ok([Pumped::Dry, Pumped::Dry]) => Step::Wait,
+            Ok(_) => Step::Starve,
+        }
+    }
+}
+
+/// Moves fragments until nothing is there, or nothing can be taken: never more than there is room
+/// for. Where there is no room, the send queue will say when there is some.
+fn pump(
+    now: Instant,
+    stack: &mut Stack,
+    from: &mut Side,
+    to: &mut Side,
+    scratch: &mut Vec<Frag>,
+    moved: &mut u64,
+) -> Result<Pumped, Error> {
+    loop {
+        if !to.pending.is_empty() {
+            match stack.tcp_send(now, to.id, &mut to.pending) {
+                Ok(n) => *moved += n as u64,
+                Err(Error::WouldBlock) => return Ok(Pumped::Dry),
+                Err(error) => return Err(error),
+            }
+            continue;
+        }
+        if from.ended {
+            return Ok(Pumped::Dry);
+        }
+        let queued = stack.tcp_inq(from.id)?;
+        if queued == 0 {
+            return Ok(Pumped::Dry);
+        }
+        let room = stack.tcp_send_room(to.id, queued)?;
+        if room == 0 {
+            // Asked for in vain, so that there is an event when there is room.
+            return match stack.tcp_send(now, to.id, &mut to.pending) {
+                Ok(_) | Err(Error::WouldBlock) => Ok(Pumped::Dry),
+                Err(error) => Err(error),
+            };
+        }
+        let share = stack.forward_share(to.id)?;
+        if share < room.min(FORWARD_LEAST) {
+            return Ok(Pumped::Starved);
+        }
+        match stack.tcp_recv_chunks(now, from.id, room.min(share), scratch) {
+            Ok(0) => {
+                from.ended = true;
+                stack.tcp_shutdown(now, to.id, Shutdown::Write)?;
+            }
+            Ok(_) => to.pending.extend(scratch.drain(..)),
+            Err(Error::WouldBlock) => return Ok(Pumped::Dry),
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Byte path, step S2 for datagrams: one that several calls put together (Linux's `MSG_MORE` and
+//! `UDP_CORK`). It waits here until a call does not say that more is to come.
+
+use pagewire_mem::{FragVec, Instant};
+
+use super::table::SocketId;
+use super::udp::{Ends, UdpSocket, append, udp_mut};
+use crate::error::Error;
+use crate::stack::Stack;
+
+/// The front of a datagram, at most as long as a datagram can be.
+pub(super) struct Cork {
+    /// What the first call said: the others are not asked.
+    pub(super) ends: Ends,
+    pub(super) len: usize,
+    data: FragVec,
+}
+
+impl UdpSocket {
+    /// Where a call goes whose data is put behind what waits; an error, and nothing waits any more,
+    /// if that becomes too long.
+    pub(super) fn corked(&mut self, len: usize) -> Option<Result<Ends, Error>> {
+        let cork = self.cork.as_ref()?;
+        let ends = cork.ends;
+        if cork.len + len <= ends.longest() {
+            return Some(Ok(ends));
+        }
+        // As Linux: all of it is dropped. What was sent by reference is let go.
+        self.cork = None;
+        Some(Err(Error::MessageTooLong))
+    }
+}
+
+impl Stack {
+    /// Sends a datagram, or with `more` keeps it to put the next call's data behind it.
+    pub(super) fn udp_put(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        (ends, more): (Ends, bool),
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        let waiting = socket.cork.take();
+        if waiting.is_none() && !(more && len > 0) {
+            return if more { Ok(0) } else { self.udp_output(now, ends, data, len) };
+        }
+        let new = || Box::new(Cork { ends, len: 0, data: FragVec::new() });
+        let mut cork = waiting.unwrap_or_else(new);
+        append(&mut cork.data, data);
+        cork.len += len;
+        if more {
+            socket.cork = Some(cork);
+            return Ok(len);
+        }
+        let Cork { ends, len: all, data } = *cork;
+        self.udp_output(now, ends, data, all).map(|_| len)
+    }
+
+    /// Sends what waits for more to come, if anything does.
+    ///
+    /// # Errors
+    /// As [`udp_send_to`](Self::udp_send_to).
+    pub fn udp_push(&mut self, now: Instant, id: SocketId) -> Result<(), Error> {
+        let Some(cork) = udp_mut(self.sockets.table.get_mut(id)?)?.cork.take() else {
+            return Ok(());
+        };
+        self.udp_output(now, cork.ends, cork.data, cork.len).map(drop)
+    }
+}
