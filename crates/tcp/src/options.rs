@@ -243,6 +243,9 @@ impl TcpOptions {
 
     /// Blocks for which there is room: all four, three beside timestamps.
     fn sack_room(&self) -> usize {
+        if self.sack.is_empty() {
+            return 0;
+        }
         let room = MAX_OPTIONS_LEN.saturating_sub(self.len_without_sack() + 4) / 8;
         self.sack.len().min(room)
     }

@@ -18,10 +18,10 @@ use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 use pagewire_tcp::Shared;
 
+use self::answer::LastNext;
 use self::icmp::RateLimit;
 use self::input::Origin;
 use self::neighbor::{Keyed, Neighbors};
-use self::output::LastNext;
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
 use self::wire::ethernet::Mac;
@@ -30,6 +30,7 @@ use crate::counters::Counters;
 use crate::error::{Error, StackError};
 use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET};
 
+mod answer;
 mod discovery;
 mod extensions;
 mod icmp;

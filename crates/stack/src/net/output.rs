@@ -18,7 +18,6 @@ use pagewire_mem::{
     Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
 
-use super::input::take;
 use super::neighbor::Lookup;
 use super::route::{CachedHop, Hop};
 use super::wire::ethernet::{self, Mac};
@@ -29,30 +28,20 @@ use crate::error::Error;
 use crate::limits::{DEFAULT_HOP_LIMIT, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES};
 
 /// What the caller is told, and what is counted.
-type Refused = (Error, DropReason);
+pub(super) type Refused = (Error, DropReason);
 
-const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
+pub(super) const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
 const NO_HEADROOM: Refused = (Error::InvalidInput, DropReason::OutHeadroom);
-
-/// The way to the neighbour that was last answered through.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LastNext {
-    next: IpAddr,
-    /// Of neighbours.
-    generation: u32,
-    until: Instant,
-    link: [u8; ethernet::LEN],
-}
 
 /// The IP header of a packet to be sent, less what depends on the piece.
 #[derive(Clone, Copy)]
-struct Envelope {
-    src: IpAddr,
-    dst: IpAddr,
-    protocol: u8,
-    ecn: u8,
-    dont_fragment: bool,
-    hop_limit: u8,
+pub(super) struct Envelope {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    pub(super) protocol: u8,
+    pub(super) ecn: u8,
+    pub(super) dont_fragment: bool,
+    pub(super) hop_limit: u8,
 }
 
 impl Net {
@@ -93,83 +82,10 @@ impl Net {
         self.enqueue(mem, out.packet)
     }
 
-    /// Answers a TCP segment that is forgotten at once, in the packet that brought it, its head the
-    /// answer's TCP header. The destination does not go into the hop cache: those whom strangers
-    /// made up would push out those that connections send to. Only the way to the last gateway is
-    /// kept.
-    pub(crate) fn send_back(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        (src, dst): (IpAddr, IpAddr),
-        checksum_offset: u16,
-        packet: &mut PacketBuf,
-    ) -> Result<(), Error> {
-        self.counters.tx_tcp += 1;
-        let envelope = Envelope {
-            src,
-            dst,
-            protocol: protocol::TCP,
-            ecn: 0,
-            dont_fragment: true,
-            hop_limit: DEFAULT_HOP_LIMIT,
-        };
-        self.try_send_back(mem, now, &envelope, checksum_offset, packet).map_err(
-            |(error, reason)| {
-                self.counters.drop_one(reason);
-                error
-            },
-        )
-    }
-
-    #[inline(always)]
-    fn try_send_back(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        to: &Envelope,
-        checksum_offset: u16,
-        packet: &mut PacketBuf,
-    ) -> Result<(), Refused> {
-        prepare_checksum(packet, to, checksum_offset)?;
-        let hop = self.routes.hop(now, to.dst).map_err(|e| (e, DropReason::NoRoute))?;
-        let link = match hop {
-            Hop::Direct => None,
-            Hop::Neighbor(next) => match self.link_to(now, next) {
-                Some(link) => Some(link),
-                // It has to be asked first.
-                None => return self.send_slowly(mem, now, *to, take(packet)),
-            },
-            Hop::Local | Hop::Group(_) => return self.send_slowly(mem, now, *to, take(packet)),
-        };
-        if !self.fits(packet, to, self.link.mtu)? {
-            return Err(TOO_LONG);
-        }
-        self.wrap(packet, to)?;
-        self.finish(mem, packet, link.as_ref())?;
-        self.enqueue(mem, take(packet))
-    }
-
-    /// The link header for the station of a neighbour, if that is known.
-    fn link_to(&mut self, now: Instant, next: IpAddr) -> Option<[u8; ethernet::LEN]> {
-        let generation = self.neighbors.generation();
-        if let Some(last) = self.last_next
-            && (last.next, last.generation) == (next, generation)
-            && now < last.until
-        {
-            return Some(last.link);
-        }
-        let Lookup::Known { mac, until } = self.neighbors.lookup(now, next) else { return None };
-        let link = self.link_header(mac, next.is_ipv6());
-        let generation = self.neighbors.generation();
-        self.last_next = Some(LastNext { next, generation, until, link });
-        Some(link)
-    }
-
     /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
     #[cold]
     #[inline(never)]
-    fn send_slowly(
+    pub(super) fn send_slowly(
         &mut self,
         mem: &mut Mem,
         now: Instant,
@@ -200,7 +116,12 @@ impl Net {
     }
 
     /// Whether the packet goes in one piece; an error if it goes in none.
-    fn fits(&self, packet: &PacketBuf, to: &Envelope, mtu: usize) -> Result<bool, Refused> {
+    pub(super) fn fits(
+        &self,
+        packet: &PacketBuf,
+        to: &Envelope,
+        mtu: usize,
+    ) -> Result<bool, Refused> {
         let ip_len = ip_header_len(to.dst);
         let total = ip_len + packet.len();
         if total > MAX_IP_PACKET {
@@ -230,7 +151,7 @@ impl Net {
 
     /// Puts the IP header in front of a packet that goes in one piece.
     #[inline]
-    fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
+    pub(super) fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
         match (to.src, to.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 self.counters.tx_ipv4 += 1;
@@ -424,7 +345,7 @@ impl Net {
 
     /// Makes a frame of an IP packet, in place.
     #[inline(always)]
-    fn finish(
+    pub(super) fn finish(
         &mut self,
         mem: &mut Mem,
         packet: &mut PacketBuf,
@@ -448,7 +369,7 @@ impl Net {
     /// Queues a frame, cut if the device does not. Moves it once: a frame just written is slow to
     /// copy.
     #[inline(always)]
-    fn enqueue(&mut self, mem: &mut Mem, packet: PacketBuf) -> Result<(), Refused> {
+    pub(super) fn enqueue(&mut self, mem: &mut Mem, packet: PacketBuf) -> Result<(), Refused> {
         self.counters.tx_bytes += packet.len() as u64;
         let cuts = match packet.gso.map(|gso| gso.kind) {
             None => true,
@@ -564,7 +485,11 @@ impl Net {
 }
 
 /// Stores the pseudo-header's sum in the checksum field and notes what is left to do.
-fn prepare_checksum(packet: &mut PacketBuf, to: &Envelope, offset: u16) -> Result<(), Refused> {
+pub(super) fn prepare_checksum(
+    packet: &mut PacketBuf,
+    to: &Envelope,
+    offset: u16,
+) -> Result<(), Refused> {
     let sum = if to.protocol == protocol::ICMP {
         // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
         0

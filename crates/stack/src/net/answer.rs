@@ -1,0 +1,101 @@
+//! Answers that nobody remembers, in the packets that asked for them: under a flood of SYNs, what
+//! one costs is taken from connections.
+
+use std::net::IpAddr;
+
+use pagewire_mem::{Instant, PacketBuf};
+
+use super::input::take;
+use super::neighbor::Lookup;
+use super::output::{Envelope, Refused, TOO_LONG, prepare_checksum};
+use super::route::Hop;
+use super::wire::{ethernet, protocol};
+use super::{Mem, Net};
+use crate::counters::DropReason;
+use crate::error::Error;
+use crate::limits::DEFAULT_HOP_LIMIT;
+
+impl Net {
+    /// Answers a TCP segment that is forgotten at once, in the packet that brought it, its head the
+    /// answer's TCP header. The destination does not go into the hop cache: those whom strangers
+    /// made up would push out those that connections send to. Only the way to the last gateway is
+    /// kept.
+    pub(crate) fn send_back(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        (src, dst): (IpAddr, IpAddr),
+        checksum_offset: u16,
+        packet: &mut PacketBuf,
+    ) -> Result<(), Error> {
+        self.counters.tx_tcp += 1;
+        let envelope = Envelope {
+            src,
+            dst,
+            protocol: protocol::TCP,
+            ecn: 0,
+            dont_fragment: true,
+            hop_limit: DEFAULT_HOP_LIMIT,
+        };
+        self.try_send_back(mem, now, &envelope, checksum_offset, packet).map_err(
+            |(error, reason)| {
+                self.counters.drop_one(reason);
+                error
+            },
+        )
+    }
+
+    #[inline(always)]
+    fn try_send_back(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        to: &Envelope,
+        checksum_offset: u16,
+        packet: &mut PacketBuf,
+    ) -> Result<(), Refused> {
+        prepare_checksum(packet, to, checksum_offset)?;
+        let hop = self.routes.hop(now, to.dst).map_err(|e| (e, DropReason::NoRoute))?;
+        let link = match hop {
+            Hop::Direct => None,
+            Hop::Neighbor(next) => match self.link_to(now, next) {
+                Some(link) => Some(link),
+                // It has to be asked first.
+                None => return self.send_slowly(mem, now, *to, take(packet)),
+            },
+            Hop::Local | Hop::Group(_) => return self.send_slowly(mem, now, *to, take(packet)),
+        };
+        if !self.fits(packet, to, self.link.mtu)? {
+            return Err(TOO_LONG);
+        }
+        self.wrap(packet, to)?;
+        self.finish(mem, packet, link.as_ref())?;
+        self.enqueue(mem, take(packet))
+    }
+
+    /// The link header for the station of a neighbour, if that is known.
+    fn link_to(&mut self, now: Instant, next: IpAddr) -> Option<[u8; ethernet::LEN]> {
+        let generation = self.neighbors.generation();
+        if let Some(last) = self.last_next
+            && (last.next, last.generation) == (next, generation)
+            && now < last.until
+        {
+            return Some(last.link);
+        }
+        let Lookup::Known { mac, until } = self.neighbors.lookup(now, next) else { return None };
+        let link = self.link_header(mac, next.is_ipv6());
+        let generation = self.neighbors.generation();
+        self.last_next = Some(LastNext { next, generation, until, link });
+        Some(link)
+    }
+}
+
+/// The way to the neighbour that was last answered through.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastNext {
+    next: IpAddr,
+    /// Of neighbours.
+    generation: u32,
+    until: Instant,
+    link: [u8; ethernet::LEN],
+}
