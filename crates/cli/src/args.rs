@@ -84,6 +84,7 @@ Examples:
   pagewire bench send --plot send.svg   CPU time of a sender, by copy and by reference
   pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
   pagewire bench share                  a bottleneck shared with the kernel's flows (root)
+  pagewire bench ring                   receive through rings, by copy and by reference
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
   pagewire bench stream --json          one object per line";
@@ -213,6 +214,8 @@ pub(crate) enum Bench {
     Path(PathOptions),
     /// How flows of Pagewire and of the kernel share a bottleneck; needs root
     Share(ShareOptions),
+    /// Receive through rings, by copy and by reference
+    Ring(RingOptions),
     /// 64 bytes there and back, both sides polling
     Rr(RrOptions),
     /// Memory that an established idle connection takes
@@ -409,6 +412,30 @@ impl std::str::FromStr for Delay {
 pub(crate) enum Direction {
     Send,
     Receive,
+}
+
+/// `pagewire bench ring`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RingOptions {
+    /// Kind of link; over a tap the sender is a kernel socket
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// By reference over a pair: have the receiver's end write payload into a registered region, as
+    /// a network card would, instead of registering the sender's memory
+    #[arg(long)]
+    pub(crate) place: bool,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
 }
 
 /// `pagewire bench rr`

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagewire_mem::{
-    CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
+    Access, CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
 };
 
 use crate::device::{Capabilities, Device, DeviceCounters, DeviceError};
@@ -88,6 +88,12 @@ impl QueueMemory {
     pub fn drain(&mut self) {
         self.pool.drain();
         self.note_level();
+    }
+
+    /// Makes sure that `writer` has `bytes` bytes of this memory spare; `false`: it has too few
+    /// pages, or they lie too scattered.
+    pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
+        writer.reserve(&mut self.pool, bytes)
     }
 
     pub(crate) fn note_level(&self) {
@@ -219,6 +225,11 @@ pub enum BindError {
     /// The queue has memory already.
     #[error("queue {0} is taken")]
     Taken(usize),
+    /// The device looks at what it has just received, and the memory counts as shared.
+    #[error(
+        "the device needs memory that nobody else writes: a region that does not count as shared"
+    )]
+    Shared,
     /// There are too many rules.
     #[error("the device takes no more than {MAX_RULES} rules")]
     TooManyRules,
@@ -230,13 +241,21 @@ pub struct Steering {
     queues: Vec<Option<QueueMemory>>,
     /// The first that matches counts.
     rules: Vec<(Rule, usize)>,
+    /// Memory that somebody else may write is refused.
+    private: bool,
 }
 
 impl Steering {
     /// `queues` queues without memory, and no rules.
     pub fn new(queues: usize) -> Self {
         let queues = queues.clamp(1, MAX_QUEUES);
-        Self { queues: (0..queues).map(|_| None).collect(), rules: Vec::new() }
+        let queues = (0..queues).map(|_| None).collect();
+        Self { queues, rules: Vec::new(), private: false }
+    }
+
+    /// One queue, for memory that nobody else writes.
+    pub(crate) fn private() -> Self {
+        Self { private: true, ..Self::new(1) }
     }
 
     /// Queues in all.
@@ -247,8 +266,12 @@ impl Steering {
     /// Gives a queue memory.
     ///
     /// # Errors
-    /// [`BindError::NoQueue`]; [`BindError::Taken`] if it has some.
+    /// [`BindError::NoQueue`]; [`BindError::Taken`] if it has some; [`BindError::Shared`] if the
+    /// device cannot do with such memory.
     pub fn bind(&mut self, queue: usize, memory: QueueMemory) -> Result<(), BindError> {
+        if self.private && memory.pool.access() == Access::Shared {
+            return Err(BindError::Shared);
+        }
         match self.queues.get_mut(queue) {
             None => Err(BindError::NoQueue(queue)),
             Some(Some(_)) => Err(BindError::Taken(queue)),

@@ -20,8 +20,10 @@ use std::task::Waker;
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
-use pagewire_mem::{Instant, PacketBuf};
+use pagewire_mem::{CompletionQueue, Instant, PacketBuf};
 use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
+
+use crate::rings::serve::{Attachments, STUCK_RETRY};
 
 /// Frames taken from the device at once: enough to share the cost of a turn, few enough that
 /// acknowledgements leave while the data is still in cache.
@@ -33,6 +35,10 @@ const ROUNDS_PER_TURN: usize = 4;
 /// Rounds of output in one flush: with 64 frames a round, more than any window holds. What is left
 /// then is due at once, after others had the lock.
 const ROUNDS_PER_FLUSH: usize = 256;
+
+/// Rounds of work on rings in one flush, so that an application that never stops submitting leaves
+/// the device its turn.
+const ROUNDS_OF_RINGS: usize = 4;
 
 /// How long frames wait at most for a device that had no room and does not say when it has.
 const BLOCKED_RETRY: Duration = Duration::from_millis(1);
@@ -96,6 +102,10 @@ pub(crate) struct Inner {
     pub(crate) wakeups: u64,
     pub(crate) device_error: Option<String>,
     pub(crate) observer: Option<Observer>,
+    /// Rings that applications receive through.
+    pub(crate) rings: Attachments,
+    /// Something was done for them since the last turn.
+    rings_worked: bool,
 }
 
 /// Who is told of every event.
@@ -145,7 +155,7 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
-        wake_on_completion(&stack, &wake, &asleep);
+        wake_on_completion(stack.completions(), &wake, &asleep);
         let wait_fd =
             device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
         let polled = wait_fd.is_none();
@@ -165,6 +175,8 @@ impl Shared {
             wakeups: 0,
             device_error: None,
             observer: None,
+            rings: Attachments::default(),
+            rings_worked: false,
         };
         Ok(Self {
             inner: Mutex::new(inner),
@@ -227,15 +239,20 @@ impl Shared {
 
     /// Nobody will look after the stack. `false`: memory that another thread has let go waits to be
     /// reported, look first.
-    pub(crate) fn fall_asleep(&self, inner: &Inner) -> bool {
+    pub(crate) fn fall_asleep(&self, inner: &mut Inner) -> bool {
         // Whoever lets go from here on wakes us; what was let go before, we see. (Both are SeqCst,
         // here and in `CompletionQueue`.)
         self.asleep.store(true, Ordering::SeqCst);
-        let pending = inner.stack.completions().is_pending();
+        let pending = inner.stack.completions().is_pending() || !inner.rings.arm();
         if pending {
             self.wake_up();
         }
         !pending
+    }
+
+    /// Has whoever lets go of memory that is reported in `queue` wake the driver, if that sleeps.
+    pub(crate) fn wake_when_let_go(&self, queue: &CompletionQueue) {
+        wake_on_completion(queue, &self.wake, &self.asleep);
     }
 
     /// Somebody looks after the stack again.
@@ -261,7 +278,7 @@ impl Inner {
             }
         }
         self.stack.end_turn();
-        worked
+        worked | std::mem::take(&mut self.rings_worked)
     }
 
     fn receive(&mut self, now: Instant) -> usize {
@@ -284,6 +301,22 @@ impl Inner {
         if self.stack.poll_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
+        self.send(now);
+        self.report();
+        // What applications do on their rings may leave more to be sent, and to be told.
+        for _ in 0..ROUNDS_OF_RINGS {
+            let Self { stack, rings, ready, .. } = self;
+            if rings.is_empty() || !rings.serve(now, stack, ready) {
+                break;
+            }
+            self.rings_worked = true;
+            self.send(now);
+            self.report();
+        }
+    }
+
+    /// Output, as long as the device takes it.
+    fn send(&mut self, now: Instant) {
         self.unfinished = true;
         for _ in 0..ROUNDS_PER_FLUSH {
             // What the device had no room for goes first; until then, make no more. Once it has
@@ -307,10 +340,15 @@ impl Inner {
                 break;
             }
         }
+    }
+
+    /// Events, to whoever waits for them.
+    fn report(&mut self) {
         while let Some(event) = self.stack.poll_event() {
             if let Some(observer) = &mut self.observer {
                 observer(event);
             }
+            self.rings.handle_event(event);
             self.note_ready(event.socket, event.gained);
         }
     }
@@ -383,6 +421,9 @@ impl Inner {
         if !self.tx.is_empty() {
             sleep = sleep.min(BLOCKED_RETRY);
         }
+        if self.rings.is_stuck() {
+            sleep = sleep.min(STUCK_RETRY);
+        }
         if self.polled {
             sleep = sleep.min(POLLED_DEVICE);
         }
@@ -422,9 +463,13 @@ impl Inner {
 }
 
 /// Has whoever lets go of memory on another thread wake the driver, if that sleeps.
-fn wake_on_completion(stack: &Stack, wake: &Arc<OwnedFd>, asleep: &Arc<AtomicBool>) {
+fn wake_on_completion(
+    completions: &CompletionQueue,
+    wake: &Arc<OwnedFd>,
+    asleep: &Arc<AtomicBool>,
+) {
     let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
-    stack.completions().set_waker(move || {
+    completions.set_waker(move || {
         if asleep.swap(false, Ordering::SeqCst) {
             ring(&wake);
         }

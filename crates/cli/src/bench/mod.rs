@@ -11,6 +11,7 @@ mod kernel;
 mod machine;
 mod path;
 mod report;
+mod ring;
 mod rr;
 mod send;
 mod share;
@@ -27,6 +28,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Send(options) => send::run(options),
         Bench::Path(options) => path::run(options),
         Bench::Share(options) => share::run(options),
+        Bench::Ring(options) => ring::run(options),
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),
     }

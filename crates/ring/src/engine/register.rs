@@ -229,6 +229,16 @@ impl Engine {
         }
     }
 
+    /// The device's queues that fill groups.
+    pub fn queues(&self) -> impl Iterator<Item = usize> + '_ {
+        self.groups.iter().flatten().filter(|group| !group.dying).filter_map(|group| {
+            match group.memory {
+                Memory::Queue { queue, .. } => Some(queue),
+                _ => None,
+            }
+        })
+    }
+
     /// The device's queue that fills a group.
     pub fn queue_of(&self, group: u16) -> Option<usize> {
         match self.group(group)?.memory {
