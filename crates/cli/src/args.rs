@@ -1,11 +1,15 @@
 //! What the command line can ask for.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
-use crate::limits::{COPY_BELOW, MAX_SEND_SIZE};
+use crate::limits::{
+    COPY_BELOW, MAX_SEND_SIZE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS, PROXY_LEAST_MEMORY,
+    PROXY_MAX_CONNECTIONS, PROXY_MEMORY,
+};
 
 /// A TCP/IP stack that moves pages instead of copying bytes: server, client, measurements.
 #[derive(Debug, Parser)]
@@ -22,6 +26,8 @@ Examples:
   pagewire serve --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 /srv/files
       then: curl -O http://10.77.0.2/name
   pagewire fetch --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 http://10.77.0.1:8000/name
+  pagewire proxy --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 \
+                 --listen 10.77.0.2:80 --to 10.77.0.1:8000
   pagewire bench stream --link tap --json
 
 Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted.";
@@ -47,6 +53,14 @@ pub(crate) enum Command {
     /// that its file is still the same (FILE.part.from keeps what it said).
     #[command(after_long_help = FETCH_EXAMPLES)]
     Fetch(FetchOptions),
+    /// Forward TCP connections to another address.
+    ///
+    /// What one side sends is sent on to the other by reference. Half-closed connections stay half
+    /// open, a reset on one side resets the other, and no side can send more than the other takes.
+    /// Urgent data stays in its place in the stream; its mark is not passed on. A client whose
+    /// upstream cannot be had is reset, and one line on standard error says why.
+    #[command(after_long_help = PROXY_EXAMPLES)]
+    Proxy(ProxyOptions),
     /// Measure, with the kernel's sockets beside it.
     ///
     /// Kernel and Pagewire take turns within one run; medians of all rounds are printed, with the
@@ -77,13 +91,25 @@ Examples:
       from a server on the kernel's side: python3 -m http.server
   pagewire fetch --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 http://10.77.0.1/a -o - | tar x";
 
+const PROXY_EXAMPLES: &str = "\
+Examples:
+  pagewire proxy --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 \\
+                 --listen 10.77.0.2:80 --to 10.77.0.1:8000
+      then, with a server on the kernel's side: curl http://10.77.0.2/
+  pagewire proxy --addr 10.77.0.2/24 --addr fd77::2/64 --host-addr 10.77.0.1/24 \\
+                 --host-addr fd77::1/64 --listen 10.77.0.2:80 --listen '[fd77::2]:80' \\
+                 --to '[fd77::1]:8000' --idle-timeout 60 --stats
+      clients of both IP versions to one upstream";
+
 const BENCH_EXAMPLES: &str = "\
 Examples:
   pagewire bench stream                 bulk rate over the pair link, beside kernel loopback
   pagewire bench stream --link tap      to and from a kernel socket, beside veth (root)
+  pagewire bench stream --via-proxy     and forwarded by reference, beside direct
   pagewire bench send --plot send.svg   CPU time of a sender, by copy and by reference
   pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
   pagewire bench share                  a bottleneck shared with the kernel's flows (root)
+  pagewire bench receive --flows 8      CPU of receiving by copy, mapped, in chunks
   pagewire bench ring                   receive through rings, by copy and by reference
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
@@ -116,6 +142,12 @@ pub(crate) struct NetOptions {
     /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the tap's, usually 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub(crate) mtu: Option<u32>,
+
+    /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
+    /// MTU for it unless one is given: pages that programs can map, on links without
+    /// super-frames
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
+    pub(crate) payload_pages: Option<u8>,
 
     /// Write every frame to FILE, in pcapng; mapped payload is copied for it (counted as snapshot)
     #[arg(long, value_name = "FILE")]
@@ -197,6 +229,44 @@ pub(crate) struct FetchOptions {
     pub(crate) net: NetOptions,
 }
 
+/// `pagewire proxy`
+#[derive(Debug, Args)]
+pub(crate) struct ProxyOptions {
+    /// Where clients connect to: one of our addresses and a port, as in 10.77.0.2:80 or
+    /// [fd77::2]:80; 0.0.0.0 and [::] stand for all; repeatable
+    #[arg(long, required = true, value_name = "ADDR")]
+    pub(crate) listen: Vec<SocketAddr>,
+
+    /// Where their connections are forwarded to: an address and a port
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) to: SocketAddr,
+
+    /// Connections that are forwarded at once; more wait in the backlog
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=PROXY_MAX_CONNECTIONS as i64), value_name = "N")]
+    pub(crate) connections: u32,
+
+    /// Connections that may wait to be accepted; SYNs of more are dropped
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "N")]
+    pub(crate) backlog: u32,
+
+    /// Seconds that the upstream has to answer
+    #[arg(long, default_value_t = PROXY_CONNECT_SECONDS, value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "S")]
+    pub(crate) connect_timeout: u32,
+
+    /// Seconds without a byte either way after which both sides are reset; 0: never
+    #[arg(long, default_value_t = PROXY_IDLE_SECONDS, value_name = "S")]
+    pub(crate) idle_timeout: u32,
+
+    /// Bytes of memory to receive into, three quarters of which may be under way: 8M to 16G, a number
+    /// with K, M or G
+    #[arg(long, default_value = PROXY_MEMORY, value_parser = proxy_memory, value_name = "BYTES")]
+    pub(crate) memory: u64,
+
+    // Last: its heading would stand above whatever follows.
+    #[command(flatten)]
+    pub(crate) net: NetOptions,
+}
+
 /// `pagewire bench`
 #[derive(Debug, Args)]
 pub(crate) struct BenchOptions {
@@ -214,6 +284,8 @@ pub(crate) enum Bench {
     Path(PathOptions),
     /// How flows of Pagewire and of the kernel share a bottleneck; needs root
     Share(ShareOptions),
+    /// What receiving costs by copy, by mapping and in chunks
+    Receive(ReceiveOptions),
     /// Receive through rings, by copy and by reference
     Ring(RingOptions),
     /// 64 bytes there and back, both sides polling
@@ -248,6 +320,10 @@ pub(crate) struct StreamOptions {
     /// Direction over a tap, as seen from Pagewire [default: both]; not with --link pair
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) direction: Option<Direction>,
+
+    /// Also with a proxy between sender and receiver, which forwards by reference
+    #[arg(long)]
+    pub(crate) via_proxy: bool,
 
     /// Seconds that a round lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
@@ -414,6 +490,72 @@ pub(crate) enum Direction {
     Receive,
 }
 
+/// `pagewire bench receive`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReceiveOptions {
+    /// Kind of link; over a tap kernel sockets send (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// How the receiver takes what came [default: each in its turn]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) mode: Option<ReceiveMode>,
+
+    /// Connections that are received on at the same time
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
+    pub(crate) flows: u16,
+
+    /// Whether the receiver touches every byte
+    #[arg(long, value_enum, default_value_t = ReaderKind::None, value_name = "READER")]
+    pub(crate) reader: ReaderKind,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
+    /// MTU for it unless one is given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
+    pub(crate) payload_pages: Option<u8>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// How a receiver takes what came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReceiveMode {
+    /// Into a buffer of its own
+    Copy,
+    /// Whole pages as one view, the rest by copy
+    Map,
+    /// By reference, whatever the alignment
+    Chunks,
+}
+
+impl ReceiveMode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Map => "map",
+            Self::Chunks => "chunks",
+        }
+    }
+}
+
+/// What a receiver does with what it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReaderKind {
+    /// Nothing
+    None,
+    /// Sums every byte
+    Sum,
+}
+
 /// `pagewire bench ring`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RingOptions {
@@ -477,6 +619,13 @@ fn size(text: &str) -> Result<u64, String> {
     let n: u64 =
         digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
     n.checked_mul(1 << shift).ok_or_else(|| "this is more than 2^64 bytes".to_owned())
+}
+
+fn proxy_memory(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        n if (PROXY_LEAST_MEMORY..=16 << 30).contains(&n) => Ok(n),
+        _ => Err("give between 8M and 16G".to_owned()),
+    }
 }
 
 /// What is sent at once.

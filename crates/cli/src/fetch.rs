@@ -1,10 +1,11 @@
-//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference.
+//! `pagewire fetch`: a file over HTTP, from the wire to the page cache by reference: the pages that
+//! the device filled are handed to `pwritev` as they lie.
 //!
 //! Content goes to `FILE.part`; `FILE.part.from` holds the URL and what the server called this
 //! state of the file, so that an interrupted download goes on only where the file is the same.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, IsTerminal, Seek, SeekFrom, Write};
+use std::io::{self, IoSlice, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -113,15 +114,14 @@ impl Output {
     /// Opens it at `offset`, cutting off what lies beyond, and notes what it will be a part of.
     fn open(&self, url: &Url, offset: u64, validator: Option<&str>) -> io::Result<Sink> {
         let Self::File { part, note, .. } = self else { return Ok(Sink::Stdout) };
-        let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(part)?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(part)?;
         match validator {
             // The note first: a part without a note starts over, which is safe.
             Some(validator) => fs::write(note, format!("{}\n{validator}\n", url.as_str()))?,
             None => drop(fs::remove_file(note)),
         }
         file.set_len(offset)?;
-        file.seek(SeekFrom::End(0))?;
-        Ok(Sink::File(file))
+        Ok(Sink::File { file, at: offset })
     }
 
     /// Forgets what was there.
@@ -156,16 +156,16 @@ impl std::fmt::Display for Output {
 
 enum Sink {
     Stdout,
-    File(File),
+    /// What comes next belongs at `at`.
+    File {
+        file: File,
+        at: u64,
+    },
 }
 
 impl Sink {
     /// Writes all of the fragments with as few calls as possible.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
-        let to: &mut dyn Write = match self {
-            Self::Stdout => &mut io::stdout().lock(),
-            Self::File(file) => file,
-        };
         let slices: Option<Vec<IoSlice<'_>>> =
             frags.iter().map(|f| f.as_slice().map(IoSlice::new)).collect();
         let Some(mut slices) = slices else {
@@ -175,18 +175,37 @@ impl Sink {
             frags
                 .iter()
                 .for_each(|f| f.for_each_piece(&mut uncounted, |p| bytes.extend_from_slice(p)));
-            return to.write_all(&bytes);
+            return self.write_slices(&mut [IoSlice::new(&bytes)]);
         };
-        let mut slices = slices.as_mut_slice();
+        self.write_slices(&mut slices)
+    }
+
+    fn write_slices(&mut self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+        // Nothing to write is nothing written, not an end.
+        IoSlice::advance_slices(&mut slices, 0);
         while !slices.is_empty() {
-            match to.write_vectored(slices) {
+            match self.write_some(slices) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => IoSlice::advance_slices(&mut slices, n),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
-        to.flush()
+        match self {
+            Self::Stdout => io::stdout().lock().flush(),
+            Self::File { .. } => Ok(()),
+        }
+    }
+
+    fn write_some(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Stdout => io::stdout().lock().write_vectored(slices),
+            Self::File { file, at } => {
+                let n = rustix::io::pwritev(&*file, slices, *at)?;
+                *at += n as u64;
+                Ok(n)
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The `pagewire` command: a file server, a client, a demonstration and the measurements, all on
+//! The `pagewire` command: a file server, a client, a proxy, a demonstration and the measurements, all on
 //! the stack.
 //!
 //! Read [`args`] first: what there is to ask for. Each command is a module of its own name; what
@@ -15,6 +15,7 @@ mod fetch;
 mod http;
 mod limits;
 mod net;
+mod proxy;
 mod serve;
 mod signals;
 mod stream;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Serve(options) => serve::run(&options),
         Command::Fetch(options) => fetch::run(&options),
+        Command::Proxy(options) => proxy::run(&options),
         Command::Bench(options) => bench::run(&options),
     };
     match done {

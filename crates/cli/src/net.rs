@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::Host;
+use pagewire::stack::mtu_of_pages;
 use pagewire_device::{Device, Fault, Pcap, PcapConfig, Tap};
 
 use crate::args::{Link, NetOptions};
@@ -18,6 +19,11 @@ pub(crate) struct Opened {
 
 /// Opens the device, puts the wrappers around it, and starts a stack on it.
 pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
+    open_with(options, None)
+}
+
+/// [`open`], with so many bytes of memory to receive into.
+pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Opened, Failure> {
     if options.link == Link::Pair {
         let text = "--link pair joins two stacks of one process; this command needs --link tap \
                     (pagewire demo serves and fetches over a pair)";
@@ -29,21 +35,62 @@ pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
     let gateways = gateways(options, &ours)?;
 
     let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
-    if let Some(mtu) = options.mtu {
-        tap = tap.mtu(mtu as usize);
+    // Enough for both versions: over IPv4 the MSS alone keeps segments to whole pages.
+    let of_pages = options.payload_pages.map(|pages| mtu_of_pages(pages, true));
+    if let Some(mtu) = options.mtu.map(|mtu| mtu as usize).or(of_pages) {
+        tap = tap.mtu(mtu);
+    }
+    if let Some(bytes) = memory {
+        tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
     let tap = tap.open().map_err(|e| Failure::Failed(e.to_string()))?;
     let device = wrap(Box::new(tap), options)?;
 
     let mut builder = Host::builder().boxed_device(device);
+    if let Some(bytes) = memory {
+        // A quarter is left to everybody's next segments.
+        builder = builder.receive_memory(usize::try_from(bytes / 4 * 3).unwrap_or(usize::MAX));
+    }
     for addr in &options.addr {
         builder = builder.address(addr);
     }
     for gateway in gateways {
         builder = builder.gateway(gateway.to_string());
     }
+    if let Some(pages) = options.payload_pages {
+        builder = builder.payload_pages(pages);
+    }
     let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
     Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect() })
+}
+
+/// How an address is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// It is our own.
+    Ourselves,
+    /// It is in one of our networks.
+    Link,
+    /// Over a router.
+    Gateway,
+    /// Not at all.
+    None,
+}
+
+/// How `to` would be reached with these options.
+pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<Way, Failure> {
+    let ours = networks("--addr", &options.addr)?;
+    check_addresses(&ours, &[])?;
+    let gateways = gateways(options, &ours)?;
+    Ok(if ours.iter().any(|our| our.address == to) {
+        Way::Ourselves
+    } else if ours.iter().any(|our| our.contains(to)) {
+        Way::Link
+    } else if gateways.iter().any(|gateway| gateway.is_ipv4() == to.is_ipv4()) {
+        Way::Gateway
+    } else {
+        Way::None
+    })
 }
 
 /// The capture is nearest to the stack, so that it shows what the stack sees.

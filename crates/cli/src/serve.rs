@@ -21,7 +21,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         Failure::because(directory.display(), format!("{}; {hint}", reason(&e)))
     })?;
     let opened = net::open(&options.net)?;
-    let service = Service::new(server);
+    let service = Service { zerocopy: true, ..Service::new(server) };
 
     let report = {
         let (host, service) = (opened.host.clone(), service.clone());
@@ -54,12 +54,14 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
 #[derive(Clone)]
 pub(crate) struct Service {
     pub(crate) server: Arc<Server>,
+    /// Files are sent with completions.
+    zerocopy: bool,
     active: Arc<AtomicUsize>,
 }
 
 impl Service {
     pub(crate) fn new(server: Server) -> Self {
-        Self { server: Arc::new(server), active: Arc::default() }
+        Self { server: Arc::new(server), zerocopy: false, active: Arc::default() }
     }
 
     /// Listens, and serves what comes, on threads of their own.
@@ -72,6 +74,7 @@ impl Service {
             Failure::because(format!("listening on {on}"), reason(&e) + hint)
         };
         let listener = host.listen_with(on, BACKLOG).map_err(failed)?;
+        listener.set_zerocopy(self.zerocopy).map_err(failed)?;
         let service = self.clone();
         let thread = std::thread::Builder::new().name("accept".into()).stack_size(THREAD_STACK);
         thread.spawn(move || service.accept(&listener)).map_err(failed)?;

@@ -11,9 +11,17 @@ use crate::http::connection::Connection;
 
 impl Connection for TcpStream {
     fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
-        let mut pieces: SendBuf = frags.iter().cloned().collect();
-        let taken = self.send_some(&mut pieces)?;
-        drop(pieces);
+        let pieces = || frags.iter().cloned().collect::<SendBuf>();
+        let sent = match self.zerocopy()? {
+            true => self.send_zc(pieces()).map(|sent| sent.bytes),
+            false => self.send_some(&mut pieces()),
+        };
+        let taken = match sent {
+            // More than the user may hold with notice. Nobody here waits for the memory: it is as
+            // well sent without.
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => self.send_some(&mut pieces())?,
+            sent => sent?,
+        };
         let mut left = taken;
         frags.retain(|frag| {
             let n = left.min(frag.len());
@@ -22,6 +30,16 @@ impl Connection for TcpStream {
             !frag.is_empty()
         });
         Ok(taken)
+    }
+
+    fn completed(&mut self) -> (u64, u64) {
+        let mut told = (0, 0);
+        for done in self.completions() {
+            let sends = u64::from(done.ids.end() - done.ids.start()) + 1;
+            told.0 += sends;
+            told.1 += if done.copied { sends } else { 0 };
+        }
+        told
     }
 
     fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize> {

@@ -3,8 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire_mem::{Access, Region};
 
 use rustix::thread::UnshareFlags;
 
@@ -65,6 +70,150 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
 pub(crate) fn new_network_namespace() -> io::Result<()> {
     // SAFETY: only the network namespace is left; descriptors stay shared.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
+}
+
+/// What a thread, or all of a process, has used so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) user: Duration,
+    pub(crate) system: Duration,
+    /// Times that it gave up the processor to wait.
+    pub(crate) switches: u64,
+}
+
+/// Of this thread.
+pub(crate) fn thread_usage() -> Usage {
+    usage(libc::RUSAGE_THREAD)
+}
+
+/// Of all threads of this process.
+pub(crate) fn process_usage() -> Usage {
+    usage(libc::RUSAGE_SELF)
+}
+
+fn usage(who: libc::c_int) -> Usage {
+    // SAFETY: all zeroes is a valid `rusage`: integers only.
+    let mut all: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `all` is one `rusage`, which outlives the call; a failure leaves the zeroes.
+    unsafe { libc::getrusage(who, &raw mut all) };
+    let time = |t: libc::timeval| {
+        Duration::from_secs(t.tv_sec.unsigned_abs())
+            + Duration::from_micros(t.tv_usec.unsigned_abs())
+    };
+    Usage {
+        user: time(all.ru_utime),
+        system: time(all.ru_stime),
+        switches: all.ru_nvcsw.unsigned_abs(),
+    }
+}
+
+/// A region of memory that nobody writes any more.
+pub(crate) fn region_of(bytes: Bytes) -> Region {
+    let base = NonNull::from(&*bytes).cast();
+    let len = bytes.len();
+    // SAFETY: `bytes` keeps one allocation of `len` bytes at `base`, which never changes while it
+    // lives, and the region keeps it; nothing is written through the region.
+    unsafe { Region::adopt(base, len, Access::Private, false, Box::new(bytes)) }
+}
+
+/// Sets an option of a kernel socket whose value is one `int`.
+pub(crate) fn set_socket_option(
+    socket: impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the option's value is `len` bytes at the address of `value`, which outlives the call.
+    let set = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sends with `MSG_ZEROCOPY`; the memory is the process's for ever, or the kernel's figure is of
+/// bytes that changed, no more.
+pub(crate) fn send_zerocopy(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    let (at, len) = (bytes.as_ptr().cast(), bytes.len());
+    let flags = libc::MSG_ZEROCOPY | libc::MSG_NOSIGNAL;
+    // SAFETY: `bytes` is readable for its length while the call lasts; what the kernel sends of it
+    // later it reads from its own reference to the pages.
+    let n = unsafe { libc::send(socket.as_fd().as_raw_fd(), at, len, flags) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// A range of addresses into which the kernel maps what one of its sockets received
+/// (`TCP_ZEROCOPY_RECEIVE`).
+pub(crate) struct KernelWindow {
+    base: NonNull<libc::c_void>,
+    len: usize,
+}
+
+/// `TCP_ZEROCOPY_RECEIVE` of `linux/tcp.h`, and the first three fields of its structure, which is
+/// as long as a caller likes.
+const TCP_ZEROCOPY_RECEIVE: libc::c_int = 35;
+
+#[repr(C)]
+struct ZerocopyReceive {
+    address: u64,
+    length: u32,
+    recv_skip_hint: u32,
+}
+
+impl KernelWindow {
+    /// Reserves `len` bytes for a socket.
+    pub(crate) fn new(socket: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        let (prot, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+        let base =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, socket.as_raw_fd(), 0) };
+        match NonNull::new(base) {
+            Some(base) if base.as_ptr() != libc::MAP_FAILED => Ok(Self { base, len }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Maps what can be mapped, shows it to `see`, and takes it out again. Returns the bytes
+    /// mapped, and those that must be read before there is more to map.
+    pub(crate) fn receive(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        see: impl FnOnce(&[u8]),
+    ) -> io::Result<(usize, usize)> {
+        let address = self.base.as_ptr().addr() as u64;
+        let length = u32::try_from(self.len).unwrap_or(u32::MAX);
+        let mut ask = ZerocopyReceive { address, length, recv_skip_hint: 0 };
+        let mut len = size_of::<ZerocopyReceive>() as libc::socklen_t;
+        // SAFETY: the kernel reads and writes `len` bytes of `ask`, and puts pages into
+        // `address..address+length`, which is all ours and of which no reference exists now.
+        let got = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                TCP_ZEROCOPY_RECEIVE,
+                (&raw mut ask).cast(),
+                &raw mut len,
+            )
+        };
+        if got != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mapped = (ask.length as usize).min(self.len);
+        if mapped > 0 {
+            // SAFETY: the kernel just mapped so many bytes here, received ones that it never
+            // writes again; the slice ends before they are taken out.
+            see(unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), mapped) });
+            // SAFETY: only our own range, of which no reference exists any more.
+            unsafe { libc::madvise(self.base.as_ptr(), mapped, libc::MADV_DONTNEED) };
+        }
+        Ok((mapped, ask.recv_skip_hint as usize))
+    }
+}
+
+impl Drop for KernelWindow {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made, of which no reference exists any more.
+        unsafe { libc::munmap(self.base.as_ptr(), self.len) };
+    }
 }
 
 /// The time-stamp counter, which goes on at one rate whatever the processor does; nanoseconds where

@@ -105,6 +105,78 @@ fn bench_stream_prints_pagewire_and_kernel_with_their_fields() {
     }
 }
 
+const RECEIVE_NUMBERS: [&str; 8] = [
+    "rounds",
+    "flows",
+    "mtu",
+    "min_gbit_per_s",
+    "receiver_cpu_us_per_mib",
+    "system_cpu_us_per_mib",
+    "mapped_percent",
+    "payload_bytes_copied",
+];
+
+fn percent_mapped(line: &BTreeMap<String, Value>) -> f64 {
+    line["mapped_percent"].as_f64().expect("a number")
+}
+
+#[test]
+fn bench_receive_prints_every_mode_and_maps_without_a_copy() {
+    for more in [&[][..], &["--flows", "3", "--reader", "sum"]] {
+        let lines = bench(&[&["receive", "--seconds", "0.05"][..], more].concat());
+        let who = |line: &BTreeMap<String, Value>| {
+            format!("{} {}", text_of(&line["engine"]), text_of(&line["mode"]))
+        };
+        let all: Vec<_> = lines.iter().map(who).collect();
+        let ours = ["pagewire copy", "pagewire map", "pagewire chunks"];
+        assert_eq!(all, [&ours[..], &["kernel copy", "kernel map"]].concat());
+        for line in &lines {
+            check_fields(line, &RECEIVE_NUMBERS, &["mode", "reader"]);
+            assert!(line["receiver_cpu_us_per_mib"].as_f64() > Some(0.0), "{line:?}");
+            match who(line).as_str() {
+                "pagewire map" => assert!(percent_mapped(line) >= 99.9, "{line:?}"),
+                "kernel map" => {}
+                _ => assert_eq!(percent_mapped(line), 0.0, "{line:?}"),
+            }
+            match who(line).as_str() {
+                "pagewire map" | "pagewire chunks" => {
+                    assert_eq!(line["payload_bytes_copied"], 0, "{line:?}");
+                }
+                "pagewire copy" | "kernel copy" => {
+                    assert!(line["payload_bytes_copied"].as_u64() > Some(0), "{line:?}");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().expect("text")
+}
+
+#[test]
+fn the_readable_form_of_bench_receive_has_the_lines_of_the_kernels_program() {
+    let output = pagewire(&["bench", "receive", "--mode", "map", "--seconds", "0.05"]);
+    let out = text(&output.stdout);
+    let received: Vec<_> = out.lines().filter(|l| l.starts_with("received ")).collect();
+    assert_eq!(received.len(), 9, "three rounds of three engines and modes: {out}");
+    let lines = out.lines().zip(out.lines().skip(1));
+    for (first, second) in lines.filter(|(l, _)| l.starts_with("received ")) {
+        let words: Vec<_> = first.split_whitespace().collect();
+        let [_, mb, "MB", percent, "%", "mmap'ed)", "in", seconds, "s,", rate, "Gbit,"] = words[..]
+        else {
+            panic!("{first}")
+        };
+        for number in [mb, &percent[1..], seconds, rate] {
+            assert!(number.parse::<f64>().is_ok(), "{first}");
+        }
+        for part in ["  cpu usage user:", " sys:", " usec per MB, ", " c-switches"] {
+            assert!(second.contains(part), "{second}");
+        }
+    }
+}
+
 /// The lines of `bench send`, checked: each size, engine and mode once, with these fields.
 fn bench_send(args: &[&str], sizes: &[u64]) -> Vec<BTreeMap<String, Value>> {
     let lines = bench(&[&["send", "--seconds", "0.05"], args].concat());
@@ -348,6 +420,23 @@ fn with_root_bench_stream_over_a_tap_prints_both_directions_and_veth() {
         lines.iter().filter(|l| l["link"] == link && l["direction"] == direction).count()
     };
     assert_eq!((count("tap", "send"), count("tap", "receive"), count("veth", "send")), (1, 2, 2));
+}
+
+#[test]
+fn with_root_bench_receive_over_a_tap_maps_all_but_a_hundredth_of_one_and_of_eight_flows() {
+    if !can_make_taps() {
+        return;
+    }
+    for more in [&["--flows", "1"][..], &["--flows", "8"], &["--payload-pages", "1"]] {
+        let receive = ["receive", "--link", "tap", "--mode", "map", "--seconds", "0.2"];
+        let lines = bench(&[&receive[..], more].concat());
+        for line in &lines {
+            check_fields(line, &RECEIVE_NUMBERS, &["mode", "reader"]);
+        }
+        let ours = lines.iter().find(|l| l["engine"] == "pagewire").expect("a line");
+        assert!(percent_mapped(ours) >= 99.0, "{ours:?}");
+        assert_eq!(lines.len(), 3);
+    }
 }
 
 #[test]

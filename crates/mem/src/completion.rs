@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use crate::frag::{Frag, FragVec};
 use crate::limits::PAGE_SIZE;
+use crate::region::Region;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// What one call (or several that share) sent by reference: keeps the memory while anybody refers
@@ -41,7 +42,18 @@ struct Held {
     memory: FragVec,
     /// Pieces attached so far.
     pieces: u16,
+    /// The last of them is the last of `memory`.
+    ends_in_memory: bool,
     charges: SmallVec<[Charge; 1]>,
+}
+
+impl Held {
+    /// The piece whose memory is the last, if that is the piece attached last. The numbers end, and
+    /// then none is that of one piece only.
+    fn last_piece(&self) -> Option<u16> {
+        let numbered = self.ends_in_memory && self.pieces < u16::MAX;
+        numbered.then(|| self.pieces.saturating_sub(1))
+    }
 }
 
 /// Ids that nobody refers to any more.
@@ -84,15 +96,45 @@ impl Completion {
         if frag.is_lent() {
             self.lends.store(true, Ordering::Relaxed);
         }
-        if frag.holds_memory() {
+        held.ends_in_memory = frag.holds_memory();
+        if held.ends_in_memory {
             held.memory.push(frag);
         }
         attached
     }
 
+    /// Whether `frag` continues the piece attached last: the next bytes of one allocation. Of lent
+    /// memory nobody knows that.
+    pub fn is_continued_by(&self, frag: &Frag) -> bool {
+        let held = self.held();
+        held.last_piece().is_some() && held.memory.last().is_some_and(|m| m.can_append(frag))
+    }
+
+    /// As [`attach`](Self::attach), but what [continues](Self::is_continued_by) the last piece
+    /// becomes part of it: the two are joined wherever they meet.
+    pub fn attach_behind(self: &Arc<Self>, mut frag: Frag) -> Frag {
+        let mut held = self.held();
+        if let Some(piece) = held.last_piece()
+            && let Some(last) = held.memory.last_mut()
+        {
+            let attached = frag.held_by(self, piece);
+            match last.try_append(frag) {
+                Ok(()) => return attached,
+                Err(other) => frag = other,
+            }
+        }
+        drop(held);
+        self.attach(frag)
+    }
+
     /// Has the completion give `charge` back when it is over.
     pub fn charge(&self, charge: Charge) {
-        self.held().charges.push(charge);
+        let mut held = self.held();
+        let rest = match held.charges.last_mut() {
+            Some(last) => last.absorb(charge),
+            None => Some(charge),
+        };
+        held.charges.extend(rest);
     }
 
     /// Notes that the memory was copied on the way. Never taken back.
@@ -126,6 +168,13 @@ impl Completion {
     /// The id that would be the next to join.
     pub fn next_id(&self) -> u32 {
         self.first.wrapping_add(self.count())
+    }
+
+    /// The region that holds the byte at `addr`, if it is known.
+    pub(crate) fn region_of(&self, addr: usize) -> Option<Region> {
+        let held = self.held();
+        let inside = |frag: &&Frag| (frag.addr()..frag.addr() + frag.len()).contains(&addr);
+        held.memory.iter().find(inside)?.region()
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -261,10 +310,22 @@ impl Charge {
     pub fn pages(&self) -> usize {
         self.pages
     }
+
+    /// Takes in another of the same budget, or gives it back.
+    fn absorb(&mut self, mut other: Self) -> Option<Self> {
+        if !Arc::ptr_eq(&self.budget, &other.budget) {
+            return Some(other);
+        }
+        self.pages += core::mem::take(&mut other.pages);
+        None
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        if self.pages == 0 {
+            return;
+        }
         self.budget.used.fetch_sub(self.pages, Ordering::Relaxed);
     }
 }

@@ -13,6 +13,7 @@ use crate::completion::Completion;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE, SNAPSHOT_LEN};
 use crate::pool::PoolShared;
+use crate::region::Region;
 
 /// Fragments in order; two without an allocation, which is what most packets have.
 pub type FragVec = SmallVec<[Frag; 2]>;
@@ -251,16 +252,7 @@ impl Frag {
             *self = next;
             return Ok(());
         }
-        let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
-        let adjacent = self.addr() + self.len() == next.addr() && self.access == next.access;
-        let same = match (&self.hold, &next.hold) {
-            (Hold::Pages(Some(a)), Hold::Pages(Some(b))) => Arc::ptr_eq(a, b),
-            (Hold::Keep(a), Hold::Keep(b)) => {
-                self.piece == next.piece && self.piece != LAST_PIECE && Arc::ptr_eq(a, b)
-            }
-            _ => false,
-        };
-        if !(fits && adjacent && same) {
+        if !self.can_append(&next) {
             return Err(next);
         }
         // Both parts hold the page they meet in; one of the two references goes.
@@ -273,6 +265,20 @@ impl Frag {
         self.len += next.len;
         next.forget_pages();
         Ok(())
+    }
+
+    /// Whether `next`, which has bytes, continues this fragment in the same memory under the same
+    /// hold.
+    pub(crate) fn can_append(&self, next: &Self) -> bool {
+        let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
+        let same = match (&self.hold, &next.hold) {
+            (Hold::Pages(Some(a)), Hold::Pages(Some(b))) => Arc::ptr_eq(a, b),
+            (Hold::Keep(a), Hold::Keep(b)) => {
+                self.piece == next.piece && self.piece != LAST_PIECE && Arc::ptr_eq(a, b)
+            }
+            _ => false,
+        };
+        fits && same && self.is_followed_by(next)
     }
 
     /// Whether `next` starts at the address where this one ends, with the same access. Only
@@ -394,6 +400,17 @@ impl Frag {
         match &self.hold {
             Hold::Keep(keep) => keep.downcast_ref(),
             Hold::Pages(_) => None,
+        }
+    }
+
+    /// The region that the bytes lie in, if it is known.
+    pub(crate) fn region(&self) -> Option<Region> {
+        match &self.hold {
+            Hold::Pages(pool) => pool.as_ref().map(|pool| pool.region().clone()),
+            Hold::Keep(keep) => match keep.downcast_ref::<Completion>() {
+                Some(completion) => completion.region_of(self.addr()),
+                None => Region::of_keep(keep),
+            },
         }
     }
 

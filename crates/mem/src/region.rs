@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::any::Any;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
@@ -55,9 +55,9 @@ pub enum MemError {
 
 /// One mapping, cheap to clone; the last clone unmaps it.
 #[derive(Clone)]
-pub struct Region(Arc<Mapping>);
+pub struct Region(Arc<Inner>);
 
-struct Mapping {
+pub(crate) struct Inner {
     base: NonNull<u8>,
     len: usize,
     access: Access,
@@ -65,6 +65,9 @@ struct Mapping {
     /// One of [`UNUSED`], [`LENT`] and [`POOLED`].
     claim: AtomicU8,
     backing: Backing,
+    /// The same memory once more, for those who may read it only; made when first asked for.
+    /// `None`: there is no file that it could be made of, or none that is safe to use.
+    alias: OnceLock<Option<NonNull<u8>>>,
 }
 
 /// No pool and no fragment was made from the region.
@@ -84,9 +87,9 @@ enum Backing {
 // SAFETY: the mapping's bytes are plain memory that outlives every thread that can name it (the
 // `Arc` keeps it mapped); who may read or write which part of it is decided by `PagePool`,
 // `PageWriter` and `Frag`, not by the thread.
-unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`; a shared `&Mapping` gives out the address and the length only.
-unsafe impl Sync for Mapping {}
+unsafe impl Send for Inner {}
+// SAFETY: as for `Send`; a shared `&Inner` gives out the address and the length only.
+unsafe impl Sync for Inner {}
 
 impl Region {
     /// `len` bytes of fresh zeroed memory behind a memfd called `name`, so that it can be mapped
@@ -184,8 +187,7 @@ impl Region {
         writable: bool,
         keep: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        let (claim, backing) = (AtomicU8::new(UNUSED), Backing::Adopted { _keep: keep });
-        Self(Arc::new(Mapping { base, len, access, writable, claim, backing }))
+        Self::new(base, len, access, writable, Backing::Adopted { _keep: keep })
     }
 
     fn mapped(
@@ -195,8 +197,28 @@ impl Region {
         writable: bool,
         fd: Option<OwnedFd>,
     ) -> Self {
-        let (claim, backing) = (AtomicU8::new(UNUSED), Backing::Mapped { fd });
-        Self(Arc::new(Mapping { base, len, access, writable, claim, backing }))
+        Self::new(base, len, access, writable, Backing::Mapped { fd })
+    }
+
+    fn new(
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+        writable: bool,
+        backing: Backing,
+    ) -> Self {
+        let (claim, alias) = (AtomicU8::new(UNUSED), OnceLock::new());
+        Self(Arc::new(Inner { base, len, access, writable, claim, backing, alias }))
+    }
+
+    /// The region whose bytes `keep` keeps, if it is one.
+    pub(crate) fn of_keep(keep: &Arc<dyn Any + Send + Sync>) -> Option<Self> {
+        Arc::downcast::<Inner>(Arc::clone(keep)).ok().map(Self)
+    }
+
+    /// Whether both are one mapping.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Bytes in the region.
@@ -331,17 +353,51 @@ impl Region {
         unsafe { copy_payload(to, from.as_ptr(), n, Access::Shared, &mut ledger, reason) };
         n
     }
+
+    /// Where the bytes can be read and never be written, not even after `mprotect`: a second mapping
+    /// of the file behind the region. Made by the first call, which takes system calls; how many
+    /// comes with it. `None`: the region has no file that whoever has it cannot write.
+    pub(crate) fn alias(&self) -> Result<(Option<NonNull<u8>>, u32), MemError> {
+        if let Some(&alias) = self.0.alias.get() {
+            return Ok((alias, 0));
+        }
+        let Some(fd) = self.sealed_fd() else {
+            return Ok((*self.0.alias.get_or_init(|| None), 0));
+        };
+        // With `F_SEAL_FUTURE_WRITE` the kernel takes from a shared mapping the right to become
+        // writable, however the file was opened.
+        let base = map(fd, self.0.len, ProtFlags::READ, MapFlags::SHARED, 0)?;
+        let made = *self.0.alias.get_or_init(|| Some(base));
+        if made == Some(base) {
+            return Ok((made, 1));
+        }
+        unmap(base, self.0.len); // Another thread was faster.
+        Ok((made, 2))
+    }
+
+    /// The file behind the region, if nobody can map it for writing.
+    pub(crate) fn sealed_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd().filter(|_| self.0.access == Access::Private && self.0.writable)
+    }
 }
 
-impl Drop for Mapping {
+impl Drop for Inner {
     fn drop(&mut self) {
+        if let Some(&Some(alias)) = self.alias.get() {
+            unmap(alias, self.len);
+        }
         if let Backing::Mapped { .. } = self.backing {
-            // SAFETY: we made this mapping with exactly this address and length, and no `Region`
-            // or `Frag` is left (each holds the `Arc` whose last drop this is).
-            let unmapped = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.len) };
-            debug_assert!(unmapped.is_ok(), "munmap of our own mapping");
+            unmap(self.base, self.len);
         }
     }
+}
+
+/// Unmaps `len` bytes at `base`: a mapping that we made with exactly these and that nobody refers
+/// to. (No `Region`, `Frag` or view is left: each holds the `Arc` whose last drop calls this.)
+fn unmap(base: NonNull<u8>, len: usize) {
+    // SAFETY: the callers, all in this file, pass mappings of their own that nobody refers to.
+    let unmapped = unsafe { munmap(base.as_ptr().cast::<c_void>(), len) };
+    debug_assert!(unmapped.is_ok(), "munmap of our own mapping");
 }
 
 impl core::fmt::Debug for Region {

@@ -119,3 +119,40 @@ fn releases_on_many_threads_are_all_told_and_the_waker_is_called_when_something_
     assert_eq!(ids, (0..calls).collect::<Vec<_>>(), "each once");
     assert!(wakes.load(Ordering::Relaxed) > 0);
 }
+
+#[test]
+fn what_continues_the_last_piece_in_its_memory_becomes_part_of_it_and_nothing_else_does() {
+    let queue = CompletionQueue::new();
+    let completion = Completion::new(&queue, 0, 0);
+    let memory = frag(100);
+    let other = frag(10);
+    let mut first = completion.attach(memory.slice(0..30));
+    assert!(completion.is_continued_by(&memory.slice(30..50)));
+    assert!(!completion.is_continued_by(&memory.slice(31..50)), "a gap");
+    assert!(!completion.is_continued_by(&Frag::empty()));
+    assert!(!completion.is_continued_by(&Frag::from_static(b"elsewhere")));
+    let second = completion.attach_behind(memory.slice(30..50));
+    assert_eq!(first.try_append(second).map_err(|f| f.len()), Ok(()));
+    assert_eq!(first.len(), 50);
+    // Elsewhere, and then where the piece before that ended: pieces of their own.
+    let apart = completion.attach_behind(other.clone());
+    assert!(!completion.is_continued_by(&memory.slice(50..60)));
+    let mut again = completion.attach_behind(memory.slice(50..60));
+    assert!(first.try_append(again.clone()).is_err() && again.try_append(apart).is_err());
+    drop((first, again, completion));
+    assert_eq!(drained(&queue).len(), 1);
+}
+
+#[test]
+fn charges_of_one_budget_are_kept_as_one_and_all_given_back() {
+    let (queue, budget) = (CompletionQueue::new(), Arc::new(PageBudget::new(100)));
+    let other = Arc::new(PageBudget::new(100));
+    let completion = Completion::new(&queue, 0, 0);
+    for _ in 0..3 {
+        completion.charge(budget.charge(PAGE_SIZE).unwrap());
+    }
+    completion.charge(other.charge(PAGE_SIZE).unwrap());
+    assert_eq!((budget.used(), other.used()), (9, 3));
+    drop(completion);
+    assert_eq!((budget.used(), other.used()), (0, 0));
+}

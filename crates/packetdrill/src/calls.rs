@@ -17,6 +17,7 @@ use libc::{
 };
 use pagewire_posix::{Descriptors, Errno, raw};
 
+use crate::limits::MAX_IP_PACKET;
 use crate::plugin::{Plugin, PluginError};
 use crate::table::{Interface, User};
 use crate::world::World;
@@ -114,6 +115,9 @@ fn number(result: Result<c_int>) -> Result<usize> {
 }
 
 unsafe extern "C" fn free(user: User) {
+    if user.is_null() {
+        return;
+    }
     // SAFETY: `interface` made it of a box, and this is called once, last.
     let plugin = unsafe { Box::from_raw(user.cast::<Plugin>()) };
     crate::forget(&plugin);
@@ -300,7 +304,10 @@ unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t)
     // SAFETY: `user` is the table's.
     let plugin = unsafe { plugin(user) };
     refresh(plugin, false);
-    // SAFETY: `len` readable bytes, says the interface.
+    if packet.is_null() || len > MAX_IP_PACKET {
+        return failed(Errno::INVAL) as c_int;
+    }
+    // SAFETY: not null, so `len` readable bytes, says the interface.
     let packet = unsafe { core::slice::from_raw_parts(packet.cast::<u8>(), len) };
     let taken = plugin.world().send(packet);
     must(plugin.publish());
@@ -313,6 +320,9 @@ unsafe extern "C" fn netdev_receive(
     len: *mut size_t,
     usecs: *mut c_longlong,
 ) -> c_int {
+    if buf.is_null() || len.is_null() || usecs.is_null() {
+        return failed(Errno::FAULT) as c_int;
+    }
     // SAFETY: `user` is the table's.
     let plugin = unsafe { plugin(user) };
     refresh(plugin, false);

@@ -53,6 +53,25 @@ fn a_peer_connects_and_data_goes_both_ways_over_either_protocol() {
 }
 
 #[test]
+fn packets_that_are_none_are_refused() {
+    let host = Host::new(MODES[0]);
+    let table = &host.table;
+    let (mut len, mut at) = (0, 0);
+    let long = vec![0x45u8; 70_000];
+    // SAFETY: the table's own functions and userdata; what is null is what is tested.
+    #[allow(clippy::multiple_unsafe_ops_per_block)]
+    unsafe {
+        assert_eq!((table.netdev_send)(table.userdata, std::ptr::null(), 40), -1);
+        assert_eq!((table.netdev_send)(table.userdata, std::ptr::null(), 0), -1);
+        assert_eq!((table.netdev_send)(table.userdata, long.as_ptr().cast(), long.len()), -1);
+        assert_eq!(errno(), libc::EINVAL);
+        let none = std::ptr::null_mut();
+        let received = (table.netdev_receive)(table.userdata, none, &raw mut len, &raw mut at);
+        assert_eq!((received, errno()), (-1, libc::EFAULT));
+    }
+}
+
+#[test]
 fn the_stack_connects_with_an_mss_of_1460_over_either_protocol() {
     for mode in MODES {
         let host = Host::new(mode);

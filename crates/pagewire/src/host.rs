@@ -10,9 +10,12 @@ use std::time::{Duration, Instant as WallClock};
 use pagewire_device::Device;
 use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
 use pagewire_stack::TcpConfig;
-use pagewire_stack::{Cidr, Error, Event, Stack, StackConfig};
+use pagewire_stack::{
+    Cidr, Error, Event, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
+};
 
 use crate::driver;
+use crate::proxy::Service;
 use crate::shared::{Interest, Shared, io_error};
 use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
@@ -48,9 +51,11 @@ pub struct Builder {
     addresses: Vec<String>,
     gateways: Vec<String>,
     pool_bytes: Option<usize>,
+    receive_memory: Option<usize>,
     tcp: TcpConfig,
     zerocopy_memory: Option<usize>,
     notification_memory: Option<usize>,
+    payload_pages: Option<u8>,
     received_deadline: Option<Option<Duration>>,
     loopback_by_reference: bool,
     spin: Duration,
@@ -71,6 +76,19 @@ pub enum StartError {
         text: String,
         /// What is wrong with it.
         why: String,
+    },
+    /// Segments of so many pages do not fit the link.
+    #[error(
+        "payload of {pages} pages needs an MTU of {needs} bytes, and the link has {has}: choose 1 to \
+         {MAX_PAYLOAD_PAGES} pages, and a larger MTU"
+    )]
+    PayloadPages {
+        /// What was asked for.
+        pages: u8,
+        /// The link's MTU, in bytes.
+        has: usize,
+        /// The MTU for as many pages, or for the most that are possible.
+        needs: usize,
     },
     /// The stack refused the settings.
     #[error(transparent)]
@@ -97,9 +115,11 @@ impl Host {
             addresses: Vec::new(),
             gateways: Vec::new(),
             pool_bytes: None,
+            receive_memory: None,
             tcp: TcpConfig::default(),
             zerocopy_memory: None,
             notification_memory: None,
+            payload_pages: None,
             received_deadline: None,
             loopback_by_reference: false,
             spin: DEFAULT_SPIN,
@@ -216,6 +236,21 @@ impl Host {
         self.shared().lock().observer = Some(Box::new(observer));
     }
 
+    /// Has `service` live inside of this host from now on.
+    pub fn attach(&self, service: impl Service + 'static) {
+        let shared = self.shared();
+        let mut inner = shared.lock();
+        inner.services.push(Box::new(service));
+        inner.flush(shared.now());
+        shared.rearm_timer(&mut inner);
+        shared.unlock_and_wake(inner);
+    }
+
+    /// Whether a connection is one of this host's.
+    pub(crate) fn owns(&self, stream: &TcpStream) -> bool {
+        Arc::ptr_eq(&self.0, &stream.0.host)
+    }
+
     /// Counters, drops by reason and the copy ledger, as they stand now.
     pub fn stats(&self) -> Stats {
         let inner = self.shared().lock();
@@ -266,7 +301,7 @@ impl Host {
     }
 }
 
-fn first_address<T>(
+pub(crate) fn first_address<T>(
     on: impl ToSocketAddrs,
     mut bind: impl FnMut(SocketAddr) -> Result<T, Error>,
 ) -> io::Result<T> {
@@ -312,6 +347,14 @@ impl Builder {
         self
     }
 
+    /// Bytes of memory that connections may pin, all together, for what they received and nobody has
+    /// read, or what was forwarded and nobody has acknowledged: less than the device has to receive
+    /// into. 48 MiB by default, three quarters of what a tap has.
+    pub fn receive_memory(mut self, bytes: usize) -> Self {
+        self.receive_memory = Some(bytes);
+        self
+    }
+
     /// Settings of new connections.
     pub fn tcp_config(mut self, config: TcpConfig) -> Self {
         self.tcp = config;
@@ -333,9 +376,22 @@ impl Builder {
         self
     }
 
+    /// Has the other side send segments of so many whole pages of 4096 bytes, 1 to 15: their payload
+    /// can be mapped ([`TcpStream::map_available`]) on links without super-frames too. The link's MTU
+    /// must have room: [`mtu_of_pages`](pagewire_stack::mtu_of_pages) says how much, 4168 bytes for
+    /// one page over either IP version. Sets `max_mss` of the connections' settings
+    /// ([`tcp_config`](Self::tcp_config)), whose `timestamps` it heeds.
+    ///
+    /// With super-frames (a tap, the pair link) pages are whole without it.
+    pub fn payload_pages(mut self, pages: u8) -> Self {
+        self.payload_pages = Some(pages);
+        self
+    }
+
     /// How long memory that a peer on the pair link sent by reference, and wants back
     /// ([`TcpStream::send_zc`]), may wait to be received here before it is replaced by a private copy,
-    /// so that the sender gets it back; `None`: for ever. A second by default. Such copies count as
+    /// so that the sender gets it back; `None`: for ever. A second by default, and never more than
+    /// twice as long. Such copies count as
     /// [`CopyReason::LoopPrivate`](crate::CopyReason::LoopPrivate).
     pub fn received_deadline(mut self, limit: Option<Duration>) -> Self {
         self.received_deadline = Some(limit);
@@ -372,12 +428,19 @@ impl Builder {
         let mut config = StackConfig::new(device.capabilities().clone(), addresses, rand::random());
         config.gateways = gateways;
         config.tcp = self.tcp;
+        if let Some(pages) = self.payload_pages {
+            let v6 = config.addresses.iter().any(|cidr| cidr.addr().is_ipv6());
+            config.tcp.max_mss = Some(mss_of(pages, v6, &config)?);
+        }
         config.zerocopy.pages = match self.zerocopy_memory {
             Some(bytes) => Arc::new(PageBudget::new(bytes / PAGE_SIZE)),
             None => zerocopy::process_pages(),
         };
         if let Some(bytes) = self.notification_memory {
             config.zerocopy.notification_bytes = bytes;
+        }
+        if let Some(bytes) = self.receive_memory {
+            config.receive_memory = bytes;
         }
         if let Some(limit) = self.received_deadline {
             config.zerocopy.received_deadline = limit;
@@ -397,6 +460,15 @@ impl Builder {
         };
         Ok(Host(Arc::new(Handle { shared, driver })))
     }
+}
+
+/// The MSS for segments of whole pages, if the link has room for them.
+fn mss_of(pages: u8, v6: bool, config: &StackConfig) -> Result<u16, StartError> {
+    let (has, needs) = (config.capabilities.mtu, mtu_of_pages(pages, v6));
+    if !(1..=MAX_PAYLOAD_PAGES).contains(&pages) || has < needs {
+        return Err(StartError::PayloadPages { pages, has, needs });
+    }
+    Ok(mss_of_pages(pages, config.tcp.timestamps))
 }
 
 fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, StartError>

@@ -3,8 +3,8 @@
 //! Start a [`Host`] on a device, then use [`TcpStream`], [`TcpListener`] and [`UdpSocket`] as
 //! those of `std::net`. What these cannot do is here too: [`TcpStream::send`] queues owned memory
 //! by reference, and [`TcpStream::recv_chunks`] takes received memory by reference; a [`Chunk`]
-//! that one connection received can be sent on another as it is; [`TcpStream::send_zc`] also tells when
-//! the memory may be used again.
+//! that one connection received can be sent on another as it is; [`TcpStream::map`] gives received
+//! pages as contiguous memory; [`TcpStream::send_zc`] also tells when the memory may be used again.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -88,7 +88,9 @@
 mod buf;
 mod driver;
 mod host;
+mod mapping;
 mod options;
+mod proxy;
 pub mod rings;
 mod shared;
 mod stats;
@@ -101,13 +103,16 @@ mod zerocopy;
 
 pub use buf::{Chunk, Chunks, SendBuf};
 pub use host::{Builder, Host, StartError};
+pub use mapping::{MapAvailable, Mapping};
 pub use pagewire_device as device;
 pub use pagewire_device::{Device, Pair, Tap};
 pub use pagewire_mem as mem;
 pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
 pub use pagewire_ring as ring;
 pub use pagewire_stack as stack;
-pub use pagewire_stack::{RecvFlags, SendFlags, TcpConfig, TcpOption};
+pub use pagewire_stack::{ForwardConfig, ForwardCounters, Refusal};
+pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
+pub use proxy::{Proxy, Service};
 pub use stats::Stats;
 pub use tcp::{Incoming, TcpListener, TcpStream};
 #[cfg(feature = "tokio")]

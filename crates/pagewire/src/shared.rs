@@ -23,6 +23,7 @@ use pagewire_device::Device;
 use pagewire_mem::{CompletionQueue, Instant, PacketBuf};
 use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 
+use crate::proxy::Service;
 use crate::rings::serve::{Attachments, STUCK_RETRY};
 
 /// Frames taken from the device at once: enough to share the cost of a turn, few enough that
@@ -36,9 +37,9 @@ const ROUNDS_PER_TURN: usize = 4;
 /// then is due at once, after others had the lock.
 const ROUNDS_PER_FLUSH: usize = 256;
 
-/// Rounds of work on rings in one flush, so that an application that never stops submitting leaves
-/// the device its turn.
-const ROUNDS_OF_RINGS: usize = 4;
+/// Turns that services and rings get in one flush before others have the lock: each answers what the
+/// output of the last has changed.
+const SERVICE_TURNS: usize = 16;
 
 /// How long frames wait at most for a device that had no room and does not say when it has.
 const BLOCKED_RETRY: Duration = Duration::from_millis(1);
@@ -106,6 +107,9 @@ pub(crate) struct Inner {
     pub(crate) rings: Attachments,
     /// Something was done for them since the last turn.
     rings_worked: bool,
+    pub(crate) services: Vec<Box<dyn Service>>,
+    /// What the services are still to be told.
+    events: Vec<Event>,
 }
 
 /// Who is told of every event.
@@ -177,6 +181,8 @@ impl Shared {
             observer: None,
             rings: Attachments::default(),
             rings_worked: false,
+            services: Vec::new(),
+            events: Vec::new(),
         };
         Ok(Self {
             inner: Mutex::new(inner),
@@ -217,8 +223,11 @@ impl Shared {
         let now = self.now();
         let mut inner = self.lock();
         let result = op(&mut inner.stack, now);
-        inner.flush(now);
-        self.rearm_timer(&mut inner);
+        // A send may only have added to a segment that waits to be full.
+        if inner.has_output() {
+            inner.flush(now);
+            self.rearm_timer(&mut inner);
+        }
         self.unlock_and_wake(inner);
         result
     }
@@ -281,6 +290,11 @@ impl Inner {
         worked | std::mem::take(&mut self.rings_worked)
     }
 
+    /// Whether a flush would move anything, timers that are due left out.
+    fn has_output(&self) -> bool {
+        self.unfinished || !self.tx.is_empty() || !self.stack.is_at_rest()
+    }
+
     fn receive(&mut self, now: Instant) -> usize {
         let Self { stack, device, rx, .. } = self;
         let n = match device.receive(now, rx, RECEIVE_BURST, stack.ledger_mut()) {
@@ -296,26 +310,32 @@ impl Inner {
         n
     }
 
-    /// Timers, output, events.
+    /// Timers, output, events, and what services make of these.
     pub(crate) fn flush(&mut self, now: Instant) {
         if self.stack.poll_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
         self.send(now);
-        self.report();
-        // What applications do on their rings may leave more to be sent, and to be told.
-        for _ in 0..ROUNDS_OF_RINGS {
-            let Self { stack, rings, ready, .. } = self;
-            if rings.is_empty() || !rings.serve(now, stack, ready) {
-                break;
+        for _ in 0..SERVICE_TURNS {
+            let served = self.report(now);
+            if !self.serve_rings(now) && !served {
+                return;
             }
-            self.rings_worked = true;
             self.send(now);
-            self.report();
         }
+        // The rest is due at once.
+        self.unfinished = true;
     }
 
-    /// Output, as long as the device takes it.
+    /// What applications do on their rings. Whether they did anything.
+    fn serve_rings(&mut self, now: Instant) -> bool {
+        let Self { stack, rings, ready, .. } = self;
+        let worked = !rings.is_empty() && rings.serve(now, stack, ready);
+        self.rings_worked |= worked;
+        worked
+    }
+
+    /// Output, as far as the device takes it.
     fn send(&mut self, now: Instant) {
         self.unfinished = true;
         for _ in 0..ROUNDS_PER_FLUSH {
@@ -342,15 +362,27 @@ impl Inner {
         }
     }
 
-    /// Events, to whoever waits for them.
-    fn report(&mut self) {
+    /// Tells of events whoever waits for them. Whether a service had a turn.
+    fn report(&mut self, now: Instant) -> bool {
         while let Some(event) = self.stack.poll_event() {
             if let Some(observer) = &mut self.observer {
                 observer(event);
             }
             self.rings.handle_event(event);
             self.note_ready(event.socket, event.gained);
+            if !self.services.is_empty() {
+                self.events.push(event);
+            }
         }
+        let is_due = |s: &dyn Service| s.poll_timeout().is_some_and(|at| at <= now);
+        if self.events.is_empty() && !self.services.iter().any(|s| is_due(&**s)) {
+            return false;
+        }
+        for service in &mut self.services {
+            service.turn(now, &mut self.stack, &self.events);
+        }
+        self.events.clear();
+        true
     }
 
     fn note_ready(&mut self, socket: SocketId, mut gained: Readiness) {
@@ -409,7 +441,8 @@ impl Inner {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let unfinished = (self.unfinished && self.tx.is_empty()).then_some(Instant::ZERO);
         let moments = [unfinished, self.stack.poll_timeout(), self.device.poll_timeout()];
-        moments.into_iter().flatten().min()
+        let services = self.services.iter().map(|service| service.poll_timeout());
+        moments.into_iter().chain(services).flatten().min()
     }
 
     /// How long nobody need look at the device or the stack, if the device says nothing.

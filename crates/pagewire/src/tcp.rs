@@ -32,6 +32,8 @@ pub(crate) struct Socket {
     pub(crate) host: Arc<Handle>,
     pub(crate) id: SocketId,
     nonblocking: AtomicBool,
+    /// Somebody else owns it now.
+    released: AtomicBool,
     timeouts: Mutex<Timeouts>,
 }
 
@@ -43,8 +45,8 @@ struct Timeouts {
 
 impl Socket {
     pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Arc<Self> {
-        let (nonblocking, timeouts) = (AtomicBool::new(false), Mutex::default());
-        Arc::new(Self { host, id, nonblocking, timeouts })
+        let (nonblocking, released) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { host, id, nonblocking, released, timeouts: Mutex::default() })
     }
 
     pub(crate) fn patience(&self, interest: Interest) -> Patience {
@@ -89,13 +91,21 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        self.host.close(self.id);
+        if !*self.released.get_mut() {
+            self.host.close(self.id);
+        }
     }
 }
 
 impl TcpStream {
     pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Self {
         Self(Socket::new(host, id))
+    }
+
+    /// Lets go of the connection without closing it: whoever takes the id owns it.
+    pub(crate) fn release(self) -> SocketId {
+        self.0.released.store(true, Ordering::Relaxed);
+        self.0.id
     }
 
     pub(crate) fn wait_connected(&self, patience: Patience) -> io::Result<()> {

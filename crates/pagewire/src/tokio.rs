@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::host::Host;
+use crate::mapping::{Mapping, readable, try_map};
 use crate::shared::{Interest, io_error};
 use crate::tcp::{Socket, TcpListener, TcpStream};
 use crate::udp::UdpSocket;
@@ -81,6 +82,24 @@ impl TcpStream {
         })
         .await?;
         Ok(Chunks::from_frags(frags))
+    }
+}
+
+/// Awaiting received pages.
+impl TcpStream {
+    /// The next `len` bytes as contiguous memory; see [`map_wait`](Self::map_wait).
+    pub async fn map_async(&self, len: usize) -> io::Result<Mapping> {
+        let id = self.0.id;
+        poll_fn(|cx| {
+            poll_op(&self.0, Interest::Read, cx, |stack, now| try_map(stack, now, id, len))
+        })
+        .await?
+    }
+
+    /// Waits until something can be read or mapped; see [`wait_readable`](Self::wait_readable).
+    pub async fn readable_async(&self) -> io::Result<usize> {
+        let id = self.0.id;
+        poll_fn(|cx| poll_op(&self.0, Interest::Read, cx, |stack, _| readable(stack, id))).await
     }
 }
 

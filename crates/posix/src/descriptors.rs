@@ -102,6 +102,10 @@ impl<B: Backend> Descriptors<B> {
             }
         };
         if at >= MAX_DESCRIPTORS {
+            drop(table);
+            if let Some(fd) = wanted {
+                self.backend.close_number(fd);
+            }
             return Err(Errno::MFILE);
         }
         if at >= table.len() {

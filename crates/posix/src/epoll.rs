@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::file::{File, Object};
-use crate::limits::MAX_EPOLL_DEPTH;
+use crate::limits::{MAX_EPOLL_DEPTH, MAX_EPOLL_PATHS};
 use crate::notice::{Signal, Watch};
 use crate::poll::Events;
 use crate::{Errno, Fd};
@@ -173,7 +173,8 @@ impl<B: Backend> Descriptors<B> {
     ///
     /// # Errors
     /// `EBADF`, `EEXIST`, `ENOENT`, `EINVAL` (not an epoll instance, itself, or `EPOLLEXCLUSIVE`
-    /// where it cannot be), `ELOOP` (instances that watch each other).
+    /// where it cannot be, or a mesh of instances too dense), `ELOOP` (instances that watch each
+    /// other).
     pub fn epoll_ctl(&self, epoll: Fd, op: EpollOp, fd: Fd) -> Result<(), Errno> {
         let instance = self.file(epoll)?;
         let target = self.file(fd)?;
@@ -193,8 +194,10 @@ impl<B: Backend> Descriptors<B> {
                 let _nesting = nested.then(|| self.nesting());
                 if let Object::Epoll(Epoll(inner)) = &target.object {
                     // Both ways: a tower grows at its foot as well as at its top.
-                    let above = check_above(core, MAX_EPOLL_DEPTH)?;
-                    check_depth(inner, core, MAX_EPOLL_DEPTH - above)?;
+                    let above = check_above(core, MAX_EPOLL_DEPTH, &mut HashMap::new())?;
+                    let mut looked = HashMap::new();
+                    check_depth(inner, core, MAX_EPOLL_DEPTH - above, &mut looked)?;
+                    check_breadth(inner, core, &looked)?;
                 }
                 let link = Arc::new(Ready { core: Arc::downgrade(core), key, exclusive });
                 {
@@ -329,28 +332,83 @@ impl<B: Backend> Descriptors<B> {
     }
 }
 
-/// Whether `core` may watch `inner`: no ring, and no deeper than Linux allows.
-fn check_depth(inner: &Arc<Core>, core: &Arc<Core>, depth: usize) -> Result<(), Errno> {
+/// What a walk over instances found at each, so that it comes by each edge of a mesh a few times and
+/// not once for each way that leads there. (Held, so that an address stays one instance's.)
+type Looked = HashMap<*const Core, (Arc<Core>, usize)>;
+
+/// Whether `core` may watch `inner`: no ring, and no deeper than Linux allows. `looked` has the
+/// instances from `inner` down, with the least depth left there.
+fn check_depth(
+    inner: &Arc<Core>,
+    core: &Arc<Core>,
+    depth: usize,
+    looked: &mut Looked,
+) -> Result<(), Errno> {
     if Arc::ptr_eq(inner, core) || depth == 0 {
         return Err(Errno::LOOP);
     }
+    let fresh = || (Arc::clone(inner), usize::MAX);
+    let (_, least) = looked.entry(Arc::as_ptr(inner)).or_insert_with(fresh);
+    if *least <= depth {
+        return Ok(());
+    }
+    *least = depth;
     let below: Vec<_> = inner.lock().entries.values().filter_map(|e| e.file.upgrade()).collect();
     below.iter().try_for_each(|file| match &file.object {
-        Object::Epoll(Epoll(next)) => check_depth(next, core, depth - 1),
+        Object::Epoll(Epoll(next)) => check_depth(next, core, depth - 1, looked),
         _ => Ok(()),
     })
 }
 
-/// How many instances watch one another above `core`, `core` left out: no more than `depth`.
-fn check_above(core: &Core, depth: usize) -> Result<usize, Errno> {
+/// The instances that watch `core`.
+fn above(core: &Core) -> Vec<Arc<Core>> {
     let links = core.watch.epolls();
     let upper = links.iter().filter_map(|link| link.core.upgrade().map(|core| (link, core)));
     // Deleted entries leave links that nobody looks at.
     let upper = upper.filter(|(link, core)| core.lock().entries.contains_key(&link.key));
-    upper.map(|(_, core)| core).try_fold(0, |highest, core| {
+    upper.map(|(_, core)| core).collect()
+}
+
+/// How many instances watch one another above `core`, `core` left out: no more than `depth`.
+fn check_above(core: &Arc<Core>, depth: usize, looked: &mut Looked) -> Result<usize, Errno> {
+    let mut highest = 0;
+    for upper in above(core) {
         let depth = depth.checked_sub(1).ok_or(Errno::LOOP)?;
-        Ok(highest.max(1 + check_above(&core, depth)?))
-    })
+        let height = match looked.get(&Arc::as_ptr(&upper)) {
+            Some(&(_, height)) if height > depth => return Err(Errno::LOOP),
+            Some(&(_, height)) => height,
+            None => check_above(&upper, depth, looked)?,
+        };
+        looked.insert(Arc::as_ptr(&upper), (Arc::clone(&upper), height));
+        highest = highest.max(1 + height);
+    }
+    Ok(highest)
+}
+
+/// Whether a wake-up still goes up on few enough ways from all instances of `below`, `inner` among
+/// them, once `core` watches `inner`. There is no ring.
+fn check_breadth(inner: &Arc<Core>, core: &Arc<Core>, below: &Looked) -> Result<(), Errno> {
+    let mut looked = HashMap::new();
+    let new = 1 + ways_up(core, &mut looked);
+    let old = ways_up(inner, &mut looked);
+    // Those below were not looked at yet: they go by way of `inner`.
+    looked.insert(Arc::as_ptr(inner), (Arc::clone(inner), old.saturating_add(new)));
+    let many = |(core, _): &(Arc<Core>, usize)| ways_up(core, &mut looked) > MAX_EPOLL_PATHS;
+    // As Linux.
+    if below.values().any(many) { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// On how many ways a wake-up goes up from `core`.
+fn ways_up(core: &Arc<Core>, looked: &mut Looked) -> usize {
+    if let Some(&(_, ways)) = looked.get(&Arc::as_ptr(core)) {
+        return ways;
+    }
+    let mut ways = 0usize;
+    for upper in &above(core) {
+        ways = ways.saturating_add(1).saturating_add(ways_up(upper, looked));
+    }
+    looked.insert(Arc::as_ptr(core), (Arc::clone(core), ways));
+    ways
 }
 
 #[cfg(test)]

@@ -26,12 +26,20 @@ pub const SOMAXCONN: usize = 4096;
 /// Bytes of ancillary data that one call takes or gives: Linux's `net.core.optmem_max`.
 pub const MAX_CONTROL: usize = 131_072;
 
+/// Bytes of an option's value that are looked at: the longest has 280 (`tcp_info`). A caller may say
+/// that there is more, and Linux never finds out whether that is so.
+pub const MAX_OPTION: usize = 4096;
+
+/// Ways on which one wake-up may go up from an epoll instance through those that watch it: what
+/// Linux allows of each length (500, 100, 50, 10) together. Each layer of a mesh multiplies them.
+pub const MAX_EPOLL_PATHS: usize = 660;
+
 /// epoll instances that watch one another, one below the other (`EP_MAX_NESTS`).
 pub const MAX_EPOLL_DEPTH: usize = 4;
 
 /// Largest `SO_SNDBUF` and `SO_RCVBUF`, in bytes before doubling: Linux's `net.core.wmem_max` and
 /// `net.core.rmem_max`.
-pub const BUFFER_MAX: i32 = 4 << 20;
+pub const BUFFER_MAX: u32 = 4 << 20;
 
 /// Least send buffer, in bytes after doubling: two small packets with what Linux keeps about them.
 pub const MIN_SEND_BUFFER: u32 = 4608;

@@ -13,6 +13,7 @@ use crate::file::{File, Held, Object};
 use crate::limits::{MAX_RW_BYTES, PIPE_BYTES, PIPE_PIECES};
 use crate::notice::Watch;
 use crate::poll::Events;
+use crate::socket::Socket;
 use crate::{Errno, Fd};
 
 /// Flags of `splice`: `SPLICE_F_MOVE` and `SPLICE_F_GIFT` mean nothing, here as in Linux.
@@ -53,9 +54,117 @@ impl Queue {
     fn room(&self) -> usize {
         if self.pieces.len() < PIPE_PIECES { PIPE_BYTES.saturating_sub(self.bytes) } else { 0 }
     }
+
+    fn append(&mut self, frags: impl IntoIterator<Item = Frag>) -> usize {
+        let before = self.bytes;
+        for frag in frags.into_iter().filter(|frag| !frag.is_empty()) {
+            self.bytes += frag.len();
+            self.pieces.push_back(frag);
+        }
+        self.bytes - before
+    }
+
+    fn take(&mut self, max: usize) -> FragVec {
+        let (mut out, mut left) = (FragVec::new(), max);
+        while left > 0
+            && let Some(front) = self.pieces.front_mut()
+        {
+            let part = front.split_to(left.min(front.len()));
+            let emptied = front.is_empty();
+            left -= part.len();
+            self.bytes -= part.len();
+            out.push(part);
+            if emptied {
+                self.pieces.pop_front();
+            }
+        }
+        out
+    }
+
+    /// Puts in front again what was taken and not used.
+    fn put_back(&mut self, frags: FragVec) {
+        for frag in frags.into_iter().rev().filter(|frag| !frag.is_empty()) {
+            self.bytes += frag.len();
+            self.pieces.push_front(frag);
+        }
+    }
 }
 
 impl Pipe {
+    /// Appends what `fill` finds for the room there is; `None`: there is no room. `EPIPE`: nobody is
+    /// there to read. The pipe is locked meanwhile, so that nobody else has the room, and nothing is
+    /// fetched for a reader that goes away.
+    fn put(
+        &self,
+        fill: impl FnOnce(usize) -> Result<Vec<Frag>, Errno>,
+    ) -> Result<Option<usize>, Errno> {
+        let bytes = {
+            let mut queue = self.lock();
+            let frags = match (queue.readers, queue.room()) {
+                (false, _) => return Err(Errno::PIPE),
+                (true, 0) => return Ok(None),
+                (true, room) => fill(room)?,
+            };
+            queue.append(frags)
+        };
+        if bytes > 0 {
+            self.read_watch.wake(Events::READ);
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Has up to `max` bytes used by `spend`; what it leaves stays. 0 is the end, `None`: nothing is
+    /// there yet. The pipe is locked meanwhile, so that nobody else finds it empty.
+    fn take(
+        &self,
+        max: usize,
+        spend: impl FnOnce(&mut FragVec) -> Result<(), Errno>,
+    ) -> Result<Option<usize>, Errno> {
+        let (done, spent) = {
+            let mut queue = self.lock();
+            if queue.bytes == 0 {
+                return Ok((!queue.writers).then_some(0));
+            }
+            let before = queue.bytes;
+            let mut frags = queue.take(max);
+            let done = spend(&mut frags);
+            queue.put_back(frags);
+            (done, before - queue.bytes)
+        };
+        if spent > 0 {
+            self.write_watch.wake(Events::WRITE);
+        }
+        done.map(|()| Some(spent))
+    }
+
+    /// Moves up to `max` bytes to `other`; `None`: nothing is there, or no room for it.
+    fn pour(&self, other: &Self, max: usize) -> Result<Option<usize>, Errno> {
+        let bytes = {
+            // In one order, whichever way others pour.
+            let first = core::ptr::from_ref(self) < core::ptr::from_ref(other);
+            let (mut from, mut into);
+            if first {
+                from = self.lock();
+                into = other.lock();
+            } else {
+                into = other.lock();
+                from = self.lock();
+            }
+            match (into.readers, into.room()) {
+                (false, _) => return Err(Errno::PIPE),
+                (true, 0) => return Ok(None),
+                _ if from.bytes == 0 => return Ok((!from.writers).then_some(0)),
+                (true, room) => {
+                    let frags = from.take(max.min(room));
+                    into.append(frags)
+                }
+            }
+        };
+        self.write_watch.wake(Events::WRITE);
+        other.read_watch.wake(Events::READ);
+        Ok(Some(bytes))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // Counts are set last; a panic in between leaves them too small at worst.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -153,7 +262,12 @@ impl<B: Backend> Descriptors<B> {
             return Ok(0);
         }
         self.block_on(held, Events::IN, !held.is_nonblocking(), None, || {
-            let taken = take(&end.pipe, wanted)?;
+            let mut taken = FragVec::new();
+            let got = end.pipe.take(wanted, |frags| {
+                taken = core::mem::take(frags);
+                Ok(())
+            })?;
+            got.ok_or(Errno::AGAIN)?;
             Ok(self.backend.with(|stack, _| {
                 let mut copied = 0;
                 let mut room = iov.iter_mut().map(|piece| &mut **piece);
@@ -185,42 +299,53 @@ impl<B: Backend> Descriptors<B> {
             return Err(Errno::BADF);
         }
         let total: usize = iov.iter().map(|piece| piece.len()).sum();
+        // As Linux, whatever the pipe is like.
+        if total == 0 {
+            return Ok(0);
+        }
         let mut written = 0;
         let outcome = self.block_on(held, Events::OUT, !held.is_nonblocking(), None, || {
-            let room = room(&end.pipe)?;
-            if total <= ATOMIC && room < total {
-                return Err(Errno::AGAIN);
-            }
-            let mut skip = written;
-            let mut frags = Vec::new();
-            self.backend.with(|stack, _| {
-                let mut left = room;
-                for piece in iov {
-                    let from = skip.min(piece.len());
-                    skip -= from;
-                    let piece = &piece[from..];
-                    let piece = &piece[..piece.len().min(left)];
-                    let (copies, n) = stack.copy_in(piece);
-                    frags.extend(copies);
-                    left -= n;
-                    if n < piece.len() {
-                        break;
-                    }
+            let put = end.pipe.put(|room| {
+                if total <= ATOMIC && room < total {
+                    return Err(Errno::AGAIN);
                 }
-            });
-            let copied: usize = frags.iter().map(Frag::len).sum();
-            // No page to copy into. Nobody would tell this pipe when one comes home, so it does not
-            // wait for that; as Linux, which finds no page for a pipe.
-            if copied == 0 || (total <= ATOMIC && copied < total) {
-                return Err(Errno::NOMEM);
-            }
-            written += put(&end.pipe, frags)?;
+                let frags = self.copy_pieces(iov, written, room);
+                let copied: usize = frags.iter().map(Frag::len).sum();
+                // No page to copy into. Nobody would tell this pipe when one comes home, so it does
+                // not wait for that; as Linux, which finds no page for a pipe.
+                if copied == 0 || (total <= ATOMIC && copied < total) {
+                    return Err(Errno::NOMEM);
+                }
+                Ok(frags)
+            })?;
+            written += put.ok_or(Errno::AGAIN)?;
             if written < total { Err(Errno::AGAIN) } else { Ok(()) }
         });
         match outcome {
             Err(error) if written == 0 => Err(error),
             _ => Ok(written),
         }
+    }
+
+    /// Copies of up to `room` bytes, but for the first `skip`; fewer without pages for more.
+    fn copy_pieces(&self, iov: &[IoSlice<'_>], mut skip: usize, room: usize) -> Vec<Frag> {
+        let mut frags = Vec::new();
+        self.backend.with(|stack, _| {
+            let mut left = room;
+            for piece in iov {
+                let from = skip.min(piece.len());
+                skip -= from;
+                let piece = &piece[from..];
+                let piece = &piece[..piece.len().min(left)];
+                let (copies, n) = stack.copy_in(piece);
+                frags.extend(copies);
+                left -= n;
+                if n < piece.len() {
+                    break;
+                }
+            }
+        });
+        frags
     }
 
     /// Moves up to `len` bytes from a socket to a pipe, a pipe to a socket, or a pipe to a pipe, by
@@ -247,41 +372,94 @@ impl<B: Backend> Descriptors<B> {
                 if Arc::ptr_eq(&read.pipe, &write.pipe) {
                     return Err(Errno::INVAL);
                 }
-                let room = self.wait_room(&target, write, wait && !target.is_nonblocking())?;
-                let frags = self.wait_taken(&source, read, len.min(room), wait)?;
-                put(&write.pipe, frags)
+                loop {
+                    self.wait_room(&target, write, wait)?;
+                    self.wait_data(&source, read, wait)?;
+                    if let Some(moved) = read.pipe.pour(&write.pipe, len)? {
+                        return Ok(moved);
+                    }
+                }
             }
             (Object::Socket(socket), Object::Pipe(write)) => {
-                let room = self.wait_room(&target, write, wait && !target.is_nonblocking())?;
-                let frags = self.receive_frags(&source, socket, len.min(room))?;
-                put(&write.pipe, frags)
+                let limit = socket.lock().options.receive_timeout;
+                loop {
+                    self.wait_room(&target, write, wait)?;
+                    let blocking = !source.is_nonblocking();
+                    let moved = self.block_on(&source, Events::IN, blocking, limit, || {
+                        write.pipe.put(|room| self.receive_frags(socket, len.min(room)))
+                    })?;
+                    // Otherwise somebody else has filled the pipe meanwhile.
+                    if let Some(moved) = moved {
+                        return Ok(moved);
+                    }
+                }
             }
             (Object::Pipe(read), Object::Socket(socket)) => {
-                let frags = self.wait_taken(&source, read, len, wait)?;
                 let more = if flags & SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
-                let mut frags = frags.into_iter().collect();
-                let sent = self.send_frags(&target, socket, &mut frags, more);
-                // What was not sent stays where it was, in front.
-                put_back(&read.pipe, frags);
-                sent
+                loop {
+                    self.wait_data(&source, read, wait)?;
+                    if let Some(moved) = self.drain_pipe(read, &target, socket, len, more)? {
+                        return Ok(moved);
+                    }
+                }
             }
             _ => Err(Errno::INVAL),
         }
     }
 
-    fn wait_room(&self, file: &File, end: &PipeEnd, blocking: bool) -> Result<usize, Errno> {
-        self.block_on(file, Events::OUT, blocking, None, || room(&end.pipe))
+    /// Sends up to `len` bytes of a pipe, waiting for the socket's room, until the pipe is empty.
+    /// `None`: there was nothing, and there may be something yet.
+    fn drain_pipe(
+        &self,
+        read: &PipeEnd,
+        target: &Held<'_, B>,
+        socket: &Socket,
+        len: usize,
+        flags: i32,
+    ) -> Result<Option<usize>, Errno> {
+        let limit = socket.lock().options.send_timeout;
+        let (mut moved, mut ended) = (0, false);
+        let blocking = !target.is_nonblocking();
+        let outcome = self.block_on(target, Events::OUT, blocking, limit, || {
+            while moved < len {
+                let sent = read.pipe.take(len - moved, |frags| {
+                    let flags = flags | libc::MSG_DONTWAIT;
+                    self.send_frags(target, socket, frags, flags).map(drop)
+                })?;
+                ended = sent == Some(0);
+                match sent {
+                    None | Some(0) => break,
+                    Some(n) => moved += n,
+                }
+            }
+            Ok(())
+        });
+        match outcome {
+            Err(error) if moved == 0 => Err(error),
+            _ => Ok((moved > 0 || ended).then_some(moved)),
+        }
     }
 
-    fn wait_taken(
-        &self,
-        file: &File,
-        end: &PipeEnd,
-        max: usize,
-        wait: bool,
-    ) -> Result<Vec<Frag>, Errno> {
+    /// Waits until there is room; `EPIPE` without a reader.
+    fn wait_room(&self, file: &File, end: &PipeEnd, wait: bool) -> Result<(), Errno> {
         let blocking = wait && !file.is_nonblocking();
-        self.block_on(file, Events::IN, blocking, None, || take(&end.pipe, max))
+        self.block_on(file, Events::OUT, blocking, None, || {
+            let queue = end.pipe.lock();
+            match (queue.readers, queue.room()) {
+                (false, _) => Err(Errno::PIPE),
+                (true, 0) => Err(Errno::AGAIN),
+                (true, _) => Ok(()),
+            }
+        })
+    }
+
+    /// Waits until there is something to read, or the end.
+    fn wait_data(&self, file: &File, end: &PipeEnd, wait: bool) -> Result<(), Errno> {
+        let blocking = wait && !file.is_nonblocking();
+        self.block_on(file, Events::IN, blocking, None, || {
+            let queue = end.pipe.lock();
+            if queue.bytes == 0 && queue.writers { Err(Errno::AGAIN) } else { Ok(()) }
+        })
     }
 
     /// Sends up to `len` bytes of a file of the kernel's from `offset` on, by reference to its
@@ -315,75 +493,6 @@ impl<B: Backend> Descriptors<B> {
         *offset += sent as u64;
         Ok(sent)
     }
-}
-
-/// Takes up to `max` bytes. 0 is the end; nothing there yet is `EAGAIN`.
-fn take(pipe: &Pipe, max: usize) -> Result<Vec<Frag>, Errno> {
-    let mut out = Vec::new();
-    {
-        let mut queue = pipe.lock();
-        if queue.bytes == 0 {
-            return if queue.writers { Err(Errno::AGAIN) } else { Ok(out) };
-        }
-        let mut left = max;
-        while left > 0
-            && let Some(front) = queue.pieces.front_mut()
-        {
-            let part = front.split_to(left.min(front.len()));
-            let emptied = front.is_empty();
-            left -= part.len();
-            queue.bytes -= part.len();
-            out.push(part);
-            if emptied {
-                queue.pieces.pop_front();
-            }
-        }
-    }
-    pipe.write_watch.wake(Events::WRITE);
-    Ok(out)
-}
-
-/// Room for bytes; none is `EAGAIN`, nobody to read them `EPIPE`.
-fn room(pipe: &Pipe) -> Result<usize, Errno> {
-    let queue = pipe.lock();
-    match (queue.readers, queue.room()) {
-        (false, _) => Err(Errno::PIPE),
-        (true, 0) => Err(Errno::AGAIN),
-        (true, room) => Ok(room),
-    }
-}
-
-/// Appends what [`room`] promised.
-fn put(pipe: &Pipe, frags: Vec<Frag>) -> Result<usize, Errno> {
-    let bytes = frags.iter().map(|frag| frag.len()).sum();
-    {
-        let mut queue = pipe.lock();
-        if !queue.readers {
-            return Err(Errno::PIPE);
-        }
-        queue.pieces.extend(frags.into_iter().filter(|frag| !frag.is_empty()));
-        queue.bytes += bytes;
-    }
-    if bytes > 0 {
-        pipe.read_watch.wake(Events::READ);
-    }
-    Ok(bytes)
-}
-
-/// Puts what was taken and not used in front again. Whoever found the pipe empty meanwhile, and
-/// waits, is told.
-fn put_back(pipe: &Pipe, frags: FragVec) {
-    if frags.is_empty() {
-        return;
-    }
-    {
-        let mut queue = pipe.lock();
-        for frag in frags.into_iter().rev().filter(|frag| !frag.is_empty()) {
-            queue.bytes += frag.len();
-            queue.pieces.push_front(frag);
-        }
-    }
-    pipe.read_watch.wake(Events::READ);
 }
 
 #[cfg(test)]

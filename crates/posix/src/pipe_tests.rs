@@ -1,18 +1,55 @@
 use super::*;
 use crate::notice::Signal;
 
-#[test]
-fn who_found_the_pipe_empty_is_told_when_a_splice_puts_back_what_it_could_not_send() {
+fn pipe() -> Pipe {
     let queue = Queue { pieces: VecDeque::new(), bytes: 0, readers: true, writers: true };
     let (read_watch, write_watch) = (Arc::<Watch>::default(), Arc::<Watch>::default());
-    let pipe = Pipe { queue: Mutex::new(queue), read_watch, write_watch };
-    put(&pipe, vec![Frag::from_static(b"data")]).unwrap();
-    let taken: FragVec = take(&pipe, 4).unwrap().into_iter().collect();
-    assert_eq!(take(&pipe, 4).unwrap_err(), Errno::AGAIN);
-    let signal = Signal::new();
-    let _watching = pipe.read_watch.watch(Events::IN, &signal);
-    signal.clear();
-    put_back(&pipe, taken);
-    assert!(signal.is_set());
-    assert_eq!(take(&pipe, 9).unwrap().len(), 1);
+    Pipe { queue: Mutex::new(queue), read_watch, write_watch }
+}
+
+#[test]
+fn what_a_splice_cannot_send_stays_and_nobody_finds_the_pipe_empty_meanwhile() {
+    let pipe = pipe();
+    pipe.put(|_| Ok(vec![Frag::from_static(b"data")])).unwrap();
+    pipe.lock().writers = false;
+    let taken = pipe.take(4, |frags| {
+        // Another reader would find neither data nor writers, and take that for the end.
+        assert!(pipe.queue.try_lock().is_err());
+        drop(frags[0].split_to(1));
+        Ok(())
+    });
+    assert_eq!(taken, Ok(Some(1)));
+    let failed = pipe.take(9, |_| Err(Errno::AGAIN));
+    assert_eq!(failed, Err(Errno::AGAIN));
+    assert_eq!(pipe.lock().take(9).iter().map(Frag::len).sum::<usize>(), 3);
+    assert_eq!(pipe.take(9, |_| Ok(())), Ok(Some(0)));
+}
+
+#[test]
+fn nothing_is_fetched_for_a_reader_that_is_gone_nor_beyond_the_room() {
+    let pipe = pipe();
+    let put = pipe.put(|room| {
+        // Another writer would be promised the same room.
+        assert!(pipe.queue.try_lock().is_err());
+        Ok(vec![Frag::from_static(&[0; PIPE_BYTES][..room])])
+    });
+    assert_eq!(put, Ok(Some(PIPE_BYTES)));
+    assert_eq!(pipe.put(|_| unreachable!()), Ok(None));
+    pipe.lock().readers = false;
+    assert_eq!(pipe.put(|_| unreachable!()), Err(Errno::PIPE));
+}
+
+#[test]
+fn pouring_wakes_who_waits_for_room_and_who_waits_for_data() {
+    let (from, into) = (pipe(), pipe());
+    from.put(|_| Ok(vec![Frag::from_static(b"data")])).unwrap();
+    let (writer, reader) = (Signal::new(), Signal::new());
+    let _writing = from.write_watch.watch(Events::OUT, &writer);
+    let _reading = into.read_watch.watch(Events::IN, &reader);
+    assert_eq!(from.pour(&into, 3), Ok(Some(3)));
+    assert!(writer.is_set() && reader.is_set());
+    assert_eq!(into.pour(&from, 9), Ok(Some(3)));
+    assert_eq!(into.pour(&from, 9), Ok(None));
+    into.lock().writers = false;
+    assert_eq!(into.pour(&from, 9), Ok(Some(0)));
 }

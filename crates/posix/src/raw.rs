@@ -16,7 +16,7 @@ use libc::{c_int, c_short, c_ulong, c_void, iovec, msghdr, sockaddr, socklen_t};
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::epoll::{EpollEvent, EpollOp};
-use crate::limits::{MAX_CONTROL, MAX_DROPPED, MAX_IOV, MAX_RW_BYTES};
+use crate::limits::{MAX_CONTROL, MAX_DESCRIPTORS, MAX_DROPPED, MAX_IOV, MAX_OPTION, MAX_RW_BYTES};
 use crate::message::{RawRange, ReceiveMessage, SendMessage};
 use crate::poll::{Events, PollFd};
 use crate::{Errno, Fd, SockAddr};
@@ -104,7 +104,7 @@ unsafe fn put_address(
         return Err(Errno::FAULT);
     }
     // SAFETY: not null, and valid, says the caller.
-    let room = unsafe { len.read() } as usize;
+    let room = unsafe { len.read_unaligned() } as usize;
     if room > i32::MAX as usize {
         return Err(Errno::INVAL);
     }
@@ -113,11 +113,11 @@ unsafe fn put_address(
     let into = unsafe { bytes_mut(addr.cast(), room.min(name.len())) }?;
     into.copy_from_slice(&name[..into.len()]);
     // SAFETY: not null, and valid, says the caller.
-    unsafe { len.write(name.len() as socklen_t) };
+    unsafe { len.write_unaligned(name.len() as socklen_t) };
     Ok(())
 }
 
-/// The pieces of an I/O vector.
+/// The pieces of an I/O vector: as Linux, no more than [`MAX_RW_BYTES`] of them together.
 ///
 /// # Safety
 /// `iov` points to `count` elements, each of which is null or names readable (and, for a call that
@@ -132,17 +132,18 @@ unsafe fn pieces(iov: *const iovec, count: usize, too_many: Errno) -> Result<Vec
     if iov.is_null() {
         return Err(Errno::FAULT);
     }
-    // SAFETY: not null, so it points to `count` elements.
-    let iov = unsafe { std::slice::from_raw_parts(iov, count) };
-    let mut total = 0usize;
-    let piece = |v: &iovec| {
+    let mut left = MAX_RW_BYTES;
+    let piece = |at: usize| {
+        // SAFETY: not null, so it points to `count` elements.
+        let v = unsafe { iov.wrapping_add(at).read_unaligned() };
         if v.iov_len > isize::MAX as usize {
             return Err(Errno::INVAL);
         }
-        total = total.checked_add(v.iov_len).ok_or(Errno::INVAL)?;
-        Ok(RawRange { start: v.iov_base.cast_const().cast(), len: v.iov_len })
+        let len = v.iov_len.min(left);
+        left -= len;
+        Ok(RawRange { start: v.iov_base.cast_const().cast(), len })
     };
-    iov.iter().map(piece).collect()
+    (0..count).map(piece).collect()
 }
 
 /// Whether one of the pieces is certainly no memory of the caller's.
@@ -334,6 +335,10 @@ pub unsafe fn recvmsg<B: Backend>(
 ) -> Result<usize> {
     // SAFETY: null or valid, says the caller.
     let header = unsafe { message.as_mut() }.ok_or(Errno::FAULT)?;
+    // As Linux, before anything is taken.
+    if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
+        return Err(Errno::INVAL);
+    }
     // SAFETY: as the caller says.
     let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
     if is_fault(&ranges) {
@@ -441,6 +446,9 @@ pub unsafe fn sendmsg<B: Backend>(
     let header = unsafe { message.as_ref() }.ok_or(Errno::FAULT)?;
     // SAFETY: as the caller says.
     let ranges = unsafe { pieces(header.msg_iov, header.msg_iovlen, Errno::MSGSIZE) }?;
+    if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
+        return Err(Errno::INVAL);
+    }
     let name_len = (header.msg_namelen as usize).min(MAX_ADDRESS) as socklen_t;
     // SAFETY: as the caller says.
     let name = unsafe { address(header.msg_name.cast_const().cast(), name_len) }?;
@@ -490,7 +498,7 @@ pub unsafe fn setsockopt<B: Backend>(
 ) -> Result<()> {
     let len = usize::try_from(len as i32).map_err(|_| Errno::INVAL)?;
     // SAFETY: as the caller says.
-    let value = unsafe { bytes(value.cast(), len) }?;
+    let value = unsafe { bytes(value.cast(), len.min(MAX_OPTION)) }?;
     files.setsockopt(fd, level, name, value)
 }
 
@@ -506,12 +514,19 @@ pub unsafe fn getsockopt<B: Backend>(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> Result<()> {
-    // SAFETY: null or valid, says the caller.
-    let len = unsafe { len.as_mut() }.ok_or(Errno::FAULT)?;
-    let room = usize::try_from(*len as i32).map_err(|_| Errno::INVAL)?;
-    // SAFETY: as the caller says.
-    let out = unsafe { bytes_mut(value.cast(), room) }?;
-    *len = files.getsockopt(fd, level, name, out)? as socklen_t;
+    if len.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: not null, and valid, says the caller.
+    let room = unsafe { len.read_unaligned() } as i32;
+    let room = usize::try_from(room).map_err(|_| Errno::INVAL)?;
+    let written = {
+        // SAFETY: as the caller says.
+        let out = unsafe { bytes_mut(value.cast(), room.min(MAX_OPTION)) }?;
+        files.getsockopt(fd, level, name, out)?
+    };
+    // SAFETY: not null, and valid, says the caller.
+    unsafe { len.write_unaligned(written as socklen_t) };
     Ok(())
 }
 
@@ -526,13 +541,16 @@ pub unsafe fn ioctl<B: Backend>(
     argument: *mut c_int,
 ) -> Result<()> {
     let mut value = 0;
-    // SAFETY: null or valid, says the caller.
-    let argument = unsafe { argument.as_mut() };
-    if let Some(argument) = &argument {
-        value = **argument;
+    if !argument.is_null() {
+        // SAFETY: not null, and valid, says the caller.
+        value = unsafe { argument.read_unaligned() };
     }
     files.ioctl(fd, request, &mut value)?;
-    *argument.ok_or(Errno::FAULT)? = value;
+    if argument.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: not null, and valid, says the caller.
+    unsafe { argument.write_unaligned(value) };
     Ok(())
 }
 
@@ -546,6 +564,10 @@ pub unsafe fn poll<B: Backend>(
     count: usize,
     timeout_ms: c_int,
 ) -> Result<usize> {
+    // As Linux: more than there can be descriptors.
+    if count > MAX_DESCRIPTORS {
+        return Err(Errno::INVAL);
+    }
     if fds.is_null() && count > 0 {
         return Err(Errno::FAULT);
     }
@@ -632,10 +654,12 @@ pub unsafe fn pipe2<B: Backend>(
     fds: *mut c_int,
     flags: c_int,
 ) -> Result<()> {
-    // SAFETY: null or two elements, says the caller.
-    let fds = unsafe { fds.cast::<[c_int; 2]>().as_mut() }.ok_or(Errno::FAULT)?;
+    if fds.is_null() {
+        return Err(Errno::FAULT);
+    }
     let (read, write) = files.pipe2(flags)?;
-    *fds = [read, write];
+    // SAFETY: not null, so two elements, says the caller.
+    unsafe { fds.cast::<[c_int; 2]>().write_unaligned([read, write]) };
     Ok(())
 }
 

@@ -222,28 +222,17 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// Takes up to `max` bytes by reference, for `splice`: nothing at the end, and before an urgent
-    /// byte.
-    pub(crate) fn receive_frags(
-        &self,
-        held: &Held<'_, B>,
-        socket: &Socket,
-        max: usize,
-    ) -> Result<Vec<Frag>, Errno> {
+    /// byte. Never waits.
+    pub(crate) fn receive_frags(&self, socket: &Socket, max: usize) -> Result<Vec<Frag>, Errno> {
         if socket.kind != Kind::Stream {
             return Err(Errno::INVAL);
         }
-        let (stage, limit) = {
-            let state = socket.lock();
-            (state.stage, state.options.receive_timeout)
-        };
-        let id = stage.connection().ok_or(Errno::NOTCONN)?;
+        let id = socket.stage().connection().ok_or(Errno::NOTCONN)?;
         let mut frags = Vec::new();
-        self.block_on(held, Events::IN, !held.is_nonblocking(), limit, || {
-            let flags = RecvFlags::STOP_AT_URGENT;
-            self.backend
-                .with(|stack, now| stack.tcp_recv_chunks_with(now, id, max, &mut frags, flags))
-                .map_err(errno)
-        })?;
+        let flags = RecvFlags::STOP_AT_URGENT;
+        self.backend
+            .with(|stack, now| stack.tcp_recv_chunks_with(now, id, max, &mut frags, flags))
+            .map_err(errno)?;
         Ok(frags)
     }
 

@@ -442,6 +442,9 @@ fn options_read_back_as_linux_has_them() {
     for (level, name, value, read) in [
         (socket, libc::SO_SNDBUF, 21_000, 42_000),
         (socket, libc::SO_SNDBUF, 1, 4608),
+        // Compared without sign: as much as there may be.
+        (socket, libc::SO_SNDBUF, -1, 8 << 20),
+        (socket, libc::SO_RCVBUF, -1, 8 << 20),
         (socket, libc::SO_RCVBUF, 1, 2304),
         (socket, libc::SO_RCVBUF, 50_000, 100_000),
         (socket, libc::SO_RCVLOWAT, 0, 1),
@@ -474,6 +477,14 @@ fn options_read_back_as_linux_has_them() {
     let mut name = [0; 16];
     assert_eq!(left.getsockopt(fd, tcp, libc::TCP_CONGESTION, &mut name), Ok(16));
     assert_eq!(&name[..6], b"cubic\0");
+    left.setsockopt(fd, tcp, libc::TCP_CONGESTION, b"reno").unwrap();
+    left.getsockopt(fd, tcp, libc::TCP_CONGESTION, &mut name).unwrap();
+    assert_eq!(&name[..5], b"reno\0");
+    // Nothing is 0, where Linux takes a `char`.
+    left.setsockopt(fd, libc::IPPROTO_IP, libc::IP_TOS, &[]).unwrap();
+    assert_eq!(option(&left, fd, libc::IPPROTO_IP, libc::IP_TOS), Ok(0));
+    let no_limit = left.setsockopt(fd, libc::IPPROTO_IP, libc::IP_TTL, &[]);
+    assert_eq!(no_limit, Err(Errno::INVAL));
     let mut info = [0; 300];
     assert_eq!(left.getsockopt(fd, tcp, libc::TCP_INFO, &mut info), Ok(280));
     assert_eq!(left.getsockopt(fd, tcp, 26, &mut info), Ok(0));
@@ -556,4 +567,72 @@ fn closing_with_a_linger_time_waits_for_the_peer() {
     assert!(waited < Duration::from_millis(300), "{waited:?}: no longer than it takes");
     assert_eq!(right.recv(server, &mut [0; 1000], libc::MSG_WAITALL), Ok(1000));
     assert_eq!(right.recv(server, &mut [0], 0), Ok(0));
+}
+
+/// A backend whose numbers for descriptors are all too high.
+struct HighNumbers {
+    inner: support::Virtual,
+    open: std::sync::Mutex<Vec<i32>>,
+}
+
+impl pagewire_posix::Backend for HighNumbers {
+    fn attach(&self, notices: std::sync::Arc<pagewire_posix::Notices>) {
+        self.inner.attach(notices);
+    }
+
+    fn now(&self) -> pagewire_mem::Instant {
+        self.inner.now()
+    }
+
+    fn with<T>(
+        &self,
+        verb: impl FnOnce(&mut pagewire_stack::Stack, pagewire_mem::Instant) -> T,
+    ) -> T {
+        self.inner.with(verb)
+    }
+
+    fn wait(&self, signal: &pagewire_posix::Signal, deadline: Option<pagewire_mem::Instant>) {
+        self.inner.wait(signal, deadline);
+    }
+
+    fn open_number(&self) -> Result<Option<i32>, Errno> {
+        self.open.lock().unwrap().push(i32::MAX);
+        Ok(Some(i32::MAX))
+    }
+
+    fn close_number(&self, fd: i32) {
+        self.open.lock().unwrap().retain(|&open| open != fd);
+    }
+}
+
+#[test]
+fn a_number_that_is_too_high_is_given_back() {
+    let (left, _right) = pair();
+    let backend = HighNumbers { inner: left.backend().clone(), open: std::sync::Mutex::default() };
+    let files = pagewire_posix::Descriptors::new(backend);
+    let refused = files.socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+    assert_eq!(refused, Err(Errno::MFILE));
+    assert_eq!(files.backend().open.lock().unwrap().len(), 0);
+}
+
+#[test]
+fn congestion_control_is_chosen_before_and_after_connecting_and_inherited() {
+    let (left, right) = pair();
+    let name = |files: &support::Files, fd| {
+        let mut name = [0; 16];
+        files.getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name).unwrap();
+        String::from_utf8(name.split(|&b| b == 0).next().unwrap().to_vec()).unwrap()
+    };
+    let set = |files: &support::Files, fd, name: &[u8]| {
+        files.setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name)
+    };
+    let listener = support::listener(&right, 80);
+    set(&right, listener, b"reno\0").unwrap();
+    let client = stream(&left);
+    set(&left, client, b"newreno").unwrap();
+    left.connect(client, support::addr("10.0.0.2:80").as_bytes()).unwrap();
+    let (server, _) = right.accept(listener).unwrap();
+    assert_eq!((name(&left, client), name(&right, server)), ("reno".into(), "reno".into()));
+    set(&left, client, b"cubic").unwrap();
+    assert_eq!(name(&left, client), "cubic");
 }

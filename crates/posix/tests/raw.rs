@@ -51,3 +51,94 @@ fn dropping_a_stream_takes_no_memory_for_a_length_that_nobody_has() {
     };
     assert_eq!(dropped, Ok(3));
 }
+
+#[test]
+fn pieces_that_are_longer_than_any_memory_count_as_far_as_linux_looks() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    left.write(client, b"data").unwrap();
+    let mut place = [0u8; 8];
+    let piece = |start: *mut u8, len| libc::iovec { iov_base: start.cast(), iov_len: len };
+    // Behind the first piece nothing is left of what one call moves.
+    let rest = usize::MAX / 2;
+    let empty = ptr::null_mut();
+    let iov = [piece(place.as_mut_ptr(), 8), piece(empty, 0), piece(empty, 0)];
+    // SAFETY: eight bytes are there.
+    let read = unsafe { raw::readv(&right, server, iov.as_ptr(), 3) };
+    assert_eq!(read, Ok(4));
+    let iov = [piece(empty, rest), piece(empty, rest), piece(empty, rest), piece(empty, rest)];
+    // SAFETY: null pointers are what is tested.
+    let wrote = unsafe { raw::writev(&left, client, iov.as_ptr(), 4) };
+    assert_eq!(wrote, Err(Errno::FAULT));
+    let iov = [piece(empty, usize::MAX)];
+    // SAFETY: null pointers are what is tested.
+    let wrote = unsafe { raw::writev(&left, client, iov.as_ptr(), 1) };
+    assert_eq!(wrote, Err(Errno::INVAL));
+}
+
+#[test]
+fn numbers_of_a_caller_may_lie_anywhere() {
+    let (left, right) = pair();
+    let (client, _, _) = connected(&left, &right);
+    // Room for a number at every place but an aligned one, and a value behind it.
+    let mut memory = [0u32; 8];
+    let base = memory.as_mut_ptr().cast::<u8>();
+    for at in 1..4 {
+        // At most 7 of its 32 bytes, and not aligned for a number.
+        let len = base.wrapping_add(at).cast::<u32>();
+        let value = base.wrapping_add(16 + at).cast::<i32>();
+        // SAFETY: all of it lies within `memory`.
+        #[allow(clippy::multiple_unsafe_ops_per_block)]
+        unsafe {
+            len.write_unaligned(12);
+            let (level, name) = (libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+            let got = raw::getsockopt(&left, client, level, name, value.cast(), len);
+            assert_eq!(got, Ok(()));
+            assert_eq!(len.read_unaligned(), 4);
+            assert!(value.read_unaligned() > 500);
+            value.write_unaligned(1);
+            let name = libc::TCP_NODELAY;
+            assert_eq!(raw::setsockopt(&left, client, level, name, value.cast(), 4), Ok(()));
+            assert_eq!(raw::ioctl(&left, client, 0x541b, value), Ok(()));
+            assert_eq!(value.read_unaligned(), 0);
+            len.write_unaligned(4);
+            let name = base.wrapping_add(16).cast();
+            assert_eq!(raw::getpeername(&left, client, name, len), Ok(()));
+            assert_eq!(len.read_unaligned(), 16);
+            assert_eq!(raw::pipe2(&left, base.wrapping_add(at).cast(), 0), Ok(()));
+        }
+    }
+}
+
+#[test]
+fn a_name_of_negative_length_is_refused_before_anything_is_taken() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    left.write(client, b"data").unwrap();
+    right.recv(server, &mut [0; 1], libc::MSG_PEEK).unwrap();
+    let mut name = [0u8; 16];
+    let mut place = [0u8; 8];
+    let mut iov = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len: 8 };
+    // SAFETY: all zero is a header without anything.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_iov, header.msg_iovlen) = (&raw mut iov, 1);
+    (header.msg_name, header.msg_namelen) = (name.as_mut_ptr().cast(), u32::MAX);
+    // SAFETY: what it points to is there.
+    let received = unsafe { raw::recvmsg(&right, server, &raw mut header, 0) };
+    assert_eq!(received, Err(Errno::INVAL));
+    // SAFETY: what it points to is there.
+    let sent = unsafe { raw::sendmsg(&right, server, &raw const header, 0) };
+    assert_eq!(sent, Err(Errno::INVAL));
+    header.msg_namelen = 16;
+    // SAFETY: what it points to is there.
+    let received = unsafe { raw::recvmsg(&right, server, &raw mut header, 0) };
+    assert_eq!(received, Ok(4));
+}
+
+#[test]
+fn more_descriptors_than_there_can_be_are_not_polled() {
+    let (left, _right) = pair();
+    // SAFETY: not looked at.
+    let polled = unsafe { raw::poll(&left, ptr::dangling_mut(), usize::MAX, 0) };
+    assert_eq!(polled, Err(Errno::INVAL));
+}

@@ -332,3 +332,35 @@ fn a_tower_of_epoll_instances_is_as_low_when_built_from_the_top() {
     assert_eq!(watch(4), Ok(()));
     assert_eq!(watch(0), Err(Errno::LOOP));
 }
+
+#[test]
+fn a_mesh_of_epoll_instances_is_as_dense_as_linux_has_it_and_costs_no_more_than_its_edges() {
+    let (left, _) = pair();
+    // Four layers; each instance watches all of the layer below. The ways from the bottom to the
+    // top are as many as the product of the layers' widths.
+    let wide = |width: usize| {
+        let layers: Vec<Vec<Fd>> =
+            (0..4).map(|_| (0..width).map(|_| left.epoll_create1(0).unwrap()).collect()).collect();
+        let mut refused = 0;
+        for (above, below) in layers.iter().zip(&layers[1..]) {
+            for (&above, &below) in above.iter().flat_map(|a| below.iter().map(move |b| (a, b))) {
+                let event = EpollEvent { events: Events::IN, data: 0 };
+                match left.epoll_ctl(above, EpollOp::Add(event), below) {
+                    Ok(()) => {}
+                    Err(error) => {
+                        assert_eq!(error, Errno::INVAL);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        // A wake-up at the bottom ends, and so does a look from the top.
+        let (read, write) = left.pipe2(0).unwrap();
+        add(&left, layers[3][0], read, Events::IN);
+        left.write(write, b"x").unwrap();
+        assert!(!wait(&left, layers[0][0]).is_empty());
+        refused
+    };
+    assert_eq!(wide(8), 0);
+    assert!(wide(30) > 0);
+}

@@ -67,3 +67,28 @@ fn a_write_to_a_pipe_that_finds_no_page_says_so_instead_of_waiting_for_ever() {
     assert_eq!(left.close(write), Ok(()));
     assert_eq!(left.read(read, &mut [0; 8]), Ok(0), "nothing of it arrived");
 }
+
+#[test]
+fn writing_nothing_to_a_pipe_writes_nothing_whatever_the_pipe_is_like() {
+    let (left, _right) = pair();
+    let (read, write) = left.pipe2(0).unwrap();
+    assert_eq!(left.write(write, b""), Ok(0));
+    assert_eq!(left.write(write, &vec![0; 65_536]), Ok(65_536));
+    assert_eq!(left.writev(write, &[]), Ok(0));
+    left.close(read).unwrap();
+    assert_eq!(left.write(write, b""), Ok(0));
+    assert_eq!(left.write(write, b"x"), Err(Errno::PIPE));
+}
+
+#[test]
+fn splice_to_a_pipe_without_a_reader_leaves_the_data_in_the_socket() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    let (read, write) = right.pipe2(0).unwrap();
+    right.close(read).unwrap();
+    left.write(client, b"data").unwrap();
+    right.recv(server, &mut [0; 1], libc::MSG_PEEK).unwrap();
+    assert_eq!(right.splice(server, write, 100, 0), Err(Errno::PIPE));
+    let mut buf = [0; 8];
+    assert_eq!(right.read(server, &mut buf), Ok(4));
+}

@@ -6,7 +6,9 @@ mod support;
 use std::ptr;
 use std::time::Duration;
 
-use pagewire_posix::{Errno, Events, Fd, PollFd, RawRange, ReceiveMessage, raw};
+use pagewire_posix::{
+    EpollEvent, EpollOp, Errno, Events, Fd, PollFd, RawRange, ReceiveMessage, raw,
+};
 use support::{Files, addr, connected, pair, pair_with};
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
@@ -378,4 +380,99 @@ fn a_datagram_is_put_together_by_calls_that_say_more_and_by_a_cork() {
     }
     pass(&left, 50);
     assert_eq!(notification(&left, client), Ok([0, 0, 3]));
+}
+
+/// A send that is complete: its notification waits.
+fn completed(left: &Files, right: &Files, client: Fd, server: Fd) {
+    send(left, client, b"data", 0).unwrap();
+    pass(left, 50);
+    right.recv(server, &mut [0; 16], 0).unwrap();
+    pass(left, 100);
+}
+
+#[test]
+fn epoll_reports_notifications_level_by_level_once_or_by_the_edge() {
+    let all = [Events::ERR, Events::ERR, Events::ERR];
+    for (extra, expected) in [
+        // Of one completion: again and again. Of the next, which is merged with it: the same.
+        (Events::empty(), &all[..]),
+        (Events::EDGE, &all[..1]),
+        (Events::EXCLUSIVE | Events::EDGE, &all[..1]),
+        (Events::ONESHOT, &all[..1]),
+    ] {
+        let (left, right) = pair();
+        let (client, server, _) = connected(&left, &right);
+        opt_in(&left, client);
+        let epoll = left.epoll_create1(0).unwrap();
+        // Nothing is asked for: errors are told all the same.
+        let event = EpollEvent { events: extra, data: 5 };
+        left.epoll_ctl(epoll, EpollOp::Add(event), client).unwrap();
+        let waits = || {
+            let mut out = [EpollEvent::default(); 2];
+            let mut seen = Vec::new();
+            for _ in 0..3 {
+                if left.epoll_wait(epoll, &mut out, NOW).unwrap() == 1 {
+                    seen.push(out[0].events);
+                }
+            }
+            seen
+        };
+        assert_eq!(waits(), []);
+        completed(&left, &right, client, server);
+        assert_eq!(waits(), expected, "{extra:?}");
+        completed(&left, &right, client, server);
+        if extra == Events::ONESHOT {
+            assert_eq!(waits(), [], "until it is armed again");
+            left.epoll_ctl(epoll, EpollOp::Modify(event), client).unwrap();
+        }
+        assert_eq!(waits(), expected, "{extra:?}");
+        assert_eq!(notification(&left, client), Ok([0, 0, 1]));
+        assert_eq!(waits(), []);
+    }
+}
+
+#[test]
+fn a_notification_disturbs_neither_reads_nor_writes_nor_the_end_of_the_stream() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    opt_in(&left, client);
+    completed(&left, &right, client, server);
+    assert_eq!(left.recv(client, &mut [0; 4], libc::MSG_DONTWAIT), Err(Errno::AGAIN));
+    right.write(server, b"answer").unwrap();
+    assert_eq!(left.recv(client, &mut [0; 16], 0), Ok(6), "a call that waits is not woken by it");
+    assert_eq!(left.write(client, b"more"), Ok(4));
+    assert_eq!(right.recv(server, &mut [0; 16], 0), Ok(4));
+    send(&left, client, b"last", 0).unwrap();
+    left.shutdown(client, libc::SHUT_WR).unwrap();
+    pass(&left, 50);
+    assert_eq!(right.recv(server, &mut [0; 16], 0), Ok(4));
+    right.close(server).unwrap();
+    pass(&left, 200);
+    assert_eq!(left.recv(client, &mut [0; 4], 0), Ok(0));
+    assert_eq!(notification(&left, client), Ok([0, 0, 1]));
+}
+
+#[test]
+fn accepted_sockets_have_what_their_listener_has_and_opting_out_ends_it() {
+    let (left, right) = pair();
+    let listener = support::listener(&right, 80);
+    opt_in(&right, listener);
+    let client = support::stream(&left);
+    left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
+    let (server, _) = right.accept(listener).unwrap();
+    let opted = || {
+        let mut value = [9; 4];
+        right.getsockopt(server, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &mut value).unwrap();
+        i32::from_ne_bytes(value)
+    };
+    assert_eq!(opted(), 1);
+    assert_eq!(send(&right, server, b"by reference", 0), Ok(12));
+    right.setsockopt(server, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &[0; 4]).unwrap();
+    assert_eq!(opted(), 0);
+    assert_eq!(send(&right, server, b"by copy", 0), Ok(7));
+    pass(&left, 50);
+    assert_eq!(left.recv(client, &mut [0; 32], 0), Ok(19));
+    pass(&left, 100);
+    assert_eq!(notification(&right, server), Ok([0, 0, 0]), "the earlier one is told");
+    assert_eq!(notification(&right, server), Err(Errno::AGAIN));
 }

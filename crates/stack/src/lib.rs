@@ -33,13 +33,15 @@ pub use event::{
     ErrorEntry, ErrorOrigin, Event, Notification, QueuedError, Readiness, TxMoment, TxTimestamp,
 };
 pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
+pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
     CaState, Config as TcpConfig, CongestionKind, FastOpenKeys, FastOpenMode, Info as TcpInfo,
-    KeepAlive, RecvFlags, SendFlags,
+    KeepAlive, RecvFlags, SendFlags, mss_of_pages, mtu_of_pages,
 };
 pub use sockets::edges::PacketMarks;
 pub use sockets::fast_open::FastOpenConfig;
 pub use sockets::hold::{BindOptions, Hold};
+pub use sockets::mapping::{MapAvailable, MapError};
 pub use sockets::path_mtu::MtuDiscover;
 pub use sockets::table::SocketId;
 pub use sockets::timestamping::TxTimestamping;

@@ -247,8 +247,21 @@ pub const FORWARD_IDLE_TIME: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 pub const FORWARD_KEEPALIVE: Duration = Duration::from_secs(300);
 
 /// Bytes that may always be under way in one direction, whatever the budget for all says: what
-/// moves from one connection to another takes no more memory than before.
-pub const FORWARD_LEAST: usize = 16 << 10;
+/// moves from one connection to another takes no more memory than before. Beside the few segments
+/// that a window always has room for, a connection whose peer does not read holds no more than that
+/// when memory is short.
+pub const FORWARD_LEAST: usize = 4 << 10;
+
+/// Time without a byte after which a connection that holds something may be reset when memory is
+/// short, unless told otherwise: whoever does not read must not keep others from being served.
+pub const FORWARD_STALL_TIME: Duration = Duration::from_secs(10);
+
+/// The part of the receive memory, one in so many, that is left when it counts as short. Twice as
+/// much is made free then.
+pub const FORWARD_RESERVE: usize = 8;
+
+/// How often connections that stall are looked for while memory is short.
+pub const FORWARD_RELIEF: Duration = Duration::from_secs(1);
 
 /// How often connections that had no share of the memory look whether there is some.
 pub const FORWARD_RETRY: Duration = Duration::from_millis(10);

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter, PoolAudit};
-use pagewire_tcp::{ChallengeLimit, FastOpenKeys, KeepAlive, ReceiveBudget, Shared};
+use pagewire_tcp::{
+    ChallengeLimit, CongestionKind, FastOpenKeys, KeepAlive, ReceiveBudget, Shared,
+};
 
 use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{Inbound, Mem, Net, NetConfig, protocol};
@@ -164,6 +166,8 @@ pub enum TcpOption {
     RecvBuffer(u32),
     /// Upper bound of the window that we announce; `None`: the buffer.
     WindowClamp(Option<u32>),
+    /// Which congestion control; the window stays as it is.
+    Congestion(CongestionKind),
     /// Acknowledge at once, for now.
     QuickAck(bool),
     /// An urgent byte stays in the stream.
@@ -208,6 +212,7 @@ impl TcpOption {
             }
             Self::WindowClamp(bytes) => config.window_clamp = bytes,
             Self::OobInline(on) => config.oob_inline = on,
+            Self::Congestion(kind) => config.congestion = kind,
             Self::QuickAck(_)
             | Self::CountCopies(_)
             | Self::QueueErrors(_)
@@ -366,6 +371,17 @@ impl Stack {
         let more = self.transmit_dirty(now);
         self.net.poll_transmit(out);
         more || looped == LOOPBACKS_PER_POLL
+    }
+
+    /// Whether there is nothing to transmit, nothing to report and nothing under way between: until
+    /// something comes in, a timer is due or a verb changes that.
+    pub fn is_at_rest(&self) -> bool {
+        let sockets = &self.sockets;
+        sockets.dirty.is_empty()
+            && sockets.unchecked.is_empty()
+            && sockets.starved.is_empty()
+            && !sockets.completions.is_pending()
+            && self.net.is_at_rest()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due although nothing comes in. May be

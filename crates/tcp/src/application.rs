@@ -140,15 +140,12 @@ impl Connection {
             State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
             _ => return Err(TcpError::BrokenPipe),
         }
-        match self.room_for(wanted.max(1)) {
+        match self.take_room(wanted.max(1)) {
             0 => {
                 self.flags.insert(ConnFlags::WAITS_FOR_ROOM);
                 Err(TcpError::WouldBlock)
             }
-            room => {
-                self.begin_pieces(room);
-                Ok(room)
-            }
+            room => Ok(room),
         }
     }
 
@@ -259,7 +256,7 @@ impl Connection {
         })
     }
 
-    fn after_reading(&mut self, now: Instant) {
+    pub(crate) fn after_reading(&mut self, now: Instant) {
         self.forget_urgent();
         self.tune_recv_buffer(now);
         self.on_data_taken();
@@ -272,9 +269,7 @@ impl Connection {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
-        let end = self.flags.intersects(ConnFlags::FIN_RECEIVED | ConnFlags::READ_SHUT)
-            || self.state == State::Closed;
-        if end { Ok(0) } else { Err(TcpError::WouldBlock) }
+        if self.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
     }
 
     // ---- closing ----

@@ -505,6 +505,12 @@ impl Connection {
         self.queue.charge()
     }
 
+    /// So many bytes of memory of what was received and read still wait to be sent on elsewhere: they
+    /// count as unread for what is let in and for the window.
+    pub fn set_held(&mut self, bytes: usize) {
+        self.rcv.queue.set_held(bytes);
+    }
+
     /// The sequence number behind the last byte queued to be sent.
     pub fn send_end(&self) -> Seq {
         self.queue.end()

@@ -175,3 +175,9 @@ pub const MAX_DUPLICATE_ACKS_OWED: u8 = 16;
 /// How long a segment held back by cork or by a small window waits before it leaves all the same.
 /// Linux's 200 ms.
 pub const FLUSH_AFTER_MS: u64 = 200;
+
+/// Bytes of a segment that timestamps take (RFC 7323 appendix A).
+pub const TIMESTAMPS_LEN: u16 = 12;
+
+/// Most whole pages in one segment: what an IP packet of 64 KiB has room for.
+pub const MAX_PAYLOAD_PAGES: u8 = 15;

@@ -29,6 +29,9 @@ const LONGEST_SUPER: u64 = 65_536;
 /// Microseconds, as a power of two, of the shortest round trip that halve a super-frame.
 const MIN_RTT_SHIFT: u32 = 9;
 
+/// Bytes that all options of a segment take at most.
+const MAX_OPTIONS_LEN: u32 = 40;
+
 /// Bytes that the timestamps option takes with its fill.
 const TIMESTAMPS_LEN: u32 = 12;
 
@@ -336,6 +339,26 @@ impl Connection {
             return (len > partial).then_some(len - partial);
         }
         Some(len)
+    }
+
+    /// Whether all that was queued last is for the segment that Nagle's algorithm holds back, which
+    /// is not full yet: [`poll_transmit`](Self::poll_transmit) would have nothing new to say.
+    pub fn is_collecting(&self) -> bool {
+        let unsent = self.unsent();
+        let due = ConnFlags::FIN_QUEUED
+            | ConnFlags::FLUSH_DUE
+            | ConnFlags::PROBE_DUE
+            | ConnFlags::CORK
+            | ConnFlags::MORE
+            | ConnFlags::WAITS_FOR_ROOM;
+        !self.flags.intersects(due)
+            && self.state.may_transmit()
+            && self.reset.is_none()
+            && !self.flight.is_empty()
+            && unsent > 0
+            && unsent + MAX_OPTIONS_LEN < self.send_mss()
+            && self.holds_back_small()
+            && self.left_of_piece(unsent) == unsent
     }
 
     /// Whether a segment that is not full waits. Nagle's algorithm in Minshall's variant, as in

@@ -68,7 +68,10 @@ impl Connection {
 
     /// How many of `wanted` bytes may be queued now, and where the piece begins that they end in.
     fn admit(&self, wanted: u32) -> (u32, Seq) {
-        let (piece, soon) = (self.piece(), self.sent_soon());
+        let piece = self.piece();
+        // A piece that is begun is filled whatever else there is room for.
+        let mut known = None;
+        let mut soon = || *known.get_or_insert_with(|| self.sent_soon());
         let (buffer, lowat) = (u64::from(self.send_buffer()), self.config.notsent_lowat);
         let (mut end, mut taken) = (self.queue.end(), 0);
         let mut begun = self.snd.piece.max(self.snd.nxt).min(end);
@@ -76,12 +79,12 @@ impl Connection {
             let mut filled = end.saturating_since(begun);
             if filled >= piece {
                 // It leaves as far as it can, and what stays is filled again.
-                begun = begun.max(soon).min(end);
+                begun = begun.max(soon()).min(end);
                 filled = end.saturating_since(begun);
             }
             if filled == 0 || filled >= piece {
                 let used = self.charge(self.queue.len() + taken, piece);
-                if used >= buffer || end.saturating_since(soon) >= lowat {
+                if used >= buffer || end.saturating_since(soon()) >= lowat {
                     break;
                 }
                 (begun, filled) = (end, 0);
@@ -91,6 +94,30 @@ impl Connection {
             end += n;
         }
         (taken, begun)
+    }
+
+    /// `wanted` bytes are about to be queued: how many may be, and notes where the last piece begins.
+    pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
+        if !self.takes_data() || !self.queue.has_entry_room() {
+            return 0;
+        }
+        if self.is_deferred() {
+            let room = self.room_for(wanted);
+            self.begin_pieces(room);
+            return room;
+        }
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
+        match self.admit(wanted) {
+            (room, piece) if room == wanted => {
+                self.snd.piece = piece;
+                room as usize
+            }
+            (0, _) => 0,
+            (room, _) => {
+                self.begin_pieces(room as usize);
+                room as usize
+            }
+        }
     }
 
     /// How many of `wanted` bytes may be queued now.
@@ -118,7 +145,7 @@ impl Connection {
 
     /// `wanted` bytes are about to be queued, of which [`room_for`](Self::room_for) had room for
     /// `taken`: notes where the last piece begins.
-    pub(crate) fn begin_pieces(&mut self, taken: usize) {
+    fn begin_pieces(&mut self, taken: usize) {
         self.snd.piece = self.admit(u32::try_from(taken).unwrap_or(u32::MAX)).1;
     }
 

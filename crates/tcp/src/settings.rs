@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pagewire_mem::Instant;
 
 use crate::config::{Config, KeepAlive};
+use crate::congestion::CongestionKind;
 use crate::connection::{ConnFlags, Connection};
 use crate::state::State;
 
@@ -71,9 +72,19 @@ impl Connection {
         self.own_config().notsent_lowat = bytes;
     }
 
-    /// See [`Config::recv_lowat`].
+    /// See [`Config::recv_lowat`]. As in Linux, the receive buffer grows so that they fit.
     pub fn set_recv_lowat(&mut self, bytes: u32) {
         self.own_config().recv_lowat = bytes.max(1);
+        self.make_room(bytes);
+    }
+
+    /// Has the receive buffer grow, within its limit, so that `bytes` can be queued: twice as much,
+    /// for the memory that they pin.
+    pub fn make_room(&mut self, bytes: u32) {
+        let buffer = bytes.saturating_mul(2).min(self.config.recv_buffer);
+        self.rcv.buffer = self.rcv.buffer.max(buffer);
+        // A window that was shut may open.
+        self.on_data_taken();
     }
 
     /// See [`Config::oob_inline`].
@@ -84,6 +95,13 @@ impl Connection {
     /// See [`Config::window_clamp`].
     pub fn set_window_clamp(&mut self, bytes: Option<u32>) {
         self.own_config().window_clamp = bytes;
+    }
+
+    /// Changes the congestion control. As in Linux the window and its threshold stay; what the new
+    /// algorithm knows of the path begins anew.
+    pub fn set_congestion(&mut self, kind: CongestionKind) {
+        self.own_config().congestion = kind;
+        self.congestion.change(kind);
     }
 
     /// Fixes the send buffer at `bytes`: it grows by itself no longer.

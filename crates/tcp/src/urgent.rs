@@ -132,6 +132,12 @@ impl Connection {
         }
     }
 
+    /// How far ahead the urgent byte lies, whether the application has it already or not.
+    pub(crate) fn urgent_ahead(&self) -> Option<usize> {
+        let urgent = self.urgent_in()?;
+        Some(urgent.seq.saturating_since(self.copied()) as usize)
+    }
+
     /// The application has read on: an urgent byte behind it is gone.
     pub(crate) fn forget_urgent(&mut self) {
         if self.flags.contains(ConnFlags::URGENT_IN)

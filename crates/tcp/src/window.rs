@@ -51,7 +51,7 @@ impl Connection {
     /// What the host's memory allows beyond what is pinned already. As Linux under pressure, a few
     /// segments where nothing is: whoever reads gets on.
     fn allowed(&self, mss: u32) -> u32 {
-        match u32::try_from(self.rcv.queue.charge()).unwrap_or(u32::MAX) {
+        match u32::try_from(self.rcv.queue.charge_with_held()).unwrap_or(u32::MAX) {
             0 => self.rcv.allowance.max(4 * mss),
             pinned => self.rcv.allowance.saturating_sub(pinned),
         }

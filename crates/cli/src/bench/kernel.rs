@@ -54,6 +54,18 @@ pub(crate) fn connected<S: Send, R: Send>(
     send: impl FnOnce(TcpStream) -> Result<S, Failure> + Send,
     receive: impl FnOnce(TcpStream) -> Result<R, Failure> + Send,
 ) -> Result<(S, R), Failure> {
+    let receive = |listener: &TcpListener| receive(accept(listener)?);
+    join(between, sides, |to| send(connect(to)?), receive)
+}
+
+/// The same where there may be more connections: the receiver gets a listener, and the sender the
+/// address that it listens on.
+pub(crate) fn join<S: Send, R: Send>(
+    between: Between,
+    sides: Sides,
+    send: impl FnOnce(SocketAddr) -> Result<S, Failure> + Send,
+    receive: impl FnOnce(&TcpListener) -> Result<R, Failure> + Send,
+) -> Result<(S, R), Failure> {
     let (ready, address) = mpsc::channel();
     let (namespace, namespaces) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -77,7 +89,7 @@ pub(crate) fn connected<S: Send, R: Send>(
                 }
             };
             let _ = ready.send(listener.local_addr().map_err(|e| failed(&e))?);
-            receive(accept(&listener)?)
+            receive(&listener)
         });
         let sending = scope.spawn(move || -> Result<Option<S>, Failure> {
             pin(sides.left);
@@ -91,7 +103,7 @@ pub(crate) fn connected<S: Send, R: Send>(
             }
             // Disconnected: the receiver failed, and says why.
             let Ok(to) = address.recv() else { return Ok(None) };
-            send(connect(to)?).map(Some)
+            send(to).map(Some)
         });
         let died = || Failure::Failed("a thread died".into());
         let sent = sending.join().unwrap_or_else(|_| Err(died()))?;

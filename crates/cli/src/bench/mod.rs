@@ -10,6 +10,7 @@ mod idle;
 mod kernel;
 mod machine;
 mod path;
+mod receive;
 mod report;
 mod ring;
 mod rr;
@@ -27,6 +28,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Stream(options) => stream::run(options),
         Bench::Send(options) => send::run(options),
         Bench::Path(options) => path::run(options),
+        Bench::Receive(options) => receive::run(options),
         Bench::Share(options) => share::run(options),
         Bench::Ring(options) => ring::run(options),
         Bench::Rr(options) => rr::run(options),

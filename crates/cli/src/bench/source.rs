@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use pagewire_mem::{CopyLedger, Frag, PAGE_SIZE};
 
+use crate::args::ReaderKind;
+use crate::sys::region_of;
+
 /// Bytes of the buffer that senders walk through in order: larger than any cache, so that no
 /// figure comes from a buffer that is hot.
 pub(crate) const SOURCE_LEN: usize = 256 << 20;
@@ -32,6 +35,18 @@ impl Source {
     /// Pieces of so many bytes, in order, for ever.
     pub(crate) fn pieces(&self, len: usize) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks_exact(len.clamp(1, SOURCE_LEN)).cycle()
+    }
+
+    /// The same as fragments of one registered region, beginning with piece `first`.
+    pub(crate) fn region_frags(
+        &self,
+        len: usize,
+        first: usize,
+    ) -> impl Iterator<Item = Frag> + use<> {
+        let region = region_of(self.bytes.clone());
+        let len = len.clamp(1, SOURCE_LEN);
+        let pieces = (0..SOURCE_LEN / len).cycle().skip(first % (SOURCE_LEN / len));
+        pieces.map(move |i| region.frag(i * len, len).unwrap_or_default())
     }
 
     /// A part, none if it is not all there.
@@ -62,6 +77,15 @@ impl Source {
 pub(crate) enum Reader {
     None,
     Sum,
+}
+
+impl From<ReaderKind> for Reader {
+    fn from(kind: ReaderKind) -> Self {
+        match kind {
+            ReaderKind::None => Self::None,
+            ReaderKind::Sum => Self::Sum,
+        }
+    }
 }
 
 impl Reader {

@@ -6,6 +6,8 @@
 //! Beside it, in the same rounds, kernel to kernel: over loopback for the pair, over veth for the
 //! tap.
 
+mod via;
+
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +79,7 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
         "peer",
         "reader",
         "threads",
+        "via",
         "mtu",
         "message",
         "gbit_per_s",
@@ -95,6 +98,8 @@ enum What {
     Kernel { between: Between, message: usize, reader: Reader },
     Pair { reader: Reader, threads: usize },
     Tap { direction: Direction, reader: Reader },
+    PairViaProxy { reader: Reader, threads: usize },
+    TapViaProxy { reader: Reader },
 }
 
 struct Line {
@@ -113,6 +118,9 @@ fn lines(options: &StreamOptions, kernel: Between, message: usize) -> Vec<Line> 
         Link::Pair => {
             for threads in [1, 2] {
                 all.extend(both.map(|reader| What::Pair { reader, threads }));
+                if options.via_proxy {
+                    all.extend(both.map(|reader| What::PairViaProxy { reader, threads }));
+                }
             }
         }
         Link::Tap => {
@@ -125,6 +133,9 @@ fn lines(options: &StreamOptions, kernel: Between, message: usize) -> Vec<Line> 
             }
         }
     }
+    if options.via_proxy && options.link == Link::Tap {
+        all.extend(both.map(|reader| What::TapViaProxy { reader }));
+    }
     all.extend(both.map(|reader| What::Kernel { between: kernel, message, reader }));
     all.into_iter().map(line).collect()
 }
@@ -134,12 +145,15 @@ impl Line {
         let (engine, link) = match self.what {
             What::Kernel { between: Between::Loopback, .. } => ("kernel", "loopback"),
             What::Kernel { .. } => ("kernel", "veth"),
-            What::Pair { .. } => ("pagewire", "pair"),
-            What::Tap { .. } => ("pagewire", "tap"),
+            What::Pair { .. } | What::PairViaProxy { .. } => ("pagewire", "pair"),
+            What::Tap { .. } | What::TapViaProxy { .. } => ("pagewire", "tap"),
         };
         let (direction, peer, reader, threads) = match self.what {
             What::Kernel { reader, .. } => ("send", "kernel", reader, 2),
-            What::Pair { reader, threads } => ("send", "pagewire", reader, threads),
+            What::Pair { reader, threads } | What::PairViaProxy { reader, threads } => {
+                ("send", "pagewire", reader, threads)
+            }
+            What::TapViaProxy { reader } => ("send", "kernel", reader, 2),
             What::Tap { direction: Direction::Send, reader } => ("send", "kernel", reader, 2),
             What::Tap { direction: Direction::Receive, reader } => ("receive", "kernel", reader, 2),
         };
@@ -149,6 +163,9 @@ impl Line {
             .with("reader", reader.name())
             .with("threads", threads)
             .with("mtu", self.mtu);
+        if let What::PairViaProxy { .. } | What::TapViaProxy { .. } = self.what {
+            record = record.with("via", "proxy");
+        }
         if let What::Kernel { message, .. } = self.what {
             record = record.with("message", message).with("congestion", "cubic");
         }
@@ -157,7 +174,9 @@ impl Line {
         let mib = self.rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
         let per_mib = rounded(cpu * 1e6 / mib.max(1e-9), 3);
         match self.what {
-            What::Pair { threads: 1, .. } => record = record.with("cpu_us_per_mib", per_mib),
+            What::Pair { threads: 1, .. } | What::PairViaProxy { .. } => {
+                record = record.with("cpu_us_per_mib", per_mib)
+            }
             _ => record = record.with("receiver_cpu_us_per_mib", per_mib),
         }
         if engine == "pagewire" {
@@ -204,6 +223,8 @@ impl Bench {
             What::Pair { reader, threads: 1 } => self.pair_on_one_thread(reader),
             What::Pair { reader, .. } => self.pair_on_two_threads(reader),
             What::Tap { direction, reader } => self.tap(direction, reader),
+            What::PairViaProxy { reader, threads } => self.pair_via_proxy(reader, threads),
+            What::TapViaProxy { reader } => self.tap_via_proxy(reader),
         };
         std::thread::scope(|scope| {
             let died = |_| Err(Failure::Failed("a thread of the measurement died".into()));
@@ -399,23 +420,37 @@ pub(crate) fn connect_in_turns(
     left: &Host,
     right: &Host,
 ) -> Result<(TcpStream, TcpStream), Failure> {
+    let none = || Failure::Failed("no connection was made".into());
+    connect_many_in_turns(left, right, 1)?.pop().ok_or_else(none)
+}
+
+/// Several of them, one after the other.
+pub(crate) fn connect_many_in_turns(
+    left: &Host,
+    right: &Host,
+    count: usize,
+) -> Result<Vec<(TcpStream, TcpStream)>, Failure> {
     let on = SocketAddr::from((RIGHT, PORT));
     let listener = right.listen(on).map_err(|e| failed(&reason(&e)))?;
-    let (client, server) = std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| {
-            patient(accept(&listener, || {
-                right.turn();
-            }))
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let (client, server) = std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                patient(accept(&listener, || {
+                    right.turn();
+                }))
+            });
+            let client = patient(left.connect_timeout(on, PATIENCE));
+            (client, joined(accepting))
         });
-        let client = patient(left.connect_timeout(on, PATIENCE));
-        (client, joined(accepting))
-    });
-    let (client, server) = (client?, server?);
-    for stream in [&client, &server] {
-        let set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-        set.map_err(|e| failed(&reason(&e)))?;
+        let (client, server) = (client?, server?);
+        for stream in [&client, &server] {
+            let set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            set.map_err(|e| failed(&reason(&e)))?;
+        }
+        connections.push((client, server));
     }
-    Ok((client, server))
+    Ok(connections)
 }
 
 /// What a thread does that waits for something rare and need not be quick.

@@ -43,6 +43,9 @@ pub(crate) struct Counters {
     classes: [AtomicU64; 4],
     /// Bytes of files sent by reference.
     pub(crate) by_reference: AtomicU64,
+    /// Sends by reference that were completed, and those of them that were copied on the way.
+    completed: AtomicU64,
+    completed_copied: AtomicU64,
     /// Bytes of files and pages sent by copy.
     pub(crate) by_copy: AtomicU64,
     /// Connections aborted because their file became shorter.
@@ -61,6 +64,13 @@ impl Counters {
         }
     }
 
+    /// Takes the completions of a connection that are there.
+    fn completed(&self, connection: &mut impl Connection) {
+        let (sends, copied) = connection.completed();
+        self.completed.fetch_add(sends, Ordering::Relaxed);
+        self.completed_copied.fetch_add(copied, Ordering::Relaxed);
+    }
+
     /// Names and values, for `--stats`.
     pub(crate) fn report(&self) -> Vec<(&'static str, u64)> {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
@@ -69,6 +79,8 @@ impl Counters {
         all.extend([
             ("bytes_by_reference", get(&self.by_reference)),
             ("bytes_by_copy", get(&self.by_copy)),
+            ("sends_completed", get(&self.completed)),
+            ("sends_completed_copied", get(&self.completed_copied)),
             ("files_truncated", get(&self.truncated)),
             ("connections_stalled", get(&self.stalled)),
             ("connections_refused", get(&self.refused)),
@@ -121,6 +133,7 @@ impl Server {
                 Err(broken) => break Err(broken),
             }
         };
+        self.counters.completed(connection);
         let counter = match end {
             Ok(()) => return,
             Err(Broken::Truncated) => Some(&self.counters.truncated),
@@ -138,6 +151,7 @@ impl Server {
         inbox: &mut Inbox,
         last: &mut LastSent,
     ) -> Result<bool, Broken> {
+        self.counters.completed(connection);
         let mut truncated = false;
         let head = inbox.read_head(connection, KEEP_ALIVE_TIME, HEAD_TIME, || {
             truncated = last.as_ref().is_some_and(|(file, end)| !file.reaches(*end));
@@ -477,7 +491,10 @@ impl Server {
         while !frags.is_empty() {
             match connection.send_frags(&mut frags) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                Ok(_) => deadline = Instant::now() + STALL_TIME,
+                Ok(_) => {
+                    deadline = Instant::now() + STALL_TIME;
+                    self.counters.completed(connection);
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if is_timeout(&e) && !intact() => return Err(Broken::Truncated),
                 Err(e) if is_timeout(&e) && Instant::now() < deadline => {}

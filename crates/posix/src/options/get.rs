@@ -216,7 +216,12 @@ impl<B: Backend> Descriptors<B> {
     }
 
     pub(crate) fn congestion(&self, state: &State) -> CongestionKind {
-        let default = || self.backend.with(|stack, _| stack.tcp_default_config().congestion);
+        let set = state.options.congestion;
+        let default = || {
+            set.unwrap_or_else(|| {
+                self.backend.with(|stack, _| stack.tcp_default_config().congestion)
+            })
+        };
         self.info(state).map_or_else(default, |info| info.congestion)
     }
 

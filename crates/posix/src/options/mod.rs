@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{
-    FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks, SocketId, Stack, TcpConfig, TcpOption,
+    CongestionKind, FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks, SocketId, Stack, TcpConfig,
+    TcpOption,
 };
 
 /// Numbers that `libc` does not name.
@@ -78,6 +79,8 @@ pub(crate) struct Options {
     pub(crate) notsent_lowat: u32,
     pub(crate) user_timeout: Option<Duration>,
     pub(crate) window_clamp: Option<u32>,
+    /// `TCP_CONGESTION`; `None`: the stack's.
+    pub(crate) congestion: Option<CongestionKind>,
     /// `TCP_FASTOPEN_CONNECT`.
     pub(crate) fast_open_connect: bool,
     /// `TCP_FASTOPEN`, `TCP_FASTOPEN_KEY` and `TCP_FASTOPEN_NO_COOKIE` of a listener.
@@ -124,6 +127,7 @@ impl Options {
             self.send_buffer.map(TcpOption::SendBuffer),
             self.receive_buffer.map(|bytes| TcpOption::RecvBuffer(bytes / 2)),
             self.window_clamp.map(|bytes| TcpOption::WindowClamp(Some(bytes))),
+            self.congestion.map(TcpOption::Congestion),
         ]
         .into_iter()
         .flatten()

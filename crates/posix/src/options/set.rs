@@ -73,13 +73,13 @@ impl<B: Backend> Descriptors<B> {
             libc::SO_REUSEADDR => remember(socket, on, |o, on| o.reuse_address = on),
             libc::SO_REUSEPORT => remember(socket, on, |o, on| o.reuse_port = on),
             libc::SO_SNDBUF => {
-                // > Linux doubles the value; the least is two small packets.
-                let bytes = (value.clamp(0, BUFFER_MAX) as u32 * 2).max(MIN_SEND_BUFFER);
+                // > Linux doubles the value; the least is two small packets. It compares without sign.
+                let bytes = ((value as u32).min(BUFFER_MAX) * 2).max(MIN_SEND_BUFFER);
                 let set = |o: &mut Options| o.send_buffer = Some(bytes);
                 self.set_both(socket, TcpOption::SendBuffer(bytes), set)
             }
             libc::SO_RCVBUF => {
-                let bytes = (value.clamp(0, BUFFER_MAX) as u32 * 2).max(MIN_RECEIVE_BUFFER);
+                let bytes = ((value as u32).min(BUFFER_MAX) * 2).max(MIN_RECEIVE_BUFFER);
                 if socket.kind == Kind::Datagram {
                     return self.set_datagram_buffer(socket, bytes);
                 }
@@ -131,9 +131,10 @@ impl<B: Backend> Descriptors<B> {
     }
 
     fn set_ip(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
-        // > An `int`, or a `char` where there is no more.
+        // > An `int`, or a `char` where there is no more; nothing is 0, but for these.
         let value = match value {
-            [] => return Err(Errno::INVAL),
+            [] if matches!(name, libc::IP_TTL | libc::IP_FREEBIND) => return Err(Errno::INVAL),
+            [] => 0,
             [one] | [one, _] | [one, _, _] => i32::from(*one),
             _ => int(value)?,
         };
@@ -400,20 +401,19 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
-    /// Only what there is, and only what the socket has: an algorithm is chosen by the stack's
-    /// settings.
+    /// Of a connection too: it goes on with the window that it has.
     fn set_congestion(&self, socket: &Socket, value: &[u8]) -> Done {
         if value.is_empty() {
             return Err(Errno::INVAL);
         }
         let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
-        let wanted = match name {
+        let kind = match name {
             b"cubic" => CongestionKind::Cubic,
-            b"reno" => CongestionKind::NewReno,
+            // Linux's name, and the algorithm's.
+            b"reno" | b"newreno" => CongestionKind::NewReno,
             _ => return Err(Errno::NOENT),
         };
-        let current = self.congestion(&socket.lock());
-        if wanted == current { Ok(()) } else { Err(Errno::NOPROTOOPT) }
+        self.set_both(socket, TcpOption::Congestion(kind), |o| o.congestion = Some(kind))
     }
 
     /// Remembers a setting, and tells the listener or the connection, if there is one.

@@ -4,7 +4,9 @@
 //!   clients (.1) ---- proxy (.2) ---- servers (.3)      each a stack, joined by a switch
 //! ```
 
+mod hosts;
 mod peers;
+mod single;
 
 use std::path::Path;
 use std::time::Duration;

@@ -121,7 +121,7 @@ enum Role {
     Clients {
         to: SocketAddr,
         refused_at: SocketAddr,
-        /// When each begins, and when it begins to speak.
+        /// When each begins, and when it begins to speak: FAR until it is told to.
         plans: Vec<(Instant, u64)>,
         speak_at: Instant,
     },
@@ -176,6 +176,17 @@ impl Peers {
             Role::Servers { .. } => true,
         };
         begun && self.talks.is_empty()
+    }
+
+    /// Clients that were to be quiet for ever begin to speak.
+    pub(crate) fn speak(&mut self, now: Instant, stack: &mut Stack) {
+        if let Role::Clients { speak_at, .. } = &mut self.role {
+            *speak_at = now;
+        }
+        let ids: Vec<SocketId> = self.talks.keys().copied().collect();
+        for id in ids {
+            self.go_on(now, stack, id);
+        }
     }
 
     pub(crate) fn stop_listening(&mut self, now: Instant, stack: &mut Stack) {
@@ -254,7 +265,9 @@ impl Peers {
             Role::Clients { speak_at, .. } => (true, speak_at),
             Role::Servers { .. } => (false, Instant::ZERO),
         };
-        let end = if now < quiet_until {
+        let end = if quiet_until == Instant::FAR {
+            End::NotYet
+        } else if now < quiet_until {
             End::Rest(quiet_until)
         } else {
             talk.go_on(now, stack, id, by_client).unwrap_or_else(|what| {
@@ -417,6 +430,8 @@ impl Talk {
 pub(crate) enum Program {
     Peers(Peers),
     Proxy(Forwarder),
+    /// The test acts on the stack itself.
+    Manual,
 }
 
 impl App for Program {
@@ -424,6 +439,7 @@ impl App for Program {
         match self {
             Self::Peers(peers) => peers.turn(now, stack, events),
             Self::Proxy(proxy) => proxy.turn(now, stack, events),
+            Self::Manual => {}
         }
     }
 
@@ -431,6 +447,7 @@ impl App for Program {
         match self {
             Self::Peers(peers) => peers.poll_timeout(),
             Self::Proxy(proxy) => proxy.poll_timeout(),
+            Self::Manual => None,
         }
     }
 }
@@ -439,28 +456,28 @@ impl Program {
     pub(crate) fn peers(&self) -> &Peers {
         match self {
             Self::Peers(peers) => peers,
-            Self::Proxy(_) => panic!("not a peer"),
+            _ => panic!("not a peer"),
         }
     }
 
     pub(crate) fn proxy(&self) -> &Forwarder {
         match self {
             Self::Proxy(proxy) => proxy,
-            Self::Peers(_) => panic!("not the proxy"),
+            _ => panic!("not the proxy"),
         }
     }
 
     pub(crate) fn peers_mut(&mut self) -> &mut Peers {
         match self {
             Self::Peers(peers) => peers,
-            Self::Proxy(_) => panic!("not a peer"),
+            _ => panic!("not a peer"),
         }
     }
 
     pub(crate) fn proxy_mut(&mut self) -> &mut Forwarder {
         match self {
             Self::Proxy(proxy) => proxy,
-            Self::Peers(_) => panic!("not the proxy"),
+            _ => panic!("not the proxy"),
         }
     }
 }

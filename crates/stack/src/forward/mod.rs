@@ -10,7 +10,8 @@
 //! side's send queue has room for: what has no room stays in the receive queue, the window closes,
 //! and the sender waits. So what a connection holds is bounded by two windows; and what all of them
 //! hold together is bounded by one budget, because memory that waits to be acknowledged by the other
-//! side is charged there as if it had not been read yet ([`Stack::tcp_charge_sends`]).
+//! side is charged there as if it had not been read yet ([`Stack::tcp_forwards`]). When that budget
+//! is nearly used up, whoever holds some of it and has not got on for a while is reset.
 //!
 //! An end of the stream is passed on behind the data before it, each way by itself (half-close). A
 //! connection that breaks, in whatever way, takes its other side with it: that peer gets a reset.
@@ -32,7 +33,7 @@ use slab::Slab;
 
 use crate::limits::{
     FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE,
-    FORWARD_REFUSALS, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY,
+    FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY, FORWARD_STALL_TIME,
 };
 use crate::stack::{Stack, TcpOption};
 use crate::{Error, Event, SocketId};
@@ -47,6 +48,9 @@ pub struct ForwardConfig {
     pub connect_timeout: Duration,
     /// Both sides are reset after so long without a byte either way; `None`: never.
     pub idle_timeout: Option<Duration>,
+    /// When memory is short, connections that hold some and have passed on nothing for so long are
+    /// reset, those of readers that do not read; `None`: others wait until they do.
+    pub stall_timeout: Option<Duration>,
     /// When a silent peer is asked whether it is still there: its reset may have been lost. `None`:
     /// never.
     pub keepalive: Option<KeepAlive>,
@@ -58,6 +62,7 @@ impl Default for ForwardConfig {
             connections: FORWARD_CONNECTIONS,
             connect_timeout: FORWARD_CONNECT_TIME,
             idle_timeout: Some(FORWARD_IDLE_TIME),
+            stall_timeout: Some(FORWARD_STALL_TIME),
             keepalive: Some(KeepAlive { idle: FORWARD_KEEPALIVE, ..KeepAlive::default() }),
         }
     }
@@ -79,6 +84,8 @@ pub struct ForwardCounters {
     pub broken: u64,
     /// Connections that were given up because nothing came for too long.
     pub idle: u64,
+    /// Connections that were given up because memory was short and their peers did not read.
+    pub stalled: u64,
     /// The most connections that there were at once.
     pub most_at_once: u64,
     /// Payload bytes passed on to upstreams.
@@ -91,7 +98,7 @@ pub struct ForwardCounters {
 
 impl ForwardCounters {
     /// Every counter with its name in reports.
-    pub fn report(&self) -> [(&'static str, u64); 10] {
+    pub fn report(&self) -> [(&'static str, u64); 11] {
         [
             ("accepted", self.accepted),
             ("connected", self.connected),
@@ -99,6 +106,7 @@ impl ForwardCounters {
             ("finished", self.finished),
             ("broken", self.broken),
             ("idle", self.idle),
+            ("stalled", self.stalled),
             ("most_at_once", self.most_at_once),
             ("bytes_up", self.bytes_up),
             ("bytes_down", self.bytes_down),
@@ -136,6 +144,8 @@ pub struct Forwarder {
     /// Pairs that had no share of the memory.
     starved: VecDeque<Key>,
     retry_at: Instant,
+    /// Memory is short: when to look who stalls.
+    relief_at: Option<Instant>,
     /// Connections may wait in a backlog because there were enough.
     full: bool,
     refusals: VecDeque<Refusal>,
@@ -186,6 +196,7 @@ impl Forwarder {
         }
         self.expire(now, stack);
         self.retry(now, stack);
+        self.relieve(now, stack);
         if self.full && self.pairs.len() < self.config.connections {
             self.full = false;
             for listener in self.listeners.clone() {
@@ -198,7 +209,7 @@ impl Forwarder {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let retry = (!self.starved.is_empty()).then_some(self.retry_at);
         let deadline = self.deadlines.peek().map(|Reverse((at, _))| *at);
-        [retry, deadline].into_iter().flatten().min()
+        [retry, deadline, self.relief_at].into_iter().flatten().min()
     }
 
     /// The oldest client that was turned away and not reported yet.
@@ -311,8 +322,8 @@ impl Forwarder {
         a: SocketId,
         b: SocketId,
     ) -> Result<(), Error> {
+        stack.tcp_forwards(a, b)?;
         for id in [a, b] {
-            stack.tcp_charge_sends(id)?;
             // What came together leaves together: there is nothing to wait for.
             stack.tcp_set_option(now, id, TcpOption::NoDelay(true))?;
             stack.tcp_set_option(now, id, TcpOption::OobInline(true))?;
@@ -421,6 +432,33 @@ impl Forwarder {
                 }
                 None => {}
             }
+        }
+    }
+
+    /// While memory is short, those that hold some and do not get on make place for others.
+    fn relieve(&mut self, now: Instant, stack: &mut Stack) {
+        let Some(limit) = self.config.stall_timeout else { return };
+        if !stack.is_receive_memory_short(1) {
+            self.relief_at = None;
+            return;
+        }
+        if now < *self.relief_at.get_or_insert(now + FORWARD_RELIEF) {
+            return;
+        }
+        self.relief_at = Some(now + FORWARD_RELIEF);
+        let stalls = |pair: &Pair| {
+            pair.stalls_since(now, limit)
+                && pair.ids().into_iter().any(|id| stack.forward_charge(id) > 0)
+        };
+        let stalled: Vec<usize> =
+            self.pairs.iter().filter(|(_, pair)| stalls(pair)).map(|(at, _)| at).collect();
+        for at in stalled {
+            // A second reserve, so that the others get on for a while.
+            if !stack.is_receive_memory_short(2) {
+                break;
+            }
+            self.counters.stalled += 1;
+            self.end(now, stack, at, true);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Two connections, and the pumps between them.
 
+use core::time::Duration;
 use std::net::{Shutdown, SocketAddr};
 
 use pagewire_mem::{Frag, FragVec, Instant};
@@ -87,6 +88,11 @@ impl Pair {
         } else {
             Some(self.active_at + config.connect_timeout)
         }
+    }
+
+    /// Whether nothing was passed on for so long.
+    pub(super) fn stalls_since(&self, now: Instant, limit: Duration) -> bool {
+        self.active_at + limit <= now
     }
 
     /// Moves what can be moved, both ways.

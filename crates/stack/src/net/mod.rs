@@ -423,6 +423,11 @@ impl Net {
         !self.notices.is_empty() || !self.loopback.is_empty()
     }
 
+    /// Whether nothing is on its way in or out.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.out.is_empty() && !self.has_inbound()
+    }
+
     /// Moves all frames for the device to the back of `out`.
     pub(crate) fn poll_transmit(&mut self, out: &mut VecDeque<PacketBuf>) {
         if out.is_empty() {

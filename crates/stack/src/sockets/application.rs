@@ -162,7 +162,7 @@ impl Stack {
         frags: &mut FragVec,
         flags: SendFlags,
     ) -> Result<usize, Error> {
-        self.with_connection(now, id, |conn, env| conn.send_with(env, frags, flags))
+        self.with_sender(now, id, |conn, env| conn.send_with(env, frags, flags))
     }
 
     /// Queues a copy of as much from the front of `data` as there is room for; returns how much.
@@ -182,7 +182,7 @@ impl Stack {
         data: &[u8],
         flags: SendFlags,
     ) -> Result<usize, Error> {
-        match self.with_connection(now, id, |conn, env| conn.write_with(env, data, flags)) {
+        match self.with_sender(now, id, |conn, env| conn.write_with(env, data, flags)) {
             Err(Error::NoBuffers) => {
                 self.starve(now, id.index());
                 Err(Error::WouldBlock)
@@ -385,6 +385,7 @@ impl Stack {
             TcpOption::SendBuffer(bytes) => socket.conn.set_send_buffer(bytes),
             TcpOption::RecvBuffer(bytes) => socket.conn.set_recv_buffer(bytes),
             TcpOption::WindowClamp(bytes) => socket.conn.set_window_clamp(bytes),
+            TcpOption::Congestion(kind) => socket.conn.set_congestion(kind),
             TcpOption::QuickAck(on) => socket.conn.set_quick_ack(on),
             TcpOption::OobInline(on) => socket.conn.set_oob_inline(on),
             TcpOption::CountCopies(on) => {
@@ -443,8 +444,26 @@ impl Stack {
         id: SocketId,
         verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
     ) -> Result<T, Error> {
+        let done = self.with_sender(now, id, verb)?;
+        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        socket.reported &= socket.readiness();
+        self.sockets.touch(id.index());
+        Ok(done)
+    }
+
+    /// As [`with_connection`](Self::with_connection), for verbs that do nothing but queue: while
+    /// what is queued waits for company, there is nothing to look after.
+    pub(super) fn with_sender<T>(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
+    ) -> Result<T, Error> {
         let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
         let result = socket.work(&mut self.mem, now, verb);
+        if result.is_ok() && socket.conn.is_collecting() {
+            return result.map_err(error_from);
+        }
         socket.reported &= socket.readiness();
         match result {
             Err(TcpError::WouldBlock) => Err(Error::WouldBlock),

@@ -15,6 +15,7 @@ mod forwarding;
 pub(crate) mod guests;
 pub(crate) mod hold;
 pub(crate) mod listener;
+pub(crate) mod mapping;
 pub(crate) mod path_mtu;
 pub(crate) mod ports;
 pub(crate) mod reset;

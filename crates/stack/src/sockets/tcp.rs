@@ -49,8 +49,9 @@ pub(crate) struct TcpSocket {
     pub(super) has_guests: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
-    /// What it sends was received: it is charged until it is acknowledged.
-    pub(super) forwards: bool,
+    /// What it sends was received on this other connection, and the other way round: it is charged
+    /// until it is acknowledged.
+    pub(super) forwards: Option<SocketId>,
     /// Retransmissions, timeouts and recoveries that are in the stack's counters already.
     counted: [u32; 3],
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
@@ -104,7 +105,7 @@ impl TcpSocket {
             starved: false,
             has_guests: false,
             zerocopy: false,
-            forwards: false,
+            forwards: None,
             counted: [0; 3],
             reachable_at: 0,
             charged: 0,
@@ -162,7 +163,7 @@ impl TcpSocket {
                 result
             }
         };
-        let sends = if self.forwards { self.conn.send_charge() } else { 0 };
+        let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
         mem.shared.receive.charge(self.charged as usize, pinned);
         self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);
@@ -236,6 +237,7 @@ impl Stack {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
+        self.note_held(index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
         let guests = self.sockets.guests.concerns(&payload);

@@ -34,7 +34,9 @@ use crate::stack::Stack;
 /// Which notifications become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coalescing {
-    /// Those that follow each other and say the same about copies. Each send completes by itself.
+    /// Those that follow each other and say the same about copies. Each send completes by itself,
+    /// but for those that follow each other in memory, too: they complete together while the earlier
+    /// one has bytes that were never sent, up to 512 KiB.
     #[default]
     SameKind,
     /// As Linux: all that follow each other; the oldest says whether there were copies. Sends that
@@ -59,7 +61,7 @@ pub struct ZeroCopyConfig {
     pub looped_copy: bool,
     /// How long received memory that is a sender's own (the pair link passes it by reference) may
     /// wait to be read before it is replaced by a private copy, so that the sender gets it back;
-    /// `None`: for ever. A second by default.
+    /// never more than twice as long. `None`: for ever. A second by default.
     pub received_deadline: Option<Duration>,
 }
 
@@ -173,6 +175,12 @@ impl ErrorQueue {
 }
 
 impl Sends {
+    /// Whether `next` goes on in memory where the last send ended.
+    fn is_continued_by(&self, next: Option<&Frag>) -> bool {
+        let last = self.last.upgrade();
+        last.zip(next).is_some_and(|(last, next)| last.is_continued_by(next))
+    }
+
     /// Something was queued: the id is taken.
     fn commit(&mut self, begun: Begun, bytes: usize, call: &mut ZeroCopyCall) {
         begun.completion.charge(begun.charge);
@@ -251,17 +259,13 @@ impl Stack {
         let linux = config.coalescing == Coalescing::Linux;
         let errors = socket.extra.get_or_insert_default().errors.get_or_insert_default();
         // Bytes of the last completion that were never sent: what follows can share a segment.
-        let open = errors.sends.last_end.is_some_and(|end| socket.conn.send_next().lt(end))
+        let open = call.completion.is_none()
+            && errors.sends.last_end.is_some_and(|end| socket.conn.send_next().lt(end))
             && errors.sends.last.strong_count() > 0;
+        let shared = open && (linux || errors.sends.is_continued_by(frags.first()));
         let begun = match &call.completion {
             Some(_) => None,
-            None => Some(errors.begin_send(
-                config,
-                &self.sockets.completions,
-                id,
-                len,
-                linux && open,
-            )?),
+            None => Some(errors.begin_send(config, &self.sockets.completions, id, len, shared)?),
         };
         let Some(completion) =
             begun.as_ref().map(|b| &b.completion).or(call.completion.as_ref()).map(Arc::clone)
@@ -270,15 +274,23 @@ impl Stack {
         };
         let pieces = match &begun {
             Some(begun) if linux && open && !begun.joined => Pieces::Apart,
-            _ => Pieces::Single,
+            _ if linux => Pieces::Single,
+            // Pieces of their own do not join.
+            _ => Pieces::Joined,
         };
+        // What comes first may go on where the send before ended, or the last try of this one.
+        let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
         // As Linux: what goes along with a SYN is copied, because the memory would be held until
         // somebody answers, or nobody does.
         let with_syn = socket.conn.is_deferred();
         let attach = |conn: &mut Connection, env: &mut Env<'_>| {
             let attach = |env: &mut Env<'_>, part: Frag| -> FragVec {
                 if !with_syn {
-                    return FragVec::from_iter([completion.attach(part)]);
+                    let attached = match core::mem::take(&mut behind) {
+                        true => completion.attach_behind(part),
+                        false => completion.attach(part),
+                    };
+                    return FragVec::from_iter([attached]);
                 }
                 completion.mark_copied();
                 let Env { writer, pool, ledger, .. } = env;
@@ -287,7 +299,7 @@ impl Stack {
             };
             conn.send_pieces(env, frags, pieces, flags, attach)
         };
-        let sent = self.with_connection(now, id, attach);
+        let sent = self.with_sender(now, id, attach);
         let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
         let end = socket.conn.send_end();
         let sends = socket.extra.as_mut().and_then(|e| e.errors.as_mut()).map(|e| &mut e.sends);
@@ -331,7 +343,7 @@ impl Stack {
         let copy = |env: &mut Env<'_>, part: Frag| {
             env.writer.write_frag(env.pool, &part, env.ledger, CopyReason::AppWrite).0
         };
-        let copied = self.with_connection(now, id, |conn, env| {
+        let copied = self.with_sender(now, id, |conn, env| {
             conn.send_pieces(env, frags, Pieces::Joined, flags, copy)
         });
         self.unless_starved(now, id, copied)

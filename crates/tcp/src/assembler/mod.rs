@@ -18,6 +18,7 @@
 //! change under the application.
 
 mod out_of_order;
+mod pages;
 mod run;
 
 use pagewire_mem::{Frag, FragVec};
@@ -30,6 +31,7 @@ use crate::limits::{
 use crate::options::SackBlocks;
 use crate::seq::Seq;
 use out_of_order::OutOfOrder;
+pub use pages::Parts;
 use run::{Run, split_front};
 
 /// Payload on its way to the application.
@@ -45,6 +47,8 @@ pub(crate) struct ReceiveQueue {
     starved: bool,
     /// The application has taken something, once.
     read_from: bool,
+    /// Bytes of memory that were taken and still wait to be sent on: as good as unread.
+    held: usize,
 }
 
 /// What became of a segment's payload.
@@ -84,6 +88,7 @@ impl ReceiveQueue {
             next,
             starved: false,
             read_from: false,
+            held: 0,
         }
     }
 
@@ -111,6 +116,17 @@ impl ReceiveQueue {
     /// pages that small segments are copied into are shared with other connections.
     pub(crate) fn charge(&self) -> usize {
         self.pinned().min(COMPACT_FACTOR * self.buffered() + SMALL_SEGMENT)
+    }
+
+    /// What the connection keeps of the host's memory: also what was taken and waits to be sent on,
+    /// which is charged to the connection that sends it.
+    pub(crate) fn charge_with_held(&self) -> usize {
+        self.charge() + self.held
+    }
+
+    /// So many bytes of memory that were taken wait to be sent on.
+    pub(crate) fn set_held(&mut self, bytes: usize) {
+        self.held = bytes;
     }
 
     /// Whether something is held beyond a gap.
@@ -157,9 +173,9 @@ impl ReceiveQueue {
         if seq.gt(self.next) {
             return true;
         }
-        if !self.in_order.is_empty() {
+        if !self.in_order.is_empty() || self.held > 0 {
             return !budget.has_room(len, self.read_from, true)
-                || self.charge() + len > budget.allowance();
+                || self.charge_with_held() + len > budget.allowance();
         }
         // The application has nothing to read, and what comes next in order is what it waits for.
         // It has precedence over what was kept beyond gaps:
@@ -169,9 +185,11 @@ impl ReceiveQueue {
         // > reported in a SACK option. Such discarding of SACKed packets is discouraged, but may
         // > be used if the receiver runs out of buffer space.
         if !budget.has_room(len, self.read_from, false) {
-            let freed = self.charge();
+            // For less than it needs nothing is thrown away.
+            if self.charge() < len {
+                return true;
+            }
             self.out_of_order = None;
-            return freed < len;
         }
         false
     }
@@ -260,7 +278,7 @@ impl ReceiveQueue {
 
     /// Byte path, step R7: moves up to `max` in-order bytes to `out`, by reference; returns how
     /// many.
-    pub(crate) fn take(&mut self, max: usize, out: &mut Vec<Frag>) -> usize {
+    pub(crate) fn take(&mut self, max: usize, out: &mut impl Extend<Frag>) -> usize {
         let n = self.in_order.take(max, out);
         self.settle();
         n
@@ -275,6 +293,21 @@ impl ReceiveQueue {
     /// them; returns how many bytes.
     pub(crate) fn peek_frags(&self, skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
         self.in_order.peek_frags(skip, max, out)
+    }
+
+    /// In-order bytes at the front that lie in whole pages, at most `max`.
+    pub(crate) fn whole_pages(&self, max: usize) -> usize {
+        self.in_order.whole_pages(max)
+    }
+
+    /// The fragments that the first `len` bytes lie in.
+    pub(crate) fn parts(&self, len: usize) -> Parts<'_> {
+        self.in_order.parts(len)
+    }
+
+    /// In-order bytes from the one numbered `from` on to the next whole page.
+    pub(crate) fn to_next_page(&self, from: usize) -> usize {
+        self.in_order.to_next_page(from)
     }
 
     /// Gives back the heap of what is empty.

@@ -1,6 +1,6 @@
 //! A run: fragments whose bytes follow each other in the stream, with what they pin.
 
-use std::collections::VecDeque;
+use std::collections::{VecDeque, vec_deque};
 
 use pagewire_mem::{CopyReason, Frag, FragVec, PAGE_SIZE};
 
@@ -52,6 +52,10 @@ impl Run {
 
     pub(super) const fn pinned(&self) -> usize {
         self.pinned
+    }
+
+    pub(super) fn frags(&self) -> vec_deque::Iter<'_, Frag> {
+        self.frags.iter()
     }
 
     /// Appends the `len` bytes of a segment; small ones that pin far more than they are, as
@@ -144,7 +148,7 @@ impl Run {
     }
 
     /// Moves the first bytes, up to `max`, to `out`.
-    pub(super) fn take(&mut self, max: usize, out: &mut Vec<Frag>) -> usize {
+    pub(super) fn take(&mut self, max: usize, out: &mut impl Extend<Frag>) -> usize {
         if max >= self.len {
             out.extend(self.frags.drain(..));
             self.pinned = 0;
@@ -155,9 +159,9 @@ impl Run {
             let Some(mut frag) = self.detach_front() else { break };
             if frag.len() <= left {
                 left -= frag.len();
-                out.push(frag);
+                out.extend([frag]);
             } else {
-                out.push(frag.split_to(left));
+                out.extend([frag.split_to(left)]);
                 left = 0;
                 self.attach_front(frag);
             }
@@ -262,10 +266,6 @@ impl Run {
 
 #[cfg(test)]
 impl Run {
-    pub(super) fn frags(&self) -> impl Iterator<Item = &Frag> {
-        self.frags.iter()
-    }
-
     pub(super) fn capacity(&self) -> usize {
         self.frags.capacity()
     }

@@ -65,16 +65,22 @@ enum Algorithm {
     NewReno(NewReno),
 }
 
+impl Algorithm {
+    const fn new(kind: CongestionKind) -> Self {
+        match kind {
+            CongestionKind::Cubic => Self::Cubic(Cubic::new()),
+            CongestionKind::NewReno => Self::NewReno(NewReno),
+        }
+    }
+}
+
 impl Congestion {
     /// In slow start, with a window of `initial` segments (RFC 6928: 10).
     ///
     /// RFC 6928 section 2 bounds the initial window by max(2*MSS, 14600) bytes; Linux does not,
     /// and neither do we: it would cripple links with a large MTU, and differs on no other.
     pub(crate) fn new(kind: CongestionKind, initial: u32, exit: SlowStartExit) -> Self {
-        let algorithm = match kind {
-            CongestionKind::Cubic => Algorithm::Cubic(Cubic::new()),
-            CongestionKind::NewReno => Algorithm::NewReno(NewReno),
-        };
+        let algorithm = Algorithm::new(kind);
         let initial = initial.clamp(1, 255);
         Self {
             cwnd: initial,
@@ -113,6 +119,13 @@ impl Congestion {
         match self.algorithm {
             Algorithm::Cubic(_) => CongestionKind::Cubic,
             Algorithm::NewReno(_) => CongestionKind::NewReno,
+        }
+    }
+
+    /// Goes on with another algorithm and the same window.
+    pub(crate) fn change(&mut self, kind: CongestionKind) {
+        if kind != self.kind() {
+            self.algorithm = Algorithm::new(kind);
         }
     }
 
@@ -179,8 +192,8 @@ impl Congestion {
             self.credit = 0;
             cwnd += 1;
         }
-        self.credit += acked;
-        cwnd += self.credit / per_step;
+        self.credit = self.credit.saturating_add(acked);
+        cwnd = cwnd.saturating_add(self.credit / per_step);
         self.credit %= per_step;
         self.set_cwnd(cwnd);
     }

@@ -50,6 +50,18 @@ fn the_state_is_small() {
 }
 
 #[test]
+fn another_algorithm_goes_on_with_the_window_of_the_first() {
+    let mut congestion = after_loss_at(CongestionKind::Cubic, 100);
+    let before = (congestion.cwnd(), congestion.ssthresh());
+    congestion.change(CongestionKind::NewReno);
+    assert_eq!(congestion.kind(), CongestionKind::NewReno);
+    assert_eq!((congestion.cwnd(), congestion.ssthresh()), before);
+    // Additive increase: a segment in a round trip.
+    round(&mut congestion, at(0), 10 * MS);
+    assert_eq!(congestion.cwnd(), before.0 + 1);
+}
+
+#[test]
 fn rfc6928_the_initial_window_is_ten_segments() {
     for congestion in both() {
         assert_eq!((congestion.cwnd(), congestion.ssthresh()), (10, INFINITE));

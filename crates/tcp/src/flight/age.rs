@@ -18,12 +18,9 @@ use crate::seq::Seq;
 #[derive(Debug, Default)]
 pub(crate) struct Resent(VecDeque<(Seq, Seq, Instant)>);
 
-impl Resent {
-    /// `start..end` has been sent again.
-    pub(crate) fn push(&mut self, start: Seq, end: Seq, at: Instant) {
-        self.0.push_back((start, end, at));
-    }
-}
+/// Retransmissions listed beyond twice the records before those are dropped that arrived, or left
+/// again: without SACK, or while nothing is delivered, no walk ever takes them off.
+pub(super) const RESENT_SLACK: usize = 64;
 
 /// What a walk found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +53,24 @@ impl Aged {
 /// of them depends on it.
 const LOOK_AHEAD: usize = 64;
 
+impl Resent {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 impl Flight {
+    /// Lists `start..end`, which has been sent again at `at`.
+    pub(crate) fn list_resent(&self, start: Seq, end: Seq, at: Instant, resent: &mut Resent) {
+        resent.0.push_back((start, end, at));
+        if resent.0.len() > 2 * self.records.len() + RESENT_SLACK {
+            let live = self.records.iter().filter(|r| r.mark.contains(Mark::RETRANSMITTED));
+            resent.0 = live.map(|r| (r.start, r.end, r.at)).collect();
+            resent.0.make_contiguous().sort_by_key(|&(_, _, at)| at);
+        }
+    }
+
     /// Marks as lost what was sent before `newest` (a transmission that was delivered, and its
     /// end), and `age` or longer ago. `judged` is where the last walk ended.
     pub(crate) fn mark_aged(
@@ -81,10 +95,18 @@ impl Flight {
         judged: &mut Seq,
         aged: &mut Aged,
     ) {
-        let settled = Mark::SACKED | Mark::LOST | Mark::RETRANSMITTED;
+        let settled = Mark::LOST | Mark::RETRANSMITTED;
         let mut index = self.records.partition_point(|r| r.end.le(*judged));
         let (mut moving, mut ahead) = (true, 0);
         while let Some(&record) = self.records.get(index) {
+            super::note_step();
+            if record.mark.contains(Mark::SACKED) {
+                index = self.behind_run(index);
+                if moving && let Some(last) = self.records.get(index - 1) {
+                    *judged = last.end;
+                }
+                continue;
+            }
             if !record.mark.intersects(settled) {
                 let before = is_before(&record, newest);
                 let left = age.saturating_sub(now.saturating_since(record.at));

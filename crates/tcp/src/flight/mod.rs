@@ -15,6 +15,7 @@
 //! still on their way is in [`age`]; what to do about it is decided in `recovery`.
 
 mod age;
+mod sacked;
 
 use std::collections::VecDeque;
 
@@ -24,7 +25,6 @@ use pagewire_mem::Instant;
 
 pub(crate) use age::{Aged, Resent};
 
-use crate::limits::MAX_SACKED_RECORDS;
 use crate::seq::Seq;
 
 bitflags::bitflags! {
@@ -54,6 +54,8 @@ pub(crate) struct Sent {
     pub(crate) mark: Mark,
     /// Payload bytes of a full wire segment when it was sent.
     mss: u16,
+    /// Of a record that is `SACKED`: so is everything up to this number ([`sacked`]).
+    run_end: Seq,
 }
 
 impl Sent {
@@ -132,7 +134,7 @@ pub(crate) struct Delivered {
     pub(crate) newest: Option<(Instant, Seq)>,
     /// RFC 8985: its round trip.
     pub(crate) rack_rtt: Option<Duration>,
-    /// Records that a block would have cut, but for [`MAX_SACKED_RECORDS`].
+    /// Records that a block would have cut, but for [`MAX_SACKED_RECORDS`](crate::limits::MAX_SACKED_RECORDS).
     pub(crate) ignored: u32,
 }
 
@@ -235,7 +237,7 @@ impl Flight {
     pub(crate) fn push(&mut self, start: Seq, end: Seq, at: Instant, mss: u32, fin: bool) {
         let mark = if fin { Mark::FIN } else { Mark::empty() };
         let mss = u16::try_from(mss).unwrap_or(u16::MAX);
-        let record = Sent { start, end, at, mark, mss };
+        let record = Sent { start, end, at, mark, mss, run_end: start };
         self.packets += record.packets();
         self.records.push_back(record);
     }
@@ -276,105 +278,6 @@ impl Flight {
             self.packets -= packets;
             self.uncount(record.mark, packets);
         }
-    }
-
-    /// The peer has `left..right`. Only whole wire segments count, but for the end of a record.
-    pub(crate) fn sack(&mut self, left: Seq, right: Seq, delivered: &mut Delivered) {
-        let mut index = self.records.partition_point(|r| r.end.le(left));
-        while let Some(&record) = self.records.get(index) {
-            if record.start.ge(right) {
-                break;
-            }
-            if record.mark.contains(Mark::SACKED) {
-                index += 1;
-                continue;
-            }
-            // Round the covered part inwards to units of the MSS, counted from the start.
-            let mss = u32::from(record.mss.max(1));
-            let from = left.saturating_since(record.start).next_multiple_of(mss).min(record.len());
-            let to = if right.ge(record.end) {
-                record.len()
-            } else {
-                let to = right.since(record.start);
-                to - to % mss
-            };
-            if from >= to {
-                index += 1;
-                continue;
-            }
-            if to - from < record.len() && self.records.len() >= MAX_SACKED_RECORDS {
-                delivered.ignored += 1;
-                index += 1;
-                continue;
-            }
-            if from > 0 {
-                self.split(index, from);
-                index += 1;
-            }
-            if to < record.len() {
-                self.split(index, to - from);
-            }
-            self.sack_record(index, delivered);
-            index += 1;
-        }
-    }
-
-    fn sack_record(&mut self, index: usize, delivered: &mut Delivered) {
-        let high = self.high_sacked();
-        let Some(part) = self.records.get_mut(index) else { return };
-        let record = *part;
-        let packets = record.packets();
-        if !record.mark.contains(Mark::AMBIGUOUS) {
-            // What was sent once and arrives below something that arrived before: reordering.
-            if high.is_some_and(|high| record.start.lt(high)) {
-                delivered.note_late(record.start);
-            }
-            delivered.original |= record.end.le(delivered.high);
-            widen(&mut delivered.sacked_at, record.at);
-        }
-        delivered.sacked = true;
-        delivered.packets += packets;
-        delivered.bytes += record.len();
-        delivered.advance_rack(&record);
-        part.mark.remove(Mark::LOST | Mark::RETRANSMITTED);
-        part.mark.insert(Mark::SACKED);
-        self.uncount(record.mark, packets);
-        self.high_sacked = high.map_or(record.end, |high| high.max(record.end));
-        self.sacked += packets;
-    }
-
-    /// The peer has got `left..right` twice: how many wire segments of it, sent more than once and
-    /// ending behind `marker`, that excuses. Looks at a limited number of records.
-    pub(crate) fn dsack(
-        &mut self,
-        left: Seq,
-        right: Seq,
-        marker: Seq,
-        late: &mut Option<Seq>,
-    ) -> u32 {
-        const LOOK_AT: usize = 64;
-        let first = self.records.partition_point(|r| r.end.le(left));
-        let (mut excused, mut cleared) = (0, 0);
-        for record in self.records.range_mut(first..).take(LOOK_AT) {
-            if record.start.lt(left) || record.end.gt(right) {
-                break;
-            }
-            if !record.mark.contains(Mark::AMBIGUOUS) {
-                continue;
-            }
-            if record.end.gt(marker) {
-                excused += record.packets();
-            }
-            if record.mark.contains(Mark::SACKED) {
-                *late = Some(late.map_or(record.start, |l| l.min(record.start)));
-            }
-            if record.mark.contains(Mark::RETRANSMITTED) {
-                record.mark.remove(Mark::RETRANSMITTED);
-                cleared += record.packets();
-            }
-        }
-        self.retransmitted -= cleared;
-        excused
     }
 
     /// Marks the first wire segment as lost, unless something is known of it. Returns how many
@@ -436,9 +339,15 @@ impl Flight {
 
     /// Nothing is lost after all.
     pub(crate) fn forgive(&mut self) {
-        self.lost = 0;
+        let mut left = core::mem::take(&mut self.lost);
         for record in &mut self.records {
-            record.mark -= Mark::LOST;
+            if left == 0 {
+                break;
+            }
+            if record.mark.contains(Mark::LOST) {
+                record.mark.remove(Mark::LOST);
+                left = left.saturating_sub(record.packets());
+            }
         }
     }
 
@@ -456,13 +365,20 @@ impl Flight {
     }
 
     /// The first record at or behind `from` that is lost and not sent again.
-    pub(crate) fn next_lost(&self, from: Seq) -> Option<Sent> {
+    pub(crate) fn next_lost(&mut self, from: Seq) -> Option<Sent> {
         if !self.has_lost() {
             return None;
         }
-        let first = self.records.partition_point(|r| r.end.le(from));
-        let waits = |m: Mark| m.contains(Mark::LOST) && !m.contains(Mark::RETRANSMITTED);
-        self.records.range(first..).find(|r| waits(r.mark)).copied()
+        let mut index = self.records.partition_point(|r| r.end.le(from));
+        loop {
+            let record = *self.records.get(index)?;
+            if record.mark & (Mark::LOST | Mark::RETRANSMITTED) == Mark::LOST {
+                return Some(record);
+            }
+            note_step();
+            let sacked = record.mark.contains(Mark::SACKED);
+            index = if sacked { self.behind_run(index) } else { index + 1 };
+        }
     }
 
     /// The record that starts at `start` has been sent again up to `end`, in wire segments of
@@ -581,10 +497,22 @@ impl Flight {
         for record in &self.records {
             assert_eq!(record.start, at, "records lie side by side");
             assert!(record.start.lt(record.end), "no empty records");
+            let run = |r: &&Sent| r.start.ge(record.start) && r.start.lt(record.run_end);
+            let known = record.mark.contains(Mark::SACKED);
+            assert!(
+                !known || self.records.iter().filter(run).all(|r| r.mark.contains(Mark::SACKED))
+            );
             at = record.end;
         }
         assert_eq!(at, nxt, "records reach to snd_nxt");
     }
+}
+
+/// Counts a record that a walk looks at: for tests, and beside the flight, whose size is tested too.
+#[inline]
+fn note_step() {
+    #[cfg(test)]
+    tests::STEPS.set(tests::STEPS.get() + 1);
 }
 
 #[cfg(test)]

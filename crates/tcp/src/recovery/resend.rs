@@ -69,9 +69,11 @@ impl Connection {
         self.stats.retransmits = self.stats.retransmits.saturating_add(packets);
         self.count_unexcused(now, packets);
         self.note_reduced_send(packets);
-        let recovery = self.recovery_mut();
-        recovery.next = recovery.next.max(end);
-        recovery.resent.push(start, end, now);
+        self.recovery_mut();
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.next = recovery.next.max(end);
+            self.flight.list_resent(start, end, now, &mut recovery.resent);
+        }
         // After a timeout the timer was set when it went off.
         if start == self.snd.una
             && self.loss.due != Due::Reorder

@@ -1,8 +1,14 @@
 use proptest::prelude::*;
 
+use super::age::RESENT_SLACK;
 use super::*;
 
 const MSS: u32 = 10;
+
+thread_local! {
+    /// Records that walks of this thread looked at.
+    pub(super) static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -91,7 +97,7 @@ proptest! {
                     if let Some(lost) = flight.next_lost(una) {
                         let end = lost.start + lost.len().min(2 * MSS);
                         flight.on_retransmit(lost.start, end, at, MSS - (i as u32 % 3));
-                        resent.push(lost.start, end, at);
+                        flight.list_resent(lost.start, end, at, &mut resent);
                     }
                 }
                 Op::Forget => {
@@ -100,6 +106,7 @@ proptest! {
                 }
             }
             flight.check(una, nxt);
+            prop_assert!(resent.len() <= 2 * flight.records.len() + RESENT_SLACK + 1);
             prop_assert!(forgot || delivered <= sent);
             let wire_segments = 2 * sent / MSS + i as u32 + 2;
             prop_assert!(flight.records.len() as u32 <= wire_segments);
@@ -159,7 +166,7 @@ fn what_was_sent_again_is_lost_again_when_something_sent_later_arrives() {
     flight.mark_head_lost();
     let again = Instant::from_millis(50);
     flight.on_retransmit(Seq(0), Seq(10), again, MSS);
-    resent.push(Seq(0), Seq(10), again);
+    flight.list_resent(Seq(0), Seq(10), again, &mut resent);
     let now = Instant::from_millis(100);
     let mut age = |flight: &mut Flight, at| {
         let newest = (Instant::from_millis(at), Seq(100));
@@ -214,4 +221,119 @@ fn peer_that_sacks_crumbs_makes_no_more_records() {
         sack(&mut flight, i, i + 10);
     }
     assert_eq!(flight.records.len(), 100);
+}
+
+// ---- a peer that lies: records looked at, not seconds ----
+
+const MANY: u32 = 10_000;
+
+fn many_segments() -> Flight {
+    let mut flight = Flight::default();
+    for i in 0..MANY {
+        flight.push(Seq(i * MSS), Seq((i + 1) * MSS), Instant::ZERO, MSS, false);
+    }
+    flight
+}
+
+/// Records looked at by `again` and what it does.
+fn steps(flight: &mut Flight, again: impl FnOnce(&mut Flight)) -> u64 {
+    let before = STEPS.get();
+    again(flight);
+    STEPS.get() - before
+}
+
+/// "SACK slowness" (CVE-2018-5390 and the like): blocks that say the same over and over.
+#[test]
+fn block_of_what_is_sacked_already_costs_no_walk_over_it() {
+    let mut flight = many_segments();
+    sack(&mut flight, MSS, MANY * MSS);
+    let spent = steps(&mut flight, |flight| {
+        for i in 0..1000 {
+            // Whole, in turn with others, shifted by a byte, from the middle.
+            sack(flight, MSS, MANY * MSS);
+            sack(flight, MSS + i, MANY * MSS - i);
+            sack(flight, MANY * MSS / 2 + 7 * i, MANY * MSS);
+        }
+    });
+    assert!(spent <= 2 * u64::from(MANY) + 3000 * 16, "{spent} records for 3,000 blocks");
+}
+
+#[test]
+fn blocks_that_grow_by_a_segment_cost_steps_for_the_segment() {
+    let mut flight = many_segments();
+    let spent = steps(&mut flight, |flight| {
+        for i in 2..MANY {
+            sack(flight, MSS, i * MSS);
+            // Every other one ends below, as overtaken acknowledgements do.
+            sack(flight, MSS, (i / 2 + 1) * MSS);
+        }
+    });
+    assert!(spent <= 16 * 2 * u64::from(MANY), "{spent} records for {MANY} segments");
+}
+
+#[test]
+fn every_other_segment_then_the_rest_is_walked_once() {
+    let mut flight = many_segments();
+    let spent = steps(&mut flight, |flight| {
+        for i in (1..MANY).step_by(2) {
+            sack(flight, i * MSS, (i + 1) * MSS);
+        }
+        for _ in 0..1000 {
+            sack(flight, MSS, MANY * MSS);
+        }
+    });
+    assert!(spent <= 16 * u64::from(MANY), "{spent} records");
+}
+
+#[test]
+fn hole_that_is_too_young_has_nobody_walk_over_what_arrived_behind_it() {
+    let mut flight = many_segments();
+    let (mut resent, mut judged) = (Resent::default(), Seq(0));
+    let now = Instant::from_millis(5);
+    let spent = steps(&mut flight, |flight| {
+        for i in 1..MANY - 1 {
+            let newest = sack(flight, i * MSS, (i + 1) * MSS).newest.unwrap();
+            // The first is not old enough yet.
+            let age = Duration::from_millis(10);
+            let aged = flight.mark_aged(now, newest, age, &mut judged, &mut resent);
+            assert_eq!(aged.lost, 0);
+        }
+    });
+    assert!(spent <= 16 * u64::from(MANY), "{spent} records for {MANY} acknowledgements");
+}
+
+#[test]
+fn report_of_a_duplicate_that_nothing_else_confirms_leaves_the_flight_as_it_is() {
+    let mut flight = ten_segments();
+    flight.mark_head_lost();
+    flight.on_retransmit(Seq(0), Seq(10), Instant::from_millis(50), MSS);
+    assert_eq!(flight.dsack(Seq(0), Seq(10), Seq(0), &mut None), 1);
+    assert_eq!((flight.lost(), flight.retransmitted()), (1, 1));
+    assert!(!flight.has_lost());
+}
+
+#[test]
+fn forgiving_a_loss_looks_no_further_than_the_losses() {
+    let mut flight = many_segments();
+    for _ in 0..1000 {
+        flight.mark_head_lost();
+        flight.forgive();
+        assert_eq!(flight.lost(), 0);
+    }
+    flight.check(Seq(0), Seq(MANY * MSS));
+}
+
+/// Without SACK no walk by time takes retransmissions off their list.
+#[test]
+fn retransmissions_without_end_are_listed_as_long_as_they_are_under_way() {
+    let mut flight = ten_segments();
+    let mut resent = Resent::default();
+    for i in 0..100_000 {
+        let at = Instant::from_millis(i);
+        flight.mark_head_lost();
+        flight.mark_first_lost();
+        flight.on_retransmit(Seq(0), Seq(10), at, MSS);
+        flight.list_resent(Seq(0), Seq(10), at, &mut resent);
+    }
+    assert!(resent.len() <= 100, "{} listed, 10 under way", resent.len());
 }

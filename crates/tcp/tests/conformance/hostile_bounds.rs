@@ -226,6 +226,19 @@ fn what_comes_next_in_order_has_precedence_over_what_waits_beyond_a_gap() {
     t.peer(". 1001:4001(3000) ack 1").read(3000);
 }
 
+#[test]
+fn what_waits_beyond_a_gap_is_not_thrown_away_for_more_than_it_makes_room_for() {
+    let mut t = Test::established(plain());
+    t.shared.receive = pagewire_tcp::ReceiveBudget::new(100_000);
+    t.peer(". 3001:3101(100) ack 1").sent();
+    let held = t.conn.receive_charge();
+    t.shared.receive.charge(0, 100_000);
+    t.peer_dropped(DropReason::HostMemory, ". 1:2001(2000) ack 1").sent();
+    assert_eq!(t.conn.receive_charge(), held);
+    t.shared.receive.charge(100_000, 0);
+    t.peer(". 1:3001(3000) ack 1").read(3100);
+}
+
 // ---- ICMP ----
 
 #[test]

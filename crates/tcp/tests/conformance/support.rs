@@ -163,7 +163,7 @@ impl Test {
         (test, 17)
     }
 
-    fn env<T>(&mut self, f: impl FnOnce(&mut Connection, &mut Env<'_>) -> T) -> T {
+    pub(crate) fn env<T>(&mut self, f: impl FnOnce(&mut Connection, &mut Env<'_>) -> T) -> T {
         let mut env = Env {
             now: self.now,
             ledger: &mut self.ledger,
@@ -174,7 +174,7 @@ impl Test {
         f(&mut self.conn, &mut env)
     }
 
-    fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         for _ in 0..10_000 {
             let Some(segment) = self.env(|c, env| c.poll_transmit(env)) else { return };
             let wire = segment.gso_size.map_or(usize::MAX, usize::from);
@@ -216,6 +216,13 @@ impl Test {
         self.last = self.env(|c, env| c.handle_segment(env, &header, payload, ecn));
         self.drain();
         self.last
+    }
+
+    /// The peer sends a segment with this payload, which is taken.
+    #[track_caller]
+    pub(crate) fn peer_frags(&mut self, segment: &str, payload: FragVec) {
+        let (header, _) = parse(segment).to_header();
+        assert_eq!(self.peer_header(&header, payload), Disposition::Accepted, "{segment}");
     }
 
     /// The peer sends a segment with these very numbers, whatever becomes of it.

@@ -28,6 +28,9 @@ use crate::sys::{self, ticks};
 /// is acknowledged quickly.
 const BATCH: usize = 256 << 10;
 
+/// Bytes that zero-copy sends may hold: the user's limit is not what is measured.
+const HELD: usize = 1 << 30;
+
 /// Bytes of single reads of a kernel peer.
 const PEER_MESSAGE: usize = 1 << 20;
 
@@ -101,7 +104,8 @@ impl Engines {
         let mtu = config.mtu as u32;
         let (a, b) = Pair::new(config).map_err(|e| failed(&e))?;
         let start = |device, ip| {
-            Host::builder().device(device).address(format!("{ip}/24")).manual().start()
+            let host = Host::builder().device(device).address(format!("{ip}/24")).manual();
+            host.zerocopy_memory(HELD).start()
         };
         let left = start(a, LEFT).map_err(|e| failed(&e))?;
         let right = start(b, RIGHT).map_err(|e| failed(&e))?;
@@ -162,7 +166,7 @@ impl Engines {
         let tap = tap.open().map_err(|e| failed(&e))?;
         let mtu = pagewire_device::Device::capabilities(&tap).mtu as u32;
         let host = Host::builder().device(tap).address(format!("{LEFT}/24")).manual();
-        let host = host.start().map_err(|e| failed(&e))?;
+        let host = host.zerocopy_memory(HELD).start().map_err(|e| failed(&e))?;
         std::thread::scope(|scope| {
             let listener = kernel::listen(RIGHT.into())?;
             let to = listener.local_addr().map_err(|e| failed(&reason(&e)))?;

@@ -1,0 +1,163 @@
+//! `bench stream --via-proxy`: the same with a proxy between sender and receiver.
+//!
+//! Over the pair link the left host has both ends of the stream, and the right one forwards between
+//! them: each byte makes two hops. On two threads, each does as much as both stacks of a direct hop
+//! do together: one sends and receives, the other receives and sends. Over a tap, kernel sockets are
+//! both ends, in one network namespace.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagewire::{Host, Proxy, SendBuf, TcpStream};
+use pagewire_device::{Pair, Tap};
+use pagewire_mem::Frag;
+
+use super::{
+    Bench, LEFT, PEER_MESSAGE, PORT, RIGHT, Result1, SEND_PIECE, accept, failed, joined, patient,
+    would_block,
+};
+use crate::bench::kernel;
+use crate::bench::machine::pin;
+use crate::bench::source::{Meter, Reader, Round};
+use crate::failure::{Failure, reason};
+use crate::limits::RECV_PIECE;
+
+/// Where the proxy listens.
+const PROXY_PORT: u16 = 9001;
+
+impl Bench {
+    pub(super) fn pair_via_proxy(
+        &self,
+        reader: Reader,
+        threads: usize,
+    ) -> Result<Result1, Failure> {
+        pin(self.sides.left);
+        let config = self.pair_config();
+        let mtu = config.mtu as u32;
+        let (a, b) = Pair::new(config).map_err(|e| failed(&e))?;
+        let left = Host::builder().device(a).address(format!("{LEFT}/24")).manual().start();
+        let right = Host::builder().device(b).address(format!("{RIGHT}/24")).manual().start();
+        let (left, right) = (left.map_err(|e| failed(&e))?, right.map_err(|e| failed(&e))?);
+        let proxy = proxy(&right, RIGHT.into(), SocketAddr::from((LEFT, PORT)))?;
+        let stop = AtomicBool::new(false);
+        let round = std::thread::scope(|scope| {
+            let forwarding = (threads > 1).then(|| {
+                scope.spawn(|| -> Result<(), Failure> {
+                    pin(self.sides.right);
+                    while !stop.load(Ordering::Relaxed) {
+                        if !right.turn() {
+                            std::hint::spin_loop();
+                        }
+                    }
+                    Ok(())
+                })
+            });
+            let turn = || left.turn() | (threads == 1 && right.turn());
+            let round = self.through(&left, reader, turn);
+            stop.store(true, Ordering::Relaxed);
+            forwarding.map_or(Ok(()), joined)?;
+            round
+        })?;
+        drop(proxy);
+        Ok(self.finish(round, mtu, &[&left, &right]))
+    }
+
+    /// Sends and receives on one host, in turns.
+    fn through(
+        &self,
+        host: &Host,
+        reader: Reader,
+        turn: impl Fn() -> bool,
+    ) -> Result<Round, Failure> {
+        let (sender, receiver) = connect_through(host, &turn)?;
+        let mut source = self.source.frags(SEND_PIECE);
+        let mut meter = Meter::new(self.seconds);
+        let mut pending = SendBuf::default();
+        let mut frags: Vec<Frag> = Vec::new();
+        loop {
+            loop {
+                if pending.is_empty() {
+                    pending = source.next().map(SendBuf::from).unwrap_or_default();
+                }
+                if would_block(sender.send_some(&mut pending))?.is_none() {
+                    break;
+                }
+            }
+            if !turn() {
+                std::hint::spin_loop();
+            }
+            let mut got = 0;
+            while let Some(n) = would_block(receiver.recv_into(RECV_PIECE, &mut frags))? {
+                if n == 0 {
+                    return Err(Failure::Failed("the proxy ended too early".into()));
+                }
+                frags.drain(..).for_each(|frag| reader.see_frag(&frag));
+                got += n;
+            }
+            if got > 0
+                && let Some(round) = meter.count(got)
+            {
+                return Ok(round);
+            }
+        }
+    }
+
+    /// Kernel sockets as both ends.
+    pub(super) fn tap_via_proxy(&self, reader: Reader) -> Result<Result1, Failure> {
+        pin(self.sides.left);
+        kernel::enter_namespace()?;
+        let mut tap = Tap::builder().name("pwbench").host_address(format!("{RIGHT}/24"));
+        if let Some(mtu) = self.mtu {
+            tap = tap.mtu(mtu as usize);
+        }
+        let tap = tap.open().map_err(|e| failed(&e))?;
+        let mtu = pagewire_device::Device::capabilities(&tap).mtu as u32;
+        let host = Host::builder().device(tap).address(format!("{LEFT}/24"));
+        let host = host.start().map_err(|e| failed(&e))?;
+        let listener = kernel::listen(RIGHT.into())?;
+        let to = listener.local_addr().map_err(|e| failed(&reason(&e)))?;
+        let proxy = proxy(&host, LEFT.into(), to)?;
+        let on = SocketAddr::from((LEFT, PROXY_PORT));
+        let round = std::thread::scope(|scope| {
+            let sending = scope.spawn(move || -> Result<(), Failure> {
+                pin(self.sides.right);
+                kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
+                Ok(())
+            });
+            let receiving = scope.spawn(move || {
+                pin(self.sides.right);
+                let peer = kernel::accept(&listener)?;
+                kernel::receive(peer, PEER_MESSAGE, reader, self.seconds)
+            });
+            let round = joined(receiving);
+            proxy.abort_all();
+            joined(sending)?;
+            round
+        })?;
+        Ok(self.finish(round, mtu, &[&host]))
+    }
+}
+
+fn proxy(host: &Host, ip: std::net::IpAddr, to: SocketAddr) -> Result<Proxy, Failure> {
+    let proxy = Proxy::new(host, Default::default());
+    proxy.listen((ip, PROXY_PORT), 1, to).map_err(|e| failed(&reason(&e)))?;
+    Ok(proxy)
+}
+
+/// A stream of the host's to itself by way of the proxy; neither end waits.
+fn connect_through(
+    host: &Host,
+    turn: &impl Fn() -> bool,
+) -> Result<(TcpStream, TcpStream), Failure> {
+    let listener = host.listen((LEFT, PORT)).map_err(|e| failed(&reason(&e)))?;
+    let sender = host.start_connect(SocketAddr::from((RIGHT, PROXY_PORT)));
+    let receiver = patient(accept(&listener, || {
+        turn();
+    }))?;
+    let sender = patient(sender)?;
+    for stream in [&sender, &receiver] {
+        let set = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+        set.map_err(|e| failed(&reason(&e)))?;
+    }
+    Ok((sender, receiver))
+}

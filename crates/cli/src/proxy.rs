@@ -1,0 +1,166 @@
+//! `pagewire proxy`: connections to one address forwarded to another, by reference.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pagewire::{ForwardConfig, Host, Proxy, Refusal};
+
+use crate::args::ProxyOptions;
+use crate::failure::{Failure, reason, say};
+use crate::limits::{MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
+use crate::{net, signals};
+
+/// Runs until an interrupt.
+pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
+    check(options)?;
+    let opened = net::open_with(&options.net, Some(options.memory))?;
+    let config = ForwardConfig {
+        connections: options.connections as usize,
+        connect_timeout: Duration::from_secs(options.connect_timeout.into()),
+        idle_timeout: (options.idle_timeout > 0)
+            .then(|| Duration::from_secs(options.idle_timeout.into())),
+        ..ForwardConfig::default()
+    };
+    let proxy = Arc::new(Proxy::new(&opened.host, config));
+    let report = {
+        let (host, proxy) = (opened.host.clone(), Arc::clone(&proxy));
+        move || print_stats(&host, &proxy)
+    };
+    let stop = signals::watch(report)?;
+    let backlog = options.backlog as usize;
+    for on in &options.listen {
+        let failed =
+            |e: std::io::Error| Failure::because(format!("--listen {on}"), why_not_listening(&e));
+        let on = proxy.listen(on, backlog, options.to).map_err(failed)?;
+        say(format_args!("forwarding {on} to {}", options.to));
+    }
+
+    let mut refusals = Lines::new(Instant::now());
+    while stop.proceed() {
+        std::thread::park_timeout(PROXY_LOOK);
+        refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
+    }
+    drain(&opened.host, &proxy);
+    if options.net.stats {
+        print_stats(&opened.host, &proxy);
+    }
+    Ok(())
+}
+
+fn why_not_listening(error: &std::io::Error) -> String {
+    let hint = match error.kind() {
+        std::io::ErrorKind::AddrInUse => "; choose another port",
+        std::io::ErrorKind::AddrNotAvailable => "; it is none of --addr",
+        _ => "",
+    };
+    reason(error) + hint
+}
+
+/// Mistakes that would only show when a client comes.
+fn check(options: &ProxyOptions) -> Result<(), Failure> {
+    let to = options.to;
+    let failed = |why: &str| Err(Failure::because(format!("--to {to}"), why));
+    if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() {
+        return failed("give the address and port of a server, such as 10.77.0.1:8000");
+    }
+    match net::way_to(&options.net, to.ip())? {
+        net::Way::Ourselves => failed("this is our own address, where only the proxy listens"),
+        net::Way::None => {
+            failed("it is in no network of --addr: give the router that leads there with --gateway")
+        }
+        net::Way::Link | net::Way::Gateway => Ok(()),
+    }
+}
+
+/// Takes no more connections and lets those that there are go on for a while.
+fn drain(host: &Host, proxy: &Proxy) {
+    proxy.stop_listening();
+    let deadline = Instant::now() + SHUTDOWN_TIME;
+    while !proxy.is_empty() && Instant::now() < deadline {
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    proxy.abort_all();
+    host.drain(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)));
+}
+
+fn print_stats(host: &Host, proxy: &Proxy) {
+    let mut text = format!("proxy\n  {:<24} {}\n", "connections", proxy.len());
+    for (name, value) in proxy.counters().report() {
+        text.push_str(&format!("  {name:<24} {value}\n"));
+    }
+    eprint!("{text}{}", host.stats());
+}
+
+/// A line on standard error for each refusal, so many within a time; the rest is a number.
+struct Lines {
+    since: Instant,
+    printed: u32,
+    left_out: u64,
+}
+
+impl Lines {
+    fn new(now: Instant) -> Self {
+        Self { since: now, printed: 0, left_out: 0 }
+    }
+
+    fn print(&mut self, now: Instant, refusals: impl Iterator<Item = Refusal>) {
+        for line in self.take(now, refusals) {
+            eprintln!("pagewire: {line}");
+        }
+    }
+
+    fn take(&mut self, now: Instant, refusals: impl Iterator<Item = Refusal>) -> Vec<String> {
+        let mut lines = Vec::new();
+        if now.saturating_duration_since(self.since) >= REFUSAL_LINES_TIME {
+            if self.left_out > 0 {
+                lines.push(format!("{} more clients were turned away", self.left_out));
+            }
+            *self = Self::new(now);
+        }
+        for refusal in refusals {
+            if self.printed < MAX_REFUSAL_LINES {
+                self.printed += 1;
+                lines.push(line(&refusal));
+            } else {
+                self.left_out += 1;
+            }
+        }
+        lines
+    }
+}
+
+fn line(refusal: &Refusal) -> String {
+    let Refusal { client, upstream, error } = refusal;
+    format!("no connection to {upstream} for {client}, which was reset: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagewire::stack::Error;
+
+    #[test]
+    fn each_refusal_is_a_line_and_a_flood_of_them_is_a_number() {
+        let refusal = Refusal {
+            client: "10.77.0.1:4000".parse().expect("an address"),
+            upstream: "[fd77::1]:80".parse().expect("an address"),
+            error: Error::ConnectionRefused,
+        };
+        let start = Instant::now();
+        let mut lines = Lines::new(start);
+        assert_eq!(
+            lines.take(start, [refusal].into_iter()),
+            [
+                "no connection to [fd77::1]:80 for 10.77.0.1:4000, which was reset: connection refused"
+            ]
+        );
+        let flood = std::iter::repeat_n(refusal, 100);
+        assert_eq!(lines.take(start, flood).len(), MAX_REFUSAL_LINES as usize - 1);
+        let later = start + REFUSAL_LINES_TIME;
+        let left_out = 101 - MAX_REFUSAL_LINES;
+        assert_eq!(
+            lines.take(later, [refusal].into_iter())[0],
+            format!("{left_out} more clients were turned away")
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! `pagewire proxy`: its command line, and over a tap between real clients and real servers of the
+//! kernel, in a network namespace that each test makes and removes. Those need root; they skip
+//! loudly without.
+
+mod talk;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
+
+/// Where clients connect to, and where the server listens.
+const FRONT: [&str; 2] = ["10.77.0.2:80", "[fd77::2]:80"];
+const BACK: [&str; 2] = ["10.77.0.1:8000", "[fd77::1]:8000"];
+const NET: [&str; 10] = [
+    "--tap",
+    "pw0",
+    "--addr",
+    "10.77.0.2/24",
+    "--addr",
+    "fd77::2/64",
+    "--host-addr",
+    "10.77.0.1/24",
+    "--host-addr",
+    "fd77::1/64",
+];
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn proxy(args: &[&str]) -> Output {
+    Command::new(PAGEWIRE).arg("proxy").args(args).output().expect("the command runs")
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    let to = ["--to", BACK[0]];
+    for args in [
+        &[][..],
+        &["--listen", FRONT[0]],
+        &to,
+        &["--listen", "10.77.0.2", "--to", BACK[0]],
+        &["--listen", "here:80", "--to", BACK[0]],
+        &["--listen", FRONT[0], "--to", "fd77::1:80"],
+        &["--listen", FRONT[0], "--to", BACK[0], "--connections", "0"],
+        &["--listen", FRONT[0], "--to", BACK[0], "--connections", "28233"],
+        &["--listen", FRONT[0], "--to", BACK[0], "--backlog", "5000"],
+        &["--listen", FRONT[0], "--to", BACK[0], "--connect-timeout", "0"],
+        &["--listen", FRONT[0], "--to", BACK[0], "--memory", "1M"],
+        &["--listen", FRONT[0], "--to", BACK[0], "--addr", "10.77.0.2/24", "--link", "pair"],
+    ] {
+        let output = proxy(args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert!(!text.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn an_upstream_that_nobody_could_reach_is_a_mistake_and_said_at_once() {
+    let addr = ["--addr", "10.77.0.2/24"];
+    for (to, says) in [
+        ("10.77.0.2:80", "our own address"),
+        ("10.78.0.1:80", "in no network of --addr"),
+        ("[fd77::1]:80", "in no network of --addr"),
+        ("10.77.0.1:0", "give the address and port of a server"),
+        ("0.0.0.0:80", "give the address and port of a server"),
+    ] {
+        let output = proxy(&[&addr[..], &["--listen", FRONT[0], "--to", to]].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{to}: {text}");
+        assert!(text.starts_with(&format!("pagewire: --to {to}: ")), "{text}");
+        assert!(text.contains(says) && text.lines().count() == 1, "{to}: {text}");
+    }
+    let output = proxy(&["--listen", FRONT[0], "--to", BACK[0]]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("--addr is missing"), "{text}");
+}
+
+#[test]
+fn help_shows_examples_and_says_units_and_what_becomes_of_urgent_data() {
+    let text = proxy(&["--help"]).stdout;
+    let text = String::from_utf8_lossy(&text);
+    for part in ["Examples:", "--listen 10.77.0.2:80", "Seconds", "Bytes of memory", "Urgent data"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// A network namespace, gone on drop.
+struct Lab(String);
+
+impl Lab {
+    /// `None`, loudly, without root.
+    fn new(name: &str) -> Option<Self> {
+        let have_ip = Command::new("which").arg("ip").output().is_ok_and(|o| o.status.success());
+        let root = rustix::process::geteuid().is_root();
+        if !root || !Path::new("/dev/net/tun").exists() || !have_ip {
+            eprintln!("SKIPPED {name}: needs root, /dev/net/tun and ip");
+            return None;
+        }
+        let lab = Self(format!("pw-{name}-{}", std::process::id()));
+        assert!(ip(&["netns", "add", &lab.0]), "a namespace");
+        assert!(ip(&["-n", &lab.0, "link", "set", "lo", "up"]), "loopback");
+        Some(lab)
+    }
+
+    /// Runs on a thread inside of the namespace; threads started there are inside too.
+    fn inside<T: Send>(&self, test: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                let namespace = File::open(format!("/run/netns/{}", self.0)).expect("its name");
+                let kind = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(namespace.as_fd(), kind).expect("it can be entered");
+                test()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        ip(&["netns", "delete", &self.0]);
+    }
+}
+
+fn ip(args: &[&str]) -> bool {
+    Command::new("ip").args(args).status().is_ok_and(|status| status.success())
+}
+
+/// A running proxy, killed with the test if that fails.
+struct Running(Child);
+
+impl Running {
+    /// From inside of a namespace.
+    fn start(more: &[&str]) -> Self {
+        let mut command = Command::new(PAGEWIRE);
+        command.arg("proxy").args(NET).args(["--listen", FRONT[0], "--listen", FRONT[1]]);
+        command.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the proxy starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        for on in FRONT {
+            let line = lines.next().and_then(Result::ok).unwrap_or_default();
+            assert!(line.starts_with(&format!("forwarding {on} to ")), "{line:?}");
+        }
+        Self(child)
+    }
+
+    /// Asks it to stop; what it said on standard error.
+    fn stop(mut self) -> String {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).expect("a signal is sent");
+        let mut text = String::new();
+        let stderr = self.0.stderr.as_mut().expect("piped");
+        stderr.read_to_string(&mut text).expect("its words");
+        assert_eq!(self.0.wait().expect("it ends").code(), Some(0), "{text}");
+        text
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn connect(to: &str) -> TcpStream {
+    let to: SocketAddr = to.parse().expect("an address");
+    let stream = TcpStream::connect_timeout(&to, PATIENCE).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+fn accept(listener: &TcpListener) -> TcpStream {
+    let (stream, _) = listener.accept().expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// The number behind a name in the report.
+fn count(report: &str, name: &str) -> u64 {
+    let mut words = report.split_whitespace();
+    words.find(|word| *word == name).map_or(0, |_| {
+        words.next().and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{name}: {report}"))
+    })
+}
+
+#[test]
+fn with_root_both_ip_versions_are_forwarded_with_their_ends_and_resets() {
+    let Some(lab) = Lab::new("proxyends") else { return };
+    lab.inside(|| {
+        for (front, back) in FRONT.into_iter().zip(BACK) {
+            let proxy = Running::start(&["--to", back, "--stats"]);
+            let listener = TcpListener::bind(back).expect("a listener");
+            // Each stream ends by itself.
+            let (mut ours, mut theirs) = (connect(front), accept(&listener));
+            ours.write_all(b"question").expect("sent");
+            ours.shutdown(Shutdown::Write).expect("it stands");
+            let mut text = String::new();
+            theirs.read_to_string(&mut text).expect("received");
+            assert_eq!(text, "question");
+            theirs.write_all(b"answer").expect("sent");
+            drop(theirs);
+            text.clear();
+            ours.read_to_string(&mut text).expect("received");
+            assert_eq!(text, "answer");
+            // A reset on one side resets the other.
+            for server_resets in [false, true] {
+                let (ours, theirs) = (connect(front), accept(&listener));
+                let (reset, mut other) =
+                    if server_resets { (theirs, ours) } else { (ours, theirs) };
+                let linger = Some(Duration::ZERO);
+                rustix::net::sockopt::set_socket_linger(&reset, linger).expect("an option");
+                drop(reset);
+                let error = other.read(&mut [0; 1]).expect_err("a reset");
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            }
+            let report = proxy.stop();
+            assert_eq!(count(&report, "finished"), 1, "{report}");
+            assert_eq!(count(&report, "broken"), 2, "{report}");
+        }
+    });
+}
+
+#[test]
+fn with_root_each_refused_upstream_is_one_line_and_its_client_is_reset() {
+    let Some(lab) = Lab::new("proxyrefused") else { return };
+    lab.inside(|| {
+        let proxy = Running::start(&["--to", BACK[0]]);
+        for _ in 0..3 {
+            // The reset may be there before we look.
+            let to = FRONT[0].parse().expect("an address");
+            let stream = TcpStream::connect_timeout(&to, PATIENCE);
+            let error = stream.and_then(|mut s| s.read(&mut [0; 1])).expect_err("a reset");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        }
+        let said = proxy.stop();
+        assert_eq!(said.lines().count(), 3, "{said}");
+        for line in said.lines() {
+            let begin = format!("pagewire: no connection to {} for 10.77.0.1:", BACK[0]);
+            let end = "which was reset: connection refused";
+            assert!(line.starts_with(&begin) && line.ends_with(end), "{line}");
+        }
+    });
+}
+
+#[test]
+fn with_root_bulk_data_is_forwarded_without_a_copy() {
+    let Some(lab) = Lab::new("proxybulk") else { return };
+    lab.inside(|| {
+        let proxy = Running::start(&["--to", BACK[0], "--stats"]);
+        let listener = TcpListener::bind(BACK[0]).expect("a listener");
+        let content: Vec<u8> = (0..32u32 << 20).map(|i| (i ^ (i >> 11)) as u8).collect();
+        let (mut ours, mut theirs) = (connect(FRONT[0]), accept(&listener));
+        let received = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                ours.write_all(&content).expect("sent");
+                ours.shutdown(Shutdown::Write).expect("it stands");
+            });
+            let mut received = Vec::new();
+            theirs.read_to_end(&mut received).expect("received");
+            received
+        });
+        assert!(received == content, "as sent");
+        drop(theirs);
+        let report = proxy.stop();
+        assert_eq!(count(&report, "bytes_up"), content.len() as u64, "{report}");
+        // The last piece may be so short that it is moved out of its page.
+        let copied = count(&report, "copied:");
+        assert!(copied < 512, "{copied} bytes copied: {report}");
+    });
+}
+
+/// Ten thousand connections of the kernel's, both ends in this process.
+#[test]
+fn with_root_ten_thousand_connections_get_every_byte_over_a_bad_tap() {
+    let Some(lab) = Lab::new("proxymany") else { return };
+    let files = Rlimit { current: Some(30_000), maximum: Some(30_000) };
+    if setrlimit(Resource::Nofile, files).is_err() {
+        eprintln!("SKIPPED proxymany: 30,000 open files are not to be had");
+        return;
+    }
+    lab.inside(|| {
+        let fault = ["--fault", "loss=0.5%,dup=0.2%,seed=7"];
+        let more = ["--to", BACK[0], "--stats", "--backlog", "4096"];
+        let proxy = Running::start(&[&more[..], &fault].concat());
+        let listener = TcpListener::bind(BACK[0]).expect("a listener");
+        let polite = talk::crowd(FRONT[0], &listener, 10_000);
+        let report = proxy.stop();
+        assert_eq!(count(&report, "accepted"), 10_000, "{report}");
+        assert_eq!(count(&report, "most_at_once"), 10_000, "{report}");
+        assert!(count(&report, "finished") >= polite, "{report}");
+        // What is short is moved out of pages that it would pin; nothing else is copied.
+        for reason in ["app_read", "app_write", "device_linearize", "loop_private", "snapshot"] {
+            assert_eq!(count(&report, reason), 0, "{report}");
+        }
+        assert_eq!(count(&report, "rx_dropped_memory"), 0, "{report}");
+    });
+}

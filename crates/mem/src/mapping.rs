@@ -1,0 +1,359 @@
+//! Byte path, step R7 by mapping: whole pages of a stream, side by side, for reading only.
+//!
+//! ```text
+//!   receive queue    [frag: pages 7 8 9 10 11][frag: pages 40 41]
+//!                         |                          |
+//!   adjacent              v                          |
+//!   region's alias   ...  7 8 9 10 11  ...           |          a slice of it: no system call
+//!                                                    v
+//!   a window         [ 7 8 9 10 11 40 41 ]                      one `mmap` for each run
+//! ```
+//!
+//! A region with a file has a second mapping of it, the *alias*, made once, that cannot be written
+//! through and cannot be made writable: what is lent out of it costs nothing to lend. Memory
+//! without such a file (a sender's own `Bytes` on a link that passes references) is lent as it is:
+//! read-only by type, as long as nobody else may change it.
+//!
+//! Two steps, so that nothing is consumed before everything is in place: [`Place::find`] looks at
+//! the fragments where they wait, [`Place::fill`] takes them.
+
+use core::ffi::c_void;
+use core::fmt;
+use core::ptr::NonNull;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+use crate::copy::{CopyLedger, CopyReason, copy_payload};
+use crate::frag::{Access, Frag, FragVec};
+use crate::limits::PAGE_SIZE;
+use crate::region::{MemError, Region};
+
+/// Whole pages of a stream as contiguous memory that can only be read. Keeps its pages until it is
+/// dropped, on any thread; outlives the connection and the host that it came from.
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+    access: Access,
+    calls: u32,
+    /// Unmapped before the pages go home: fields are dropped in this order.
+    _window: Option<Window>,
+    frags: FragVec,
+}
+
+// SAFETY: read-only memory, kept by fragments that are `Send`; a window is unmapped by whoever
+// drops the last reference, on whatever thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as for `Send`; nothing is written through a shared reference.
+unsafe impl Sync for Mapping {}
+
+/// Why pages cannot be mapped. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapFault {
+    /// Not all of it lies in whole pages, or the pages lie apart in memory that no file is behind.
+    #[error("not all bytes lie in whole pages that can be mapped side by side")]
+    NotPages,
+    /// The kernel has no memory or address space for it.
+    #[error("no memory for the mapping: {0}")]
+    Memory(#[from] MemError),
+}
+
+/// Where a mapping of pages that wait somewhere will be.
+#[derive(Debug)]
+pub struct Place(Found);
+
+#[derive(Debug)]
+enum Found {
+    /// In one piece, where they are.
+    Adjacent { calls: u32 },
+    /// In a window, which holds references of its own.
+    Window(Mapping),
+}
+
+impl Place {
+    /// Finds a place for the first bytes of each fragment, as many as stand beside it: whole pages,
+    /// in stream order.
+    ///
+    /// One system call in a region's life where they are adjacent; one for each run of adjacent
+    /// pages, and one more, where they are not.
+    pub fn find<'a, I>(parts: I) -> Result<Self, MapFault>
+    where
+        I: Iterator<Item = (&'a Frag, usize)> + Clone,
+    {
+        let (mut calls, mut last, mut adjacent) = (0, None, true);
+        for (frag, len) in parts.clone() {
+            if len == 0 || len > frag.len() || !len.is_multiple_of(PAGE_SIZE) {
+                return Err(MapFault::NotPages);
+            }
+            let view = View::of(frag)?;
+            calls += view.calls;
+            if !frag.is_page_aligned() {
+                return Err(MapFault::NotPages);
+            }
+            adjacent &= last.as_ref().is_none_or(|last: &View| last.is_followed_by(&view));
+            last = Some(view.first(len));
+        }
+        match last {
+            None => Err(MapFault::NotPages),
+            Some(_) if adjacent => Ok(Self(Found::Adjacent { calls })),
+            Some(_) => Ok(Self(Found::Window(Mapping::window(parts, calls)?))),
+        }
+    }
+
+    /// Takes the very fragments that a place was found for, cut to the lengths that were asked for,
+    /// and is their mapping. `None`: they are others.
+    pub fn fill(self, frags: FragVec) -> Option<Mapping> {
+        match self.0 {
+            Found::Window(mapping) => Some(mapping),
+            Found::Adjacent { calls } => {
+                let mapping = Mapping::adjacent(frags)?;
+                Some(Mapping { calls: calls + mapping.calls, ..mapping })
+            }
+        }
+    }
+}
+
+/// Where a fragment's bytes can be read.
+struct View {
+    start: NonNull<u8>,
+    len: usize,
+    region: Option<Region>,
+    calls: u32,
+}
+
+impl View {
+    fn of(frag: &Frag) -> Result<Self, MemError> {
+        let region = frag.region();
+        let (alias, calls) = match &region {
+            Some(region) => region.alias()?,
+            None => (None, 0),
+        };
+        let start = match (&region, alias) {
+            (Some(region), Some(alias)) => {
+                let offset = frag.addr() - region.base().as_ptr().addr();
+                // SAFETY: the fragment lies in the region, and the alias is as long.
+                unsafe { alias.add(offset) }
+            }
+            _ => NonNull::new(frag.as_ptr().cast_mut()).unwrap_or(NonNull::dangling()),
+        };
+        Ok(Self { start, len: frag.len(), region, calls })
+    }
+
+    fn first(self, len: usize) -> Self {
+        Self { len, ..self }
+    }
+
+    /// Whether `next` begins where this ends, in one and the same mapping: neighbours that are two
+    /// allocations are no slice.
+    fn is_followed_by(&self, next: &Self) -> bool {
+        let same = match (&self.region, &next.region) {
+            (Some(a), Some(b)) => a.is(b),
+            _ => false,
+        };
+        same && self.start.addr().get() + self.len == next.start.addr().get()
+    }
+}
+
+impl Mapping {
+    /// Fragments whose bytes lie side by side in one memory, whatever their alignment. `None`: they
+    /// do not, or there is no memory for the region's alias.
+    fn adjacent(frags: FragVec) -> Option<Self> {
+        let (mut calls, mut start, mut len) = (0, None, 0);
+        let mut last: Option<View> = None;
+        for frag in &frags {
+            let view = View::of(frag).ok()?;
+            if last.as_ref().is_some_and(|last| !last.is_followed_by(&view)) {
+                return None;
+            }
+            calls += view.calls;
+            len += view.len;
+            start = start.or(Some(view.start));
+            last = Some(view);
+        }
+        let access = access(&frags);
+        Some(Self { start: start?, len, access, calls, _window: None, frags })
+    }
+
+    /// The parts in a range of addresses of their own.
+    fn window<'a, I>(parts: I, calls: u32) -> Result<Self, MapFault>
+    where
+        I: Iterator<Item = (&'a Frag, usize)> + Clone,
+    {
+        let regions = parts.clone().map(|(frag, _)| frag.region());
+        if !regions.into_iter().all(|r| r.is_some_and(|r| r.sealed_fd().is_some())) {
+            return Err(MapFault::NotPages);
+        }
+        let len = parts.clone().map(|(_, len)| len).sum();
+        let mut window = Window::reserve(len)?;
+        let frags: FragVec = parts.map(|(frag, len)| frag.slice(0..len)).collect();
+        let mut at = 0;
+        for run in runs(&frags) {
+            window.put(at, &run)?;
+            at += run.len;
+        }
+        let calls = calls + window.calls;
+        let access = access(&frags);
+        Ok(Self { start: window.start, len, access, calls, _window: Some(window), frags })
+    }
+
+    /// Bytes mapped: whole pages, of [`PAGE_SIZE`].
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none: never.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes, unless somebody else may change them: over a link that passes references, what
+    /// was sent out of a mapped file is still that file.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        match self.access {
+            // SAFETY: `start..start+len` is mapped while `self` lives, holds only bytes of
+            // fragments that we hold, and such bytes are written by nobody.
+            Access::Private => Some(unsafe {
+                core::slice::from_raw_parts(self.start.as_ptr().cast_const(), self.len)
+            }),
+            Access::Shared => None,
+        }
+    }
+
+    /// The first byte, for system calls; valid for [`len`](Self::len) bytes of reads while the
+    /// mapping lives. Form no reference where [`as_slice`](Self::as_slice) is `None`.
+    pub const fn as_ptr(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+
+    /// Whether somebody else may change the bytes.
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// System calls that this mapping took: 0 for pages that were adjacent, but for the first of a
+    /// region.
+    pub const fn system_calls(&self) -> u32 {
+        self.calls
+    }
+
+    /// Copies up to `dst.len()` bytes from `offset` on; returns how many.
+    pub fn copy_to(&self, offset: usize, dst: &mut [u8], ledger: &mut CopyLedger) -> usize {
+        let n = dst.len().min(self.len.saturating_sub(offset));
+        if n > 0 {
+            let to = NonNull::from(dst).cast::<u8>();
+            // SAFETY: `offset < len`, because `n > 0`.
+            let from = unsafe { self.start.as_ptr().add(offset) };
+            // SAFETY: `offset + n <= len`, so the source is in range; `dst` is an exclusive slice
+            // of at least `n` bytes, so it cannot overlap private memory.
+            unsafe { copy_payload(to, from, n, self.access, ledger, CopyReason::AppRead) };
+        }
+        n
+    }
+
+    /// The fragments whose pages these are, in stream order: to send them on.
+    pub fn frags(&self) -> &[Frag] {
+        &self.frags
+    }
+
+    /// As [`frags`](Self::frags), and the mapping ends.
+    pub fn into_frags(mut self) -> FragVec {
+        core::mem::take(&mut self.frags)
+    }
+
+    /// Bytes of memory that the mapping keeps from being reused.
+    pub fn pinned(&self) -> usize {
+        self.frags.iter().map(Frag::pinned).sum()
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { len, access, calls, .. } = self;
+        write!(f, "Mapping({len} bytes, {access:?}, {calls} system calls)")
+    }
+}
+
+fn access(frags: &[Frag]) -> Access {
+    match frags.iter().all(|frag| frag.access() == Access::Private) {
+        true => Access::Private,
+        false => Access::Shared,
+    }
+}
+
+/// Adjacent pages of one region.
+struct PageRun {
+    region: Region,
+    offset: usize,
+    len: usize,
+}
+
+/// The fragments as runs of adjacent pages; those of unknown memory are left out.
+fn runs(frags: &[Frag]) -> Vec<PageRun> {
+    let mut runs: Vec<PageRun> = Vec::new();
+    for frag in frags {
+        let Some(region) = frag.region() else { continue };
+        let offset = frag.addr() - region.base().as_ptr().addr();
+        match runs.last_mut() {
+            Some(run) if run.region.is(&region) && run.offset + run.len == offset => {
+                run.len += frag.len();
+            }
+            _ => runs.push(PageRun { region, offset, len: frag.len() }),
+        }
+    }
+    runs
+}
+
+/// A range of addresses that is ours alone.
+struct Window {
+    start: NonNull<u8>,
+    len: usize,
+    calls: u32,
+}
+
+impl Window {
+    /// Reserves addresses; touching them is a fault.
+    fn reserve(len: usize) -> Result<Self, MemError> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a null hint lets the kernel choose a free range, so no existing mapping changes.
+        let at = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags) }
+            .map_err(|e| MemError::System("mmap", e.into()))?;
+        match NonNull::new(at.cast::<u8>()) {
+            Some(start) => Ok(Self { start, len, calls: 1 }),
+            None => Err(MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into())),
+        }
+    }
+
+    /// Maps a run of pages at byte `at`, read-only for ever, and with its page tables filled.
+    fn put(&mut self, at: usize, run: &PageRun) -> Result<(), MemError> {
+        let Some(fd) = run.region.sealed_fd() else {
+            return Err(MemError::System("mmap", std::io::ErrorKind::Unsupported.into()));
+        };
+        debug_assert!(at + run.len <= self.len, "a run beyond its window");
+        if at + run.len > self.len {
+            return Err(MemError::Range { offset: at, len: run.len, region: self.len });
+        }
+        let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+        // SAFETY: `at + run.len <= len`, checked above.
+        let to = unsafe { self.start.add(at) };
+        let (to, offset) = (to.as_ptr().cast::<c_void>(), run.offset as u64);
+        // SAFETY: replaces addresses of this window only, which nobody refers to yet.
+        unsafe { mmap(to, run.len, ProtFlags::READ, flags, fd, offset) }
+            .map_err(|e| MemError::System("mmap", e.into()))?;
+        self.calls += 1;
+        Ok(())
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: the window is ours, and the mapping whose part it is is being dropped.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own window");
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({} bytes)", self.len)
+    }
+}

@@ -1,0 +1,218 @@
+//! Byte path, step R7 by mapping, as programs see it: received pages as contiguous memory.
+
+use std::fmt;
+use std::io;
+
+use pagewire_mem::{CopyLedger, Frag};
+use pagewire_stack::{Error, MapError, SocketId, Stack};
+
+use crate::buf::SendBuf;
+use crate::shared::Interest;
+use crate::tcp::TcpStream;
+
+/// Received pages as contiguous memory that can only be read. They go back when it is dropped, on
+/// any thread; it outlives the connection and the host. It can be sent on as it is ([`SendBuf`]).
+pub struct Mapping(pagewire_mem::Mapping);
+
+impl Mapping {
+    /// Bytes mapped: a multiple of the page size, 4096.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none: never.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes, unless somebody else may change them: what was sent out of a mapped file, or of
+    /// memory that its owner kept, over a by-reference link is still that memory.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        self.0.as_slice()
+    }
+
+    /// The first byte, for system calls; valid for [`len`](Self::len) bytes of reads while the
+    /// mapping lives.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+
+    /// Copies up to `dst.len()` bytes from `offset` on; returns how many. Works for all memory.
+    pub fn copy_to(&self, offset: usize, dst: &mut [u8]) -> usize {
+        // The application's own look at its bytes: no stack is left to count it.
+        self.0.copy_to(offset, dst, &mut CopyLedger::new())
+    }
+
+    /// Shows the bytes to `f` in order: as they are where nobody can change them, else through
+    /// small snapshots.
+    pub fn for_each_piece(&self, mut f: impl FnMut(&[u8])) {
+        match self.as_slice() {
+            Some(all) => f(all),
+            None => {
+                let show = |frag: &Frag| frag.for_each_piece(&mut CopyLedger::new(), &mut f);
+                self.0.frags().iter().for_each(show);
+            }
+        }
+    }
+
+    /// System calls that making it took: 0 for pages that were adjacent, but for the first mapping
+    /// of a host's memory.
+    pub fn system_calls(&self) -> u32 {
+        self.0.system_calls()
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl From<Mapping> for SendBuf {
+    /// The pages themselves: nothing is copied.
+    fn from(mapping: Mapping) -> Self {
+        Self::from_iter(mapping.0.into_frags())
+    }
+}
+
+impl From<&Mapping> for SendBuf {
+    /// The pages themselves, and the mapping stays.
+    fn from(mapping: &Mapping) -> Self {
+        Self::from_iter(mapping.0.frags().iter().cloned())
+    }
+}
+
+/// What [`TcpStream::map_available`] found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct MapAvailable {
+    /// Whole pages that were next in the stream; `None` if there are none at its front.
+    pub mapping: Option<Mapping>,
+    /// Bytes behind the mapping that were copied into the buffer given for them.
+    pub copied: usize,
+    /// Bytes to be read by copy before the next page can be mapped (Linux's `recv_skip_hint`). 0 if
+    /// the rest can be mapped by another call, or as much was mapped as was asked for.
+    pub copy_next: usize,
+    /// Bytes that wait behind what was taken.
+    pub queued: usize,
+    /// Nothing comes behind them: the peer has closed, or the connection is over.
+    pub ended: bool,
+    /// What the connection met, once. What was received before is there all the same.
+    pub error: Option<Error>,
+}
+
+/// Receiving by mapping pages.
+impl TcpStream {
+    /// The next `len` bytes as contiguous memory, consumed as by a read. Never waits, whether the
+    /// stream blocks or not; all or nothing. `len` is a multiple of the page size, 4096.
+    ///
+    /// Pages that lie side by side are lent as they lie: that takes no system call. Others are
+    /// mapped, one system call for each run of adjacent pages and one more, which costs about twice
+    /// as much as reading them: [`map_available`](Self::map_available) never does.
+    ///
+    /// ```
+    /// # use pagewire::{Host, MapError, Pair};
+    /// # let (left, right) = Pair::new(Default::default())?;
+    /// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+    /// # let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+    /// # let listener = server.listen("10.0.0.1:9000")?;
+    /// # let conn = client.connect("10.0.0.1:9000")?;
+    /// # let (mut peer, _) = listener.accept()?;
+    /// # std::io::Write::write_all(&mut peer, &[7; 8192])?;
+    /// let view = conn.map_wait(8192)?;
+    /// assert_eq!(view.as_slice().map(|bytes| bytes[8191]), Some(7));
+    /// assert_eq!(conn.map(4096).err(), Some(MapError::WouldBlock));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first of [`MapError`] that applies; then nothing is consumed. After `NotPages` or
+    /// `Urgent`, read the part that is in the way.
+    pub fn map(&self, len: usize) -> Result<Mapping, MapError> {
+        let id = self.0.id;
+        self.0.host.shared.with(|stack, now| stack.tcp_map(now, id, len)).map(Mapping)
+    }
+
+    /// As [`map`](Self::map), and waits until `len` bytes are queued, unless the stream is
+    /// non-blocking. The receive buffer grows so that they fit, within its limit.
+    ///
+    /// # Errors
+    /// Those of `map`, with their numbers; `TimedOut`; `NoMemory` (`ENOMEM`) when the window closes
+    /// before so much is queued.
+    pub fn map_wait(&self, len: usize) -> io::Result<Mapping> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
+        let waited = self
+            .0
+            .host
+            .wait(id, Interest::Read, patience, |stack, now| try_map(stack, now, id, len));
+        waited?
+    }
+
+    /// As many of the next bytes as lie in whole, adjacent pages, up to `max` bytes, consumed as by
+    /// a read; and what to read by copy before there is more. Never waits. Steps over an urgent
+    /// byte as a read does.
+    ///
+    /// # Errors
+    /// `Listening`, `NoMemory`, `Socket`: nothing to be mapped is no error.
+    pub fn map_available(&self, max: usize) -> Result<MapAvailable, MapError> {
+        self.map_available_with(max, &mut [])
+    }
+
+    /// As [`map_available`](Self::map_available), and copies what lies before the next whole page
+    /// into `tail`, as far as it fits: the end of a message without a second call.
+    pub fn map_available_with(
+        &self,
+        max: usize,
+        tail: &mut [u8],
+    ) -> Result<MapAvailable, MapError> {
+        let id = self.0.id;
+        let found =
+            self.0.host.shared.with(|stack, now| stack.tcp_map_available(now, id, max, tail))?;
+        let pagewire_stack::MapAvailable { mapping, copied, copy_next, queued, ended, error } =
+            found;
+        let mapping = mapping.map(Mapping);
+        Ok(MapAvailable { mapping, copied, copy_next, queued, ended, error })
+    }
+
+    /// Waits until something can be read or mapped, or the stream has ended; how many bytes are
+    /// queued. With [`TcpOption::RcvLowat`](crate::TcpOption::RcvLowat), until that many are.
+    ///
+    /// # Errors
+    /// `TimedOut`, and `WouldBlock` on a non-blocking stream.
+    pub fn wait_readable(&self) -> io::Result<usize> {
+        let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
+        self.0.host.wait(id, Interest::Read, patience, |stack, _| readable(stack, id))
+    }
+}
+
+/// One try of a call that waits: `Err(WouldBlock)` to wait on.
+pub(crate) fn try_map(
+    stack: &mut Stack,
+    now: pagewire_mem::Instant,
+    id: SocketId,
+    len: usize,
+) -> Result<io::Result<Mapping>, Error> {
+    match stack.tcp_map(now, id, len) {
+        Err(MapError::WouldBlock) => {
+            stack.tcp_expect(id, len)?;
+            match stack.tcp_is_beyond_window(id, len)? {
+                true => Ok(Err(map_error(MapError::NoMemory))),
+                false => Err(Error::WouldBlock),
+            }
+        }
+        done => Ok(done.map(Mapping).map_err(map_error)),
+    }
+}
+
+pub(crate) fn readable(stack: &Stack, id: SocketId) -> Result<usize, Error> {
+    use pagewire_stack::Readiness;
+    match stack.readiness(id)?.intersects(Readiness::FOR_READ) {
+        true => stack.tcp_queued(id),
+        false => Err(Error::WouldBlock),
+    }
+}
+
+/// Why nothing was mapped, in the words of `std::io`, errno included.
+fn map_error(error: MapError) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
+}

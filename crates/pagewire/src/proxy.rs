@@ -1,0 +1,173 @@
+//! Forwarding on a host: [`Proxy`], and the [`Service`] that it is.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pagewire_mem::Instant;
+use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, SocketId, Stack};
+
+use crate::host::{Host, first_address};
+use crate::shared::io_error;
+use crate::tcp::TcpStream;
+
+/// A program that lives inside of a host and is called when something happens, on whatever thread
+/// drives the host then: no thread of its own, no wake-up, however many connections it has.
+///
+/// It runs under the host's lock, so it must be quick, must not wait, and may call nothing of that
+/// host: the stack is lent to it instead.
+pub trait Service: Send {
+    /// Something happened to sockets, its own or others, or the time of
+    /// [`poll_timeout`](Self::poll_timeout) has come. Events tell of changes: go on with a socket
+    /// until it says `WouldBlock`.
+    fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]);
+
+    /// When it wants its turn although nothing happens.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// Forwards connections by reference: what one side sends is queued for the other as it came, no
+/// more of it than there is room for, and the ends of streams and resets are passed on.
+///
+/// It is a [`Service`]: ten thousand connections need no thread. Dropping it closes its listeners and
+/// resets what it forwards.
+///
+/// ```
+/// use std::io::{Read, Write};
+/// use pagewire::{Host, Pair, Proxy};
+///
+/// let (left, right) = Pair::new(Default::default())?;
+/// let outside = Host::builder().device(left).address("10.0.0.1/24").start()?;
+/// let host = Host::builder().device(right).address("10.0.0.2/24").start()?;
+///
+/// let server = outside.listen("10.0.0.1:8000")?;
+/// let proxy = Proxy::new(&host, Default::default());
+/// proxy.listen("10.0.0.2:80", 128, "10.0.0.1:8000".parse()?)?;
+///
+/// let mut client = outside.connect("10.0.0.2:80")?;
+/// let (mut served, _) = server.accept()?;
+/// client.write_all(b"through")?;
+/// served.read_exact(&mut [0; 7])?;
+/// assert_eq!(proxy.counters().bytes_up, 7);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Proxy {
+    host: Host,
+    engine: Engine,
+}
+
+/// Locked under the host's lock, or alone.
+#[derive(Clone, Debug)]
+struct Engine(Arc<Mutex<Forwarder>>);
+
+impl Engine {
+    fn lock(&self) -> MutexGuard<'_, Forwarder> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service for Engine {
+    fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
+        self.lock().turn(now, stack, events);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.lock().poll_timeout()
+    }
+}
+
+impl Proxy {
+    /// One on this host that forwards nothing yet.
+    pub fn new(host: &Host, config: ForwardConfig) -> Self {
+        let engine = Engine(Arc::new(Mutex::new(Forwarder::new(config))));
+        host.attach(engine.clone());
+        Self { host: host.clone(), engine }
+    }
+
+    /// Forwards connections to `on`, of which `backlog` may wait while there are as many as there
+    /// may be, to `upstream`. Returns the address it listens on.
+    ///
+    /// # Errors
+    /// As [`Host::listen`].
+    pub fn listen(
+        &self,
+        on: impl ToSocketAddrs,
+        backlog: usize,
+        upstream: SocketAddr,
+    ) -> io::Result<SocketAddr> {
+        first_address(on, |local| {
+            self.with(|engine, stack, now| {
+                let id = stack.tcp_listen(now, local, backlog)?;
+                let local = stack.local_addr(id)?;
+                engine.listen(now, stack, id, upstream)?;
+                Ok(local)
+            })
+        })
+    }
+
+    /// Forwards between two connections of this host that stand already. They are the proxy's from
+    /// here on: use no clone of them.
+    ///
+    /// # Errors
+    /// `InvalidInput` if one is of another host; that of a connection which is over.
+    pub fn join(&self, a: TcpStream, b: TcpStream) -> io::Result<()> {
+        if !self.host.owns(&a) || !self.host.owns(&b) {
+            let text = "both connections must be of the proxy's host";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let (a, b): (SocketId, SocketId) = (a.release(), b.release());
+        let joined = self.with(|engine, stack, now| {
+            let joined = engine.join(now, stack, a, b);
+            if joined.is_err() {
+                stack.close(now, a);
+                stack.close(now, b);
+            }
+            joined
+        });
+        joined.map_err(io_error)
+    }
+
+    /// Takes no more connections; those that wait in a backlog are reset.
+    pub fn stop_listening(&self) {
+        self.with(|engine, stack, now| engine.stop_listening(now, stack));
+    }
+
+    /// Resets every connection.
+    pub fn abort_all(&self) {
+        self.with(|engine, stack, now| engine.abort_all(now, stack));
+    }
+
+    /// The oldest client that was turned away and not told of here yet.
+    pub fn poll_refusal(&self) -> Option<Refusal> {
+        self.engine.lock().poll_refusal()
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> ForwardCounters {
+        *self.engine.lock().counters()
+    }
+
+    /// Connections that are being forwarded.
+    pub fn len(&self) -> usize {
+        self.engine.lock().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn with<T>(&self, verb: impl FnOnce(&mut Forwarder, &mut Stack, Instant) -> T) -> T {
+        self.host.with_stack(|stack, now| verb(&mut self.engine.lock(), stack, now))
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.stop_listening();
+        self.abort_all();
+    }
+}

@@ -1,0 +1,172 @@
+//! Receiving by mapping as programs see it, over the pair link, with real threads.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::thread;
+use std::time::Duration;
+
+use pagewire::{Host, MapError, Mapping, Pair, Region, TcpOption, TcpStream};
+
+const PAGE: usize = 4096;
+
+/// A limit on waits: a test that hangs is to fail.
+const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
+
+struct Ends {
+    client: Host,
+    server: Host,
+    conn: TcpStream,
+    peer: TcpStream,
+}
+
+fn connected() -> Ends {
+    let (left, right) = Pair::new(Default::default()).unwrap();
+    let server = Host::builder().device(left).address("10.0.0.1/24").start().unwrap();
+    let client = Host::builder().device(right).address("10.0.0.2/24").start().unwrap();
+    let listener = server.listen("10.0.0.1:9000").unwrap();
+    let conn = client.connect("10.0.0.1:9000").unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    for end in [&conn, &peer] {
+        end.set_read_timeout(LIMIT).unwrap();
+        end.set_write_timeout(LIMIT).unwrap();
+    }
+    Ends { client, server, conn, peer }
+}
+
+/// Bytes that tell where they are.
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i / 7 + i / PAGE) as u8).collect()
+}
+
+#[test]
+fn a_call_that_waits_has_the_bytes_side_by_side() {
+    let mut ends = connected();
+    let sent = bytes(64 * PAGE);
+    let peer = ends.peer.clone();
+    let reader = thread::spawn(move || peer.map_wait(64 * PAGE));
+    for piece in sent.chunks(5000) {
+        ends.conn.write_all(piece).unwrap();
+    }
+    let mapping = reader.join().unwrap().unwrap();
+    assert_eq!(mapping.as_slice().unwrap(), sent);
+    assert_eq!(ends.peer.map(PAGE).unwrap_err(), MapError::WouldBlock);
+    assert_eq!(ends.server.stats().ledger.ours(), 0);
+}
+
+#[test]
+fn a_mapping_larger_than_the_receive_buffer_is_waited_for() {
+    let ends = connected();
+    let region = Region::memfd("sent", 512 * PAGE).unwrap();
+    let peer = ends.peer.clone();
+    let reader = thread::spawn(move || peer.map_wait(512 * PAGE));
+    ends.conn.send(region.frag(0, 512 * PAGE).unwrap()).unwrap();
+    let mapping = reader.join().unwrap().unwrap();
+    assert_eq!(mapping.as_slice().unwrap(), vec![0; 512 * PAGE]);
+    assert_eq!(ends.client.stats().ledger.ours() + ends.server.stats().ledger.ours(), 0);
+}
+
+#[test]
+fn a_mapping_larger_than_any_window_is_an_error_and_not_waited_for() {
+    let mut ends = connected();
+    ends.peer.set_option(TcpOption::RecvBuffer(64 << 10)).unwrap();
+    let peer = ends.peer.clone();
+    let reader = thread::spawn(move || peer.map_wait(64 * PAGE));
+    let writer = {
+        let mut conn = ends.conn.clone();
+        thread::spawn(move || conn.write_all(&bytes(64 * PAGE)))
+    };
+    let error = reader.join().unwrap().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(MapError::NoMemory.errno()));
+    let mut all = vec![0; 64 * PAGE];
+    ends.peer.read_exact(&mut all).unwrap();
+    assert_eq!(all, bytes(64 * PAGE), "nothing was consumed");
+    writer.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_mapping_lives_longer_than_its_stream_and_its_host() {
+    let mut ends = connected();
+    ends.conn.write_all(&bytes(4 * PAGE)).unwrap();
+    let mapping = ends.peer.map_wait(4 * PAGE).unwrap();
+    drop(ends);
+    let mapping: Mapping = thread::spawn(move || mapping).join().unwrap();
+    assert_eq!(mapping.as_slice().unwrap(), bytes(4 * PAGE));
+}
+
+#[test]
+fn a_mapping_is_sent_on_without_a_copy() {
+    let ends = connected();
+    let region = Region::memfd("sent", 16 * PAGE).unwrap();
+    ends.conn.send(region.frag(0, 16 * PAGE).unwrap()).unwrap();
+    let mapping = ends.peer.map_wait(16 * PAGE).unwrap();
+    ends.peer.send(&mapping).unwrap();
+    ends.peer.send(mapping).unwrap();
+    let back = ends.conn.map_wait(32 * PAGE).unwrap();
+    assert_eq!(back.len(), 32 * PAGE);
+    assert_eq!(ends.client.stats().ledger.ours() + ends.server.stats().ledger.ours(), 0);
+}
+
+#[test]
+fn what_is_available_is_mapped_and_the_tail_copied_into_the_buffer_given_for_it() {
+    let mut ends = connected();
+    let sent = bytes(3 * PAGE + 100);
+    ends.conn.write_all(&sent).unwrap();
+    ends.conn.shutdown(Shutdown::Write).unwrap();
+    let (mut got, mut tail) = (Vec::new(), [0; 500]);
+    loop {
+        ends.peer.wait_readable().unwrap();
+        let found = ends.peer.map_available_with(1 << 20, &mut tail).unwrap();
+        if let Some(mapping) = &found.mapping {
+            got.extend_from_slice(mapping.as_slice().unwrap());
+        }
+        got.extend_from_slice(&tail[..found.copied]);
+        assert_eq!(found.error, None);
+        if found.ended && found.queued == 0 {
+            break;
+        }
+        // What the buffer did not take is read.
+        let mut rest = vec![0; found.copy_next];
+        ends.peer.read_exact(&mut rest).unwrap();
+        got.extend(rest);
+    }
+    assert_eq!(got, sent);
+    assert_eq!(ends.peer.map(PAGE).unwrap_err(), MapError::Ended);
+}
+
+#[test]
+fn each_refusal_has_its_error_number() {
+    let mut ends = connected();
+    for (len, errno) in [(0, 22), (1, 22), (PAGE, 11)] {
+        assert_eq!(ends.peer.map(len).unwrap_err().errno(), errno, "{len}");
+    }
+    ends.conn.write_all(&[1; 10]).unwrap();
+    ends.conn.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(ends.peer.map_wait(PAGE).unwrap_err().raw_os_error(), Some(5));
+    ends.peer.set_nonblocking(true).unwrap();
+    assert_eq!(ends.conn.map(PAGE).unwrap_err().errno(), 11);
+}
+
+#[test]
+fn the_steady_bulk_case_takes_no_system_call_for_a_mapping() {
+    let ends = connected();
+    const TOTAL: usize = 4096 * PAGE;
+    let region = Region::memfd("sent", TOTAL).unwrap();
+    let sender = {
+        let conn = ends.conn.clone();
+        thread::spawn(move || conn.send(region.frag(0, TOTAL).unwrap()))
+    };
+    let (mut mapped, mut calls) = (0, Vec::new());
+    while mapped < TOTAL {
+        ends.peer.wait_readable().unwrap();
+        let found = ends.peer.map_available(1 << 20).unwrap();
+        if let Some(mapping) = found.mapping {
+            mapped += mapping.len();
+            calls.push(mapping.system_calls());
+        } else if found.copy_next > 0 {
+            // A frame that ends in the middle of a page is still under way.
+            thread::yield_now();
+        }
+    }
+    assert_eq!(calls.iter().sum::<u32>(), 1, "the alias of the region: {calls:?}");
+    sender.join().unwrap().unwrap();
+}

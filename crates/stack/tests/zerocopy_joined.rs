@@ -1,0 +1,126 @@
+//! Zero-copy sends that continue each other in memory: they wait for company together, and complete
+//! together.
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{Pair, pattern};
+use pagewire_mem::{Frag, FragVec};
+use pagewire_stack::{ErrorEntry, Notification, SocketId, ZeroCopyCall};
+
+/// A connection whose client at A has opted in: (client, server).
+fn connected(p: &mut Pair) -> (SocketId, SocketId) {
+    let (client, server, _) = p.connect("10.0.0.2:80");
+    p.a.set_zerocopy(client, true).unwrap();
+    (client, server)
+}
+
+fn send(p: &mut Pair, id: SocketId, frag: Frag) -> Option<u32> {
+    let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
+    p.a.tcp_send_zc(p.now, id, &mut frags, &mut call).unwrap();
+    assert!(frags.is_empty(), "not everything was taken");
+    call.id()
+}
+
+fn settle(p: &mut Pair, server: SocketId) -> Vec<u8> {
+    let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
+    for _ in 0..20 {
+        p.run(Duration::from_millis(50));
+        while let Ok(n @ 1..) = p.b.tcp_read(p.now, server, &mut buf) {
+            all.extend_from_slice(&buf[..n]);
+        }
+    }
+    all
+}
+
+fn done(lo: u32, hi: u32) -> Option<ErrorEntry> {
+    Some(ErrorEntry::ZeroCopy(Notification { lo, hi, copied: false }))
+}
+
+#[test]
+fn sends_that_continue_each_other_in_memory_share_a_completion_while_the_earlier_is_unsent() {
+    let mut p = Pair::new();
+    let (client, server) = connected(&mut p);
+    let memory = Frag::from_bytes(Bytes::from(pattern(30_000)));
+    for id in 0..3 {
+        let at = id as usize * 1000;
+        assert_eq!(send(&mut p, client, memory.slice(at..at + 1000)), Some(id));
+    }
+    assert_eq!(p.a.sends_outstanding(client), Ok(1));
+    // Sent: what follows completes by itself, in the same memory or not.
+    p.run(Duration::from_millis(100));
+    assert_eq!(send(&mut p, client, memory.slice(3000..30_000)), Some(3));
+    assert_eq!(p.a.sends_outstanding(client), Ok(2));
+    assert_eq!(settle(&mut p, server), pattern(30_000));
+    assert_eq!(p.a.poll_error_queue(client), done(0, 3));
+    assert_eq!(p.a.sends_outstanding(client), Ok(0));
+}
+
+#[test]
+fn sends_of_different_memories_complete_each_by_itself() {
+    let mut p = Pair::new();
+    let (client, server) = connected(&mut p);
+    let memory = Frag::from_bytes(Bytes::from(pattern(3000)));
+    let other = Frag::from_bytes(Bytes::from(pattern(1000)));
+    let expected = [pattern(1000), pattern(1000), memory.as_slice().unwrap()[1000..].to_vec()];
+    send(&mut p, client, memory.slice(0..1000));
+    send(&mut p, client, other);
+    send(&mut p, client, memory.slice(1000..3000));
+    assert_eq!(p.a.sends_outstanding(client), Ok(3));
+    assert_eq!(settle(&mut p, server), expected.concat());
+    assert_eq!(p.a.poll_error_queue(client), done(0, 2));
+}
+
+#[test]
+fn no_more_than_512_kib_wait_for_each_other() {
+    let mut p = Pair::new();
+    let (client, server) = connected(&mut p);
+    let memory = Frag::from_bytes(Bytes::from(pattern(600_000)));
+    let mut at = 0;
+    let mut sent = 0;
+    while at < memory.len() {
+        let end = (at + 4096).min(memory.len());
+        let (mut frags, mut call) =
+            (FragVec::from_iter([memory.slice(at..end)]), ZeroCopyCall::new());
+        match p.a.tcp_send_zc(p.now, client, &mut frags, &mut call) {
+            Ok(n) => {
+                at += n;
+                assert_eq!(call.id(), Some(sent));
+                sent += 1;
+            }
+            Err(_) => break,
+        }
+    }
+    let groups = at.div_ceil(1 << 19);
+    assert_eq!(p.a.sends_outstanding(client), Ok(groups.max(1)));
+    let mut all = settle(&mut p, server);
+    all.truncate(at);
+    assert_eq!(all, pattern(600_000)[..at]);
+    assert_eq!(p.a.poll_error_queue(client), done(0, sent - 1));
+}
+
+#[test]
+fn small_sends_behind_a_small_segment_wait_for_its_acknowledgement_and_leave_together() {
+    let mut p = Pair::new();
+    let (client, server) = connected(&mut p);
+    let memory = Frag::from_bytes(Bytes::from(pattern(1000)));
+    let mut frames = std::collections::VecDeque::new();
+    for at in (0..1000).step_by(100) {
+        send(&mut p, client, memory.slice(at..at + 100));
+        // As after every call of an application; at rest is whoever has nothing for that.
+        let rest = p.a.is_at_rest();
+        let before = frames.len();
+        p.a.poll_transmit(p.now, &mut frames);
+        while p.a.poll_event().is_some() {}
+        assert_eq!((rest, frames.len() - before), if at == 0 { (false, 1) } else { (true, 0) });
+    }
+    assert_eq!(p.a.tcp_queued_send(client), Ok((1000, 900)), "Nagle's algorithm holds them back");
+    assert_eq!(p.a.sends_outstanding(client), Ok(2));
+    for frame in frames {
+        p.b.handle_frame(p.now, frame);
+    }
+    assert_eq!(settle(&mut p, server), pattern(1000));
+    assert_eq!(p.a.poll_error_queue(client), done(0, 9));
+}

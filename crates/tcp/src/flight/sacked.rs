@@ -1,0 +1,148 @@
+//! What is acknowledged selectively (RFC 2018, 2883): marking it, and not looking at it again.
+//!
+//! A peer repeats its blocks, each as wide as it likes. So that a block costs what is new in it,
+//! every sacked record remembers how far the sacked records behind it reach as far as was known
+//! when it was looked at last (`Sent::run_end`). A walk goes from one such end to the next, and
+//! leaves behind at each record that it touched where it came out: a union-find with path
+//! compression, whose steps grow with the logarithm of the records, whatever blocks come in
+//! whatever order.
+//!
+//! ```text
+//!   record     | 1 S | 2 S | 3 S | 4 S | 5   | 6 S |
+//!   run_end       \-----------------> 5         \-> 7
+//! ```
+
+use super::{Delivered, Flight, Mark};
+use crate::limits::MAX_SACKED_RECORDS;
+use crate::seq::Seq;
+
+impl Flight {
+    /// The peer has `left..right`. Only whole wire segments count, but for the end of a record.
+    pub(crate) fn sack(&mut self, left: Seq, right: Seq, delivered: &mut Delivered) {
+        let mut index = self.records.partition_point(|r| r.end.le(left));
+        while let Some(&record) = self.records.get(index) {
+            if record.start.ge(right) {
+                break;
+            }
+            if record.mark.contains(Mark::SACKED) {
+                index = self.behind_run(index);
+                continue;
+            }
+            super::note_step();
+            // Round the covered part inwards to units of the MSS, counted from the start.
+            let mss = u32::from(record.mss.max(1));
+            let from = left.saturating_since(record.start).next_multiple_of(mss).min(record.len());
+            let to = if right.ge(record.end) {
+                record.len()
+            } else {
+                let to = right.since(record.start);
+                to - to % mss
+            };
+            if from >= to {
+                index += 1;
+                continue;
+            }
+            if to - from < record.len() && self.records.len() >= MAX_SACKED_RECORDS {
+                delivered.ignored += 1;
+                index += 1;
+                continue;
+            }
+            if from > 0 {
+                self.split(index, from);
+                index += 1;
+            }
+            if to < record.len() {
+                self.split(index, to - from);
+            }
+            self.sack_record(index, delivered);
+            index += 1;
+        }
+    }
+
+    /// The index of the first record behind the one at `index` that is not sacked; that one is.
+    pub(super) fn behind_run(&mut self, index: usize) -> usize {
+        let mut end = None;
+        let mut behind = index;
+        while let Some(record) = self.records.get(behind).filter(|r| r.mark.contains(Mark::SACKED))
+        {
+            let reaches = record.run_end;
+            end = Some(reaches);
+            behind = self.first_beyond(behind, reaches);
+            super::note_step();
+        }
+        // Once more, to leave behind how far it goes.
+        let mut at = index;
+        while at < behind
+            && let Some(record) = self.records.get_mut(at)
+        {
+            let reached = core::mem::replace(&mut record.run_end, end.unwrap_or(record.end));
+            at = self.first_beyond(at, reached);
+        }
+        behind
+    }
+
+    /// The index of the record that begins at `end`, which the one at `index` or a later one ends at.
+    fn first_beyond(&self, index: usize, end: Seq) -> usize {
+        match self.records.get(index) {
+            Some(record) if record.end == end => index + 1,
+            _ => self.records.partition_point(|r| r.end.le(end)),
+        }
+    }
+
+    fn sack_record(&mut self, index: usize, delivered: &mut Delivered) {
+        let high = self.high_sacked();
+        let Some(part) = self.records.get_mut(index) else { return };
+        let record = *part;
+        let packets = record.packets();
+        if !record.mark.contains(Mark::AMBIGUOUS) {
+            // What was sent once and arrives below something that arrived before: reordering.
+            if high.is_some_and(|high| record.start.lt(high)) {
+                delivered.note_late(record.start);
+            }
+            delivered.original |= record.end.le(delivered.high);
+            super::widen(&mut delivered.sacked_at, record.at);
+        }
+        delivered.sacked = true;
+        delivered.packets += packets;
+        delivered.bytes += record.len();
+        delivered.advance_rack(&record);
+        part.mark.remove(Mark::LOST | Mark::RETRANSMITTED);
+        part.mark.insert(Mark::SACKED);
+        part.run_end = record.end;
+        self.uncount(record.mark, packets);
+        self.high_sacked = high.map_or(record.end, |high| high.max(record.end));
+        self.sacked += packets;
+    }
+
+    /// The peer has got `left..right` twice: how many wire segments of it, sent more than once and
+    /// ending behind `marker`, that excuses. Looks at a limited number of records.
+    ///
+    /// What arrived twice arrived: the block around it, or the acknowledgement, says so too. If
+    /// neither does, the report is a lie, and nothing follows from it here.
+    pub(crate) fn dsack(
+        &mut self,
+        left: Seq,
+        right: Seq,
+        marker: Seq,
+        late: &mut Option<Seq>,
+    ) -> u32 {
+        const LOOK_AT: usize = 64;
+        let first = self.records.partition_point(|r| r.end.le(left));
+        let mut excused = 0;
+        for record in self.records.range(first..).take(LOOK_AT) {
+            if record.start.lt(left) || record.end.gt(right) {
+                break;
+            }
+            if !record.mark.contains(Mark::AMBIGUOUS) {
+                continue;
+            }
+            if record.end.gt(marker) {
+                excused += record.packets();
+            }
+            if record.mark.contains(Mark::SACKED) {
+                *late = Some(late.map_or(record.start, |l| l.min(record.start)));
+            }
+        }
+        excused
+    }
+}
