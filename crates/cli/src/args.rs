@@ -110,6 +110,7 @@ Examples:
   pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
   pagewire bench share                  a bottleneck shared with the kernel's flows (root)
   pagewire bench receive --flows 8      CPU of receiving by copy, mapped, in chunks
+  pagewire bench ring                   receive through rings, by copy and by reference
   pagewire bench rr                     64 bytes there and back
   pagewire bench idle --connections 100000
   pagewire bench stream --json          one object per line";
@@ -285,6 +286,8 @@ pub(crate) enum Bench {
     Share(ShareOptions),
     /// What receiving costs by copy, by mapping and in chunks
     Receive(ReceiveOptions),
+    /// Receive through rings, by copy and by reference
+    Ring(RingOptions),
     /// 64 bytes there and back, both sides polling
     Rr(RrOptions),
     /// Memory that an established idle connection takes
@@ -551,6 +554,30 @@ pub(crate) enum ReaderKind {
     None,
     /// Sums every byte
     Sum,
+}
+
+/// `pagewire bench ring`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RingOptions {
+    /// Kind of link; over a tap the sender is a kernel socket
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// By reference over a pair: have the receiver's end write payload into a registered region, as
+    /// a network card would, instead of registering the sender's memory
+    #[arg(long)]
+    pub(crate) place: bool,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
 }
 
 /// `pagewire bench rr`

@@ -41,6 +41,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
     }
     drain(&opened.host, &proxy);
+    refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
     if options.net.stats {
         print_stats(&opened.host, &proxy);
     }

@@ -272,6 +272,56 @@ fn the_readable_form_of_bench_send_has_the_source_document_beside_it() {
     assert!(ours.contains("11 %") && ours.contains("64 %"), "{ours}");
 }
 
+/// The lines of `bench ring`, checked: copy and zero copy, with these fields.
+fn bench_ring(args: &[&str]) -> Vec<BTreeMap<String, Value>> {
+    let lines = bench(&[&["ring", "--seconds", "0.05"], args].concat());
+    assert_eq!(lines.iter().map(|l| &l["mode"]).collect::<Vec<_>>(), ["copy", "zerocopy"]);
+    for line in &lines {
+        let numbers = ["copy_bytes", "zc_bytes", "total_bytes", "receiver_cpu_us_per_mib", "mtu"];
+        check_fields(line, &numbers, &["mode", "memory"]);
+        let bytes = |name: &str| line[name].as_u64().unwrap();
+        assert_eq!(bytes("copy_bytes") + bytes("zc_bytes"), bytes("total_bytes"), "{line:?}");
+        assert_eq!(bytes("total_bytes"), bytes("bytes"), "{line:?}");
+    }
+    lines
+}
+
+#[test]
+fn bench_ring_receives_by_copy_and_by_reference() {
+    for (args, memory, copied_by_us) in [(&[][..], "lent", 0), (&["--place"][..], "placed", 0)] {
+        let lines = bench_ring(args);
+        let share = |line: &BTreeMap<String, Value>| {
+            line["zc_bytes"].as_f64().unwrap() / line["total_bytes"].as_f64().unwrap()
+        };
+        assert_eq!((share(&lines[0]), &lines[0]["memory"]), (0.0, &Value::from("copied")));
+        assert!(share(&lines[1]) >= 0.998, "{:?}", lines[1]);
+        assert_eq!(lines[1]["memory"], memory);
+        assert_eq!(lines[1]["payload_bytes_copied"], copied_by_us, "{:?}", lines[1]);
+        let device = lines[1]["device_bytes_copied"].as_u64().unwrap();
+        assert_eq!(device > 0, memory == "placed", "{:?}", lines[1]);
+    }
+}
+
+#[test]
+fn with_root_bench_ring_receives_from_the_kernel_by_reference() {
+    if !can_make_taps() {
+        return;
+    }
+    let lines = bench_ring(&["--link", "tap"]);
+    let bytes = |name: &str| lines[1][name].as_f64().unwrap();
+    assert!(bytes("zc_bytes") >= 0.99 * bytes("total_bytes"), "{:?}", lines[1]);
+    assert_eq!(lines[1]["memory"], "registered");
+}
+
+#[test]
+fn the_readable_form_of_bench_ring_has_the_lines_of_the_source_documents_sample() {
+    let output = pagewire(&["bench", "ring", "--seconds", "0.05"]);
+    let shown = text(&output.stdout);
+    for line in [" copy bytes: ", "   ZC bytes: ", "Total bytes: ", "       Rate: "] {
+        assert_eq!(shown.lines().filter(|l| l.starts_with(line)).count(), 2, "{shown}");
+    }
+}
+
 #[test]
 fn bench_rr_prints_percentiles_and_wakeups() {
     let lines = bench(&["rr", "--seconds", "0.05"]);

@@ -5,6 +5,8 @@ use std::os::fd::BorrowedFd;
 
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
+use crate::queues::Steering;
+
 /// What a frame begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -161,6 +163,12 @@ pub trait Device: Send {
     fn pool_audit(&self) -> Option<pagewire_mem::PoolAudit> {
         None
     }
+
+    /// Queues that can be given memory to receive into, and the rules that send flows there.
+    /// `None`: it has none.
+    fn steering(&mut self) -> Option<&mut Steering> {
+        None
+    }
 }
 
 impl<D: Device + ?Sized> Device for Box<D> {
@@ -209,5 +217,9 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn pool_audit(&self) -> Option<pagewire_mem::PoolAudit> {
         (**self).pool_audit()
+    }
+
+    fn steering(&mut self) -> Option<&mut Steering> {
+        (**self).steering()
     }
 }

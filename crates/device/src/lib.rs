@@ -15,6 +15,7 @@ pub mod limits;
 pub mod offload;
 mod pair;
 mod pcap;
+mod queues;
 pub mod tap;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
@@ -24,6 +25,7 @@ pub use fault::{
 };
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
+pub use queues::{BindError, Level, QueueMemory, Queues, Rule, Steering};
 pub use tap::{Tap, TapBuilder};
 
 /// Doors for the fuzz targets. Not part of the interface.

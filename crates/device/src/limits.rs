@@ -57,3 +57,12 @@ pub const CODEL_TARGET: core::time::Duration = core::time::Duration::from_millis
 /// ... and for how long they may wait longer: about the longest usual round trip (RFC 8289 section
 /// 4.3).
 pub const CODEL_INTERVAL: core::time::Duration = core::time::Duration::from_millis(100);
+
+/// Queues of a device, and rules that send flows to them: looked through for every frame.
+pub const MAX_QUEUES: usize = 64;
+/// See [`MAX_QUEUES`].
+pub const MAX_RULES: usize = 256;
+
+/// Payload that is left where it is although its queue has memory, in bytes: what is smaller is
+/// copied by the connection anyway.
+pub const PLACE_MIN: usize = 512;

@@ -433,8 +433,16 @@ impl Frag {
         self.addr() - pool.region().base().as_ptr().addr()
     }
 
+    /// Where the bytes begin in the pool's region, if they are the pool's.
+    pub(crate) fn offset_in(&self, pool: &Arc<PoolShared>) -> Option<usize> {
+        match &self.hold {
+            Hold::Pages(Some(own)) if Arc::ptr_eq(own, pool) => Some(self.pool_offset(own)),
+            _ => None,
+        }
+    }
+
     /// Drops everything but the references to pages, which now belong to somebody else.
-    fn forget_pages(mut self) {
+    pub(crate) fn forget_pages(mut self) {
         self.len = 0;
     }
 }

@@ -4,7 +4,8 @@
 //! (pages of a region, counted), [`PageWriter`] (the one place that may write pages),
 //! [`Frag`] (a shared, immutable range of bytes and the hold that keeps it alive),
 //! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments), [`Completion`]
-//! (a hold whose last release is reported) and [`Mapping`] (whole pages of a stream, side by side).
+//! (a hold whose last release is reported), [`Mapping`] (whole pages of a stream, side by side) and
+//! [`Lease`] (pages that an application holds).
 //!
 //! Payload is copied in one function only, [`copy`]'s `copy_payload`, which takes a
 //! [`CopyReason`] and counts into a [`CopyLedger`].
@@ -20,6 +21,7 @@ mod completion;
 pub mod copy;
 mod frag;
 mod held;
+mod lease;
 pub mod limits;
 mod mapping;
 mod packet;
@@ -27,6 +29,7 @@ mod pool;
 mod region;
 mod reserved;
 mod sync;
+mod words;
 mod writer;
 
 pub use clock::Instant;
@@ -34,10 +37,12 @@ pub use completion::{Charge, Completed, Completion, CompletionQueue, PageBudget}
 pub use copy::{CopyLedger, CopyReason};
 pub use frag::{Access, Frag, FragVec};
 pub use held::{Held, Holdings, Returned, Returns};
+pub use lease::{BufferId, Handed, Lease, Refused, View};
 pub use limits::{GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE};
 pub use mapping::{MapFault, Mapping, Place};
 pub use packet::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 pub use pool::{PagePool, PoolAudit, PoolStats};
 pub use region::{MemError, Region};
 pub use reserved::Reserved;
+pub use words::SharedWords;
 pub use writer::PageWriter;

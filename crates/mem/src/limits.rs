@@ -3,6 +3,9 @@
 /// Bytes in a page. Linux's base page on every machine that Pagewire runs on.
 pub const PAGE_SIZE: usize = 4096;
 
+/// Bytes in a huge page, as x86-64 and most others have it.
+pub const HUGE_PAGE_SIZE: usize = 2 << 20;
+
 /// Pages in a group, the unit in which bulk receivers take memory: one word of the free map.
 /// 64 pages are 256 KiB, four of the largest super-frames side by side.
 #[cfg(not(loom))]
@@ -37,6 +40,10 @@ pub const MAX_FRAG_LEN: usize = u32::MAX as usize;
 
 /// Most pages in one pool (64 GiB): page numbers are 32-bit and one value ends the return list.
 pub const MAX_POOL_PAGES: usize = 1 << 24;
+
+/// Bits of a [`BufferId`](crate::BufferId) that number a page: regions of up to 4 GiB can be handed
+/// to an application. The other 12 tell 4,095 turns of a page apart.
+pub const LEASE_PAGE_BITS: u32 = 20;
 
 /// References to one page at which the process aborts, as `Arc` does at its limit: only a program
 /// that leaks clones without end comes here, and a wrapped count would free a page in use. Half

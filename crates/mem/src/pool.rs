@@ -14,6 +14,7 @@
 
 use std::sync::Arc;
 
+use crate::frag::Access;
 use crate::limits::{GROUP_PAGES, MAX_PAGE_REFS, MAX_POOL_PAGES, PAGE_SIZE, SCAN_GROUPS};
 use crate::region::{MemError, Region};
 use crate::sync::{AtomicU32, Ordering};
@@ -129,6 +130,11 @@ impl PagePool {
     /// Counts, without a walk.
     pub fn stats(&self) -> PoolStats {
         PoolStats { total: self.free.len() * GROUP_PAGES, free: self.free_pages }
+    }
+
+    /// Who else may write the pages.
+    pub fn access(&self) -> Access {
+        self.shared.region.access()
     }
 
     /// Takes home the pages released since the last call; once per turn. Returns how many.

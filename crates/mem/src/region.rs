@@ -12,11 +12,14 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag};
-use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE};
+use crate::limits::{HUGE_PAGE_SIZE, MAX_FRAG_LEN, PAGE_SIZE};
 
 /// What can go wrong with memory.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +45,9 @@ pub enum MemError {
     /// The region cannot hold pages that the stack writes.
     #[error("the region is read-only or not page-aligned")]
     NotPages,
+    /// The file behind the memory could shrink.
+    #[error("the memfd is not sealed: set F_SEAL_SHRINK, so that its pages cannot vanish")]
+    NotSealed,
     /// The kernel refused.
     #[error("{0}: {1}")]
     System(&'static str, #[source] std::io::Error),
@@ -107,6 +113,39 @@ impl Region {
         let region = Self::mapped(base, len, Access::Shared, true, Some(fd));
         sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
         Ok(region)
+    }
+
+    /// Like [`memfd_shared`](Self::memfd_shared), of huge pages of 2 MiB, of which `len` is a
+    /// multiple. Fails where the system has none free (`/proc/sys/vm/nr_hugepages`).
+    pub fn huge(name: &str, len: usize) -> Result<Self, MemError> {
+        if !len.is_multiple_of(HUGE_PAGE_SIZE) {
+            return Err(MemError::Length(len));
+        }
+        let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let (base, fd) = map_memfd_with(name, len, flags)?;
+        let sealed = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL);
+        let region = Self::mapped(base, len, Access::Shared, true, Some(fd));
+        sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
+        Ok(region)
+    }
+
+    /// The first `len` bytes of a memfd that somebody else made, a positive multiple of
+    /// [`PAGE_SIZE`], mapped for reading and writing. The bytes count as shared. The file must be
+    /// sealed against shrinking (`F_SEAL_SHRINK`): a page that vanishes would kill the process.
+    pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
+        check_len(len)?;
+        let seals = fcntl_get_seals(&fd);
+        let seals = seals.map_err(|e| MemError::System("fcntl(F_GET_SEALS)", e.into()))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(MemError::NotSealed);
+        }
+        let size = fstat(&fd).map_err(|e| MemError::System("fstat", e.into()))?.st_size;
+        let region = usize::try_from(size).unwrap_or(0);
+        if len > region {
+            return Err(MemError::Range { offset: 0, len, region });
+        }
+        let base = map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, 0)?;
+        Ok(Self::mapped(base, len, Access::Shared, true, Some(fd)))
     }
 
     /// A read-only view of `len` bytes of `file` from `offset` (a multiple of [`PAGE_SIZE`]),
@@ -229,6 +268,11 @@ impl Region {
         Ok(unsafe { Frag::from_raw(ptr, len, self.0.access, Arc::clone(&self.0) as _) })
     }
 
+    /// Takes the region for a use that is no pool, for good.
+    pub(crate) fn claim_lent(&self) -> Result<(), MemError> {
+        self.claim(LENT).map(|_| ())
+    }
+
     /// Takes the region for a pool, until [`unclaim_pages`](Self::unclaim_pages).
     pub(crate) fn claim_pages(&self) -> Result<(), MemError> {
         if !self.0.writable || !self.0.base.as_ptr().addr().is_multiple_of(PAGE_SIZE) {
@@ -266,6 +310,48 @@ impl Region {
 
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.0.base
+    }
+
+    /// Addresses from the first byte to behind the last: to see whether two regions overlap, and
+    /// where in a region an address lies.
+    pub fn span(&self) -> core::ops::Range<usize> {
+        let start = self.0.base.as_ptr().addr();
+        start..start + self.0.len
+    }
+
+    /// Copies bytes from `offset` on into `into`, as far as the region goes, whoever writes them
+    /// meanwhile; returns how many. None where the bytes are private: only fragments say which of
+    /// those may be looked at. The application's own look at its memory, so it is not counted.
+    pub fn copy_shared_out(&self, offset: usize, into: &mut [u8]) -> usize {
+        let n = into.len().min(self.0.len.saturating_sub(offset));
+        if n == 0 || self.0.access == Access::Private {
+            return 0;
+        }
+        // SAFETY: `offset < len of the mapping`, because `n > 0`.
+        let from = unsafe { self.0.base.add(offset) };
+        let to = NonNull::from(into).cast::<u8>();
+        let (mut ledger, reason) = (CopyLedger::new(), CopyReason::AppRead);
+        // SAFETY: `offset + n` lies in the mapping, and `into` is an exclusive slice of at least
+        // `n` bytes; a copy from shared memory bears writers.
+        unsafe { copy_payload(to, from.as_ptr(), n, Access::Shared, &mut ledger, reason) };
+        n
+    }
+
+    /// Copies `from` to `offset` on, as far as the region goes; returns how many bytes. Only where
+    /// the bytes count as shared and may be written: what an application puts into memory that it
+    /// has registered, before it sends from there.
+    pub fn copy_shared_in(&self, offset: usize, from: &[u8]) -> usize {
+        let n = from.len().min(self.0.len.saturating_sub(offset));
+        if n == 0 || self.0.access == Access::Private || !self.0.writable {
+            return 0;
+        }
+        // SAFETY: `offset < len of the mapping`, because `n > 0`.
+        let to = unsafe { self.0.base.add(offset) };
+        let (mut ledger, reason) = (CopyLedger::new(), CopyReason::AppWrite);
+        // SAFETY: `offset + n` lies in the mapping, which may be written; nobody forms references
+        // to shared memory, and all others copy from it in a way that bears this.
+        unsafe { copy_payload(to, from.as_ptr(), n, Access::Shared, &mut ledger, reason) };
+        n
     }
 
     /// Where the bytes can be read and never be written, not even after `mprotect`: a second mapping
@@ -329,8 +415,16 @@ fn check_len(len: usize) -> Result<(), MemError> {
 
 /// A new memfd of `len` zero bytes, and our mapping of it.
 fn map_memfd(name: &str, len: usize) -> Result<(NonNull<u8>, OwnedFd), MemError> {
+    map_memfd_with(name, len, MemfdFlags::empty())
+}
+
+fn map_memfd_with(
+    name: &str,
+    len: usize,
+    flags: MemfdFlags,
+) -> Result<(NonNull<u8>, OwnedFd), MemError> {
     check_len(len)?;
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)
         .map_err(|e| MemError::System("memfd_create", e.into()))?;
     ftruncate(&fd, len as u64).map_err(|e| MemError::System("ftruncate", e.into()))?;
     let base = map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, 0)?;

@@ -51,7 +51,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             continue;
         }
         let wait = inner.longest_sleep(now, LONGEST_SLEEP);
-        if wait.is_zero() || inner.device.arm() || !shared.fall_asleep(&inner) {
+        if wait.is_zero() || inner.device.arm() || !shared.fall_asleep(&mut inner) {
             inner.device.disarm();
             shared.unlock_and_wake(inner);
             continue;
@@ -94,7 +94,7 @@ pub(crate) fn wait_for_device(shared: &Shared, until: Option<Instant>) {
     let mut inner = shared.lock();
     let limit = until.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
     let wait = inner.longest_sleep(now, limit);
-    if !wait.is_zero() && !inner.device.arm() && shared.fall_asleep(&inner) {
+    if !wait.is_zero() && !inner.device.arm() && shared.fall_asleep(&mut inner) {
         let fd = inner.device_fd();
         drop(inner);
         sleep(shared, fd.as_ref(), wait);

@@ -291,6 +291,14 @@ impl Host {
     fn shared(&self) -> &Shared {
         &self.0.shared
     }
+
+    pub(crate) fn handle(&self) -> Arc<Handle> {
+        Arc::clone(&self.0)
+    }
+
+    pub(crate) fn from_handle(handle: Arc<Handle>) -> Self {
+        Self(handle)
+    }
 }
 
 pub(crate) fn first_address<T>(

@@ -20,10 +20,11 @@ use std::task::Waker;
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
-use pagewire_mem::{Instant, PacketBuf};
+use pagewire_mem::{CompletionQueue, Instant, PacketBuf};
 use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 
 use crate::proxy::Service;
+use crate::rings::serve::{Attachments, STUCK_RETRY};
 
 /// Frames taken from the device at once: enough to share the cost of a turn, few enough that
 /// acknowledgements leave while the data is still in cache.
@@ -36,8 +37,8 @@ const ROUNDS_PER_TURN: usize = 4;
 /// then is due at once, after others had the lock.
 const ROUNDS_PER_FLUSH: usize = 256;
 
-/// Turns that services get in one flush before others have the lock: each answers what the output
-/// of the last has changed.
+/// Turns that services and rings get in one flush before others have the lock: each answers what the
+/// output of the last has changed.
 const SERVICE_TURNS: usize = 16;
 
 /// How long frames wait at most for a device that had no room and does not say when it has.
@@ -102,6 +103,10 @@ pub(crate) struct Inner {
     pub(crate) wakeups: u64,
     pub(crate) device_error: Option<String>,
     pub(crate) observer: Option<Observer>,
+    /// Rings that applications receive through.
+    pub(crate) rings: Attachments,
+    /// Something was done for them since the last turn.
+    rings_worked: bool,
     pub(crate) services: Vec<Box<dyn Service>>,
     /// What the services are still to be told.
     events: Vec<Event>,
@@ -154,7 +159,8 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
-        wake_on_completion(&stack, &wake, &asleep);
+        wake_on_completion(stack.completions(), &wake, &asleep);
+        wake_on_return(&stack, &wake, &asleep);
         let wait_fd =
             device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
         let polled = wait_fd.is_none();
@@ -174,6 +180,8 @@ impl Shared {
             wakeups: 0,
             device_error: None,
             observer: None,
+            rings: Attachments::default(),
+            rings_worked: false,
             services: Vec::new(),
             events: Vec::new(),
         };
@@ -241,16 +249,22 @@ impl Shared {
 
     /// Nobody will look after the stack. `false`: memory that another thread has let go waits to be
     /// reported, look first.
-    pub(crate) fn fall_asleep(&self, inner: &Inner) -> bool {
+    pub(crate) fn fall_asleep(&self, inner: &mut Inner) -> bool {
         // Whoever lets go from here on wakes us; what was let go before, we see. (Both are SeqCst,
         // here and in `CompletionQueue`.)
         self.asleep.store(true, Ordering::SeqCst);
         let stack = &inner.stack;
-        let pending = stack.completions().is_pending() || stack.returns().is_pending();
+        let pending =
+            stack.completions().is_pending() || stack.returns().is_pending() || !inner.rings.arm();
         if pending {
             self.wake_up();
         }
         !pending
+    }
+
+    /// Has whoever lets go of memory that is reported in `queue` wake the driver, if that sleeps.
+    pub(crate) fn wake_when_let_go(&self, queue: &CompletionQueue) {
+        wake_on_completion(queue, &self.wake, &self.asleep);
     }
 
     /// Somebody looks after the stack again.
@@ -276,7 +290,7 @@ impl Inner {
             }
         }
         self.stack.end_turn();
-        worked
+        worked | std::mem::take(&mut self.rings_worked)
     }
 
     /// Whether a flush would move anything, timers that are due left out.
@@ -306,13 +320,22 @@ impl Inner {
         }
         self.send(now);
         for _ in 0..SERVICE_TURNS {
-            if !self.report(now) {
+            let served = self.report(now);
+            if !self.serve_rings(now) && !served {
                 return;
             }
             self.send(now);
         }
         // The rest is due at once.
         self.unfinished = true;
+    }
+
+    /// What applications do on their rings. Whether they did anything.
+    fn serve_rings(&mut self, now: Instant) -> bool {
+        let Self { stack, rings, ready, .. } = self;
+        let worked = !rings.is_empty() && rings.serve(now, stack, ready);
+        self.rings_worked |= worked;
+        worked
     }
 
     /// Output, as far as the device takes it.
@@ -348,6 +371,7 @@ impl Inner {
             if let Some(observer) = &mut self.observer {
                 observer(event);
             }
+            self.rings.handle_event(event);
             self.note_ready(event.socket, event.gained);
             if !self.services.is_empty() {
                 self.events.push(event);
@@ -433,6 +457,9 @@ impl Inner {
         if !self.tx.is_empty() {
             sleep = sleep.min(BLOCKED_RETRY);
         }
+        if self.rings.is_stuck() {
+            sleep = sleep.min(STUCK_RETRY);
+        }
         if self.polled {
             sleep = sleep.min(POLLED_DEVICE);
         }
@@ -472,17 +499,27 @@ impl Inner {
 }
 
 /// Has whoever lets go of memory on another thread wake the driver, if that sleeps.
-fn wake_on_completion(stack: &Stack, wake: &Arc<OwnedFd>, asleep: &Arc<AtomicBool>) {
-    let waker = || {
-        let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
-        move || {
-            if asleep.swap(false, Ordering::SeqCst) {
-                ring(&wake);
-            }
+fn wake_on_completion(
+    completions: &CompletionQueue,
+    wake: &Arc<OwnedFd>,
+    asleep: &Arc<AtomicBool>,
+) {
+    let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
+    completions.set_waker(move || {
+        if asleep.swap(false, Ordering::SeqCst) {
+            ring(&wake);
         }
-    };
-    stack.completions().set_waker(waker());
-    stack.returns().set_waker(waker());
+    });
+}
+
+/// The same for what applications kept of what they received.
+fn wake_on_return(stack: &Stack, wake: &Arc<OwnedFd>, asleep: &Arc<AtomicBool>) {
+    let (wake, asleep) = (Arc::clone(wake), Arc::clone(asleep));
+    stack.returns().set_waker(move || {
+        if asleep.swap(false, Ordering::SeqCst) {
+            ring(&wake);
+        }
+    });
 }
 
 fn ring(event: &OwnedFd) {

@@ -25,6 +25,11 @@ pub(crate) enum Patience {
 /// The spin shrinks to no less than this, so that it can find out when spinning pays again.
 const LEAST_SPIN: Duration = Duration::from_micros(2);
 
+/// A waker of this thread, for whoever parks.
+pub(crate) fn thread_waker() -> Waker {
+    Waker::from(Arc::new(Unpark(std::thread::current())))
+}
+
 struct Unpark(Thread);
 
 impl Wake for Unpark {

@@ -12,6 +12,7 @@ mod machine;
 mod path;
 mod receive;
 mod report;
+mod ring;
 mod rr;
 mod send;
 mod share;
@@ -29,6 +30,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Path(options) => path::run(options),
         Bench::Receive(options) => receive::run(options),
         Bench::Share(options) => share::run(options),
+        Bench::Ring(options) => ring::run(options),
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),
     }

@@ -59,6 +59,11 @@ impl Source {
         Frag::from_bytes(self.bytes.clone())
     }
 
+    /// All of it.
+    pub(crate) fn whole(&self) -> Frag {
+        Frag::from_bytes(self.bytes.clone())
+    }
+
     /// The same by reference.
     pub(crate) fn frags(&self, len: usize) -> impl Iterator<Item = Frag> + use<> {
         let whole = self.frag();
@@ -139,6 +144,11 @@ impl Meter {
     pub(crate) fn new(seconds: f64) -> Self {
         let length = Duration::from_secs_f64(seconds);
         Self { begun: None, warm_until: Instant::now() + WARM_UP, length, bytes: 0 }
+    }
+
+    /// Whether the warm-up is over.
+    pub(crate) fn is_running(&self) -> bool {
+        self.begun.is_some()
     }
 
     /// Notes bytes that came; the result, when the round is over.

@@ -16,6 +16,7 @@ use pagewire_mem::{
 
 use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
 use crate::offload;
+use crate::queues::Steering;
 
 pub use config::{Aqm, Chance, FaultConfig, FaultConfigError, FaultDirection};
 pub use line::{FaultCounters, FaultLine, FaultRng, Passed};
@@ -226,6 +227,10 @@ impl<D: Device> Device for Fault<D> {
 
     fn counters(&self) -> DeviceCounters {
         self.device.counters()
+    }
+
+    fn steering(&mut self) -> Option<&mut Steering> {
+        self.device.steering()
     }
 
     fn pool_audit(&self) -> Option<PoolAudit> {

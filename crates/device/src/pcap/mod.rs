@@ -26,6 +26,7 @@ use pcap_file::{DataLink, Endianness, PcapError};
 
 use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
 use crate::limits::{PCAP_BUFFER, PCAP_SNAPLEN};
+use crate::queues::Steering;
 
 #[cfg(test)]
 mod tests;
@@ -198,6 +199,10 @@ impl<D: Device, W: Write + Send> Device for Pcap<D, W> {
 
     fn counters(&self) -> DeviceCounters {
         self.device.counters()
+    }
+
+    fn steering(&mut self) -> Option<&mut Steering> {
+        self.device.steering()
     }
 
     fn pool_audit(&self) -> Option<PoolAudit> {

@@ -31,7 +31,7 @@ pub fn tap_frame(data: &[u8]) {
             continue;
         }
         if let Ok(Some(packet)) =
-            receiver.receive(ours.as_fd(), &mut lane, &mut counters, &mut ledger)
+            receiver.receive(ours.as_fd(), &mut lane, None, &mut counters, &mut ledger)
         {
             held.push((packet, message.get(VNET_HEADER..).unwrap_or_default()));
         }

@@ -19,11 +19,13 @@ pub(super) struct Lane {
     /// Where the kernel puts payload.
     pub(super) bulk: PageWriter,
     pub(super) predictor: Predictor,
+    /// Its pages are of memory that was registered.
+    pub(super) registered: bool,
 }
 
 impl Lane {
     pub(super) fn new() -> Self {
-        Self { bulk: PageWriter::new(), predictor: Predictor::new() }
+        Self { bulk: PageWriter::new(), predictor: Predictor::new(), registered: false }
     }
 }
 
@@ -59,7 +61,7 @@ impl TapQueues {
         let lane = |(i, fd)| {
             // Places far apart, so that each finds the next pages free when it gets there.
             let home = (i + 1) * (LANE_BYTES / PAGE_SIZE);
-            (fd, Lane { bulk: PageWriter::at_home(home), predictor: Predictor::new() })
+            (fd, Lane { bulk: PageWriter::at_home(home), ..Lane::new() })
         };
         let spare = spare.into_iter().enumerate().map(lane).collect();
         let first = (first, Lane::new());

@@ -47,6 +47,7 @@ pub use builder::TapBuilder;
 use lanes::{Lane, TapQueues};
 use limits::{MAX_FRAME, VNET_HEADER};
 
+use crate::queues::Steering;
 use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 
 /// One queue of a tap device, with memory of its own to receive into.
@@ -66,6 +67,7 @@ pub struct Tap {
     capabilities: Capabilities,
     counters: DeviceCounters,
     receiver: Receiver,
+    steering: Steering,
 }
 
 /// What receiving needs.
@@ -115,7 +117,8 @@ impl Tap {
     ) -> Self {
         let receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
         let counters = DeviceCounters::default();
-        Self { queues, name, kernel_mac, capabilities, counters, receiver }
+        let steering = Steering::private();
+        Self { queues, name, kernel_mac, capabilities, counters, receiver, steering }
     }
 
     /// Sends one frame; `false`: no room now, keep it.
@@ -191,16 +194,23 @@ impl Device for Tap {
         max: usize,
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
-        let Self { queues, counters, receiver, .. } = self;
+        let Self { queues, counters, receiver, steering, .. } = self;
         receiver.pool.drain();
+        steering.drain();
+        let mut memory = steering.memory_mut(0);
         let mut received = 0;
-        let read =
-            |fd: BorrowedFd<'_>, lane: &mut Lane| receiver.receive(fd, lane, counters, ledger);
+        let read = |fd: BorrowedFd<'_>, lane: &mut Lane| {
+            receiver.receive(fd, lane, memory.as_deref_mut(), counters, ledger)
+        };
         let take = |packet| {
             frames.push_back(packet);
             received += 1;
         };
-        match queues.read_each(max, read, take) {
+        let read = queues.read_each(max, read, take);
+        if let Some(memory) = steering.memory_mut(0) {
+            memory.note_level();
+        }
+        match read {
             Ok(()) => Ok(received),
             Err(error) if errno(&error) == Errno::BADFD => Err(DeviceError::Closed),
             Err(error) => {
@@ -220,6 +230,12 @@ impl Device for Tap {
 
     fn pool_audit(&self) -> Option<PoolAudit> {
         Some(self.receiver.pool.audit())
+    }
+
+    /// All frames come by the one queue: memory that it is given, which must be private, receives
+    /// those of all flows, whatever the rules say.
+    fn steering(&mut self) -> Option<&mut Steering> {
+        Some(&mut self.steering)
     }
 }
 

@@ -20,6 +20,7 @@ use super::vnet::{self, Received};
 use super::{Lane, Receiver, sys};
 use crate::DeviceCounters;
 use crate::headers::{self, Layout, ParseError, Transport};
+use crate::queues::QueueMemory;
 
 impl Receiver {
     /// Receives one frame by a lane; `None`: one was dropped, and counted.
@@ -27,6 +28,7 @@ impl Receiver {
         &mut self,
         fd: BorrowedFd<'_>,
         lane: &mut Lane,
+        memory: Option<&mut QueueMemory>,
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
     ) -> io::Result<Option<PacketBuf>> {
@@ -35,7 +37,7 @@ impl Receiver {
         }
         let mut guess = lane.predictor.header_len();
         let mut limit = MAX_FRAME + 1 - guess;
-        if !lane.bulk.reserve(&mut self.pool, limit) {
+        if !self.reserve(lane, memory, limit) {
             // Without pages, what fits the head can still come in: acknowledgements free pages.
             (guess, limit) = (HEAD_CAPACITY + 1, 0);
         }
@@ -73,6 +75,24 @@ impl Receiver {
                 Ok(None)
             }
         }
+    }
+
+    /// Makes sure that a lane has so many bytes spare: of the memory that was registered, as long as
+    /// that has pages, else of our own.
+    fn reserve(&mut self, lane: &mut Lane, memory: Option<&mut QueueMemory>, bytes: usize) -> bool {
+        let registered = memory.is_some();
+        if registered != lane.registered {
+            lane.bulk.abandon();
+            lane.registered = registered;
+        }
+        if let Some(memory) = memory {
+            if memory.reserve(&mut lane.bulk, bytes) {
+                return true;
+            }
+            // What was reserved there is too little for a frame.
+            lane.bulk.abandon();
+        }
+        lane.bulk.reserve(&mut self.pool, bytes)
     }
 
     /// Makes a packet of the `len` bytes just read, of which `split` are in `front` and the rest

@@ -41,14 +41,14 @@ pub(crate) struct ReceiveQueue {
     out_of_order: Option<Box<OutOfOrder>>,
     /// Compaction is not tried below this many pinned bytes: it rises when packing did not help,
     /// so that the work stays proportional to what arrives.
-    compact_at: usize,
+    compact_at: u32,
     next: Seq,
     /// The last compaction ran out of pages.
     starved: bool,
     /// The application has taken something, once.
     read_from: bool,
     /// Bytes of memory that were taken and still wait to be sent on: as good as unread.
-    held: usize,
+    held: u32,
 }
 
 /// What became of a segment's payload.
@@ -84,7 +84,7 @@ impl ReceiveQueue {
         Self {
             in_order: Run::new(),
             out_of_order: None,
-            compact_at: COMPACT_MIN_PINNED,
+            compact_at: COMPACT_MIN_PINNED as u32,
             next,
             starved: false,
             read_from: false,
@@ -121,12 +121,12 @@ impl ReceiveQueue {
     /// What the connection keeps of the host's memory: also what was taken and waits to be sent on,
     /// which is charged to the connection that sends it.
     pub(crate) fn charge_with_held(&self) -> usize {
-        self.charge() + self.held
+        self.charge() + self.held as usize
     }
 
     /// So many bytes of memory that were taken wait to be sent on.
     pub(crate) fn set_held(&mut self, bytes: usize) {
-        self.held = bytes;
+        self.held = saturated(bytes);
     }
 
     /// Whether something is held beyond a gap.
@@ -156,7 +156,7 @@ impl ReceiveQueue {
             self.insert_anywhere(env, seq, frags, len)
         };
         let pinned = self.pinned();
-        if pinned > self.compact_at && pinned > COMPACT_FACTOR * self.buffered() {
+        if pinned > self.compact_at as usize && pinned > COMPACT_FACTOR * self.buffered() {
             self.compact(env);
         }
         inserted
@@ -331,7 +331,7 @@ impl ReceiveQueue {
     fn settle(&mut self) {
         self.read_from = true;
         if self.in_order.is_empty() && !self.has_gaps() {
-            self.compact_at = COMPACT_MIN_PINNED;
+            self.compact_at = COMPACT_MIN_PINNED as u32;
             self.starved = false;
         }
     }
@@ -349,9 +349,15 @@ impl ReceiveQueue {
             packed &= ranges.compact(env);
         }
         self.starved = !packed;
-        self.compact_at = COMPACT_MIN_PINNED.max(2 * self.pinned());
+        self.compact_at = saturated(COMPACT_MIN_PINNED.max(2 * self.pinned()));
     }
 }
 
 #[cfg(test)]
 mod tests;
+
+/// Sizes of memory are kept in 32 bits, which is more than a window can be, so that a connection
+/// stays small.
+fn saturated(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}

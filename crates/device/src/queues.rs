@@ -1,0 +1,429 @@
+//! Byte path, step R1 into memory of an application: queues of a device that have a region of their
+//! own, and which flows go there.
+//!
+//! ```text
+//!   device --frame--> rules: protocol, local port, peer --> queue with memory --> payload placed
+//!                                                      \--> default queue: stays where it is
+//! ```
+//!
+//! [`Queues`] gives any device such queues. What it does to a frame's payload is what a network
+//! card does: it writes it into the next buffers of the region. That is one copy at the device's
+//! boundary ([`CopyReason::DeviceRx`]), named as such; nothing above it copies again. A tap needs
+//! no help: its queues read straight into the region.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use pagewire_mem::{
+    Access, CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
+};
+
+use crate::device::{Capabilities, Device, DeviceCounters, DeviceError};
+use crate::headers::{self, Layout, Transport};
+use crate::limits::{MAX_QUEUES, MAX_RULES, PLACE_MIN};
+
+/// Memory that a queue receives into: the pages of a region that its owner has given.
+#[derive(Debug)]
+pub struct QueueMemory {
+    pub(crate) pool: PagePool,
+    pub(crate) writer: PageWriter,
+    level: Arc<Level>,
+}
+
+/// How a queue's memory stands: written by the device, read by whoever fills it.
+#[derive(Debug, Default)]
+pub struct Level {
+    free: AtomicUsize,
+    looks: AtomicUsize,
+    placed: AtomicU64,
+    missed: AtomicU64,
+}
+
+impl Level {
+    /// Pages that are free to receive into, when the device last looked.
+    pub fn free(&self) -> usize {
+        // Relaxed, here and below: numbers, nothing is published by them.
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// How often the device has looked: what was given before the last look is in
+    /// [`free`](Self::free).
+    pub fn looks(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes placed in the memory.
+    pub fn placed(&self) -> u64 {
+        self.placed.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes of the queue's flows that found no page there.
+    pub fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note(&self, placed: usize, missed: usize) {
+        self.placed.fetch_add(placed as u64, Ordering::Relaxed);
+        self.missed.fetch_add(missed as u64, Ordering::Relaxed);
+    }
+}
+
+impl QueueMemory {
+    /// The free pages of `pool`.
+    pub fn new(pool: PagePool) -> Self {
+        let memory = Self { pool, writer: PageWriter::new(), level: Arc::default() };
+        memory.note_level();
+        memory
+    }
+
+    /// How it stands.
+    pub fn level(&self) -> &Arc<Level> {
+        &self.level
+    }
+
+    /// Takes home what was given since the last time.
+    pub fn drain(&mut self) {
+        self.pool.drain();
+        self.note_level();
+    }
+
+    /// Makes sure that `writer` has `bytes` bytes of this memory spare; `false`: it has too few
+    /// pages, or they lie too scattered.
+    pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
+        writer.reserve(&mut self.pool, bytes)
+    }
+
+    pub(crate) fn note_level(&self) {
+        self.level.free.store(self.pool.stats().free, Ordering::Relaxed);
+        self.level.looks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Places a frame's payload in the memory, as far as there are pages; the rest stays where it
+    /// is.
+    pub fn place(&mut self, frame: &mut PacketBuf, ledger: &mut CopyLedger) {
+        if frame.frag_len() < PLACE_MIN {
+            return;
+        }
+        let (mut placed, mut missed) = (FragVec::new(), 0);
+        let total = frame.frag_len();
+        for mut frag in frame.take_frags() {
+            let copied = if missed == 0 {
+                let (parts, n) =
+                    self.writer.write_frag(&mut self.pool, &frag, ledger, CopyReason::DeviceRx);
+                placed.extend(parts);
+                n
+            } else {
+                0
+            };
+            missed += frag.len() - copied;
+            frag.advance(copied);
+            placed.push(frag);
+        }
+        for frag in placed {
+            // A stream of scattered pages could need more fragments than a frame has; what is too
+            // much is cut off, and the peer sends it again.
+            if frame.push_frag(frag).is_err() {
+                break;
+            }
+        }
+        self.level.note(total - missed, missed);
+        self.note_level();
+    }
+}
+
+/// Which flows go to a queue. What is not said matches all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Protocol, for now TCP or nothing said.
+    pub tcp: bool,
+    /// Port on our side.
+    pub local_port: Option<u16>,
+    /// Address on the other side.
+    pub peer: Option<IpAddr>,
+    /// Port on the other side.
+    pub peer_port: Option<u16>,
+}
+
+impl Rule {
+    /// TCP to a port of ours.
+    pub fn tcp_port(port: u16) -> Self {
+        Self { tcp: true, local_port: Some(port), ..Self::default() }
+    }
+
+    /// One TCP connection.
+    pub fn tcp_flow(local_port: u16, peer: SocketAddr) -> Self {
+        let (peer, peer_port) = (Some(peer.ip()), Some(peer.port()));
+        Self { tcp: true, local_port: Some(local_port), peer, peer_port }
+    }
+
+    fn matches(&self, flow: &Flow) -> bool {
+        (!self.tcp || flow.tcp)
+            && self.local_port.is_none_or(|port| port == flow.local_port)
+            && self.peer.is_none_or(|peer| peer == flow.peer)
+            && self.peer_port.is_none_or(|port| port == flow.peer_port)
+    }
+}
+
+/// Who a frame is for and from, as seen from this host.
+struct Flow {
+    tcp: bool,
+    local_port: u16,
+    peer: IpAddr,
+    peer_port: u16,
+}
+
+impl Flow {
+    fn received(head: &[u8]) -> Option<Self> {
+        Self::of(head, false)
+    }
+
+    fn sent(head: &[u8]) -> Option<Self> {
+        Self::of(head, true)
+    }
+
+    fn of(head: &[u8], ours: bool) -> Option<Self> {
+        let layout = headers::parse(head).ok().filter(|l| l.transport != Transport::Other)?;
+        let (source, destination) = addresses(&layout, head)?;
+        let port = |at: usize| -> Option<u16> {
+            Some(u16::from_be_bytes(head.get(at..at + 2)?.try_into().ok()?))
+        };
+        let (from, to) = (port(layout.transport_at)?, port(layout.transport_at + 2)?);
+        let tcp = layout.transport == Transport::Tcp;
+        Some(if ours {
+            Self { tcp, local_port: from, peer: destination, peer_port: to }
+        } else {
+            Self { tcp, local_port: to, peer: source, peer_port: from }
+        })
+    }
+}
+
+fn addresses(layout: &Layout, head: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let both = layout.addresses(head)?;
+    let (source, destination) = both.split_at_checked(both.len() / 2)?;
+    let ip = |bytes: &[u8]| -> Option<IpAddr> {
+        if layout.v6 {
+            Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical())
+        } else {
+            Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into())
+        }
+    };
+    Some((ip(source)?, ip(destination)?))
+}
+
+/// Why a queue cannot have memory, or a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// The device cannot receive into memory that it is given.
+    #[error("the device cannot receive into registered memory")]
+    Unsupported,
+    /// The device has no such queue.
+    #[error("the device has no queue {0}")]
+    NoQueue(usize),
+    /// The queue has memory already.
+    #[error("queue {0} is taken")]
+    Taken(usize),
+    /// The device looks at what it has just received, and the memory counts as shared.
+    #[error(
+        "the device needs memory that nobody else writes: a region that does not count as shared"
+    )]
+    Shared,
+    /// There are too many rules.
+    #[error("the device takes no more than {MAX_RULES} rules")]
+    TooManyRules,
+}
+
+/// Rules and the memory of queues. Queue 0 is the default: what no rule sends elsewhere.
+#[derive(Debug)]
+pub struct Steering {
+    queues: Vec<Option<QueueMemory>>,
+    /// The first that matches counts.
+    rules: Vec<(Rule, usize)>,
+    /// Memory that somebody else may write is refused.
+    private: bool,
+}
+
+impl Steering {
+    /// `queues` queues without memory, and no rules.
+    pub fn new(queues: usize) -> Self {
+        let queues = queues.clamp(1, MAX_QUEUES);
+        let queues = (0..queues).map(|_| None).collect();
+        Self { queues, rules: Vec::new(), private: false }
+    }
+
+    /// One queue, for memory that nobody else writes.
+    pub(crate) fn private() -> Self {
+        Self { private: true, ..Self::new(1) }
+    }
+
+    /// Queues in all.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Gives a queue memory.
+    ///
+    /// # Errors
+    /// [`BindError::NoQueue`]; [`BindError::Taken`] if it has some; [`BindError::Shared`] if the
+    /// device cannot do with such memory.
+    pub fn bind(&mut self, queue: usize, memory: QueueMemory) -> Result<(), BindError> {
+        if self.private && memory.pool.access() == Access::Shared {
+            return Err(BindError::Shared);
+        }
+        match self.queues.get_mut(queue) {
+            None => Err(BindError::NoQueue(queue)),
+            Some(Some(_)) => Err(BindError::Taken(queue)),
+            Some(place) => {
+                *place = Some(memory);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a queue's memory away, and the rules that lead there.
+    pub fn unbind(&mut self, queue: usize) -> Option<QueueMemory> {
+        self.rules.retain(|(_, to)| *to != queue);
+        self.queues.get_mut(queue)?.take()
+    }
+
+    /// Sends the flows that `rule` names to a queue from now on.
+    ///
+    /// # Errors
+    /// [`BindError::NoQueue`], [`BindError::TooManyRules`].
+    pub fn steer(&mut self, rule: Rule, queue: usize) -> Result<(), BindError> {
+        if queue >= self.queues.len() {
+            return Err(BindError::NoQueue(queue));
+        }
+        self.rules.retain(|(known, _)| *known != rule);
+        if self.rules.len() >= MAX_RULES {
+            return Err(BindError::TooManyRules);
+        }
+        self.rules.push((rule, queue));
+        Ok(())
+    }
+
+    /// The queue of a frame that was received.
+    pub fn queue_of(&self, head: &[u8]) -> usize {
+        self.queue_of_flow(|| Flow::received(head))
+    }
+
+    /// The queue on which a frame of ours belongs: where the answers to it go.
+    pub fn queue_of_sent(&self, head: &[u8]) -> usize {
+        self.queue_of_flow(|| Flow::sent(head))
+    }
+
+    fn queue_of_flow(&self, flow: impl FnOnce() -> Option<Flow>) -> usize {
+        if self.rules.is_empty() {
+            return 0;
+        }
+        let Some(flow) = flow() else { return 0 };
+        self.rules.iter().find(|(rule, _)| rule.matches(&flow)).map_or(0, |(_, queue)| *queue)
+    }
+
+    /// The memory of a queue.
+    pub fn memory_mut(&mut self, queue: usize) -> Option<&mut QueueMemory> {
+        self.queues.get_mut(queue)?.as_mut()
+    }
+
+    /// Takes home what was given to all queues.
+    pub fn drain(&mut self) {
+        self.queues.iter_mut().flatten().for_each(QueueMemory::drain);
+    }
+
+    /// Places a received frame's payload in the memory of its queue, if that has some.
+    pub fn place(&mut self, frame: &mut PacketBuf, ledger: &mut CopyLedger) {
+        if frame.frag_len() == 0 {
+            return;
+        }
+        let queue = self.queue_of(frame.head());
+        if let Some(memory) = self.memory_mut(queue) {
+            memory.place(frame, ledger);
+        }
+    }
+}
+
+/// Any device, with queues that can be given memory.
+#[derive(Debug)]
+pub struct Queues<D> {
+    device: D,
+    steering: Steering,
+    capabilities: Capabilities,
+    /// What was received last, before it is placed.
+    arrived: VecDeque<PacketBuf>,
+}
+
+impl<D: Device> Queues<D> {
+    /// `device` with so many queues, at most 64.
+    pub fn new(device: D, queues: usize) -> Self {
+        let steering = Steering::new(queues);
+        let capabilities =
+            Capabilities { queues: steering.queues(), ..device.capabilities().clone() };
+        Self { device, steering, capabilities, arrived: VecDeque::new() }
+    }
+
+    /// The device inside.
+    pub fn get_ref(&self) -> &D {
+        &self.device
+    }
+}
+
+impl<D: Device> Device for Queues<D> {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        self.device.transmit(now, frames, ledger)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        self.steering.drain();
+        let n = self.device.receive(now, &mut self.arrived, max, ledger)?;
+        for mut frame in self.arrived.drain(..) {
+            self.steering.place(&mut frame, ledger);
+            frames.push_back(frame);
+        }
+        Ok(n)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.device.poll_timeout()
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.device.wait_fd()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.device.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.device.disarm();
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.device.counters()
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        self.device.pool_audit()
+    }
+
+    fn steering(&mut self) -> Option<&mut Steering> {
+        Some(&mut self.steering)
+    }
+}

@@ -1,0 +1,277 @@
+//! Byte path, step R7 through rings: pages of a pool that an application holds, and what it may
+//! give back.
+//!
+//! ```text
+//!   free map --alloc--> writer --> Frag in a receive queue --hand_out--> the application's
+//!      ^                                                                     |
+//!      \---- return list <---- last reference <---- take_back(id) <---------/
+//! ```
+//!
+//! The application names a page by a [`BufferId`]: its number, and how many times it has been
+//! handed out since it was last at home. Who holds what is counted here, in private memory: an id
+//! that was never handed out, is out of range, was returned before or stems from an earlier turn
+//! of the same page is refused, and changes nothing.
+
+use std::sync::{Arc, Weak};
+
+use crate::frag::Frag;
+use crate::limits::{GROUP_PAGES, LEASE_PAGE_BITS, PAGE_SIZE};
+use crate::pool::{PagePool, PoolShared};
+use crate::region::{MemError, Region};
+
+/// Names a page that an application holds: the page's number in the low [`LEASE_PAGE_BITS`] bits,
+/// above it the turn in which it was handed out. Turn 0 is the application's from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BufferId(pub u32);
+
+/// Turns that an id can tell apart.
+const TURNS: u32 = 1 << (32 - LEASE_PAGE_BITS);
+
+impl BufferId {
+    /// A page before it was ever handed out.
+    pub const fn first(page: u32) -> Self {
+        Self(page)
+    }
+
+    /// The page's number.
+    pub const fn page(self) -> u32 {
+        self.0 & ((1 << LEASE_PAGE_BITS) - 1)
+    }
+
+    const fn new(page: u32, turn: u32) -> Self {
+        Self(turn << LEASE_PAGE_BITS | page)
+    }
+
+    const fn turn(self) -> u32 {
+        self.0 >> LEASE_PAGE_BITS
+    }
+}
+
+/// Part of one page that was handed out: one reference to the page goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// What to return.
+    pub id: BufferId,
+    /// Where the bytes begin, from the start of the region.
+    pub offset: u32,
+    /// How many there are, all in one page.
+    pub len: u32,
+}
+
+/// Why a buffer is not taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The region has no such page.
+    #[error("no such buffer in the region")]
+    OutOfRange,
+    /// The id is of an earlier turn of the page: it was returned before.
+    #[error("the buffer's id is stale: it was returned before")]
+    Stale,
+    /// The application holds no reference to the page: it was returned before, or never delivered.
+    #[error("the buffer is not the application's: returned twice, or never delivered")]
+    NotHeld,
+}
+
+/// The application's side of a pool: which of its pages it holds, and how often.
+///
+/// Dropping it lets go of everything, as an application that is gone does.
+pub struct Lease {
+    pool: Arc<PoolShared>,
+    pages: Box<[Held]>,
+    /// References that were handed out and not taken back.
+    references: usize,
+    /// Pages that are the application's from the start and that it has not given us yet.
+    unposted: usize,
+}
+
+/// What the application holds of one page.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    references: u32,
+    turn: u32,
+}
+
+impl Lease {
+    /// Every page of `pool` is the application's, to be given by and by: none is free to receive
+    /// into. The pool is new, nothing was allocated from it.
+    ///
+    /// # Errors
+    /// [`MemError::Claimed`] if pages of the pool are in use; [`MemError::Length`] if it has more
+    /// than ids can name.
+    pub fn all(pool: &mut PagePool) -> Result<Self, MemError> {
+        let mut lease = Self::none(pool)?;
+        if pool.stats().free != pool.stats().total {
+            return Err(MemError::Claimed("pages of a pool"));
+        }
+        while let Some((first, count)) = pool.alloc_run(GROUP_PAGES, None) {
+            for held in lease.pages.get_mut(first..first + count).into_iter().flatten() {
+                held.references = 1;
+            }
+            lease.unposted += count;
+        }
+        Ok(lease)
+    }
+
+    /// Nothing of `pool` is the application's yet.
+    ///
+    /// # Errors
+    /// As [`all`](Self::all).
+    pub fn none(pool: &PagePool) -> Result<Self, MemError> {
+        let total = pool.stats().total;
+        if total > 1 << LEASE_PAGE_BITS {
+            return Err(MemError::Length(total * PAGE_SIZE));
+        }
+        let pages = vec![Held::default(); total].into();
+        Ok(Self { pool: Arc::clone(pool.shared()), pages, references: 0, unposted: 0 })
+    }
+
+    /// Hands the bytes of a fragment over, page by page and in order, each told to `each`; gives back
+    /// a fragment that is not of this pool.
+    pub fn hand_out(&mut self, frag: Frag, mut each: impl FnMut(Handed)) -> Result<(), Frag> {
+        let Some(start) = frag.offset_in(&self.pool).filter(|_| !frag.is_empty()) else {
+            return Err(frag);
+        };
+        let end = start + frag.len();
+        // The fragment has one reference to each page that it touches: from here on they are the
+        // application's.
+        frag.forget_pages();
+        let mut at = start;
+        while at < end {
+            let page = at / PAGE_SIZE;
+            let Some(held) = self.pages.get_mut(page) else { break };
+            if held.references == 0 {
+                // A new turn. Turn 0 is the application's own, from the start, and never again.
+                held.turn = ((held.turn + 1) % TURNS).max(1);
+            }
+            held.references += 1;
+            self.references += 1;
+            let stop = ((page + 1) * PAGE_SIZE).min(end);
+            let id = BufferId::new(page as u32, held.turn);
+            each(Handed { id, offset: at as u32, len: (stop - at) as u32 });
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// Whether the bytes are this pool's.
+    pub fn owns(&self, frag: &Frag) -> bool {
+        frag.offset_in(&self.pool).is_some()
+    }
+
+    /// The application gives back one reference; `true` if it was its last of the page.
+    ///
+    /// # Errors
+    /// [`Refused`]: nothing has changed.
+    pub fn take_back(&mut self, id: BufferId) -> Result<bool, Refused> {
+        let held = self.pages.get_mut(id.page() as usize).ok_or(Refused::OutOfRange)?;
+        if held.turn != id.turn() {
+            return Err(Refused::Stale);
+        }
+        if held.references == 0 {
+            return Err(Refused::NotHeld);
+        }
+        held.references -= 1;
+        if held.turn == 0 {
+            self.unposted -= 1;
+        } else {
+            self.references -= 1;
+        }
+        let last = held.references == 0;
+        self.pool.release(id.page() as usize * PAGE_SIZE, 1);
+        Ok(last)
+    }
+
+    /// References that the application has and that did not come from the start.
+    pub fn delivered(&self) -> usize {
+        self.references
+    }
+
+    /// Whether nothing but this refers to the pool: no device, no receive queue, and the
+    /// application holds nothing that was delivered.
+    pub fn is_home(&self) -> bool {
+        self.references == 0 && Arc::strong_count(&self.pool) == 1
+    }
+
+    /// Pages that the application had from the start and has not given yet.
+    pub fn unposted(&self) -> usize {
+        self.unposted
+    }
+
+    /// Pages of the pool.
+    pub fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The application's look at the region.
+    pub fn view(&self) -> View {
+        View { region: self.pool.region().clone(), pool: Arc::downgrade(&self.pool) }
+    }
+
+    /// Address of the region's first byte, and its length: to see whether two overlap.
+    pub fn span(&self) -> core::ops::Range<usize> {
+        self.pool.region().span()
+    }
+}
+
+/// An application's look at a region of which pages are handed to it. Keeps the region mapped.
+#[derive(Clone)]
+pub struct View {
+    region: Region,
+    pool: Weak<PoolShared>,
+}
+
+impl View {
+    /// Copies bytes from `offset` on out of memory that counts as shared ([`Access::Shared`](crate::Access)),
+    /// whoever may be writing it; returns how many. None out of private memory, where only what was
+    /// delivered may be looked at, nor beyond the region.
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> usize {
+        self.region.copy_shared_out(offset, into)
+    }
+
+    /// The bytes as a fragment, with a reference of its own to their pages; `None` if the pool is
+    /// gone or the range is not in it.
+    ///
+    /// # Safety
+    /// The range was handed out by this view's lease ([`Handed`]), and its id was not given back
+    /// yet.
+    pub unsafe fn delivered(&self, offset: usize, len: usize) -> Option<Frag> {
+        let pool = self.pool.upgrade()?;
+        let end = offset.checked_add(len).filter(|&end| end <= self.region.len())?;
+        if offset == end {
+            return Some(Frag::empty());
+        }
+        pool.acquire(offset, len);
+        // SAFETY: the range lies in the region; it was committed by a writer and handed out, so it
+        // is not written again while the page has a reference, and we have just taken one for each
+        // page, beside the application's own (the caller's promise).
+        Some(unsafe { Frag::from_pool(pool, offset, len) })
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl core::fmt::Debug for View {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "View({:?})", self.region)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        for (page, held) in self.pages.iter().enumerate() {
+            for _ in 0..held.references {
+                self.pool.release(page * PAGE_SIZE, 1);
+            }
+        }
+    }
+}
+
+impl core::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { references, unposted, .. } = self;
+        write!(f, "Lease(delivered {references}, unposted {unposted})")
+    }
+}

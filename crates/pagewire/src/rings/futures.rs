@@ -1,0 +1,420 @@
+//! Futures over rings: completions are sorted to whoever waits for them.
+//!
+//! Rings have one application's end, and tasks are many. Whoever is polled takes all completions that
+//! are there, keeps its own and wakes the owners of the others.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use pagewire_device::Rule;
+use pagewire_mem::{Frag, Region, View};
+use pagewire_ring::layout::{COPY_GROUP, NOTICE};
+use pagewire_ring::{Completion, Entry, Op, QueueConfig, RegisterError, Submission};
+
+use super::Rings;
+use super::buf::RingBuf;
+
+/// Rings for tasks of any executor. Cheap to clone.
+#[derive(Clone)]
+pub struct AsyncRings(Arc<Router>);
+
+/// A listener on rings. Closed when it is dropped.
+pub struct RingListener {
+    rings: AsyncRings,
+    handle: u64,
+    local: SocketAddr,
+}
+
+/// A connection on rings. Closed when it is dropped.
+pub struct RingStream {
+    rings: AsyncRings,
+    handle: u64,
+}
+
+/// What one receive brought, in stream order. Empty: the end of the stream.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// The pieces.
+    pub buffers: Vec<RingBuf>,
+    /// Bytes in all of them.
+    pub len: usize,
+}
+
+/// Sorts completions.
+pub(super) struct Router(Mutex<State>);
+
+struct State {
+    rings: Rings,
+    /// Operations that somebody waits for, by `user_data`.
+    waits: HashMap<u64, Wait>,
+    next: u64,
+    /// Completions whose entries are theirs to take.
+    lent: HashMap<u16, Frag>,
+    views: HashMap<u16, View>,
+    /// Pieces that found no room in their fill ring.
+    unfilled: VecDeque<Entry>,
+    /// Submissions that found no room.
+    unsubmitted: VecDeque<Submission>,
+    notices: VecDeque<Completion>,
+}
+
+#[derive(Default)]
+struct Wait {
+    done: Option<(Completion, Vec<Entry>)>,
+    waker: Option<Waker>,
+    /// Nobody waits any more: what comes goes back.
+    abandoned: bool,
+}
+
+impl Rings {
+    /// The same for tasks.
+    pub fn into_async(self) -> AsyncRings {
+        let views = self.registered(COPY_GROUP).and_then(|copy| copy.view.clone());
+        let state = State {
+            rings: self,
+            waits: HashMap::new(),
+            next: 1,
+            lent: HashMap::new(),
+            views: views.map(|view| (COPY_GROUP, view)).into_iter().collect(),
+            unfilled: VecDeque::new(),
+            unsubmitted: VecDeque::new(),
+            notices: VecDeque::new(),
+        };
+        AsyncRings(Arc::new(Router(Mutex::new(state))))
+    }
+}
+
+impl AsyncRings {
+    /// As [`Rings::register`].
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn register(
+        &self,
+        queue: usize,
+        config: QueueConfig,
+        rules: &[Rule],
+    ) -> Result<u16, RegisterError> {
+        let mut state = self.0.state();
+        let group = state.rings.register(queue, config, rules)?;
+        if let Some(view) = state.rings.registered(group).and_then(|found| found.view.clone()) {
+            state.views.insert(group, view);
+        }
+        Ok(group)
+    }
+
+    /// As [`Rings::register_lent`].
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn register_lent(&self, memory: Frag) -> Result<u16, RegisterError> {
+        let mut state = self.0.state();
+        let group = state.rings.register_lent(memory.clone())?;
+        state.lent.insert(group, memory);
+        Ok(group)
+    }
+
+    /// As [`Rings::register_send`].
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn register_send(&self, region: Region) -> Result<u16, RegisterError> {
+        self.0.state().rings.register_send(region)
+    }
+
+    /// As [`Rings::unregister`].
+    ///
+    /// # Errors
+    /// [`RegisterError::NoGroup`].
+    pub fn unregister(&self, group: u16) -> Result<(), RegisterError> {
+        self.0.state().rings.unregister(group)
+    }
+
+    /// A listener.
+    ///
+    /// # Errors
+    /// As [`Rings::listen`].
+    pub fn listen(&self, on: impl ToSocketAddrs) -> io::Result<RingListener> {
+        let (handle, local) = self.0.state().rings.listen(on)?;
+        Ok(RingListener { rings: self.clone(), handle, local })
+    }
+
+    /// The next notice: fill entries taken, buffers running short, a registration that is over.
+    pub async fn notice(&self) -> Completion {
+        poll_fn(|cx| {
+            let mut state = self.0.state();
+            loop {
+                state.sort();
+                if let Some(notice) = state.notices.pop_front() {
+                    return Poll::Ready(notice);
+                }
+                if state.sleep(cx) {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Counts so far.
+    pub fn counters(&self) -> pagewire_ring::Counters {
+        self.0.state().rings.counters()
+    }
+
+    /// Submits, and waits for the one completion.
+    async fn run(&self, submission: Submission) -> (Completion, Vec<Entry>) {
+        let user_data = self.0.state().begin(submission);
+        let operation = Operation { rings: self, user_data, target: submission.target };
+        poll_fn(|cx| self.0.state().poll(user_data, cx)).await.inspect_done(operation)
+    }
+}
+
+/// An operation under way; dropped before its end, it is cancelled.
+struct Operation<'a> {
+    rings: &'a AsyncRings,
+    user_data: u64,
+    target: u64,
+}
+
+trait InspectDone: Sized {
+    fn inspect_done(self, operation: Operation<'_>) -> Self;
+}
+
+impl InspectDone for (Completion, Vec<Entry>) {
+    fn inspect_done(self, operation: Operation<'_>) -> Self {
+        std::mem::forget(operation);
+        self
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        let mut state = self.rings.0.state();
+        match state.waits.remove(&self.user_data) {
+            Some(Wait { done: Some((_, entries)), .. }) => {
+                entries.into_iter().for_each(|entry| state.give_back(entry));
+            }
+            Some(wait) => {
+                let abandoned = Wait { abandoned: true, waker: None, ..wait };
+                state.waits.insert(self.user_data, abandoned);
+                let what = self.user_data;
+                state.begin(Submission::cancel(self.target, what, 0));
+            }
+            None => {}
+        }
+    }
+}
+
+impl RingListener {
+    /// The next connection.
+    ///
+    /// # Errors
+    /// What the listener or the connection met.
+    pub async fn accept(&self) -> io::Result<RingStream> {
+        let (done, _) = self.rings.run(Submission::new(Op::Accept, self.handle, 0)).await;
+        result(&done)?;
+        Ok(RingStream { rings: self.rings.clone(), handle: done.handle })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl RingStream {
+    /// What has arrived, up to `limit` bytes, once something has; by reference where it lies in a
+    /// registered group and `group` names one.
+    ///
+    /// # Errors
+    /// What the connection met.
+    pub async fn receive(&self, group: u16, limit: usize) -> io::Result<Received> {
+        let submission = Submission::receive(self.handle, group, limit.max(1) as u64, 0);
+        let (done, entries) = self.rings.run(submission).await;
+        let mut state = self.rings.0.state();
+        let mut received = Received::default();
+        for entry in entries {
+            match state.bytes_of(entry) {
+                Some(frag) => {
+                    received.len += frag.len();
+                    received.buffers.push(RingBuf::new(frag, entry, Arc::clone(&self.rings.0)));
+                }
+                None => state.give_back(entry),
+            }
+        }
+        drop(state);
+        result(&done)?;
+        Ok(received)
+    }
+
+    /// Sends `len` bytes from `offset` of a send group; returns how many, once the memory is the
+    /// caller's again.
+    ///
+    /// # Errors
+    /// What the connection met.
+    pub async fn send(&self, group: u16, offset: u32, len: u32) -> io::Result<usize> {
+        let submission = Submission::send(self.handle, group, offset, len, 0);
+        let (done, _) = self.rings.run(submission).await;
+        result(&done)
+    }
+
+    /// Ends the sending direction.
+    ///
+    /// # Errors
+    /// What the connection met.
+    pub async fn shutdown(&self) -> io::Result<()> {
+        let (done, _) = self.rings.run(Submission::new(Op::Shutdown, self.handle, 0)).await;
+        result(&done).map(|_| ())
+    }
+}
+
+impl Drop for RingListener {
+    fn drop(&mut self) {
+        self.rings.0.close(self.handle);
+    }
+}
+
+impl Drop for RingStream {
+    fn drop(&mut self) {
+        self.rings.0.close(self.handle);
+    }
+}
+
+fn result(done: &Completion) -> io::Result<usize> {
+    usize::try_from(done.result).map_err(|_| io::Error::from_raw_os_error(-done.result))
+}
+
+impl Router {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn give_back(&self, entry: Entry) {
+        let mut state = self.state();
+        state.give_back(entry);
+        state.rings.flush();
+    }
+
+    fn close(&self, handle: u64) {
+        let mut state = self.state();
+        state.begin(Submission::new(Op::Close, handle, 0));
+    }
+}
+
+impl State {
+    /// Submits under a new number; of closes and cancels nobody awaits the answer.
+    fn begin(&mut self, submission: Submission) -> u64 {
+        let user_data = self.next;
+        self.next += 1;
+        if self.next == NOTICE {
+            self.next += 1;
+        }
+        let op = Op::from_number(submission.op);
+        if !matches!(op, Some(Op::Close | Op::Cancel)) {
+            self.waits.insert(user_data, Wait::default());
+        }
+        self.unsubmitted.push_back(Submission { user_data, ..submission });
+        self.move_on();
+        user_data
+    }
+
+    /// Puts in what had no room.
+    fn move_on(&mut self) {
+        while let Some(submission) = self.unsubmitted.pop_front() {
+            if !self.rings.submit(submission) {
+                self.unsubmitted.push_front(submission);
+                break;
+            }
+        }
+        for _ in 0..self.unfilled.len() {
+            let Some(entry) = self.unfilled.pop_front() else { break };
+            self.give_back(entry);
+        }
+        self.rings.flush();
+    }
+
+    fn give_back(&mut self, entry: Entry) {
+        if !self.rings.give_back(entry) {
+            self.unfilled.push_back(entry);
+        }
+    }
+
+    /// The answer to `user_data`, if it is there.
+    fn poll(&mut self, user_data: u64, cx: &mut Context<'_>) -> Poll<(Completion, Vec<Entry>)> {
+        loop {
+            self.sort();
+            if self.waits.get(&user_data).is_none_or(|wait| wait.done.is_some())
+                && let Some(done) = self.waits.remove(&user_data).and_then(|wait| wait.done)
+            {
+                return Poll::Ready(done);
+            }
+            if let Some(wait) = self.waits.get_mut(&user_data) {
+                wait.waker = Some(cx.waker().clone());
+            }
+            if self.sleep(cx) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes all completions that are there.
+    fn sort(&mut self) {
+        while let Some(completion) = self.rings.next_completion() {
+            let mut entries = Vec::with_capacity(completion.entries as usize);
+            for _ in 0..completion.entries {
+                entries.extend(self.rings.next_entry());
+            }
+            if completion.user_data == NOTICE {
+                self.notices.push_back(completion);
+                if self.notices.len() > MAX_NOTICES {
+                    self.notices.pop_front();
+                }
+                continue;
+            }
+            match self.waits.get_mut(&completion.user_data) {
+                Some(wait) if !wait.abandoned => {
+                    wait.done = Some((completion, entries));
+                    if let Some(waker) = wait.waker.take() {
+                        waker.wake();
+                    }
+                }
+                _ => {
+                    self.waits.remove(&completion.user_data);
+                    entries.into_iter().for_each(|entry| self.give_back(entry));
+                }
+            }
+        }
+        self.move_on();
+    }
+
+    /// Has the task woken by the next completion; `false`: there is one already.
+    fn sleep(&mut self, cx: &Context<'_>) -> bool {
+        self.rings.waker.register(cx.waker());
+        self.rings.ends.completions.arm()
+    }
+
+    /// The bytes of an entry that was just taken out of the ring.
+    fn bytes_of(&self, entry: Entry) -> Option<Frag> {
+        let (offset, len) = (entry.offset as usize, entry.len as usize);
+        match self.lent.get(&entry.group) {
+            Some(whole) => Some(whole.slice(offset..offset + len)),
+            None => {
+                let view = self.views.get(&entry.group)?;
+                // SAFETY: the entry is as the engine wrote it: the rings are this value's alone,
+                // made with it, and their memory is reached by nobody else. What it names was handed
+                // out for it, and it is given back only when the buffer made of it is dropped.
+                #[allow(unsafe_code)]
+                unsafe {
+                    view.delivered(offset, len)
+                }
+            }
+        }
+    }
+}
+
+/// Notices that nobody has asked for are forgotten beyond so many, the oldest first.
+const MAX_NOTICES: usize = 1024;

@@ -1,0 +1,188 @@
+//! Rings on hosts: what programs see of them.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use pagewire::device::PairEnd;
+use pagewire::device::{Queues, Rule};
+use pagewire::ring::layout::COPY_GROUP;
+use pagewire::ring::{EngineConfig, Op, QueueConfig, RegisterError, Submission};
+use pagewire::rings::Rings;
+use pagewire::{Frag, Host, Pair, Region, SendBuf};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const LEN: usize = 3 << 20;
+
+fn hosts() -> (Host, Host) {
+    let (left, right): (PairEnd, PairEnd) = Pair::new(Default::default()).unwrap();
+    let server = Host::builder().device(Queues::new(left, 2)).address("10.0.0.1/24");
+    let client = Host::builder().device(right).address("10.0.0.2/24");
+    (server.start().unwrap(), client.start().unwrap())
+}
+
+fn private(len: usize) -> QueueConfig {
+    QueueConfig::new(Region::memfd("rings-test", len).unwrap())
+}
+
+fn rings(host: &Host) -> Rings {
+    host.rings(EngineConfig::new(private(1 << 20))).unwrap()
+}
+
+fn data() -> Vec<u8> {
+    (0..LEN).map(|i| (i / 7 % 251) as u8).collect()
+}
+
+fn send(client: Host, on: std::net::SocketAddr) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let stream = client.connect(on).unwrap();
+        stream.send(SendBuf::from(data())).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(client.drain(PATIENCE));
+    })
+}
+
+#[test]
+fn buffers_of_a_registered_region_give_themselves_back() {
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    // Smaller than what is sent: it goes round.
+    let group = rings.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    let sender = send(client, listener.local_addr());
+    let (mut got, mut kept) = (Vec::new(), Vec::new());
+    block_on(async {
+        let stream = listener.accept().await.unwrap();
+        loop {
+            let received = stream.receive(group, 100_000).await.unwrap();
+            if received.buffers.is_empty() {
+                break;
+            }
+            for buffer in received.buffers {
+                got.extend_from_slice(buffer.as_slice().expect("private memory"));
+                if kept.len() < 3 {
+                    kept.push((got.len() - buffer.len(), buffer));
+                }
+            }
+        }
+    });
+    sender.join().unwrap();
+    assert!(got == data());
+    let counters = rings.counters();
+    assert!(counters.zc_bytes * 10 >= 9 * LEN as u64, "{counters:?}");
+    assert_eq!(counters.fills_refused(), 0);
+    // Those that were kept are what they were, although the region went round meanwhile, and
+    // outlive it all.
+    drop((listener, rings, server));
+    for (at, buffer) in &kept {
+        assert_eq!(buffer.as_slice().unwrap(), &got[*at..at + buffer.len()]);
+    }
+}
+
+#[test]
+fn lent_memory_is_received_where_the_sender_has_it() {
+    let (server, client) = hosts();
+    let mut rings = rings(&server);
+    let whole = Frag::from_bytes(data().into());
+    let group = rings.register_lent(whole.clone()).unwrap();
+    let (listener, on) = rings.listen("10.0.0.1:0").unwrap();
+    let sender = std::thread::spawn({
+        let whole = whole.clone();
+        move || {
+            let stream = client.connect(on).unwrap();
+            stream.send(whole).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(client.drain(PATIENCE));
+        }
+    });
+    assert!(rings.submit(Submission::new(Op::Accept, listener, 1)));
+    let mut next = 0;
+    'all: loop {
+        assert!(rings.wait(PATIENCE), "nothing happens");
+        while let Some(done) = rings.next_completion() {
+            if done.user_data == 1 {
+                let receive = Submission::receive(done.handle, group, 0, 2).multishot();
+                assert!(rings.submit(receive));
+            } else if done.result == 0 {
+                break 'all;
+            }
+            for _ in 0..done.entries {
+                let entry = rings.next_entry().unwrap();
+                assert_eq!((entry.group, entry.offset as usize), (group, next));
+                next += entry.len as usize;
+                assert!(rings.give_back(entry));
+            }
+        }
+        rings.flush();
+    }
+    sender.join().unwrap();
+    assert_eq!((next, rings.counters().copy_bytes), (LEN, 0));
+}
+
+#[test]
+fn a_server_task_answers_from_registered_memory() {
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
+    memory.copy_shared_in(0, b"by reference");
+    let out = rings.register_send(memory).unwrap();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    let asking = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut stream = client.connect("10.0.0.1:9000").unwrap();
+        stream.write_all(b"how?").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    block_on(async {
+        let stream = listener.accept().await.unwrap();
+        let question = stream.receive(COPY_GROUP, 100).await.unwrap();
+        assert!(question.buffers[0].is_copied());
+        assert_eq!(question.buffers[0].as_slice().unwrap(), b"how?");
+        assert_eq!(stream.send(out, 0, 12).await.unwrap(), 12);
+        stream.shutdown().await.unwrap();
+        assert!(stream.receive(COPY_GROUP, 100).await.unwrap().buffers.is_empty());
+    });
+    assert_eq!(asking.join().unwrap(), "by reference");
+}
+
+#[test]
+fn what_the_device_refuses_is_not_registered() {
+    let (left, _right) = Pair::new(Default::default()).unwrap();
+    let plain = Host::builder().device(left).address("10.0.0.1/24").start().unwrap();
+    let mut of_plain = rings(&plain);
+    let refused = of_plain.register(0, private(1 << 20), &[]).unwrap_err();
+    assert!(matches!(refused, RegisterError::Unsupported) && refused.errno() == 95);
+
+    let (server, _client) = hosts();
+    let (mut one, mut two) = (rings(&server), rings(&server));
+    let none = one.register(7, private(1 << 20), &[]).unwrap_err();
+    assert!(matches!(none, RegisterError::NoQueue(7)));
+    let group = one.register(1, private(1 << 20), &[]).unwrap();
+    let taken = two.register(1, private(1 << 20), &[]).unwrap_err();
+    assert!(matches!(taken, RegisterError::QueueTaken(1)));
+    one.unregister(group).unwrap();
+    two.register(1, private(1 << 20), &[]).unwrap();
+}
+
+/// One task on this thread.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park_timeout(PATIENCE),
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The stack's side of the rings.
+//!
+//! [`Engine::turn`] is everything: take what the application gave back, do what it submitted, deliver
+//! what has arrived, tell it. It is called once per turn of whoever drives the stack, before the
+//! stack is asked what it has to send; [`Engine::handle_event`] tells it which sockets to look at.
+//! What finds no room in a ring waits here and is tried again in the next turn.
+
+mod operations;
+mod receive;
+mod register;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use pagewire_mem::{Completed, CompletionQueue, Frag, FragVec, Instant, Region};
+use pagewire_stack::{Error, Event, SocketId, Stack, TcpOption};
+
+use crate::counters::Counters;
+use crate::group::{Group, Memory};
+use crate::handles::Handles;
+use crate::layout::{COPY_GROUP, Completion, Entry, NOTICE, Submission};
+use crate::limits::MAX_SOCKETS;
+use crate::ring::{Consumer, Producer};
+
+pub use register::{Ends, EngineConfig, QueueConfig, Registered};
+
+/// The stack's side of one application's rings.
+pub struct Engine {
+    submissions: Consumer<Submission>,
+    completions: Producer<Completion>,
+    entries: Producer<Entry>,
+    groups: Vec<Option<Group>>,
+    /// Memory that the application sends from, by group.
+    send_groups: Vec<Option<Region>>,
+    sockets: Handles<Socket>,
+    handle_of: HashMap<SocketId, u64>,
+    /// Sockets to look at, each once; handles may be stale.
+    ready: VecDeque<u64>,
+    sends: Handles<Send>,
+    /// Where memory that was sent is reported when it is let go.
+    let_go: Arc<CompletionQueue>,
+    drained: Vec<Completed>,
+    /// Completions that found no room: of sends that are over. Bounded by `sends`.
+    waiting: VecDeque<Completion>,
+    /// Groups that are gone and whose owner is still to be told.
+    gone: VecDeque<u16>,
+    limit: usize,
+    counters: Counters,
+    /// Jumps that are counted already, of each ring.
+    jumps: [u64; 3],
+    /// Fragments on their way from a receive queue.
+    scratch: Vec<Frag>,
+    stuck: bool,
+}
+
+/// What a handle stands for.
+struct Socket {
+    id: SocketId,
+    kind: Kind,
+    /// On the list of those to look at.
+    ready: bool,
+}
+
+enum Kind {
+    Listener { accept: Option<Accept> },
+    Connection(Box<Connection>),
+}
+
+struct Accept {
+    user_data: u64,
+    multishot: bool,
+}
+
+#[derive(Default)]
+struct Connection {
+    receive: Option<Receive>,
+    /// Taken out of the receive queue, not delivered yet: less than a take.
+    pending: VecDeque<Frag>,
+    sends: VecDeque<u64>,
+    /// How the stream ended, to be told once nothing is pending.
+    end: Option<Result<(), Error>>,
+    shutdown: bool,
+    /// The group that bounds its window.
+    bounded_by: Option<u16>,
+}
+
+#[derive(Clone, Copy)]
+struct Receive {
+    user_data: u64,
+    multishot: bool,
+    /// By reference where possible, in this queue's memory or another's.
+    group: u16,
+    /// Bytes left of the limit.
+    left: Option<u64>,
+}
+
+/// A send that is not reported yet. Its memory is held by a `Completion` that names it.
+struct Send {
+    user_data: u64,
+    frags: FragVec,
+    /// Keeps the report back until everything is queued.
+    hold: Option<Arc<pagewire_mem::Completion>>,
+    sent: u32,
+    error: Option<Error>,
+}
+
+/// What finds no room waits.
+pub(super) enum Outcome {
+    /// Done for now.
+    Idle,
+    /// Again next turn.
+    Stuck,
+}
+
+/// Linux's number for an operation that was cancelled.
+pub(super) const ECANCELED: i32 = 125;
+/// Linux's numbers for what a submission can have wrong.
+pub(super) const EINVAL: i32 = 22;
+pub(super) const EBADF: i32 = 9;
+pub(super) const ENOENT: i32 = 2;
+pub(super) const EBUSY: i32 = 16;
+pub(super) const ENOBUFS: i32 = 105;
+pub(super) const EFAULT: i32 = 14;
+pub(super) const EOPNOTSUPP: i32 = 95;
+
+impl Engine {
+    /// Something happened to a socket of the stack. Sockets that are not ours are ignored.
+    pub fn handle_event(&mut self, event: Event) {
+        if let Some(&handle) = self.handle_of.get(&event.socket) {
+            self.look_at(handle);
+        }
+    }
+
+    /// Does what there is to do; `true`: something was done, sending may be due.
+    pub fn turn(&mut self, now: Instant, stack: &mut Stack) -> bool {
+        let before = self.counters.work();
+        self.refill();
+        self.report_sends();
+        self.submit(now, stack);
+        self.stuck = false;
+        for _ in 0..self.ready.len() {
+            let Some(handle) = self.ready.pop_front() else { break };
+            if let Outcome::Stuck = self.serve(now, stack, handle) {
+                self.stuck = true;
+                self.look_at(handle);
+            }
+        }
+        self.report_sends();
+        self.watch(now, stack);
+        self.notify();
+        self.note_jumps();
+        self.counters.work() != before
+    }
+
+    /// Shows the application what was completed; `true`: it sleeps, and must be woken.
+    pub fn publish(&mut self) -> bool {
+        // Entries first: who sees a completion sees the entries it speaks of.
+        self.entries.publish();
+        self.completions.publish()
+    }
+
+    /// Declares that nobody takes turns until the rings' bells ring. `false`: there is something to
+    /// do already.
+    pub fn arm(&mut self) -> bool {
+        let mut quiet = self.submissions.arm() && !self.let_go.is_pending();
+        for group in self.groups.iter_mut().flatten() {
+            quiet &= group.arm();
+        }
+        if !quiet {
+            self.disarm();
+        }
+        quiet
+    }
+
+    /// Turns are taken again.
+    pub fn disarm(&mut self) {
+        self.submissions.disarm();
+        self.groups.iter_mut().flatten().for_each(Group::disarm);
+    }
+
+    /// Counts so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Whether something waits for the application to make room.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck || !self.waiting.is_empty()
+    }
+
+    /// Pieces that the application holds of a group.
+    pub fn delivered(&self, group: u16) -> usize {
+        self.group(group).map_or(0, Group::delivered)
+    }
+
+    /// Where memory that was sent is reported when it is let go: whoever sleeps may want to be
+    /// woken by it.
+    pub fn let_go(&self) -> &Arc<CompletionQueue> {
+        &self.let_go
+    }
+
+    /// Takes in a socket of the stack, a listener or a connection, whose owner the engine then is;
+    /// returns its handle. `None`: no more fit, or it is neither.
+    pub fn adopt(&mut self, stack: &mut Stack, id: SocketId) -> Option<u64> {
+        let kind = match stack.remote_addr(id) {
+            Ok(_) if stack.tcp_info(id).is_ok() => Kind::Connection(Box::default()),
+            Err(Error::NotConnected) if stack.tcp_config(id).is_ok() => {
+                Kind::Listener { accept: None }
+            }
+            _ => return None,
+        };
+        let handle = self.sockets.insert(Socket { id, kind, ready: false }).ok()?;
+        self.handle_of.insert(id, handle);
+        self.look_at(handle);
+        Some(handle)
+    }
+
+    /// Closes every socket, as an application that is gone does. Memory that it holds comes home
+    /// with the engine's drop.
+    pub fn close_all(&mut self, now: Instant, stack: &mut Stack) {
+        for socket in self.sockets.values_mut() {
+            stack.close(now, socket.id);
+        }
+        self.sockets = Handles::new(MAX_SOCKETS);
+        self.handle_of.clear();
+        self.ready.clear();
+    }
+
+    fn look_at(&mut self, handle: u64) {
+        if let Some(socket) = self.sockets.get_mut(handle)
+            && !core::mem::replace(&mut socket.ready, true)
+        {
+            self.ready.push_back(handle);
+        }
+    }
+
+    /// One socket that something happened to.
+    fn serve(&mut self, now: Instant, stack: &mut Stack, handle: u64) -> Outcome {
+        let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
+        socket.ready = false;
+        match socket.kind {
+            Kind::Listener { .. } => self.serve_listener(now, stack, handle),
+            Kind::Connection(_) => {
+                self.serve_sends(now, stack, handle);
+                self.serve_receive(now, stack, handle)
+            }
+        }
+    }
+
+    fn group(&self, id: u16) -> Option<&Group> {
+        self.groups.get(usize::from(id))?.as_ref()
+    }
+
+    fn refill(&mut self) {
+        for (id, group) in self.groups.iter_mut().enumerate() {
+            if let Some(group) = group {
+                group.refill(id as u16, &mut self.counters);
+            }
+        }
+    }
+
+    /// Looks how buffers stand: closes and opens windows, buries groups that are home.
+    fn watch(&mut self, now: Instant, stack: &mut Stack) {
+        for id in 0..self.groups.len() {
+            let Some(Some(group)) = self.groups.get_mut(id) else { continue };
+            if group.dying {
+                let bounds = core::mem::take(&mut group.flows) > 0;
+                if group.is_home() {
+                    if let Some(place) = self.groups.get_mut(id) {
+                        *place = None;
+                    }
+                    self.gone.push_back(id as u16);
+                }
+                if bounds {
+                    self.release_windows(now, stack, id as u16);
+                }
+                continue;
+            }
+            let available = group.watch(&mut self.counters);
+            let Memory::Queue { .. } = group.memory else { continue };
+            let threshold = group.threshold().max(1);
+            let squeeze = match group.squeezed {
+                false => available < threshold,
+                true => available < 2 * threshold,
+            };
+            if squeeze != group.squeezed {
+                group.squeezed = squeeze;
+                self.counters.squeezes += u64::from(squeeze);
+                self.squeeze(now, stack, id as u16, squeeze);
+            }
+        }
+    }
+
+    /// Closes the windows of a queue's flows, or opens them again.
+    ///
+    /// RFC 9293 section 3.8.6: the window that was announced stays open; nothing is added to it.
+    fn squeeze(&mut self, now: Instant, stack: &mut Stack, id: u16, squeeze: bool) {
+        let window = self.group(id).filter(|group| !group.dying).and_then(Group::window);
+        let clamp = if squeeze { Some(0) } else { window };
+        for socket in self.sockets.values_mut() {
+            let Kind::Connection(connection) = &mut socket.kind else { continue };
+            if connection.bounded_by == Some(id) {
+                let _ = stack.tcp_set_option(now, socket.id, TcpOption::WindowClamp(clamp));
+            }
+        }
+    }
+
+    /// A group is no longer received into: its flows are bounded by nothing.
+    fn release_windows(&mut self, now: Instant, stack: &mut Stack, id: u16) {
+        for socket in self.sockets.values_mut() {
+            let Kind::Connection(connection) = &mut socket.kind else { continue };
+            if connection.bounded_by.take_if(|group| *group == id).is_some() {
+                let _ = stack.tcp_set_option(now, socket.id, TcpOption::WindowClamp(None));
+            }
+        }
+    }
+
+    /// The connection receives into `group` from now on: its window follows that one's memory.
+    fn bound(&mut self, now: Instant, stack: &mut Stack, handle: u64, group: Option<u16>) {
+        let Some(socket) = self.sockets.get_mut(handle) else { return };
+        let (id, Kind::Connection(connection)) = (socket.id, &mut socket.kind) else { return };
+        let group = group.filter(|&group| group != COPY_GROUP);
+        let before = core::mem::replace(&mut connection.bounded_by, group);
+        if before == group {
+            return;
+        }
+        let mut clamp = None;
+        for (id, group_of) in self.groups.iter_mut().enumerate() {
+            let Some(place) = group_of else { continue };
+            if before.map(usize::from) == Some(id) {
+                place.flows = place.flows.saturating_sub(1);
+            }
+            if group.map(usize::from) == Some(id) {
+                place.flows += 1;
+                clamp = if place.squeezed { Some(0) } else { place.window() };
+            }
+        }
+        let _ = stack.tcp_set_option(now, id, TcpOption::WindowClamp(clamp));
+    }
+
+    /// Tells the application what nobody submitted anything for.
+    fn notify(&mut self) {
+        while let Some(completion) = self.waiting.pop_front() {
+            if self.completions.free() == 0 {
+                self.waiting.push_front(completion);
+                return;
+            }
+            self.post(completion);
+        }
+        while self.completions.free() > 0
+            && let Some(group) = self.gone.pop_front()
+        {
+            let (flags, handle) = (Completion::UNREGISTERED, group.into());
+            self.post(Completion { user_data: NOTICE, flags, handle, ..Completion::default() });
+        }
+        for id in 0..self.groups.len() {
+            if self.completions.free() == 0 {
+                return;
+            }
+            let Some(Some(group)) = self.groups.get_mut(id) else { continue };
+            if group.dying {
+                continue;
+            }
+            let Some((taken, low, empty)) = group.notice() else { continue };
+            let mut flags = if taken > 0 { Completion::DRAINED } else { 0 };
+            flags |= if low { Completion::LOW } else { 0 };
+            flags |= if empty { Completion::EMPTY } else { 0 };
+            let (result, handle) = (i32::try_from(taken).unwrap_or(i32::MAX), id as u64);
+            self.post(Completion { user_data: NOTICE, result, flags, entries: 0, handle });
+        }
+    }
+
+    /// There is room: looked at before.
+    fn post(&mut self, completion: Completion) {
+        let posted = self.completions.push(completion);
+        debug_assert!(posted.is_ok(), "a completion without room");
+        self.counters.completions += u64::from(posted.is_ok());
+    }
+
+    fn note_jumps(&mut self) {
+        let now = [self.submissions.jumps(), self.completions.jumps(), self.entries.jumps()];
+        for (now, counted) in now.into_iter().zip(&mut self.jumps) {
+            self.counters.jumps += now - core::mem::replace(counted, now);
+        }
+    }
+
+    /// Whether `group` names memory to receive into.
+    fn can_receive_into(&self, group: u16) -> bool {
+        group == COPY_GROUP || self.group(group).is_some_and(|group| !group.dying)
+    }
+}
+
+impl core::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Engine").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,293 @@
+//! What the application submits: checked here, field by field, and refused where it makes no sense.
+
+use std::net::Shutdown;
+
+use pagewire_mem::{Completion as Hold, Frag, FragVec, Instant};
+use pagewire_stack::{Error, Readiness, Stack};
+
+use super::{
+    Accept, EBADF, EBUSY, ECANCELED, EFAULT, EINVAL, ENOBUFS, ENOENT, EOPNOTSUPP, Engine, Kind,
+    Outcome, Receive, Send, Socket,
+};
+use crate::layout::{Completion, Op, Submission};
+use crate::limits::{MAX_SEND_BYTES, MAX_SENDS};
+
+/// The answer to a submission: nothing yet, or a result.
+type Answer = Result<Option<i32>, i32>;
+
+impl Engine {
+    /// Takes submissions as long as there is room to answer them.
+    pub(super) fn submit(&mut self, now: Instant, stack: &mut Stack) {
+        for _ in 0..self.submissions.capacity() {
+            // One for the answer, and those that a close or a cancel ends.
+            if self.completions.free() < 4 {
+                break;
+            }
+            let Some(submission) = self.submissions.pop() else { break };
+            self.counters.submissions += 1;
+            let answer = self.execute(now, stack, submission);
+            let result = match answer {
+                Ok(None) => continue,
+                Ok(Some(result)) => result,
+                Err(errno) => {
+                    let refused = matches!(errno, EINVAL | EBADF | EFAULT | EOPNOTSUPP);
+                    self.counters.submissions_refused += u64::from(refused);
+                    -errno
+                }
+            };
+            let (user_data, handle) = (submission.user_data, submission.target);
+            self.post(Completion { user_data, result, handle, ..Completion::default() });
+        }
+        self.submissions.release();
+    }
+
+    fn execute(&mut self, now: Instant, stack: &mut Stack, submission: Submission) -> Answer {
+        let Submission { op, flags, group, reserved, user_data, target, argument } = submission;
+        let op = Op::from_number(op).ok_or(EINVAL)?;
+        let multishot = flags & Submission::MULTISHOT != 0;
+        let takes_multishot = matches!(op, Op::Accept | Op::Receive);
+        if reserved != 0
+            || flags & !Submission::MULTISHOT != 0
+            || multishot && !takes_multishot
+            || group != 0 && !matches!(op, Op::Receive | Op::Send)
+        {
+            return Err(EINVAL);
+        }
+        match op {
+            Op::Nop => Ok(Some(0)),
+            Op::Accept => self.accept(target, Accept { user_data, multishot }),
+            Op::Receive => {
+                if !self.can_receive_into(group) {
+                    return Err(EINVAL);
+                }
+                let left = (argument > 0).then_some(argument);
+                self.receive(now, stack, target, Receive { user_data, multishot, group, left })
+            }
+            Op::Send => self.send(target, group, argument, user_data),
+            Op::Shutdown => {
+                self.connection(target)?.shutdown = true;
+                self.look_at(target);
+                Ok(Some(0))
+            }
+            Op::Close => self.close(now, stack, target),
+            Op::Cancel => self.cancel(target, argument),
+        }
+    }
+
+    fn connection(&mut self, handle: u64) -> Result<&mut super::Connection, i32> {
+        match &mut self.sockets.get_mut(handle).ok_or(EBADF)?.kind {
+            Kind::Connection(connection) => Ok(connection),
+            Kind::Listener { .. } => Err(EOPNOTSUPP),
+        }
+    }
+
+    fn accept(&mut self, target: u64, wanted: Accept) -> Answer {
+        let socket = self.sockets.get_mut(target).ok_or(EBADF)?;
+        let Kind::Listener { accept } = &mut socket.kind else { return Err(EINVAL) };
+        if accept.is_some() {
+            return Err(EBUSY);
+        }
+        *accept = Some(wanted);
+        self.look_at(target);
+        Ok(None)
+    }
+
+    fn receive(&mut self, now: Instant, stack: &mut Stack, target: u64, wanted: Receive) -> Answer {
+        let connection = self.connection(target)?;
+        if connection.receive.is_some() {
+            return Err(EBUSY);
+        }
+        connection.receive = Some(wanted);
+        self.bound(now, stack, target, Some(wanted.group));
+        self.look_at(target);
+        Ok(None)
+    }
+
+    fn send(&mut self, target: u64, group: u16, argument: u64, user_data: u64) -> Answer {
+        let (offset, len) = ((argument >> 32) as usize, argument as u32 as usize);
+        let connection = self.connection(target)?;
+        if connection.shutdown {
+            return Err(Error::BrokenPipe.errno());
+        }
+        if connection.sends.len() >= MAX_SENDS {
+            return Err(ENOBUFS);
+        }
+        let memory = self.send_groups.get(usize::from(group)).and_then(Option::as_ref);
+        let memory = memory.ok_or(EINVAL)?;
+        if len == 0 || len > MAX_SEND_BYTES {
+            return if len == 0 { Ok(Some(0)) } else { Err(EINVAL) };
+        }
+        let frag = memory.frag(offset, len).map_err(|_| EFAULT)?;
+        let send = Send { user_data, frags: FragVec::new(), hold: None, sent: 0, error: None };
+        let owner = self.sends.insert(send).map_err(|_| ENOBUFS)?;
+        let hold = Hold::new(&self.let_go, owner, 0);
+        if let Some(send) = self.sends.get_mut(owner) {
+            send.frags.push(hold.attach(frag));
+            send.hold = Some(hold);
+        }
+        self.connection(target)?.sends.push_back(owner);
+        self.look_at(target);
+        Ok(None)
+    }
+
+    fn close(&mut self, now: Instant, stack: &mut Stack, target: u64) -> Answer {
+        self.bound(now, stack, target, None);
+        let socket = self.sockets.remove(target).ok_or(EBADF)?;
+        self.handle_of.remove(&socket.id);
+        let canceled = |user_data| Completion {
+            user_data,
+            result: -ECANCELED,
+            handle: target,
+            ..Completion::default()
+        };
+        match socket.kind {
+            Kind::Listener { accept: Some(accept) } => self.post(canceled(accept.user_data)),
+            Kind::Listener { .. } => {}
+            Kind::Connection(connection) => {
+                if let Some(receive) = connection.receive {
+                    self.post(canceled(receive.user_data));
+                }
+                for owner in connection.sends {
+                    self.end_send(owner, Some(Error::ConnectionAborted));
+                }
+            }
+        }
+        stack.close(now, socket.id);
+        Ok(Some(0))
+    }
+
+    fn cancel(&mut self, target: u64, what: u64) -> Answer {
+        let socket = self.sockets.get_mut(target).ok_or(EBADF)?;
+        let found = match &mut socket.kind {
+            Kind::Listener { accept } => {
+                accept.take_if(|accept| accept.user_data == what).is_some()
+            }
+            Kind::Connection(connection) => {
+                connection.receive.take_if(|receive| receive.user_data == what).is_some()
+            }
+        };
+        if !found {
+            return Err(ENOENT);
+        }
+        let (user_data, result, handle) = (what, -ECANCELED, target);
+        self.post(Completion { user_data, result, handle, ..Completion::default() });
+        Ok(Some(0))
+    }
+
+    /// Hands out connections that wait.
+    pub(super) fn serve_listener(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        handle: u64,
+    ) -> Outcome {
+        loop {
+            let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
+            let (id, Kind::Listener { accept }) = (socket.id, &mut socket.kind) else {
+                return Outcome::Idle;
+            };
+            let Some(Accept { user_data, multishot }) = *accept else { return Outcome::Idle };
+            if self.completions.free() == 0 {
+                self.counters.ring_waits += 1;
+                return Outcome::Stuck;
+            }
+            let accepted = match stack.tcp_accept(now, id) {
+                Err(Error::WouldBlock) => return Outcome::Idle,
+                accepted => accepted,
+            };
+            let adopted = match accepted {
+                Ok((connection, _)) => {
+                    let kind = Kind::Connection(Box::default());
+                    match self.sockets.insert(Socket { id: connection, kind, ready: false }) {
+                        Ok(handle) => {
+                            self.handle_of.insert(connection, handle);
+                            self.look_at(handle);
+                            Ok(handle)
+                        }
+                        Err(_) => {
+                            stack.close(now, connection);
+                            Err(Error::TooManySockets)
+                        }
+                    }
+                }
+                Err(error) => Err(error),
+            };
+            let goes_on = multishot && adopted.is_ok();
+            if !goes_on
+                && let Some(Socket { kind: Kind::Listener { accept }, .. }) =
+                    self.sockets.get_mut(handle)
+            {
+                *accept = None;
+            }
+            let flags = if goes_on { Completion::MORE } else { 0 };
+            let (result, new) = match adopted {
+                Ok(new) => (0, new),
+                Err(error) => (-error.errno(), 0),
+            };
+            self.post(Completion { user_data, result, flags, entries: 0, handle: new });
+        }
+    }
+
+    /// Queues what waits to be sent, then ends the direction if that was asked for.
+    pub(super) fn serve_sends(&mut self, now: Instant, stack: &mut Stack, handle: u64) {
+        loop {
+            let Some(socket) = self.sockets.get_mut(handle) else { return };
+            let (id, Kind::Connection(connection)) = (socket.id, &mut socket.kind) else { return };
+            let Some(&owner) = connection.sends.front() else {
+                if connection.shutdown {
+                    let writable = stack
+                        .readiness(id)
+                        .is_ok_and(|ready| !ready.contains(Readiness::WRITE_CLOSED));
+                    if writable {
+                        let _ = stack.tcp_shutdown(now, id, Shutdown::Write);
+                    }
+                }
+                return;
+            };
+            let Some(send) = self.sends.get_mut(owner) else {
+                connection.sends.pop_front();
+                continue;
+            };
+            match stack.tcp_send(now, id, &mut send.frags) {
+                Ok(n) => send.sent = send.sent.saturating_add(n as u32),
+                Err(Error::WouldBlock) => return,
+                Err(error) => {
+                    connection.sends.pop_front();
+                    self.end_send(owner, Some(error));
+                    continue;
+                }
+            }
+            if send.frags.iter().all(Frag::is_empty) {
+                connection.sends.pop_front();
+                self.end_send(owner, None);
+            }
+        }
+    }
+
+    /// Nothing more of a send is queued: it is reported when its memory is let go.
+    fn end_send(&mut self, owner: u64, error: Option<Error>) {
+        if let Some(send) = self.sends.get_mut(owner) {
+            send.error = error;
+            send.frags.clear();
+            send.hold = None;
+        }
+    }
+
+    /// Reports sends whose memory was let go.
+    pub(super) fn report_sends(&mut self) {
+        if self.let_go.is_pending() {
+            self.let_go.drain(&mut self.drained);
+        }
+        for done in self.drained.drain(..) {
+            let Some(send) = self.sends.remove(done.owner) else { continue };
+            let result = match send.error {
+                Some(error) if send.sent == 0 => -error.errno(),
+                _ => i32::try_from(send.sent).unwrap_or(i32::MAX),
+            };
+            let flags = if done.copied { Completion::COPIED } else { 0 };
+            let user_data = send.user_data;
+            let completion = Completion { user_data, result, flags, ..Completion::default() };
+            self.waiting.push_back(completion);
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Why memory or a ring cannot be registered.
+
+use pagewire_mem::MemError;
+
+/// Why something was not registered; nothing of it is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The number of entries is no power of two.
+    #[error("a ring has a power of two of entries, not {0}")]
+    NotPowerOfTwo(u32),
+    /// The number of entries is 0 or beyond the limit.
+    #[error("a ring has 1 to {max} entries, not {0}", max = crate::limits::MAX_RING_ENTRIES)]
+    Entries(u32),
+    /// The region does not begin on a page.
+    #[error("the region begins at {0:#x}, which is no multiple of 4096")]
+    Unaligned(usize),
+    /// The region's length cannot be divided into groups of pages, or is beyond the limit.
+    #[error("the region has {0} bytes: it needs a positive multiple of 256 KiB, up to 4 GiB")]
+    Length(usize),
+    /// The stack may not write the region.
+    #[error("the region is read-only")]
+    ReadOnly,
+    /// The region shares bytes with one that is registered.
+    #[error("the region overlaps with group {0}")]
+    Overlap(u16),
+    /// The region serves something else.
+    #[error("the region is in use: {0}")]
+    InUse(MemError),
+    /// All groups are taken.
+    #[error("no more than {max} groups can be registered", max = crate::limits::MAX_GROUPS)]
+    TooManyGroups,
+    /// All sockets are taken.
+    #[error("no more than {max} sockets can be registered", max = crate::limits::MAX_SOCKETS)]
+    TooManySockets,
+    /// More memory than the engine may register.
+    #[error("{wanted} bytes more than the {limit} that may be registered")]
+    Memory {
+        /// Bytes beyond the limit.
+        wanted: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The device's queue has memory of somebody already.
+    #[error("queue {0} of the device is taken")]
+    QueueTaken(usize),
+    /// The device has no such queue.
+    #[error("the device has no queue {0}")]
+    NoQueue(usize),
+    /// The device cannot receive into memory that it is given.
+    #[error("the device cannot receive into registered memory: wrap it in Queues")]
+    Unsupported,
+    /// There is no such group.
+    #[error("group {0} is not registered")]
+    NoGroup(u16),
+    /// The system refused memory.
+    #[error(transparent)]
+    System(#[from] MemError),
+}
+
+impl RegisterError {
+    /// Linux's number for this error (`errno(3)`), as io_uring would give it.
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::NotPowerOfTwo(_)
+            | Self::Entries(_)
+            | Self::Unaligned(_)
+            | Self::Length(_)
+            | Self::TooManyGroups => 22, // EINVAL
+            Self::ReadOnly => 14, // EFAULT
+            Self::Overlap(_) | Self::InUse(_) | Self::QueueTaken(_) => 17, // EEXIST
+            Self::Memory { .. } | Self::System(_) => 12, // ENOMEM
+            Self::TooManySockets => 24, // EMFILE
+            Self::NoQueue(_) => 19, // ENODEV
+            Self::Unsupported => 95, // EOPNOTSUPP
+            Self::NoGroup(_) => 6, // ENXIO
+        }
+    }
+}

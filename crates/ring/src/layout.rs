@@ -1,0 +1,325 @@
+//! What lies in the rings' memory. Everything that an application in another process, or in another
+//! language, has to know is in this file.
+//!
+//! A ring is a run of little-endian 64-bit words, page-aligned. Each word is read and written
+//! whole.
+//!
+//! ```text
+//!   byte    0   MAGIC | log2(entries) << 8 | words of an entry     both sides read
+//!   byte    8   (120 bytes unused)
+//!   byte  128   tail: entries ever put in, modulo 2^32             the producer writes, Release
+//!   byte  256   head: entries ever taken out, modulo 2^32          the consumer writes, Release
+//!   byte  384   bell: 1 while the consumer sleeps                  consumer sets, producer clears
+//!   byte  512   entry 0, entry 1, … (entry i of the stream is at i modulo the number of entries)
+//! ```
+//!
+//! The indices are 128 bytes apart, because processors fetch cache lines in pairs. A producer writes
+//! entries, then stores the tail with Release; the consumer loads the tail with Acquire, reads
+//! entries, then stores the head with Release; the producer loads the head with Acquire before it
+//! writes over them. So whoever sees an index sees what was done before it moved.
+//!
+//! **Sleeping.** A consumer that is about to sleep stores 1 in the bell, makes a full fence and looks
+//! at the tail once more. A producer that has moved the tail makes a full fence and looks at the bell:
+//! if it is 1 it stores 0 and wakes the consumer. One of the two sees the other's store, so no
+//! wake-up is lost, and none is made while the consumer is polling.
+//!
+//! | ring | producer | entry |
+//! |---|---|---|
+//! | submissions | application | [`Submission`], 32 bytes |
+//! | completions | stack | [`Completion`], 32 bytes |
+//! | entries | stack | [`Entry`], 16 bytes |
+//! | fill, one for each group | application | [`Fill`], 8 bytes |
+
+/// Of the first word: marks a ring of this layout.
+pub const MAGIC: u64 = 0x7077_7269_6e67 << 16;
+
+/// Words before the tail, the head, the bell, the entries.
+pub const TAIL_WORD: usize = 128 / 8;
+/// See [`TAIL_WORD`].
+pub const HEAD_WORD: usize = 256 / 8;
+/// See [`TAIL_WORD`].
+pub const BELL_WORD: usize = 384 / 8;
+/// See [`TAIL_WORD`].
+pub const ENTRY_WORD: usize = 512 / 8;
+
+/// The group of what had to be copied.
+pub const COPY_GROUP: u16 = 0;
+
+/// [`Completion::user_data`] of notices that nobody submitted anything for.
+pub const NOTICE: u64 = 0xface_0000;
+
+/// What can be in a ring: a number of words.
+pub trait Words: Copy {
+    /// Words of an entry.
+    type Array: AsRef<[u64]> + AsMut<[u64]> + Default + Copy;
+
+    /// As words.
+    fn to_words(self) -> Self::Array;
+
+    /// From words, whatever they are: nothing is checked here.
+    fn from_words(words: Self::Array) -> Self;
+}
+
+/// Operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// Completes with 0.
+    Nop = 0,
+    /// Accepts a connection on the listener `target`: its handle is the completion's. With
+    /// [`Submission::MULTISHOT`] again and again.
+    Accept = 1,
+    /// Receives on the connection `target`, up to `argument` bytes in all (0: no limit): by
+    /// reference where bytes lie in a registered group and `group` names one, else by copy. Once:
+    /// what there is; with [`Submission::MULTISHOT`] until the limit, the end or a cancel.
+    Receive = 2,
+    /// Sends `len` bytes from `offset` of the send group `group` ([`Submission::send`]). Completes
+    /// when the memory is let go: until then it must not change.
+    Send = 3,
+    /// Ends the sending direction of `target`: what was submitted before is still sent.
+    Shutdown = 4,
+    /// Closes the socket `target`. Its operations end with `ECANCELED`.
+    Close = 5,
+    /// Ends the receive or accept whose `user_data` is `argument` on `target`.
+    Cancel = 6,
+}
+
+impl Op {
+    /// The operation of a number.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Nop,
+            1 => Self::Accept,
+            2 => Self::Receive,
+            3 => Self::Send,
+            4 => Self::Shutdown,
+            5 => Self::Close,
+            6 => Self::Cancel,
+            _ => return None,
+        })
+    }
+}
+
+/// What the application wants.
+///
+/// ```text
+///   word 0   op (8) | flags (8) | group (16) | 0 (32)
+///   word 1   user_data
+///   word 2   target: a handle
+///   word 3   argument
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Submission {
+    /// Number of an [`Op`].
+    pub op: u8,
+    /// [`MULTISHOT`](Self::MULTISHOT) or 0.
+    pub flags: u8,
+    /// Which memory; see the operations.
+    pub group: u16,
+    /// Must be 0.
+    pub reserved: u32,
+    /// Comes back in the completion.
+    pub user_data: u64,
+    /// Handle of the socket.
+    pub target: u64,
+    /// See the operations.
+    pub argument: u64,
+}
+
+impl Submission {
+    /// The operation goes on after its first completion.
+    pub const MULTISHOT: u8 = 1;
+
+    /// An operation on a socket.
+    pub const fn new(op: Op, target: u64, user_data: u64) -> Self {
+        let (flags, group, reserved, argument) = (0, COPY_GROUP, 0, 0);
+        Self { op: op as u8, flags, group, reserved, user_data, target, argument }
+    }
+
+    /// A receive into `group`, of at most `limit` bytes (0: all).
+    pub const fn receive(target: u64, group: u16, limit: u64, user_data: u64) -> Self {
+        Self { group, argument: limit, ..Self::new(Op::Receive, target, user_data) }
+    }
+
+    /// A send of `len` bytes from `offset` of the send group `group`.
+    pub const fn send(target: u64, group: u16, offset: u32, len: u32, user_data: u64) -> Self {
+        let argument = (offset as u64) << 32 | len as u64;
+        Self { group, argument, ..Self::new(Op::Send, target, user_data) }
+    }
+
+    /// A cancel of the operation `what` on `target`.
+    pub const fn cancel(target: u64, what: u64, user_data: u64) -> Self {
+        Self { argument: what, ..Self::new(Op::Cancel, target, user_data) }
+    }
+
+    /// The same, again and again.
+    #[must_use]
+    pub const fn multishot(self) -> Self {
+        Self { flags: self.flags | Self::MULTISHOT, ..self }
+    }
+}
+
+impl Words for Submission {
+    type Array = [u64; 4];
+
+    fn to_words(self) -> [u64; 4] {
+        let Self { op, flags, group, reserved, user_data, target, argument } = self;
+        let first = u64::from(op)
+            | u64::from(flags) << 8
+            | u64::from(group) << 16
+            | u64::from(reserved) << 32;
+        [first, user_data, target, argument]
+    }
+
+    fn from_words([first, user_data, target, argument]: [u64; 4]) -> Self {
+        Self {
+            op: first as u8,
+            flags: (first >> 8) as u8,
+            group: (first >> 16) as u16,
+            reserved: (first >> 32) as u32,
+            user_data,
+            target,
+            argument,
+        }
+    }
+}
+
+/// What became of it.
+///
+/// ```text
+///   word 0   user_data
+///   word 1   result (32) | flags (32)
+///   word 2   entries (32) | 0 (32)
+///   word 3   handle
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// The submission's, or [`NOTICE`].
+    pub user_data: u64,
+    /// Bytes received or sent; 0 for the end of the stream; a negative errno. Of a notice: fill
+    /// entries taken since the last one.
+    pub result: i32,
+    /// [`MORE`](Self::MORE) and so on.
+    pub flags: u32,
+    /// How many entries, the next in the ring of entries, say where the bytes are.
+    pub entries: u32,
+    /// Of an accept, the connection's handle; of a notice, the group.
+    pub handle: u64,
+}
+
+impl Completion {
+    /// The operation goes on: more completions follow.
+    pub const MORE: u32 = 1;
+    /// More bytes wait already.
+    pub const NONEMPTY: u32 = 1 << 1;
+    /// Some of the bytes were copied.
+    pub const COPIED: u32 = 1 << 2;
+    /// The receive ends because its limit is reached.
+    pub const LIMIT: u32 = 1 << 3;
+    /// A notice: fill entries were taken.
+    pub const DRAINED: u32 = 1 << 16;
+    /// A notice: fewer buffers than the threshold are left.
+    pub const LOW: u32 = 1 << 17;
+    /// A notice: no buffer is left; windows are closing.
+    pub const EMPTY: u32 = 1 << 18;
+    /// A notice: the group that was unregistered is gone, its memory is the application's.
+    pub const UNREGISTERED: u32 = 1 << 19;
+
+    /// Whether flag `flag` is set.
+    pub const fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+impl Words for Completion {
+    type Array = [u64; 4];
+
+    fn to_words(self) -> [u64; 4] {
+        let Self { user_data, result, flags, entries, handle } = self;
+        [user_data, u64::from(result as u32) | u64::from(flags) << 32, entries.into(), handle]
+    }
+
+    fn from_words([user_data, second, third, handle]: [u64; 4]) -> Self {
+        let (result, flags) = (second as u32 as i32, (second >> 32) as u32);
+        Self { user_data, result, flags, entries: third as u32, handle }
+    }
+}
+
+/// A piece of what was received, in stream order.
+///
+/// ```text
+///   word 0   offset (32) | len (32)
+///   word 1   buffer (32) | group (16) | 0 (16)
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// First byte, from the start of the group's memory.
+    pub offset: u32,
+    /// How many bytes; in a queue's group and in the copy group all in one page.
+    pub len: u32,
+    /// What to give back, once for each entry.
+    pub buffer: u32,
+    /// Where the bytes are.
+    pub group: u16,
+}
+
+impl Entry {
+    /// What gives the piece back, in its group's fill ring.
+    pub const fn fill(self) -> Fill {
+        Fill { buffer: self.buffer, group: self.group }
+    }
+}
+
+impl Words for Entry {
+    type Array = [u64; 2];
+
+    fn to_words(self) -> [u64; 2] {
+        let Self { offset, len, buffer, group } = self;
+        [u64::from(offset) | u64::from(len) << 32, u64::from(buffer) | u64::from(group) << 32]
+    }
+
+    fn from_words([first, second]: [u64; 2]) -> Self {
+        Self {
+            offset: first as u32,
+            len: (first >> 32) as u32,
+            buffer: second as u32,
+            group: (second >> 32) as u16,
+        }
+    }
+}
+
+/// A buffer that is given back, or given for the first time.
+///
+/// ```text
+///   word 0   buffer (32) | group (16) | 0 (16)
+/// ```
+///
+/// Buffers of a region that was just registered are its pages, numbered from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// The entry's buffer.
+    pub buffer: u32,
+    /// The ring's group.
+    pub group: u16,
+}
+
+impl Words for Fill {
+    type Array = [u64; 1];
+
+    fn to_words(self) -> [u64; 1] {
+        [u64::from(self.buffer) | u64::from(self.group) << 32]
+    }
+
+    fn from_words([word]: [u64; 1]) -> Self {
+        Self { buffer: word as u32, group: (word >> 32) as u16 }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<<Submission as Words>::Array>() == 32);
+    assert!(size_of::<<Completion as Words>::Array>() == 32);
+    assert!(size_of::<<Entry as Words>::Array>() == 16);
+    assert!(size_of::<<Fill as Words>::Array>() == 8);
+    assert!(ENTRY_WORD * 8 == 512 && BELL_WORD * 8 == 384);
+    assert!(cfg!(target_endian = "little"), "words are little-endian in shared memory");
+};

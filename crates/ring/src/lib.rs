@@ -1,0 +1,67 @@
+//! Receive by reference into memory that the application registered, through rings.
+//!
+//! The application gives a region of its memory to a device's queue. Payload of the flows that are
+//! steered there lands in the region, and the stack tells the application where: it never copies
+//! what landed. The application gives buffers back when it is done with them.
+//!
+//! ```text
+//!            submissions  (receive, send, accept, close, cancel)
+//!        ------------------------------------------------------->
+//!            completions  (how many bytes, how many entries)
+//!  app   <-------------------------------------------------------   engine -- stack -- device
+//!            entries      (offset, length, group, buffer)                              | fills
+//!        <-------------------------------------------------------                      v
+//!            fill rings, one a group  (buffers given back)                          region
+//!        ------------------------------------------------------->
+//! ```
+//!
+//! Read in this order: [`layout`] (what lies in the rings' memory), [`Producer`] and [`Consumer`]
+//! (the rings), [`Engine`] (what the stack's side does with them; no clock, no thread, no system
+//! call), [`Ends`] (what the application has). `pagewire::ring` runs an engine on a host's driver and
+//! puts an async API on top.
+//!
+//! # Groups
+//!
+//! Where received bytes lie is told by a *group*:
+//!
+//! - the **copy group** ([`layout::COPY_GROUP`]) holds what had to be copied: what arrived elsewhere,
+//!   small pieces, everything of a receive that names no other group;
+//! - a **queue's group** ([`Engine::register_queue`]) is a region that a device's queue fills;
+//! - a **lent group** ([`Engine::register_lent`]) is memory of a sender on the same machine, which a
+//!   link that passes references (the pair) need not copy at all.
+//!
+//! # What is believed
+//!
+//! Nothing that the application writes into a ring. Indices are kept in private memory and compared;
+//! buffers are counted by `pagewire_mem::Lease`, each id with the turn it was handed out in. What
+//! does not fit is refused and counted ([`Counters`]), and no other flow notices.
+//!
+//! # Where Linux's two designs differ
+//!
+//! Of io_uring's zctap (2022) this takes the vector of entries in a buffer of the application's, the
+//! ring of copy buffers, and the notices when the fill ring is drained. Of zcrx (2025) it takes the
+//! references counted on the stack's side, multishot receives with a limit, results in bytes, and
+//! rings that survive any value an application writes there. A receive that finds no room in a ring
+//! waits for it instead of ending.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod counters;
+mod engine;
+mod error;
+mod group;
+mod handles;
+pub mod layout;
+pub mod limits;
+mod ring;
+mod sync;
+
+pub use counters::Counters;
+pub use engine::{Ends, Engine, EngineConfig, QueueConfig, Registered};
+pub use error::RegisterError;
+pub use layout::{Completion, Entry, Fill, Op, Submission};
+pub use ring::{Consumer, Producer};

@@ -1,0 +1,9 @@
+//! The rings in virtual time: a server on rings alone, senders on ordinary sockets, a network
+//! between them that may be bad.
+
+mod contract;
+mod crowd;
+mod errors;
+mod lies;
+mod properties;
+mod support;

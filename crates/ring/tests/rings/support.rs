@@ -1,0 +1,437 @@
+//! A network with a host whose application lives on rings, and hosts that send to it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use pagewire_device::{FaultConfig, Rule, Steering};
+use pagewire_mem::{Instant, PAGE_SIZE, PacketBuf, PoolAudit, Region};
+use pagewire_ring::layout::{COPY_GROUP, NOTICE};
+use pagewire_ring::{
+    Completion, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, Registered, Submission,
+};
+use pagewire_sim::{Node, NodeId, Sim, SimError, Stream};
+use pagewire_stack::{Error, Readiness, SocketId, Stack};
+
+pub(crate) const GROUP: usize = 64 * PAGE_SIZE;
+pub(crate) const PORT: u16 = 7000;
+pub(crate) const OTHER_PORT: u16 = 7001;
+
+/// Any node: a stack, with queues in front of it where an application has rings.
+pub(crate) struct Host {
+    pub(crate) stack: Stack,
+    pub(crate) steering: Steering,
+    /// When it wants a turn although nothing happens.
+    pub(crate) wake_at: Option<Instant>,
+}
+
+impl Node for Host {
+    fn handle_frame(&mut self, now: Instant, mut frame: PacketBuf) {
+        self.steering.drain();
+        self.steering.place(&mut frame, self.stack.ledger_mut());
+        self.stack.handle_frame(now, frame);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        if self.wake_at.is_some_and(|at| at <= now) {
+            self.wake_at = None;
+        }
+        if self.stack.poll_timeout().is_some_and(|at| at <= now) {
+            self.stack.handle_timeout(now);
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
+        self.stack.poll_transmit(now, out)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        [self.stack.poll_timeout(), self.wake_at].into_iter().flatten().min()
+    }
+
+    fn end_turn(&mut self) {
+        self.stack.end_turn();
+    }
+
+    fn pool_audit(&self) -> Option<PoolAudit> {
+        Some(self.stack.pool_audit())
+    }
+}
+
+/// One connection as the application sees it.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    pub(crate) received: u64,
+    pub(crate) reference: u64,
+    pub(crate) copied: u64,
+    /// Results of receives that are over.
+    pub(crate) over: Vec<Completion>,
+}
+
+/// The application on rings: checks every byte against the stream of its flow.
+pub(crate) struct App {
+    pub(crate) ends: Ends,
+    pub(crate) groups: HashMap<u16, Registered>,
+    pub(crate) flows: HashMap<u64, Flow>,
+    /// Delivered, not given back.
+    pub(crate) held: VecDeque<Entry>,
+    /// What found no room in its fill ring.
+    unfilled: VecDeque<(u16, Fill)>,
+    /// Buffers are given back as soon as they were looked at.
+    pub(crate) returns: bool,
+    pub(crate) notices: Vec<Completion>,
+    pub(crate) accepted: Vec<u64>,
+    /// Everything that is none of the above.
+    pub(crate) others: Vec<Completion>,
+    pub(crate) mismatch: Option<String>,
+}
+
+impl App {
+    fn new(mut ends: Ends) -> Self {
+        let unused = Registered {
+            group: COPY_GROUP,
+            fill: std::mem::replace(&mut ends.copy.fill, detached()),
+            view: ends.copy.view.clone(),
+            buffers: ends.copy.buffers,
+        };
+        Self {
+            ends,
+            groups: HashMap::from([(COPY_GROUP, unused)]),
+            flows: HashMap::new(),
+            held: VecDeque::new(),
+            unfilled: VecDeque::new(),
+            returns: true,
+            notices: Vec::new(),
+            accepted: Vec::new(),
+            others: Vec::new(),
+            mismatch: None,
+        }
+    }
+
+    pub(crate) fn submit(&mut self, submission: Submission) {
+        self.ends.submissions.push(submission).expect("room for a submission");
+        self.ends.submissions.publish();
+    }
+
+    /// Gives `n` of the buffers it holds back, the oldest first.
+    pub(crate) fn give_back(&mut self, n: usize) {
+        for _ in 0..n {
+            let Some(entry) = self.held.pop_front() else { break };
+            self.fill(entry.group, entry.fill());
+        }
+    }
+
+    pub(crate) fn give_back_all(&mut self) {
+        self.give_back(self.held.len());
+    }
+
+    /// Puts anything on a fill ring; where that is full, later.
+    pub(crate) fn fill(&mut self, group: u16, fill: Fill) {
+        self.unfilled.push_back((group, fill));
+        self.fill_later();
+    }
+
+    fn fill_later(&mut self) -> bool {
+        let before = self.unfilled.len();
+        let groups = &mut self.groups;
+        self.unfilled.retain(|(id, fill)| {
+            let group = groups.get_mut(id).expect("a group");
+            group.fill.push(*fill).is_err()
+        });
+        for group in self.groups.values_mut() {
+            group.fill.publish();
+        }
+        self.unfilled.len() < before
+    }
+
+    /// Gives a new region's buffers.
+    pub(crate) fn post(&mut self, group: u16, buffers: std::ops::Range<u32>) {
+        for buffer in buffers {
+            self.fill(group, Fill { buffer, group });
+        }
+    }
+
+    /// Looks at everything that was completed; returns whether anything was.
+    fn look(&mut self) -> bool {
+        let mut any = self.fill_later();
+        while let Some(completion) = self.ends.completions.pop() {
+            any = true;
+            self.complete(completion);
+        }
+        self.ends.completions.release();
+        self.ends.entries.release();
+        any
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        if completion.user_data == NOTICE {
+            self.notices.push(completion);
+            return;
+        }
+        if completion.user_data == ACCEPT {
+            if completion.result == 0 {
+                self.accepted.push(completion.handle);
+                self.flows.insert(completion.handle, Flow::default());
+            } else {
+                self.others.push(completion);
+            }
+            return;
+        }
+        let Some(mut flow) = (completion.user_data == RECEIVE)
+            .then(|| self.flows.remove(&completion.handle))
+            .flatten()
+        else {
+            self.others.push(completion);
+            return;
+        };
+        let mut bytes = 0;
+        for _ in 0..completion.entries {
+            let entry = self.ends.entries.pop().expect("as many entries as the completion says");
+            self.check(&mut flow, entry);
+            bytes += entry.len as usize;
+            self.held.push_back(entry);
+        }
+        assert_eq!(bytes, completion.result.max(0) as usize, "{completion:?}");
+        if !completion.has(Completion::MORE) {
+            flow.over.push(completion);
+        }
+        self.flows.insert(completion.handle, flow);
+        if self.returns {
+            self.give_back_all();
+        }
+    }
+
+    /// Every byte is what the peer sent. Flows are told apart by the first eight bytes, which name
+    /// the stream.
+    fn check(&mut self, flow: &mut Flow, entry: Entry) {
+        let view = self.groups.get(&entry.group).and_then(|group| group.view.as_ref());
+        let mut bytes = vec![0; entry.len as usize];
+        let n = view.map_or(0, |view| view.copy_out(entry.offset as usize, &mut bytes));
+        if n < bytes.len() {
+            self.mismatch.get_or_insert(format!("{entry:?} is not in its group"));
+            return;
+        }
+        // Which stream it is, the first delivery says: tests number them.
+        let stream = Stream(STREAM);
+        if let Err(wrong) = stream.check(flow.received, &bytes) {
+            self.mismatch.get_or_insert(format!("{entry:?} of {flow:?}: {wrong:?}"));
+        }
+        flow.received += bytes.len() as u64;
+        if entry.group == COPY_GROUP {
+            flow.copied += bytes.len() as u64;
+        } else {
+            flow.reference += bytes.len() as u64;
+        }
+    }
+}
+
+/// All senders send the same bytes: a byte that comes from elsewhere shows all the same, because the
+/// stream never repeats.
+pub(crate) const STREAM: u64 = 42;
+
+pub(crate) const ACCEPT: u64 = 1;
+pub(crate) const RECEIVE: u64 = 2;
+
+/// A fill ring that leads nowhere.
+fn detached() -> pagewire_ring::Producer<Fill> {
+    let (_, ends) = Engine::new(EngineConfig::new(config(1))).expect("an engine");
+    ends.copy.fill
+}
+
+/// Memory of `groups` times 64 pages that the application may look at.
+pub(crate) fn config(groups: usize) -> QueueConfig {
+    QueueConfig::new(Region::memfd_shared("test", groups * GROUP).expect("memory"))
+}
+
+/// One sender's connection.
+pub(crate) struct Sender {
+    pub(crate) node: NodeId,
+    pub(crate) socket: SocketId,
+    pub(crate) sent: u64,
+    pub(crate) total: u64,
+    /// Sizes of single writes.
+    pub(crate) piece: usize,
+    pub(crate) closed: bool,
+}
+
+/// The whole scene.
+pub(crate) struct World {
+    pub(crate) sim: Sim<Host>,
+    pub(crate) server: NodeId,
+    pub(crate) client: NodeId,
+    pub(crate) engine: Engine,
+    pub(crate) app: App,
+    pub(crate) senders: Vec<Sender>,
+    pub(crate) listener: u64,
+}
+
+pub(crate) fn faults(text: &str) -> FaultConfig {
+    text.parse().expect("faults")
+}
+
+impl World {
+    /// A server with a listener on [`PORT`] that accepts for ever, and a client's host.
+    pub(crate) fn new(seed: u64, faults_text: &str) -> Self {
+        Self::with(seed, faults_text, EngineConfig::new(config(4)))
+    }
+
+    pub(crate) fn with(seed: u64, faults_text: &str, config: EngineConfig) -> Self {
+        let mut sim = Sim::new(seed);
+        let add = |sim: &mut Sim<Host>, cidr: &str, faults| {
+            let config = sim.stack_config(cidr.parse().expect("an address"));
+            let stack = Stack::new(sim.now(), config).expect("a stack");
+            let host = Host { stack, steering: Steering::new(4), wake_at: None };
+            sim.add(host, faults).expect("a node")
+        };
+        let server = add(&mut sim, "10.0.0.1/24", faults(faults_text));
+        let client = add(&mut sim, "10.0.0.2/24", FaultConfig::default());
+        let (mut engine, ends) = Engine::new(config).expect("an engine");
+        let now = sim.now();
+        let stack = &mut sim.node_mut(server).stack;
+        let listener = stack.tcp_listen(now, at(PORT), 128).expect("a listener");
+        let listener = engine.adopt(stack, listener).expect("a handle");
+        let mut app = App::new(ends);
+        app.submit(Submission::new(pagewire_ring::Op::Accept, listener, ACCEPT).multishot());
+        Self { sim, server, client, engine, app, senders: Vec::new(), listener }
+    }
+
+    /// Registers memory of so many groups of 64 pages for queue 1, gives all of it, and steers
+    /// [`PORT`] there.
+    pub(crate) fn register(&mut self, groups: usize) -> u16 {
+        let group = self.register_unposted(config(groups));
+        let buffers = self.app.groups[&group].buffers;
+        self.app.post(group, 0..buffers);
+        group
+    }
+
+    pub(crate) fn register_unposted(&mut self, config: QueueConfig) -> u16 {
+        let (registered, memory) = self.engine.register_queue(1, config).expect("registered");
+        let group = registered.group;
+        let steering = &mut self.sim.node_mut(self.server).steering;
+        steering.bind(1, memory).expect("a free queue");
+        steering.steer(Rule::tcp_port(PORT), 1).expect("a rule");
+        self.app.groups.insert(group, registered);
+        group
+    }
+
+    pub(crate) fn unregister(&mut self, group: u16) {
+        drop(self.sim.node_mut(self.server).steering.unbind(1).expect("bound"));
+        self.engine.unregister(group).expect("registered");
+    }
+
+    /// Opens a connection that sends `total` bytes in pieces of `piece`, then closes.
+    pub(crate) fn send(&mut self, total: u64, piece: usize) {
+        let now = self.sim.now();
+        let stack = &mut self.sim.node_mut(self.client).stack;
+        let socket = stack.tcp_connect(now, at(PORT), None).expect("a connection");
+        let node = self.client;
+        self.senders.push(Sender { node, socket, sent: 0, total, piece, closed: false });
+    }
+
+    /// One turn of everybody.
+    pub(crate) fn turn(&mut self) {
+        let now = self.sim.now();
+        for sender in &mut self.senders {
+            let stack = &mut self.sim.node_mut(sender.node).stack;
+            pump(stack, now, sender);
+        }
+        for _ in 0..100 {
+            let host = self.sim.node_mut(self.server);
+            host.steering.drain();
+            while let Some(event) = host.stack.poll_event() {
+                self.engine.handle_event(event);
+            }
+            let worked = self.engine.turn(now, &mut host.stack);
+            self.engine.publish();
+            if !self.app.look() && !worked {
+                break;
+            }
+        }
+        assert_eq!(self.app.mismatch, None);
+    }
+
+    /// Lets everything happen until `done`, at most an hour of virtual time.
+    pub(crate) fn run(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        let limit = self.sim.now() + Duration::from_secs(3600);
+        loop {
+            self.turn();
+            if done(self) {
+                return;
+            }
+            match self.sim.poll_timeout().expect("a network") {
+                None => panic!("nothing is due at {:?}: {:?}", self.sim.now(), self.engine),
+                Some(at) if at > limit => panic!("not done by {limit:?}: {:?}", self.engine),
+                Some(_) => {
+                    self.sim.step().unwrap_or_else(|error: SimError| panic!("{error}"));
+                }
+            }
+        }
+    }
+
+    /// Lets so much time pass.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let until = self.sim.now() + time;
+        self.sim.node_mut(self.server).wake_at = Some(until);
+        self.run(|world| world.sim.now() >= until);
+    }
+
+    /// Receives on every connection that was accepted, again and again.
+    pub(crate) fn receive_on_all(&mut self, group: u16, flows: usize) {
+        self.run(|world| world.app.accepted.len() == flows);
+        for handle in self.app.accepted.clone() {
+            self.app.submit(Submission::receive(handle, group, 0, RECEIVE).multishot());
+        }
+    }
+
+    /// Every sender's bytes have arrived, and the ends of all streams.
+    pub(crate) fn run_to_the_end(&mut self) {
+        self.run(|world| {
+            world.app.flows.len() == world.senders.len()
+                && world.app.flows.values().all(|flow| !flow.over.is_empty())
+        });
+    }
+
+    pub(crate) fn flow(&self) -> &Flow {
+        self.app.flows.values().next().expect("a flow")
+    }
+
+    /// Ends a registration and waits until everything is home: nothing of the region was lost.
+    pub(crate) fn bring_home(&mut self, group: u16) {
+        self.app.returns = true;
+        self.app.give_back_all();
+        self.unregister(group);
+        let gone = |world: &mut Self| {
+            let mut notices = world.app.notices.iter();
+            notices.any(|n| n.has(Completion::UNREGISTERED) && n.handle == group.into())
+        };
+        self.run(gone);
+        // What was copied is back too, or on its way in the ring.
+        let copies = self.app.groups.get_mut(&COPY_GROUP).expect("the copy group");
+        assert_eq!(copies.fill.waiting(), self.engine.delivered(COPY_GROUP));
+    }
+}
+
+fn pump(stack: &mut Stack, now: Instant, sender: &mut Sender) {
+    let writable = stack.readiness(sender.socket).expect("a socket");
+    if sender.closed || !writable.contains(Readiness::WRITABLE) && sender.sent < sender.total {
+        return;
+    }
+    let mut bytes = vec![0; sender.piece];
+    while sender.sent < sender.total {
+        let left = (sender.total - sender.sent).min(sender.piece as u64) as usize;
+        Stream(STREAM).fill(sender.sent, &mut bytes[..left]);
+        match stack.tcp_write(now, sender.socket, &bytes[..left]) {
+            Ok(n) => sender.sent += n as u64,
+            Err(Error::WouldBlock) => return,
+            Err(error) => panic!("sender: {error}"),
+        }
+    }
+    if !sender.closed {
+        sender.closed = true;
+        stack.tcp_shutdown(now, sender.socket, std::net::Shutdown::Write).expect("open");
+    }
+}
+
+pub(crate) fn at(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], port))
+}
