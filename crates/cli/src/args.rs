@@ -239,8 +239,8 @@ pub(crate) struct ProxyOptions {
     #[arg(long, required = true, value_name = "ADDR")]
     pub(crate) listen: Vec<SocketAddr>,
 
-    /// Where their connections are forwarded to (the upstream): an address and a port, as in
-    /// 10.77.0.1:8000 or [fd77::1]:8000
+    /// Where their connections are forwarded to (the upstream): an address and a port, written as for
+    /// --listen
     #[arg(long, value_name = "ADDR")]
     pub(crate) to: SocketAddr,
 
