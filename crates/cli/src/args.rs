@@ -26,11 +26,12 @@ Examples:
   pagewire serve --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 /srv/files
       then: curl -O http://10.77.0.2/name
   pagewire fetch --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 http://10.77.0.1:8000/name
-  pagewire proxy --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 \
+  pagewire proxy --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 \\
                  --listen 10.77.0.2:80 --to 10.77.0.1:8000
   pagewire bench stream --link tap --json
 
-Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted.";
+Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted (but 0 if serve or
+proxy was asked to stop).";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -58,7 +59,8 @@ pub(crate) enum Command {
     /// What one side sends is sent on to the other by reference. Half-closed connections stay half
     /// open, a reset on one side resets the other, and no side can send more than the other takes.
     /// Urgent data stays in its place in the stream; its mark is not passed on. A client whose
-    /// upstream cannot be had is reset, and one line on standard error says why.
+    /// server cannot be reached is reset, and one line on standard error says why. The server sees
+    /// connections from --addr. An interrupt closes the listeners and gives connections two seconds.
     #[command(after_long_help = PROXY_EXAMPLES)]
     Proxy(ProxyOptions),
     /// Measure, with the kernel's sockets beside it.
@@ -144,8 +146,7 @@ pub(crate) struct NetOptions {
     pub(crate) mtu: Option<u32>,
 
     /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
-    /// MTU for it unless one is given: pages that programs can map, on links without
-    /// super-frames
+    /// MTU for it unless one is given: pages that programs can map, on links without super-frames
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
     pub(crate) payload_pages: Option<u8>,
 
@@ -155,8 +156,9 @@ pub(crate) struct NetOptions {
 
     /// Make the link bad: loss, dup, reorder, corrupt (percent of frames), delay, jitter (ns, us,
     /// ms, s), rate (bit, kbit, mbit, gbit per second), limit and bytes (what may wait for rate),
-    /// aqm (none, codel, or the wait from which on packets are marked), seed (a number), on (tx, rx, both), cut (yes: chances are those of packets, not of super-frames), as
-    /// in 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
+    /// aqm (none, codel, or the wait from which on packets are marked), seed (a number), on (tx, rx,
+    /// both), cut (yes: chances are those of packets, not of super-frames), as in
+    /// 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
     #[arg(long, value_name = "SPEC")]
     pub(crate) fault: Option<FaultConfig>,
 
@@ -237,19 +239,21 @@ pub(crate) struct ProxyOptions {
     #[arg(long, required = true, value_name = "ADDR")]
     pub(crate) listen: Vec<SocketAddr>,
 
-    /// Where their connections are forwarded to: an address and a port
+    /// Where their connections are forwarded to (the upstream): an address and a port, written as for
+    /// --listen
     #[arg(long, value_name = "ADDR")]
     pub(crate) to: SocketAddr,
 
-    /// Connections that are forwarded at once; more wait in the backlog
+    /// Connections that are forwarded at once, 1 to 28232; more wait in the backlog
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=PROXY_MAX_CONNECTIONS as i64), value_name = "N")]
     pub(crate) connections: u32,
 
-    /// Connections that may wait to be accepted; SYNs of more are dropped
+    /// Connections that may wait while there are as many as there may be, 1 to 4096; SYNs of more
+    /// are dropped
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=4096), value_name = "N")]
     pub(crate) backlog: u32,
 
-    /// Seconds that the upstream has to answer
+    /// Seconds that the upstream has to answer, 1 to 3600; the client is reset after that
     #[arg(long, default_value_t = PROXY_CONNECT_SECONDS, value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "S")]
     pub(crate) connect_timeout: u32,
 
@@ -257,8 +261,9 @@ pub(crate) struct ProxyOptions {
     #[arg(long, default_value_t = PROXY_IDLE_SECONDS, value_name = "S")]
     pub(crate) idle_timeout: u32,
 
-    /// Bytes of memory to receive into, three quarters of which may be under way: 8M to 16G, a number
-    /// with K, M or G
+    /// Bytes of memory to receive into, 8M to 16G, a number with K, M or G. All connections together
+    /// hold at most three quarters of it. When nearly that much is held, those that hold some and have
+    /// not got on for ten seconds are reset
     #[arg(long, default_value = PROXY_MEMORY, value_parser = proxy_memory, value_name = "BYTES")]
     pub(crate) memory: u64,
 
@@ -279,14 +284,25 @@ pub(crate) enum Bench {
     /// Bulk rate of one connection
     Stream(StreamOptions),
     /// CPU time of a sender: by copy, and by reference with completions
+    ///
+    /// Beside it, the kernel's sockets with and without MSG_ZEROCOPY. Over the pair link the sender's
+    /// figure has no part of the receiver; over a tap (root) the peer is a kernel socket.
     Send(SendOptions),
     /// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
     Path(PathOptions),
     /// How flows of Pagewire and of the kernel share a bottleneck; needs root
     Share(ShareOptions),
-    /// What receiving costs by copy, by mapping and in chunks
+    /// CPU time of a receiver: by copy, by mapping and in chunks
+    ///
+    /// Beside it, the kernel's sockets with read and with TCP_ZEROCOPY_RECEIVE. Over the pair link the
+    /// time of the receiver's stack and application is taken apart from the sender's; over a tap
+    /// (root) kernel sockets send.
     Receive(ReceiveOptions),
     /// Receive through rings, by copy and by reference
+    ///
+    /// By reference over the pair link, the receiver has registered the sender's memory, and nobody
+    /// copies; with --place its end writes into a region of its own instead, one copy by the device.
+    /// Over a tap (root) the kernel writes into the region.
     Ring(RingOptions),
     /// 64 bytes there and back, both sides polling
     Rr(RrOptions),
@@ -559,7 +575,7 @@ pub(crate) enum ReaderKind {
 /// `pagewire bench ring`
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RingOptions {
-    /// Kind of link; over a tap the sender is a kernel socket
+    /// Kind of link; over a tap the sender is a kernel socket (root)
     #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
     pub(crate) link: Link,
 

@@ -51,7 +51,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
 fn why_not_listening(error: &std::io::Error) -> String {
     let hint = match error.kind() {
         std::io::ErrorKind::AddrInUse => "; choose another port",
-        std::io::ErrorKind::AddrNotAvailable => "; it is none of --addr",
+        std::io::ErrorKind::AddrNotAvailable => "; give one of --addr",
         _ => "",
     };
     reason(error) + hint
@@ -65,7 +65,9 @@ fn check(options: &ProxyOptions) -> Result<(), Failure> {
         return failed("give the address and port of a server, such as 10.77.0.1:8000");
     }
     match net::way_to(&options.net, to.ip())? {
-        net::Way::Ourselves => failed("this is our own address, where only the proxy listens"),
+        net::Way::Ourselves => {
+            failed("this is our own address, where only the proxy listens; give the server's")
+        }
         net::Way::None => {
             failed("it is in no network of --addr: give the router that leads there with --gateway")
         }

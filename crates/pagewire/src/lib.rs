@@ -4,7 +4,8 @@
 //! those of `std::net`. What these cannot do is here too: [`TcpStream::send`] queues owned memory
 //! by reference, and [`TcpStream::recv_chunks`] takes received memory by reference; a [`Chunk`]
 //! that one connection received can be sent on another as it is; [`TcpStream::map`] gives received
-//! pages as contiguous memory; [`TcpStream::send_zc`] also tells when the memory may be used again.
+//! pages as contiguous memory; [`TcpStream::send_zc`] also tells when the memory may be used again;
+//! a [`Proxy`] forwards whole connections; [`rings`] receive into memory that you registered.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -81,7 +82,24 @@
 //! to wait polls the device for a short while first ([`Builder::spin`]), then sleeps. Several
 //! hosts, one per device queue, use several cores.
 //!
-//! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`].
+//! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`]. A [`Service`]
+//! is the other way round: a program without a thread, which the host calls when something happens.
+//!
+//! # Settings
+//!
+//! [`Builder`] has those of a host. [`Builder::tcp_config`] sets what its connections begin with,
+//! [`TcpStream::set_option`] changes one of them and [`TcpListener::set_option`] those to come.
+//!
+//! Path MTU discovery heeds reports unless told otherwise ([`stack::MtuDiscover`]); `mtu_probing` of
+//! [`TcpConfig`] is for paths that do not report. TCP Fast Open on the accepting side is off until
+//! the host ([`stack::Stack::set_fast_open`], through [`Host::with_stack`]) and the listener
+//! ([`TcpOption::FastOpen`]) say otherwise, or the host alone for all its listeners; a connection that sends data in its SYN is opened with
+//! [`stack::Stack::tcp_connect_fast`], or with the descriptors of `pagewire-posix`.
+//!
+//! # Linux's system calls
+//!
+//! The crate `pagewire-posix` has sockets as descriptors with Linux's error numbers, poll and epoll,
+//! over a [`Host`].
 
 #![deny(unsafe_code)]
 

@@ -5,6 +5,15 @@
 //! ([`HostBackend`]), or anything that owns a stack and a clock. [`raw`] takes the pointers and
 //! structures of a C caller; everything else is safe.
 //!
+//! ```text
+//! Descriptors::new(HostBackend::new(host))    a table over a running host
+//!   .socket(AF_INET, SOCK_STREAM, 0)          -> a number of this table
+//!   .connect(fd, address) .write(fd, bytes) .recv(fd, buffer, flags) .epoll_wait(…) .close(fd)
+//! ```
+//!
+//! Its numbers are its own: the kernel knows nothing of them, and no system call takes them. A whole
+//! server and its clients are in `tests/realtime.rs`.
+//!
 //! Where the Rust API and Linux differ (what a notification merges, which error comes first),
 //! this crate does what Linux does, because programs depend on it. An option that the stack does
 //! not have is refused with `ENOPROTOOPT`, never accepted and ignored.

@@ -17,8 +17,8 @@
 //!
 //! Read in this order: [`layout`] (what lies in the rings' memory), [`Producer`] and [`Consumer`]
 //! (the rings), [`Engine`] (what the stack's side does with them; no clock, no thread, no system
-//! call), [`Ends`] (what the application has). `pagewire::ring` runs an engine on a host's driver and
-//! puts an async API on top.
+//! call), [`Ends`] (what the application has). `pagewire::rings` runs an engine on a host's driver and
+//! puts an async API on top: most programs begin there, with the example `ring_to_file`.
 //!
 //! # Groups
 //!

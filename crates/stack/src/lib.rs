@@ -2,7 +2,11 @@
 //! an application's verbs, without a clock, a random source, a thread or a system call.
 //!
 //! Read [`Stack`] first: its methods are sorted into inputs (`handle_*`), verbs of the application
-//! (`tcp_*`, `udp_*`) and outputs (`poll_*`), and its page says in which order to call them.
+//! (`tcp_*`, `udp_*`) and outputs (`poll_*`), and its page says in which order to call them. Then, as
+//! needed: [`StackConfig`] and [`TcpOption`] (settings, Fast Open and path MTU among them),
+//! [`ZeroCopyConfig`] (sends that tell when memory may be used again), [`MapAvailable`] (received pages
+//! as one slice), [`Forwarder`] (connections joined by reference) and [`Counters`]. Programs that have
+//! threads and a clock use the crate `pagewire`, which puts a host around a stack.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -35,8 +39,9 @@ pub use event::{
 pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
 pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
-    CaState, Config as TcpConfig, CongestionKind, FastOpenKeys, FastOpenMode, Info as TcpInfo,
-    KeepAlive, Parts, RecvFlags, SendFlags, mss_of_pages, mtu_of_pages,
+    CaState, Config as TcpConfig, CongestionKind, EcnMode, FastOpenKeys, FastOpenMode,
+    Info as TcpInfo, KeepAlive, MtuProbing, Parts, RecvFlags, SendFlags, SlowStartExit,
+    mss_of_pages, mtu_of_pages,
 };
 pub use sockets::edges::PacketMarks;
 pub use sockets::fast_open::FastOpenConfig;

@@ -13,7 +13,8 @@
 //!
 //! Read [`State`] first (the state machine as a table), then `connection.rs` (what a connection
 //! remembers), `input.rs` (the steps of RFC 9293 section 3.10.7 in their order), `output.rs` (what
-//! is sent, and when), `recovery.rs` (what is sent again) and `timers.rs`.
+//! is sent, and when), `recovery/` (what is sent again) and `timers.rs`. What not every connection
+//! has is beside them: `congestion/`, `fast_open/`, `mtu_probe.rs`, `syn_cookie.rs`, `time_wait.rs`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
