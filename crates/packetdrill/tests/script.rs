@@ -121,11 +121,11 @@ fn a_syn_that_nobody_answers_goes_out_again_after_a_second_of_virtual_time() {
         (host.table.fcntl)(host.table.userdata, fd, libc::F_SETFL, libc::O_NONBLOCK.into())
     });
     host.connect(fd);
-    let real = std::time::Instant::now();
     let times: Vec<u64> = (0..3).map(|_| host.receive().expect("a SYN").at).collect();
     assert!((1_000_000..1_001_000).contains(&(times[1] - times[0])), "{times:?}");
     assert!((1_000_000..1_001_000).contains(&(times[2] - times[1])), "{times:?}");
-    assert!(real.elapsed() < Duration::from_secs(1));
+    // A day: who waited for a real clock here would not come back.
+    host.sleep(Duration::from_secs(86_400));
 }
 
 #[test]
