@@ -38,7 +38,8 @@ pub struct BindOptions {
 /// All holds, by port.
 #[derive(Default)]
 pub(crate) struct Holds {
-    ports: std::collections::HashMap<u16, SmallVec<[Held; 1]>>,
+    /// A tree: peers do not choose what is in it, and a hash would want a random key.
+    ports: std::collections::BTreeMap<u16, SmallVec<[Held; 1]>>,
     serial: u64,
 }
 
