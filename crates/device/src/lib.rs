@@ -17,6 +17,8 @@ mod pair;
 mod pcap;
 mod queues;
 pub mod tap;
+pub mod vhost_user;
+mod vnet;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
 pub use fault::{
@@ -27,6 +29,7 @@ pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use queues::{BindError, Level, QueueMemory, Queues, Rule, Steering};
 pub use tap::{Tap, TapBuilder};
+pub use vhost_user::{VhostUser, VhostUserBuilder};
 
 /// Doors for the fuzz targets. Not part of the interface.
 #[doc(hidden)]

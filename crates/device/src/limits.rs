@@ -66,3 +66,7 @@ pub const MAX_RULES: usize = 256;
 /// Payload that is left where it is although its queue has memory, in bytes: what is smaller is
 /// copied by the connection anyway.
 pub const PLACE_MIN: usize = 512;
+
+/// Bytes of the virtio header in front of each frame: the old one without `num_buffers`, which a
+/// tap never uses.
+pub const VNET_HEADER: usize = 10;
