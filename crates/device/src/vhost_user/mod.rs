@@ -25,6 +25,7 @@ mod builder;
 mod chain;
 mod control;
 mod counters;
+pub mod double;
 mod events;
 mod features;
 mod held;

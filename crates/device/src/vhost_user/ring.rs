@@ -239,10 +239,13 @@ impl Ring {
         fence(Ordering::SeqCst);
     }
 
-    /// Device: need not be kicked. With the event index, the last event stays behind: it is passed
+    /// Device: need not be kicked. With the event index, by an event behind `from`, which is passed
     /// once in 65,536 entries.
-    pub(super) fn spare_kick(&self, event_index: bool) {
-        if !event_index {
+    pub(super) fn spare_kick(&self, from: u16, event_index: bool) {
+        if event_index {
+            let at = 4 + usize::from(self.size) * 8;
+            self.used_word(at).store(from.wrapping_sub(1), Ordering::Relaxed);
+        } else {
             self.used_word(0).store(NO_NOTIFY, Ordering::Relaxed);
         }
     }

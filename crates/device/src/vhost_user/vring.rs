@@ -285,7 +285,7 @@ impl Vring {
     /// Need not be kicked.
     pub(super) fn disarm(&mut self) {
         if let Some(ring) = self.running() {
-            ring.spare_kick(self.event_index);
+            ring.spare_kick(self.next_avail, self.event_index);
         }
     }
 
