@@ -186,6 +186,22 @@ fn a_client_task_asks_and_receives() {
     assert_eq!(answering.join().unwrap(), "how much?");
 }
 
+#[test]
+fn what_tasks_wait_for_may_move_between_threads() {
+    fn movable<T: Send>(_: T) {}
+    let (server, _client) = hosts();
+    let rings = rings(&server).into_async();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    movable(rings.connect("10.0.0.1:9000"));
+    movable(rings.notice());
+    movable(async {
+        let stream = listener.accept().await?;
+        stream.send(0, 0, 1).await?;
+        stream.shutdown().await?;
+        stream.receive(COPY_GROUP, 1).await
+    });
+}
+
 /// Polls once: what the future submits is submitted.
 fn poll_once<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) {
     let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));

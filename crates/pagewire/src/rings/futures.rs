@@ -282,13 +282,9 @@ impl RingStream {
     /// # Errors
     /// What the connection met. `ResourceBusy` while another task receives.
     pub async fn receive(&self, group: u16, limit: usize) -> io::Result<Received> {
-        let mut state = self.rings.0.state();
-        state.sort();
-        let left = state.left.get_mut(&self.handle).map(std::mem::take).unwrap_or_default();
-        if !left.is_empty() {
-            return Ok(self.received(state, left));
+        if let Some(received) = self.left_over() {
+            return Ok(received);
         }
-        drop(state);
         let submission = Submission::receive(self.handle, group, limit.max(1) as u64, 0);
         let (done, entries) = self.rings.run(submission).await;
         let mut state = self.rings.0.state();
@@ -302,6 +298,14 @@ impl RingStream {
         }
         // The end, or an error, is told again to who asks again.
         Ok(self.received(state, all))
+    }
+
+    /// What an earlier receive has brought, if nobody waited for it any more.
+    fn left_over(&self) -> Option<Received> {
+        let mut state = self.rings.0.state();
+        state.sort();
+        let left = state.left.get_mut(&self.handle).map(std::mem::take)?;
+        (!left.is_empty()).then(|| self.received(state, left))
     }
 
     fn received(&self, mut state: MutexGuard<'_, State>, entries: Vec<Entry>) -> Received {
