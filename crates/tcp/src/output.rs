@@ -373,9 +373,7 @@ impl Connection {
         }
         // One that is under way ends in `una..=nxt`: one of long ago may seem to be still to come.
         let small = self.snd.small_end;
-        !self.flags.contains(ConnFlags::NODELAY)
-            && small.gt(self.snd.una)
-            && small.le(self.snd.nxt)
+        !self.flags.contains(ConnFlags::NODELAY) && small.gt(self.snd.una) && small.le(self.snd.nxt)
     }
 
     /// Whether a segment that ends at `end` and has `taken` bytes is pushed: it ends a write, or is a
