@@ -364,13 +364,16 @@ impl Connection {
     /// Whether a segment that is not full waits. Nagle's algorithm in Minshall's variant, as in
     /// Linux: it waits for small segments only, not for full ones.
     fn holds_back_small(&self) -> bool {
-        if self.queue.end().le(self.snd.flush_to) || self.sends_urgent() {
+        // The queue never ends before what is to be flushed; and 2 GiB later "before" means nothing.
+        if self.queue.end() == self.snd.flush_to || self.sends_urgent() {
             return false;
         }
         if self.flags.intersects(ConnFlags::CORK | ConnFlags::MORE) {
             return true;
         }
-        !self.flags.contains(ConnFlags::NODELAY) && self.snd.small_end.gt(self.snd.una)
+        // One that is under way ends in `una..=nxt`: one of long ago may seem to be still to come.
+        let small = self.snd.small_end;
+        !self.flags.contains(ConnFlags::NODELAY) && small.gt(self.snd.una) && small.le(self.snd.nxt)
     }
 
     /// Whether a segment that ends at `end` and has `taken` bytes is pushed: it ends a write, or is a

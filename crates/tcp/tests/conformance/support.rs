@@ -541,6 +541,11 @@ impl Line {
     }
 }
 
+/// The header of a segment of the peer's.
+pub(crate) fn header(segment: &str) -> TcpHeader {
+    parse(segment).to_header().0
+}
+
 #[track_caller]
 fn check(expected: &str, segment: &SegmentOut) {
     let want = parse(expected);
