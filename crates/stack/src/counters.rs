@@ -65,6 +65,12 @@ drop_reasons! {
     /// Another station uses an address of ours.
     ArpConflict = "arp_conflict",
 
+    // Links.
+    /// For a link that was removed, or came by one.
+    LinkRemoved = "link_removed",
+    /// Came by another link than answers to its source would leave by (RFC 3704).
+    SourceOtherLink = "source_other_link",
+
     // IPv4 (RFC 791, RFC 1122).
     /// Neither version 4 nor version 6, on a medium without a type field.
     IpVersion = "ip_version",

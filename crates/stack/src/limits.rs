@@ -4,10 +4,14 @@ use core::time::Duration;
 
 // Configuration.
 
-/// Addresses of one stack: the receive path compares with each.
+/// Links of one stack: each is a device that one thread polls in turn, and its addresses and routes
+/// make every lookup behind the caches longer.
+pub const MAX_LINKS: usize = 32;
+
+/// Addresses of one link: the receive path compares with each.
 pub const MAX_ADDRESSES: usize = 16;
 
-/// Static routes, gateways included: lookups behind the cache walk them all.
+/// Static routes of one link, gateways included: lookups behind the cache walk them all.
 pub const MAX_ROUTES: usize = 64;
 
 /// Smallest MTU for IPv4, in bytes (RFC 791: every host takes 576).

@@ -212,7 +212,9 @@ impl Net {
         };
         let kind = match kind.ok_or(DropReason::IcmpCode)? {
             IcmpKind::PacketTooBig { mtu } => {
-                let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(self.link.mtu), self.link.mtu);
+                let link = self.link_to(self.now, Some(about.src), about.dst);
+                let most = self.links.at(link).link.mtu;
+                let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(most), most);
                 IcmpKind::PacketTooBig { mtu }
             }
             other => other,
@@ -232,7 +234,7 @@ impl Net {
         received: &Received,
         mut packet: PacketBuf,
     ) {
-        let Received { src, dst, protocol, ecn, hop_limit, network_header } = *received;
+        let Received { src, dst, protocol, ecn, hop_limit, network_header, link } = *received;
         let quotable = network_header > 0 && packet.push(usize::from(network_header)).is_some();
         let meta = Meta {
             src,
@@ -243,7 +245,7 @@ impl Net {
             delivery: if self.is_local(dst) { Delivery::Unicast } else { Delivery::Broadcast },
             header_len: network_header,
             next_field: 0,
-            origin: Origin { group: false, loopback: self.is_local(src) },
+            origin: Origin { group: false, loopback: self.is_local(src), link },
         };
         let error = ErrorOut::port_unreachable(dst.is_ipv4());
         self.send_error_about(mem, now, &meta, packet, error, quotable);
@@ -272,7 +274,11 @@ impl Net {
             delivery: Delivery::Unicast,
             header_len: headers.len() as u16,
             next_field: 0,
-            origin: Origin { group: false, loopback: false },
+            origin: Origin {
+                group: false,
+                loopback: false,
+                link: self.link_to(now, Some(dst), src),
+            },
         };
         let error = ErrorOut::reassembly_timeout(dst.is_ipv4());
         self.send_error_about(mem, now, &meta, packet, error, quotable);
@@ -302,7 +308,7 @@ impl Net {
         {
             return;
         }
-        if !self.icmp_limit.take(now) {
+        if !self.links.at_mut(meta.origin.link).icmp_limit.take(now) {
             self.counters.icmp_errors_withheld += 1;
             return;
         }
@@ -344,7 +350,10 @@ impl Net {
     fn answer_source(&self, meta: &Meta, now: Instant) -> Option<IpAddr> {
         match meta.delivery {
             Delivery::Unicast => Some(meta.dst),
-            _ => self.routes.source_for(now, meta.src).ok(),
+            _ => {
+                let link = Some(meta.origin.link).filter(|_| !meta.origin.loopback);
+                self.routes.source_for(now, link, meta.src).ok()
+            }
         }
     }
 }

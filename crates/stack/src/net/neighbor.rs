@@ -141,7 +141,7 @@ impl Neighbors {
         self.table.len()
     }
 
-    #[cfg(test)]
+    /// Packets that wait.
     pub(crate) fn queued(&self) -> usize {
         self.queued
     }
