@@ -15,6 +15,7 @@ pub mod limits;
 pub mod offload;
 mod pair;
 mod pcap;
+pub mod port;
 mod queues;
 pub mod tap;
 
@@ -25,6 +26,7 @@ pub use fault::{
 };
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
+pub use port::{Port, PortConfig};
 pub use queues::{BindError, Level, QueueMemory, Queues, Rule, Steering};
 pub use tap::{Tap, TapBuilder};
 
