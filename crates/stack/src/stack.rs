@@ -424,6 +424,11 @@ impl Stack {
         more
     }
 
+    /// Whether frames for the device of this link wait for [`poll_transmit_on`](Self::poll_transmit_on).
+    pub fn has_frames(&self, link: LinkId) -> bool {
+        self.net.find_link(link).is_some_and(|index| self.net.has_frames(index))
+    }
+
     /// Makes frames of what waits to be sent, a bounded number; whether there is more.
     fn make_output(&mut self, now: Instant) -> bool {
         let mut looped = 0;

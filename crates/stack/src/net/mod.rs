@@ -480,6 +480,11 @@ impl Net {
         !self.notices.is_empty() || !self.loopback.is_empty()
     }
 
+    /// Whether there are frames for the device of a link.
+    pub(crate) fn has_frames(&self, link: LinkIndex) -> bool {
+        !self.links.at(link).out.is_empty()
+    }
+
     /// Whether nothing is on its way in or out.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.links.iter().all(|interface| interface.out.is_empty()) && !self.has_inbound()
