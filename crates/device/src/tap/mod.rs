@@ -233,7 +233,7 @@ impl Device for Tap {
     }
 
     /// A tap that was made here has queues beside the first that can be given memory, which must be
-    /// private; others have the first only. See [`lanes`] for how frames come to them.
+    /// private; others have the first only. The module `lanes` says how frames come to them.
     fn steering(&mut self) -> Option<&mut Steering> {
         Some(&mut self.steering)
     }
