@@ -3,7 +3,7 @@
 //! Read [`Tap`]'s `Device` implementation first (sending is here), then `receive` (one scattering
 //! read per frame), `predict` (where its payload should land), `steer` and `lanes` (several bulk flows
 //! at once), `builder` (making the device), and
-//! the leaves `vnet`, `netlink` and `sys`.
+//! the leaves `netlink` and `sys` (and the crate's `vnet`).
 //!
 //! What was measured (`examples/tap_rate`: a bare-bones TCP in front of this driver, a CUBIC kernel
 //! socket behind it, MTU 1500, beside kernel-to-kernel loopback in the same run), on a busy
@@ -34,7 +34,6 @@ mod steer;
 mod sys;
 #[cfg(test)]
 mod tests;
-mod vnet;
 
 use std::collections::VecDeque;
 use std::io;
@@ -50,6 +49,7 @@ use lanes::{Lane, TapQueues};
 use limits::{MAX_FRAME, VNET_HEADER};
 
 use crate::queues::Steering;
+use crate::vnet;
 use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 
 /// One queue of a tap device, with memory of its own to receive into.

@@ -17,11 +17,11 @@ use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
 
 use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
 use super::predict::{Seen, Verdict};
-use super::vnet::{self, Received};
 use super::{Lane, Receiver, sys};
 use crate::DeviceCounters;
 use crate::headers::{self, Layout, ParseError, Transport};
 use crate::queues::{Level, QueueMemory, Steering};
+use crate::vnet::{self, Received};
 
 impl Receiver {
     /// Receives one frame by a lane, and tells to which queue of the interface its flow belongs;
