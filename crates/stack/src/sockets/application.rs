@@ -11,7 +11,7 @@ use super::demux::Tuple;
 use super::errors::error_from;
 use super::fast_open::with_fast_open;
 use super::table::SocketId;
-use super::tcp::{Extra, Owner, TcpSocket, canonical, iss_above, ports};
+use super::tcp::{Extra, Owner, TcpSocket, canonical, iss_above, ports, scope_of};
 use super::time_wait;
 use crate::error::Error;
 use crate::event::Readiness;
@@ -81,7 +81,7 @@ impl Stack {
         config: Arc<TcpConfig>,
         fast_open: Option<bool>,
     ) -> Result<SocketId, Error> {
-        let remote = canonical(remote);
+        let (remote, scope) = (canonical(remote), scope_of(remote));
         if remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
             return Err(Error::InvalidInput);
         }
@@ -93,7 +93,7 @@ impl Stack {
             Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             Some(ip) if !self.net.is_local(ip) => return Err(Error::AddressNotAvailable),
             Some(ip) => ip,
-            None => self.net.source_for(remote.ip())?,
+            None => self.net.source_for(remote.ip(), scope)?,
         };
         let to_self = self.net.is_local(remote.ip());
         let sockets = &mut self.sockets;
