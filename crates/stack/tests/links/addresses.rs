@@ -139,8 +139,9 @@ fn an_answer_to_a_link_local_address_goes_back_by_its_link() {
     let now = world.now;
     let ours = world.middle().udp_bind(addr("[::]:53")).unwrap();
     let link = world.middle().links().nth(1).unwrap();
-    let mut to = world.middle().link_addresses(link).map(|a| a.addr());
-    let to = SocketAddr::new(to.find(|a| a.to_string().starts_with("fe80")).unwrap(), 53);
+    let is_local = |a: &pagewire_stack::Cidr| a.to_string().starts_with("fe80");
+    let to = world.middle().link_addresses(link).find(is_local).unwrap();
+    let to = SocketAddr::new(to.addr(), 53);
     let asks = world.stacks[RIGHT].udp_bind(addr("[::]:1000")).unwrap();
     world.stacks[RIGHT].udp_write_to(now, asks, b"who are you?", Some(to)).unwrap();
     let mut from = None;
