@@ -406,7 +406,7 @@ impl Stack {
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
         let more = self.make_output(now);
         self.net.poll_transmit(0, out);
-        more
+        self.sockets.resume(0) || more
     }
 
     /// The same for the device of this link. Any call makes output for all links; the other links'
@@ -418,10 +418,9 @@ impl Stack {
         out: &mut VecDeque<PacketBuf>,
     ) -> bool {
         let more = self.make_output(now);
-        if let Some(index) = self.net.find_link(link) {
-            self.net.poll_transmit(index, out);
-        }
-        more
+        let Some(index) = self.net.find_link(link) else { return more };
+        self.net.poll_transmit(index, out);
+        self.sockets.resume(index) || more
     }
 
     /// Whether frames for the device of this link wait for [`poll_transmit_on`](Self::poll_transmit_on).
@@ -505,6 +504,9 @@ impl Stack {
     /// that was done before. Connections from its addresses find no way out any more, and end as they
     /// do when nobody answers.
     pub fn remove_link(&mut self, link: LinkId) -> bool {
+        if let Some(index) = self.net.find_link(link) {
+            self.sockets.resume(index);
+        }
         self.net.remove_link(link)
     }
 
