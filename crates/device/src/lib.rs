@@ -9,6 +9,7 @@
 )]
 
 mod device;
+mod dhcp;
 mod fault;
 mod headers;
 pub mod limits;
@@ -20,6 +21,7 @@ mod queues;
 pub mod tap;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+pub use dhcp::{Dhcp, DhcpConfig, DhcpCounters, DhcpLease, DhcpWatch};
 pub use fault::{
     Aqm, Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection, FaultLine,
     FaultPath, FaultRng, Passed,
