@@ -307,9 +307,7 @@ impl Inner {
                 0
             }
         };
-        while let Some(frame) = self.rx.pop_front() {
-            self.stack.handle_frame(now, frame);
-        }
+        self.stack.handle_frames(now, &mut self.rx);
         n
     }
 

@@ -12,8 +12,6 @@
 mod ours;
 mod tap;
 
-use std::time::Duration;
-
 use super::machine::{Machine, Sides, pin};
 use super::report::{Record, print, rounded};
 use super::source::Round;
@@ -135,12 +133,6 @@ impl Line {
         }
         record
     }
-}
-
-/// Processor time of this thread.
-fn thread_time() -> Duration {
-    let usage = crate::sys::thread_usage();
-    usage.user + usage.system
 }
 
 /// An Ethernet frame of `len` bytes with a UDP datagram over IPv4, from `10.77.0.2` to `10.77.0.1`.

@@ -11,9 +11,10 @@ use pagewire_device::{Capabilities, HeaderSplit, Medium, Port, PortConfig};
 use pagewire_mem::{CopyLedger, FragVec, Instant, Region};
 use pagewire_stack::{Stack, StackConfig};
 
-use super::{BURST, SINK, datagram, thread_time};
+use super::{BURST, SINK, datagram};
 use crate::args::PortPath;
 use crate::failure::Failure;
+use crate::sys::thread_time;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -68,9 +69,7 @@ pub(super) fn round(
             taken.map_err(|e| failed(&e))?;
         }
         written += burst;
-        for packet in line.drain(..) {
-            stack.handle_frame(now, packet);
-        }
+        stack.handle_frames(now, &mut line);
         while let Ok((payload, _from)) = stack.udp_recv_from(now, sink) {
             arrived += 1;
             bytes += payload.iter().map(|frag| frag.len() as u64).sum::<u64>();

@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use super::super::kernel::{enter_namespace, ip};
-use super::{SINK, datagram, thread_time};
+use super::{SINK, datagram};
 use crate::failure::{Failure, reason};
-use crate::sys::open_tap;
+use crate::sys::{open_tap, thread_time};
 
 const NAME: &str = "pwport";
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
