@@ -129,7 +129,10 @@ impl Port {
             Err(reason) => return Ok(Err(reason)),
         };
         ledger.note(CopyReason::DeviceRx, end - start - headers);
-        fill_last(out, [room.commit(start + headers..end)]).map(|()| Ok(verdict))
+        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+        // The first fragment of a packet always finds room.
+        let _ = packet.push_frag(room.commit(start + headers..end));
+        Ok(Ok(verdict))
     }
 
     /// The usual way: pages and a record of the frame's own, charged to the send buffer for as long
@@ -164,7 +167,10 @@ impl Port {
             Err(reason) => return Ok(Err(reason)),
         };
         ledger.note(CopyReason::DeviceRx, end - start - headers);
-        fill_last(out, [lone.commit(start + headers..end)]).map(|()| Ok(verdict))
+        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+        // The first fragment of a packet always finds room.
+        let _ = packet.push_frag(lone.commit(start + headers..end));
+        Ok(Ok(verdict))
     }
 
     /// Leaves the payload in the writer's memory; the headers are copied out, and only the copy is
@@ -259,8 +265,7 @@ impl Port {
 
 /// Gives the last packet in line its payload. One that cannot take it is taken back: its source gave
 /// more fragments than it was asked for.
-#[inline]
-fn fill_last(out: &mut Line, frags: impl IntoIterator<Item = Frag>) -> Result<(), PortError> {
+fn fill_last(out: &mut Line, frags: FragVec) -> Result<(), PortError> {
     let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
     if frags.into_iter().all(|frag| packet.push_frag(frag).is_ok()) {
         return Ok(());
