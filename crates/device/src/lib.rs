@@ -19,6 +19,8 @@ mod pcap;
 pub mod port;
 mod queues;
 pub mod tap;
+pub mod vhost_user;
+mod vnet;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
 pub use dhcp::{Dhcp, DhcpConfig, DhcpCounters, DhcpLease, DhcpWatch};
@@ -31,6 +33,7 @@ pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, Pca
 pub use port::{Port, PortConfig};
 pub use queues::{BindError, Level, QueueMemory, Queues, Rule, Steering};
 pub use tap::{Tap, TapBuilder};
+pub use vhost_user::{VhostUser, VhostUserBuilder};
 
 /// Doors for the fuzz targets. Not part of the interface.
 #[doc(hidden)]

@@ -67,6 +67,10 @@ pub const MAX_RULES: usize = 256;
 /// copied by the connection anyway.
 pub const PLACE_MIN: usize = 512;
 
+/// Bytes of the virtio header in front of each frame: the old one without `num_buffers`, which a
+/// tap never uses.
+pub const VNET_HEADER: usize = 10;
+
 /// Addresses that a DHCP server gives at most, and so what it remembers: a network of 24 bits. A client
 /// that makes up link addresses takes these and no more.
 pub const DHCP_MAX_LEASES: usize = 256;
