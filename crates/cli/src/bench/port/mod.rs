@@ -1,8 +1,8 @@
 //! `bench port`: how many small frames of a virtual machine one core takes into the stack.
 //!
 //! ```text
-//!   frames in shared memory --> Port --> Stack --> datagram socket --> counted, let go     (ours)
-//!   frames --------- write(2) --------> tap of the kernel --> its own stack, a socket (the kernel's)
+//!   guest's ring --> VhostUser, its Port --> Stack --> datagram socket --> counted, let go   (ours)
+//!   frames ------- write(2) ------> tap of the kernel --> its own stack, a socket    (the kernel's)
 //! ```
 //!
 //! Frames are UDP datagrams as Linux's packet generator makes them, without a checksum, all to one
@@ -106,7 +106,7 @@ impl Line {
     fn record(&self, frames: u64, all: &[Self]) -> Record {
         let (engine, link) = match self.path {
             PortPath::KernelTap => ("kernel", "tap"),
-            _ => ("pagewire", "port"),
+            _ => ("pagewire", "vhost-user"),
         };
         let [min, mpps, max] = self.rates(frames);
         let path = match self.path {

@@ -1,15 +1,15 @@
-//! Frames through a port into a stack.
+//! Frames from a guest's ring through a port into a stack.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use pagewire_device::port::{
-    Fault, FrameSource, Offload, RawFrame, SendBuffer, Verdict, WriteFlags,
-};
-use pagewire_device::{Capabilities, HeaderSplit, Medium, Port, PortConfig};
-use pagewire_mem::{CopyLedger, FragVec, Instant, Region};
-use pagewire_stack::{Stack, StackConfig};
+use pagewire_device::port::{RawFrame, SendBuffer, Verdict};
+use pagewire_device::vhost_user::double::{Guest, GuestConfig};
+use pagewire_device::{Device, VhostUser};
+use pagewire_mem::Instant;
+use pagewire_stack::{SocketId, Stack, StackConfig};
 
 use super::{BURST, SINK, datagram};
 use crate::args::PortPath;
@@ -19,78 +19,108 @@ use crate::sys::thread_time;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
-/// Frames that lie side by side in the writer's memory, as in a ring.
-const SLOTS: usize = 256;
+/// Descriptors of the guest's ring: QEMU's default.
+const RING: u16 = 256;
 
 /// The send buffer of the accounted way: what virtual machines set where they limit it, and more than
 /// a burst.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// Takes `frames` frames of `len` bytes and says how long that took.
+/// Takes `frames` frames of `len` bytes from a guest and says how much of this thread's time that
+/// took. The guest, a double with real rings in shared memory, fills its ring in between, which does
+/// not count.
 pub(super) fn round(
     path: PortPath,
     len: usize,
     frames: u64,
     stats: bool,
 ) -> Result<Duration, Failure> {
-    let failed = |e: &dyn std::fmt::Display| Failure::Failed(e.to_string());
-    let mut config = PortConfig::new(Medium::Ethernet);
-    if path == PortPath::Accounted {
-        config.send_buffer = SendBuffer::Bytes(SEND_BUFFER);
-    }
-    let mut port = Port::new(config).map_err(|e| failed(&e))?;
-    match path {
-        PortPath::HookPass => port.set_hook(Some(Box::new(|frame: &mut RawFrame<'_>| {
-            if is_for_the_sink(frame) { Verdict::Pass } else { Verdict::Drop }
-        }))),
-        PortPath::HookDrop => port.set_hook(Some(Box::new(|frame: &mut RawFrame<'_>| {
-            if is_for_the_sink(frame) { Verdict::Drop } else { Verdict::Pass }
-        }))),
-        PortPath::Build | PortPath::Accounted | PortPath::KernelTap => {}
-    }
-    let addresses = vec![format!("{US}/24").parse().map_err(|e| failed(&e))?];
-    let config = StackConfig::new(capabilities(), addresses, [7; 32]);
-    let mut stack = Stack::new(Instant::ZERO, config).map_err(|e| failed(&e))?;
-    let sink = stack.udp_bind(SocketAddr::from((US, SINK))).map_err(|e| failed(&e))?;
-    let mut memory = Memory::new(&datagram(MAC, len)).map_err(|e| failed(&e))?;
+    let (mut device, mut guest) = plug(path, len)?;
+    let (mut stack, sink) = stack(&device)?;
     let mut line = VecDeque::with_capacity(BURST);
-    let how = WriteFlags { nonblock: true, zerocopy: false };
-
-    let mut ledger = CopyLedger::new();
-    let (mut written, mut arrived, mut bytes) = (0, 0, 0);
-    let started = thread_time();
-    while written < frames {
-        let burst = (BURST as u64).min(frames - written);
-        // One moment for a burst, as a driver has it.
-        let now = Instant::from_nanos(written * 100);
-        for _ in 0..burst {
-            let offload = Offload::default();
-            let taken = port.write(&mut memory.next(), how, offload, &mut line, &mut ledger);
-            taken.map_err(|e| failed(&e))?;
+    let (mut time, mut sent, mut arrived, mut bytes) = (Duration::ZERO, 0, 0, 0);
+    while sent < frames {
+        let batch = u64::from(RING).min(frames - sent);
+        if guest.blast(batch as usize) as u64 != batch {
+            let text = format!("the ring stands: {:?}", device.monitor().counters());
+            return Err(Failure::Failed(text));
         }
-        written += burst;
-        stack.handle_frames(now, &mut line);
-        while let Ok((payload, _from)) = stack.udp_recv_from(now, sink) {
-            arrived += 1;
-            bytes += payload.iter().map(|frag| frag.len() as u64).sum::<u64>();
+        sent += batch;
+        let started = thread_time();
+        for _ in 0..batch.div_ceil(BURST as u64) {
+            // One moment for a burst, as a driver has it.
+            let now = Instant::from_nanos(sent * 100);
+            let received = device.receive(now, &mut line, BURST, stack.ledger_mut());
+            received.map_err(failed)?;
+            stack.handle_frames(now, &mut line);
+            while let Ok((payload, _from)) = stack.udp_recv_from(now, sink) {
+                arrived += 1;
+                bytes += payload.iter().map(|frag| frag.len() as u64).sum::<u64>();
+            }
+            stack.end_turn();
         }
-        stack.end_turn();
-        port.end_turn();
+        time += thread_time() - started;
     }
-    let time = thread_time() - started;
-
-    stack.ledger_mut().add(&ledger);
     let payload = (len as u64).saturating_sub(42);
     let expected = if path == PortPath::HookDrop { 0 } else { frames };
     if (arrived, bytes) != (expected, expected * payload) {
-        let text = format!("{arrived} of {expected} frames arrived: {:?}", stack.counters());
+        let (counters, vhost) = (stack.counters(), device.monitor().counters());
+        let text = format!("{arrived} of {expected} frames arrived: {counters:?} {vhost:?}");
         return Err(Failure::Failed(text));
+    }
+    let counters = *device.port().counters();
+    let took = match path {
+        PortPath::Accounted => counters.accounted,
+        _ => counters.built,
+    };
+    if took != frames {
+        return Err(Failure::Failed(format!("frames took another way: {counters:?}")));
     }
     if stats {
         let ours = stack.ledger().ours();
-        eprintln!("{path:?} {len}: {:?}, {ours} bytes copied by the stack", port.counters());
+        eprintln!("{path:?} {len}: {counters:?}, {ours} bytes copied by the stack");
     }
     Ok(time)
+}
+
+/// A port, and a guest that has a frame in each of its buffers.
+fn plug(path: PortPath, len: usize) -> Result<(VhostUser, Guest), Failure> {
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    // Whatever its length, a frame takes the way that is measured.
+    let mut builder = VhostUser::builder().mac(MAC).mtu(9000).by_reference_from(usize::MAX);
+    if path == PortPath::Accounted {
+        builder = builder.send_buffer(SendBuffer::Bytes(SEND_BUFFER));
+    }
+    let mut device = builder.over(ours).map_err(failed)?;
+    let send_buffer = len + 64;
+    let config = GuestConfig { queue_size: RING, send_buffer, ..GuestConfig::default() };
+    let mut guest = Guest::over(theirs, config).map_err(failed)?;
+    if !guest.load(&datagram(MAC, len)) {
+        return Err(Failure::Failed(format!("{len} bytes do not fit a guest's buffer")));
+    }
+    match path {
+        PortPath::HookPass => {
+            device.port_mut().set_hook(Some(Box::new(|frame: &mut RawFrame<'_>| {
+                if is_for_the_sink(frame) { Verdict::Pass } else { Verdict::Drop }
+            })))
+        }
+        PortPath::HookDrop => {
+            device.port_mut().set_hook(Some(Box::new(|frame: &mut RawFrame<'_>| {
+                if is_for_the_sink(frame) { Verdict::Drop } else { Verdict::Pass }
+            })))
+        }
+        PortPath::Build | PortPath::Accounted | PortPath::KernelTap => {}
+    }
+    Ok((device, guest))
+}
+
+/// A stack behind the port, and the socket that the frames are for.
+fn stack(device: &VhostUser) -> Result<(Stack, SocketId), Failure> {
+    let addresses = vec![format!("{US}/24").parse().map_err(failed)?];
+    let config = StackConfig::new(device.capabilities().clone(), addresses, [7; 32]);
+    let mut stack = Stack::new(Instant::ZERO, config).map_err(failed)?;
+    let sink = stack.udp_bind(SocketAddr::from((US, SINK))).map_err(failed)?;
+    Ok((stack, sink))
 }
 
 /// What a filter does at least: look at the protocol and the port.
@@ -99,65 +129,6 @@ fn is_for_the_sink(frame: &RawFrame<'_>) -> bool {
     at(12, &[8, 0]) && at(23, &[17]) && at(36, &SINK.to_be_bytes())
 }
 
-/// Memory that the writer may change at any time, with a frame in every slot.
-struct Memory {
-    region: Region,
-    len: usize,
-    slot: usize,
-    next: usize,
-}
-
-impl Memory {
-    fn new(frame: &[u8]) -> Result<Self, pagewire_mem::MemError> {
-        let slot = frame.len().next_multiple_of(2048);
-        let region = Region::memfd_shared("pagewire-guest", SLOTS * slot)?;
-        for i in 0..SLOTS {
-            region.copy_shared_in(i * slot, frame);
-        }
-        Ok(Self { region, len: frame.len(), slot, next: 0 })
-    }
-
-    /// The frame in the next slot.
-    fn next(&mut self) -> Written<'_> {
-        let at = self.next * self.slot;
-        self.next = (self.next + 1) % SLOTS;
-        Written { memory: self, at }
-    }
-}
-
-struct Written<'a> {
-    memory: &'a Memory,
-    at: usize,
-}
-
-impl FrameSource for Written<'_> {
-    fn len(&self) -> usize {
-        self.memory.len
-    }
-
-    fn copy_out(&mut self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
-        let copied = self.memory.region.copy_shared_out(self.at + offset, into);
-        if copied == into.len() { Ok(()) } else { Err(Fault) }
-    }
-
-    fn take_frags(&mut self, _from: usize, _max: usize) -> Option<FragVec> {
-        None
-    }
-}
-
-fn capabilities() -> Capabilities {
-    Capabilities {
-        medium: Medium::Ethernet,
-        mac: MAC,
-        mtu: 9000,
-        max_super_frame: 9000,
-        rx_checksum: true,
-        tx_checksum: false,
-        tso_v4: false,
-        tso_v6: false,
-        max_frags: pagewire_mem::MAX_FRAGS,
-        header_split: HeaderSplit::None,
-        queues: 1,
-        by_reference: false,
-    }
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Failed(error.to_string())
 }
