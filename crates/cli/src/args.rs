@@ -319,6 +319,11 @@ pub(crate) enum Bench {
     Rr(RrOptions),
     /// Memory that an established idle connection takes
     Idle(IdleOptions),
+    /// Small frames into the stack through a port, beside writes to a kernel's tap
+    ///
+    /// Frames per second of one core: built in place, by the accounted way, with a hook that passes
+    /// or drops them, and written to a tap of the kernel (root).
+    Port(PortOptions),
 }
 
 /// What all measurements have in common.
@@ -632,6 +637,40 @@ pub(crate) struct IdleOptions {
     /// One JSON object per line instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `pagewire bench port`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PortOptions {
+    /// Bytes of a frame, its Ethernet header included; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "60,128,256,512,1024,1500", value_parser = clap::value_parser!(u32).range(60..=9014), value_name = "BYTES")]
+    pub(crate) frame: Vec<u32>,
+
+    /// Frames of a round
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), value_name = "N")]
+    pub(crate) frames: u64,
+
+    /// Only these paths; several with commas
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "PATH")]
+    pub(crate) path: Vec<PortPath>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// How frames enter, in `pagewire bench port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PortPath {
+    /// Built in place
+    Build,
+    /// Copied to pages of their own, and charged
+    Accounted,
+    /// Built in place, a hook passes them
+    HookPass,
+    /// Built in place, a hook drops them
+    HookDrop,
+    /// Written to a tap of the kernel
+    KernelTap,
 }
 
 /// A number of bytes with an optional unit.
