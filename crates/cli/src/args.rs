@@ -141,6 +141,17 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "IP")]
     pub(crate) gateway: Vec<String>,
 
+    /// Give IPv4 addresses to machines on the link that ask by DHCP, from FIRST to LAST, at most 256
+    /// [default: those of our first network but our own]
+    #[arg(
+        long,
+        value_name = "FIRST-LAST",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = ""
+    )]
+    pub(crate) dhcp: Option<String>,
+
     /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the tap's, usually 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub(crate) mtu: Option<u32>,

@@ -5,13 +5,14 @@
 //! state of the file, so that an interrupted download goes on only where the file is the same.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, IoSlice, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use pagewire_mem::{CopyLedger, Frag};
+use pagewire_mem::Frag;
 
 use crate::args::FetchOptions;
 use crate::failure::{Failure, reason, say};
@@ -22,16 +23,16 @@ use crate::http::inbox::{Inbox, Transfer};
 use crate::http::response::Status;
 use crate::http::url::Url;
 use crate::limits::{MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
-use crate::net;
 use crate::signals::{self, Stop};
+use crate::{net, sys};
 
 /// Fetches one file.
 pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let url = Url::parse(&options.url)?;
     let output = Output::choose(options.output.as_deref(), &url)?;
     let opened = net::open(&options.net)?;
-    let host = opened.host.clone();
-    let stop = signals::watch(move || eprint!("{}", host.stats()))?;
+    let report = opened.report.clone();
+    let stop = signals::watch(move || eprint!("{report}"))?;
     let connect = |to: SocketAddr| opened.host.connect_timeout(to, CONNECT_TIME);
     let done = fetch(connect, &url, &output, &stop);
     if let Ok(summary) = &done {
@@ -44,7 +45,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     }
     opened.host.drain(Duration::from_millis(500));
     if options.net.stats {
-        eprint!("{}", opened.host.stats());
+        eprint!("{}", opened.report);
     }
     done.map(drop)
 }
@@ -164,44 +165,41 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes all of the fragments with as few calls as possible.
+    /// Writes all of the fragments with as few calls as possible. The kernel reads them where they
+    /// lie, also where somebody else may change them, as in a virtual machine's memory.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
-        let slices: Option<Vec<IoSlice<'_>>> =
-            frags.iter().map(|f| f.as_slice().map(IoSlice::new)).collect();
-        let Some(mut slices) = slices else {
-            // Memory that somebody else may change, as from a link by reference.
-            let mut bytes = Vec::new();
-            let mut uncounted = CopyLedger::new();
-            frags
-                .iter()
-                .for_each(|f| f.for_each_piece(&mut uncounted, |p| bytes.extend_from_slice(p)));
-            return self.write_slices(&mut [IoSlice::new(&bytes)]);
-        };
-        self.write_slices(&mut slices)
-    }
-
-    fn write_slices(&mut self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        // Nothing to write is nothing written, not an end.
-        IoSlice::advance_slices(&mut slices, 0);
-        while !slices.is_empty() {
-            match self.write_some(slices) {
+        let mut left: usize = frags.iter().map(Frag::len).sum();
+        let mut frags = frags.to_vec();
+        let mut first = 0;
+        while left > 0 {
+            let rest = frags.get(first..).unwrap_or_default();
+            let mut n = match self.write_some(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => IoSlice::advance_slices(&mut slices, n),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e),
+            };
+            left -= n.min(left);
+            while let Some(frag) = frags.get_mut(first).filter(|frag| n > 0 || frag.is_empty()) {
+                let taken = n.min(frag.len());
+                frag.advance(taken);
+                n -= taken;
+                first += usize::from(frag.is_empty());
             }
         }
-        match self {
-            Self::Stdout => io::stdout().lock().flush(),
-            Self::File { .. } => Ok(()),
-        }
+        Ok(())
     }
 
-    fn write_some(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    fn write_some(&mut self, frags: &[Frag]) -> io::Result<usize> {
         match self {
-            Self::Stdout => io::stdout().lock().write_vectored(slices),
+            Self::Stdout => {
+                // Nothing of ours waits in its buffer in front of this.
+                let mut out = io::stdout().lock();
+                out.flush()?;
+                sys::write_frags(out.as_fd(), frags, None)
+            }
             Self::File { file, at } => {
-                let n = rustix::io::pwritev(&*file, slices, *at)?;
+                let n = sys::write_frags(file.as_fd(), frags, Some(*at))?;
                 *at += n as u64;
                 Ok(n)
             }
@@ -405,4 +403,42 @@ impl Running {
 pub(crate) fn bar_style() -> ProgressStyle {
     let template = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagewire_mem::{Access, Region};
+
+    #[test]
+    fn what_others_may_change_is_written_as_it_lies_in_pieces_of_any_number() {
+        let region = Region::memfd_shared("fetch", 1 << 16).expect("a region");
+        let bytes: Vec<u8> = (0..1u32 << 16).map(|n| (n / 7) as u8).collect();
+        assert_eq!(region.copy_shared_in(0, &bytes), bytes.len());
+        // More pieces than one call takes, of lengths from 0 on.
+        let (mut frags, mut at) = (Vec::new(), 0);
+        for len in (0..100).cycle().take(3 * MAX_IO_SLICES) {
+            frags.push(region.frag(at, len).expect("in the region"));
+            at += len;
+        }
+        assert!(frags.iter().all(|f| f.is_empty() || f.access() == Access::Shared));
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
+        let mut sink = Sink::File { file: File::create(&path).expect("a file"), at: 5 };
+        sink.write(&frags).expect("room");
+        sink.write(&[]).expect("nothing to write is no end");
+        sink.write(&[Frag::from_static(b"end")]).expect("room");
+        let written = fs::read(&path).expect("a file");
+        assert_eq!(written.get(..5), Some(&[0; 5][..]));
+        assert!(written.get(5..5 + at) == bytes.get(..at) && written.ends_with(b"end"));
+        assert_eq!(written.len(), 5 + at + 3);
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_and_not_an_endless_loop() {
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("it is always there");
+        let mut sink = Sink::File { file: full, at: 0 };
+        let error = sink.write(&[Frag::from_static(b"bytes")]).expect_err("no room");
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::Host;
 use pagewire::stack::mtu_of_pages;
-use pagewire_device::{Device, Fault, Pcap, PcapConfig, Tap};
+use pagewire_device::{Device, Dhcp, DhcpConfig, DhcpWatch, Fault, Pcap, PcapConfig, Tap};
 
 use crate::args::{Link, NetOptions};
 use crate::failure::{Failure, reason};
@@ -15,6 +15,31 @@ pub(crate) struct Opened {
     pub(crate) host: Host,
     /// Ours.
     pub(crate) addresses: Vec<IpAddr>,
+    /// What `--stats` prints.
+    pub(crate) report: Report,
+}
+
+/// Counters of a host and of what stands at its link, as they are when it is printed.
+#[derive(Clone)]
+pub(crate) struct Report {
+    host: Host,
+    dhcp: Option<DhcpWatch>,
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.host.stats())?;
+        let Some(dhcp) = &self.dhcp else { return Ok(()) };
+        writeln!(f, "dhcp")?;
+        for (name, value) in dhcp.counters().iter() {
+            writeln!(f, "  {name:<24} {value}")?;
+        }
+        for lease in dhcp.leases() {
+            let client = lease.client.map(|byte| format!("{byte:02x}")).join(":");
+            writeln!(f, "  {client:<24} {}", lease.address)?;
+        }
+        Ok(())
+    }
 }
 
 /// Opens the device, puts the wrappers around it, and starts a stack on it.
@@ -33,6 +58,7 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     let theirs = networks("--host-addr", &options.host_addr)?;
     check_addresses(&ours, &theirs)?;
     let gateways = gateways(options, &ours)?;
+    let dhcp_config = dhcp_config(options, &ours, &gateways)?;
 
     let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
     // Enough for both versions: over IPv4 the MSS alone keeps segments to whole pages.
@@ -44,7 +70,13 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
         tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
     let tap = tap.open().map_err(|e| Failure::Failed(e.to_string()))?;
-    let device = wrap(Box::new(tap), options)?;
+    let mut device = wrap(Box::new(tap), options)?;
+    let mut dhcp = None;
+    if let Some(config) = dhcp_config {
+        let server = Dhcp::new(device, config).map_err(|e| Failure::Failed(e.to_string()))?;
+        dhcp = Some(server.watch());
+        device = Box::new(server);
+    }
 
     let mut builder = Host::builder().boxed_device(device);
     if let Some(bytes) = memory {
@@ -61,7 +93,8 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
         builder = builder.payload_pages(pages);
     }
     let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
-    Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect() })
+    let report = Report { host: host.clone(), dhcp };
+    Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect(), report })
 }
 
 /// How an address is reached.
@@ -106,6 +139,36 @@ fn wrap(mut device: Box<dyn Device>, options: &NetOptions) -> Result<Box<dyn Dev
         device = Box::new(Pcap::create(device, path, config).map_err(failed)?);
     }
     Ok(device)
+}
+
+/// What `--dhcp` asks for, over the network of the first IPv4 address; clients get our router.
+fn dhcp_config(
+    options: &NetOptions,
+    ours: &[Network],
+    gateways: &[IpAddr],
+) -> Result<Option<DhcpConfig>, Failure> {
+    let Some(range) = &options.dhcp else { return Ok(None) };
+    let failed = |why: &str| Failure::because(format!("--dhcp={range}"), why);
+    let first = ours.iter().find_map(|network| match network.address {
+        IpAddr::V4(address) => Some((address, network.prefix)),
+        IpAddr::V6(_) => None,
+    });
+    let (server, prefix) = first.ok_or_else(|| {
+        Failure::Failed("--dhcp gives IPv4 addresses: give us one with --addr, too".into())
+    })?;
+    let refused = |e: pagewire_device::DeviceError| Failure::because("--dhcp", e);
+    let router = gateways.iter().find_map(|gateway| match gateway {
+        IpAddr::V4(gateway) => Some(*gateway),
+        IpAddr::V6(_) => None,
+    });
+    let all = DhcpConfig { router, ..DhcpConfig::network(server, prefix).map_err(refused)? };
+    if range.is_empty() {
+        return Ok(Some(all));
+    }
+    let ends = range.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    let (first, last) =
+        ends.ok_or_else(|| failed("give two addresses, as in 10.77.0.10-10.77.0.99"))?;
+    all.range(first, last).map(Some).map_err(refused)
 }
 
 /// An address with its network.

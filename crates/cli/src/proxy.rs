@@ -29,8 +29,8 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     };
     let proxy = Arc::new(Proxy::new(&opened.host, config));
     let report = {
-        let (host, proxy) = (opened.host.clone(), Arc::clone(&proxy));
-        move || print_stats(&host, &proxy)
+        let (report, proxy) = (opened.report.clone(), Arc::clone(&proxy));
+        move || print_stats(&report, &proxy)
     };
     let stop = signals::watch(report)?;
     let backlog = options.backlog as usize;
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     drain(&opened.host, &proxy);
     refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
     if options.net.stats {
-        print_stats(&opened.host, &proxy);
+        print_stats(&opened.report, &proxy);
     }
     Ok(())
 }
@@ -92,12 +92,12 @@ fn drain(host: &Host, proxy: &Proxy) {
     host.drain(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)));
 }
 
-fn print_stats(host: &Host, proxy: &Proxy) {
+fn print_stats(report: &net::Report, proxy: &Proxy) {
     let mut text = format!("proxy\n  {:<24} {}\n", "connections", proxy.len());
     for (name, value) in proxy.counters().report() {
         text.push_str(&format!("  {name:<24} {value}\n"));
     }
-    eprint!("{text}{}", host.stats());
+    eprint!("{text}{report}");
 }
 
 /// A line on standard error for each refusal, so many within a time; the rest is a number.

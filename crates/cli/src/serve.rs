@@ -24,8 +24,8 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     let service = Service { zerocopy: true, ..Service::new(server) };
 
     let report = {
-        let (host, service) = (opened.host.clone(), service.clone());
-        move || service.print_stats(&host)
+        let (report, service) = (opened.report.clone(), service.clone());
+        move || service.print_stats(&report)
     };
     let stop = signals::watch(report)?;
     for addr in &opened.addresses {
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     }
     service.stop(&opened.host);
     if options.net.stats {
-        service.print_stats(&opened.host);
+        service.print_stats(&opened.report);
     }
     Ok(())
 }
@@ -125,13 +125,13 @@ impl Service {
         );
     }
 
-    fn print_stats(&self, host: &Host) {
+    fn print_stats(&self, report: &net::Report) {
         let mut text = String::from("server\n");
         let counters = self.server.counters.report();
         for (name, value) in counters.into_iter().chain([("pages_lost", sys::lost_pages())]) {
             text.push_str(&format!("  {name:<24} {value}\n"));
         }
-        eprint!("{text}{}", host.stats());
+        eprint!("{text}{report}");
     }
 }
 

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use pagewire_mem::{Access, Region};
+use pagewire_mem::{Access, Frag, Region};
 
 use rustix::thread::UnshareFlags;
+
+use crate::limits::MAX_IO_SLICES;
 
 /// Bytes in the smallest page of every machine that Pagewire runs on.
 const PAGE: usize = pagewire_mem::PAGE_SIZE;
@@ -63,6 +65,32 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     } else {
         LOST_PAGES.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Writes fragments where they lie, as many as one call takes, at a place in a file or wherever
+/// `to` stands; returns how many bytes went. Memory that others may change is read by the kernel only.
+pub(crate) fn write_frags(
+    to: BorrowedFd<'_>,
+    frags: &[Frag],
+    at: Option<u64>,
+) -> io::Result<usize> {
+    let pieces: Vec<libc::iovec> = frags
+        .iter()
+        .take(MAX_IO_SLICES)
+        .map(|f| libc::iovec { iov_base: f.as_ptr().cast_mut().cast(), iov_len: f.len() })
+        .collect();
+    let (fd, first, count) = (to.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int);
+    let written = match at {
+        Some(at) => {
+            let at = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::FileTooLarge)?;
+            // SAFETY: every piece is a fragment's memory, mapped and readable for its length while
+            // `frags` lives; the kernel does not write to it.
+            unsafe { libc::pwritev(fd, first, count, at) }
+        }
+        // SAFETY: as above.
+        None => unsafe { libc::writev(fd, first, count) },
+    };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
 /// Moves this thread into a network namespace of its own, which ends with the last thread, socket

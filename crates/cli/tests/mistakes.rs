@@ -105,6 +105,21 @@ fn an_address_mistake_says_what_an_address_looks_like() {
 }
 
 #[test]
+fn a_mistake_in_the_addresses_to_give_says_which_could_be() {
+    let dhcp = |addr, dhcp| serve(&["--addr", addr, dhcp]).join(" ");
+    for (args, says) in [
+        (dhcp("fd77::2/64", "--dhcp"), "IPv4"),
+        (dhcp("10.77.0.2/31", "--dhcp"), "at most 30 bits"),
+        (dhcp("10.77.0.2/24", "--dhcp=many"), "10.77.0.10-10.77.0.99"),
+        (dhcp("10.77.0.2/24", "--dhcp=10.77.0.9-10.77.0.8"), "no address"),
+        (dhcp("10.77.0.2/24", "--dhcp=10.77.0.9-10.78.0.8"), "not for hosts"),
+        (dhcp("10.77.0.2/8", "--dhcp=10.77.0.9-10.78.0.8"), "at most 256"),
+    ] {
+        fails(&args.split(' ').collect::<Vec<_>>(), &["--dhcp", says]);
+    }
+}
+
+#[test]
 fn a_route_mistake_says_why_the_router_cannot_be_reached() {
     let far = [&ADDR[..], &["--gateway", "10.78.0.1"]].concat();
     fails(&serve(&far), &["--gateway 10.78.0.1", "in no network of --addr"]);

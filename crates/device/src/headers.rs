@@ -63,6 +63,20 @@ pub(crate) fn parse(frame: &[u8]) -> Result<Layout, ParseError> {
         ip += VLAN_TAG;
         ethertype = be16(frame, ip - 2)?;
     }
+    parse_packet(frame, ip, ethertype)
+}
+
+/// Finds the headers in the first bytes of an IP packet that has no link header.
+pub(crate) fn parse_ip(packet: &[u8]) -> Result<Layout, ParseError> {
+    match byte(packet, 0)? >> 4 {
+        4 => parse_packet(packet, 0, ETHERTYPE_IPV4),
+        6 => parse_packet(packet, 0, ETHERTYPE_IPV6),
+        _ => Err(ParseError::NotIp),
+    }
+}
+
+/// Finds the headers of the packet of this type that begins at `ip`.
+fn parse_packet(frame: &[u8], ip: usize, ethertype: u16) -> Result<Layout, ParseError> {
     let (protocol, transport_at, end, v6) = match ethertype {
         ETHERTYPE_IPV4 => {
             let first = byte(frame, ip)?;

@@ -9,24 +9,31 @@
 )]
 
 mod device;
+mod dhcp;
 mod fault;
 mod headers;
 pub mod limits;
 pub mod offload;
 mod pair;
 mod pcap;
+pub mod port;
 mod queues;
 pub mod tap;
+pub mod vhost_user;
+mod vnet;
 
 pub use device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
+pub use dhcp::{Dhcp, DhcpConfig, DhcpCounters, DhcpLease, DhcpWatch};
 pub use fault::{
     Aqm, Chance, Fault, FaultConfig, FaultConfigError, FaultCounters, FaultDirection, FaultLine,
     FaultPath, FaultRng, Passed,
 };
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
+pub use port::{Port, PortConfig};
 pub use queues::{BindError, Level, QueueMemory, Queues, Rule, Steering};
 pub use tap::{Tap, TapBuilder};
+pub use vhost_user::{VhostUser, VhostUserBuilder};
 
 /// Doors for the fuzz targets. Not part of the interface.
 #[doc(hidden)]

@@ -66,3 +66,28 @@ pub const MAX_RULES: usize = 256;
 /// Payload that is left where it is although its queue has memory, in bytes: what is smaller is
 /// copied by the connection anyway.
 pub const PLACE_MIN: usize = 512;
+
+/// Bytes of the virtio header in front of each frame: the old one without `num_buffers`, which a
+/// tap never uses.
+pub const VNET_HEADER: usize = 10;
+
+/// Addresses that a DHCP server gives at most, and so what it remembers: a network of 24 bits. A client
+/// that makes up link addresses takes these and no more.
+pub const DHCP_MAX_LEASES: usize = 256;
+
+/// Answers of a DHCP server that wait for room in the device; requests beyond are not answered, and
+/// asked again.
+pub const DHCP_MAX_ANSWERS: usize = 64;
+
+/// Bytes of a DHCP request's frame: what fits Ethernet's usual MTU. RFC 2131 has clients stay
+/// below 576.
+pub const DHCP_MAX_FRAME: usize = 14 + 1500;
+
+/// How long an address is a client's unless told otherwise.
+pub const DHCP_LEASE: core::time::Duration = core::time::Duration::from_secs(3600);
+
+/// How long an address that was offered is kept for the client: clients decide within seconds.
+pub const DHCP_OFFER_TIME: core::time::Duration = core::time::Duration::from_secs(30);
+
+/// How long an address rests that a client found in use.
+pub const DHCP_REST_TIME: core::time::Duration = core::time::Duration::from_secs(600);

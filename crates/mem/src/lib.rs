@@ -1,7 +1,8 @@
 //! Memory of the Pagewire stack: who owns which bytes, and for how long.
 //!
 //! Read in this order: [`Region`] (one mapping, owner of the only raw pointer), [`PagePool`]
-//! (pages of a region, counted), [`PageWriter`] (the one place that may write pages),
+//! (pages of a region, counted), [`PageWriter`] and [`Carver`] (the places that may write pages:
+//! streams of bytes, and small frames),
 //! [`Frag`] (a shared, immutable range of bytes and the hold that keeps it alive),
 //! [`PacketBuf`] (a small head for headers and up to [`MAX_FRAGS`] fragments), [`Completion`]
 //! (a hold whose last release is reported), [`Mapping`] (whole pages of a stream, side by side) and
@@ -15,6 +16,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod carve;
 pub mod checksum;
 mod clock;
 mod completion;
@@ -32,13 +34,14 @@ mod sync;
 mod words;
 mod writer;
 
+pub use carve::{Carver, Lone, Room};
 pub use clock::Instant;
 pub use completion::{Charge, Completed, Completion, CompletionQueue, PageBudget};
 pub use copy::{CopyLedger, CopyReason};
 pub use frag::{Access, Frag, FragVec};
 pub use held::{Held, Holdings, Returned, Returns};
 pub use lease::{BufferId, Handed, Lease, Refused, View};
-pub use limits::{GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE};
+pub use limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE};
 pub use mapping::{MapFault, Mapping, Place};
 pub use packet::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 pub use pool::{PagePool, PoolAudit, PoolStats};

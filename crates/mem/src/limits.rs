@@ -27,6 +27,17 @@ pub const HOT_PAGES: usize = 8 * GROUP_PAGES;
 /// a shorter run: bounds the search in a big, fragmented pool to about a microsecond.
 pub const SCAN_GROUPS: usize = 32;
 
+/// Bytes in a cache line of every machine that Pagewire runs on: what frames begin on.
+pub const CACHE_LINE: usize = 64;
+
+/// Pages in a block that small buffers are carved from: 32 KiB, as Linux's page fragments have it,
+/// and what a first-level cache holds.
+pub const BLOCK_PAGES: usize = if GROUP_PAGES < 8 { GROUP_PAGES } else { 8 };
+
+/// Full blocks that a carver keeps to begin them anew: with the current one, what a burst of 64 frames
+/// of 1500 bytes fills several times over, and less than a second-level cache.
+pub const KEPT_BLOCKS: usize = 7;
+
 /// Fragments a packet may carry. Linux's default for one packet (`MAX_SKB_FRAGS`): a 64 KiB
 /// payload in 4 KiB pages that begins in the middle of one.
 pub const MAX_FRAGS: usize = 17;

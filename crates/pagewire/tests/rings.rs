@@ -11,7 +11,7 @@ use pagewire::device::PairEnd;
 use pagewire::device::{Queues, Rule};
 use pagewire::ring::layout::COPY_GROUP;
 use pagewire::ring::{EngineConfig, Op, QueueConfig, RegisterError, Submission};
-use pagewire::rings::Rings;
+use pagewire::rings::{AsyncRings, Rings};
 use pagewire::{Frag, Host, Pair, Region, SendBuf};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -148,6 +148,125 @@ fn a_server_task_answers_from_registered_memory() {
         assert!(stream.receive(COPY_GROUP, 100).await.unwrap().buffers.is_empty());
     });
     assert_eq!(asking.join().unwrap(), "by reference");
+}
+
+#[test]
+fn a_client_task_asks_and_receives() {
+    let (server, client) = hosts();
+    let listener = server.listen("10.0.0.1:9000").unwrap();
+    let answering = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut question = String::new();
+        stream.read_to_string(&mut question).unwrap();
+        stream.write_all(&data()).unwrap();
+        question
+    });
+    let rings = rings(&client).into_async();
+    let memory = Region::memfd_shared("rings-send", 1 << 20).unwrap();
+    memory.copy_shared_in(0, b"how much?");
+    let out = rings.register_send(memory).unwrap();
+    block_on(async {
+        let refused = rings.connect("10.0.0.1:9").await.unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+        let stream = rings.connect("10.0.0.1:9000").await.unwrap();
+        assert_eq!(stream.send(out, 0, 9).await.unwrap(), 9);
+        stream.shutdown().await.unwrap();
+        let mut got: Vec<u8> = Vec::new();
+        loop {
+            let received = stream.receive(COPY_GROUP, 100_000).await.unwrap();
+            if received.buffers.is_empty() {
+                break;
+            }
+            received.buffers.iter().for_each(|buffer| buffer.for_each_piece(|b| got.extend(b)));
+        }
+        assert!(got == data());
+    });
+    rings.unregister_send(out).unwrap();
+    assert_eq!(answering.join().unwrap(), "how much?");
+}
+
+#[test]
+fn what_tasks_wait_for_may_move_between_threads() {
+    fn movable<T: Send>(_: T) {}
+    let (server, _client) = hosts();
+    let rings = rings(&server).into_async();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    movable(rings.connect("10.0.0.1:9000"));
+    movable(rings.notice());
+    movable(async {
+        let stream = listener.accept().await?;
+        stream.send(0, 0, 1).await?;
+        stream.shutdown().await?;
+        stream.receive(COPY_GROUP, 1).await
+    });
+}
+
+/// Polls once: what the future submits is submitted.
+fn poll_once<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) {
+    let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "nothing has come yet");
+}
+
+/// Waits until so many completions were posted, taken or not.
+fn until_completed(rings: &AsyncRings, completions: u64) {
+    let begun = std::time::Instant::now();
+    while rings.counters().completions < completions {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", rings.counters());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_connection_that_nobody_waits_for_any_more_is_closed() {
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    let mut stream = {
+        let mut accept = pin!(listener.accept());
+        poll_once(&mut accept);
+        let stream = client.connect("10.0.0.1:9000").unwrap();
+        until_completed(&rings, 1);
+        stream
+        // Here the task gives up, and the connection has been accepted.
+    };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // Whoever looks next closes it.
+    let again = listener.accept();
+    let next = client.connect("10.0.0.1:9000").unwrap();
+    block_on(async { again.await.unwrap() });
+    let mut buffer = [0; 1];
+    assert_eq!(std::io::Read::read(&mut stream, &mut buffer).unwrap(), 0);
+    drop(next);
+}
+
+#[test]
+fn what_an_abandoned_receive_has_brought_is_received_next() {
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    let group = rings.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    let sender = client.connect("10.0.0.1:9000").unwrap();
+    let stream = block_on(listener.accept()).unwrap();
+    let mut got: Vec<u8> = Vec::new();
+    for round in 0..20u8 {
+        let completions = rings.counters().completions;
+        let mut receive = Box::pin(stream.receive(group, 100_000));
+        poll_once(&mut receive.as_mut());
+        sender.send(vec![round; 5000]).unwrap();
+        if round % 2 == 0 {
+            // It was received, and nobody took it.
+            until_completed(&rings, completions + 1);
+        }
+        drop(receive);
+        while got.len() < 5000 * (usize::from(round) + 1) {
+            let received = block_on(stream.receive(group, 100_000)).unwrap();
+            assert!(received.len > 0);
+            received.buffers.iter().for_each(|buffer| got.extend(buffer.as_slice().unwrap()));
+        }
+    }
+    let expected: Vec<u8> = (0..20u8).flat_map(|round| [round; 5000]).collect();
+    assert!(got == expected, "in order, and whole");
 }
 
 #[test]

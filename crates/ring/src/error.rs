@@ -1,5 +1,6 @@
 //! Why memory or a ring cannot be registered.
 
+use pagewire_device::BindError;
 use pagewire_mem::MemError;
 
 /// Why something was not registered; nothing of it is.
@@ -50,12 +51,33 @@ pub enum RegisterError {
     /// The device cannot receive into memory that it is given.
     #[error("the device cannot receive into registered memory: wrap it in Queues")]
     Unsupported,
+    /// The device looks at what it has just received, and the region counts as shared.
+    #[error("the device needs memory that nobody else writes: a region that is not shared")]
+    Shared,
+    /// The device takes no more rules.
+    #[error("the device takes no more than {max} rules", max = pagewire_device::limits::MAX_RULES)]
+    TooManyRules,
+    /// The rings' host is gone, or their engine.
+    #[error("the host does not serve these rings any more")]
+    Gone,
     /// There is no such group.
     #[error("group {0} is not registered")]
     NoGroup(u16),
     /// The system refused memory.
     #[error(transparent)]
     System(#[from] MemError),
+}
+
+impl From<BindError> for RegisterError {
+    fn from(why: BindError) -> Self {
+        match why {
+            BindError::Unsupported => Self::Unsupported,
+            BindError::NoQueue(queue) => Self::NoQueue(queue),
+            BindError::Taken(queue) => Self::QueueTaken(queue),
+            BindError::Shared => Self::Shared,
+            BindError::TooManyRules => Self::TooManyRules,
+        }
+    }
 }
 
 impl RegisterError {
@@ -67,13 +89,14 @@ impl RegisterError {
             | Self::Unaligned(_)
             | Self::Length(_)
             | Self::TooManyGroups => 22, // EINVAL
-            Self::ReadOnly => 14, // EFAULT
+            Self::ReadOnly | Self::Shared => 14, // EFAULT
             Self::Overlap(_) | Self::InUse(_) | Self::QueueTaken(_) => 17, // EEXIST
             Self::Memory { .. } | Self::System(_) => 12, // ENOMEM
-            Self::TooManySockets => 24, // EMFILE
-            Self::NoQueue(_) => 19, // ENODEV
-            Self::Unsupported => 95, // EOPNOTSUPP
-            Self::NoGroup(_) => 6, // ENXIO
+            Self::TooManySockets => 24,          // EMFILE
+            Self::TooManyRules => 28,            // ENOSPC
+            Self::NoQueue(_) | Self::Gone => 19, // ENODEV
+            Self::Unsupported => 95,             // EOPNOTSUPP
+            Self::NoGroup(_) => 6,               // ENXIO
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Groups: where received bytes can lie, and the ring through which buffers come back.
 
 use core::ops::Range;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pagewire_device::Level;
@@ -29,8 +30,10 @@ pub(crate) struct Group {
     empty: Edge,
     /// Windows of the queue's flows are closed.
     pub(crate) squeezed: bool,
-    /// Connections that receive into it.
-    pub(crate) flows: usize,
+    /// Handles of the connections that receive into it.
+    pub(crate) flows: BTreeSet<u64>,
+    /// How many there were when their windows were shared out.
+    pub(crate) shared_by: usize,
     /// Unregistered: nothing is delivered here any more, and what comes back is taken at once.
     pub(crate) dying: bool,
     /// Jumps of the fill ring that are counted already.
@@ -82,7 +85,8 @@ impl Group {
             low: Edge::default(),
             empty: Edge::default(),
             squeezed: false,
-            flows: 0,
+            flows: BTreeSet::new(),
+            shared_by: 0,
             dying: false,
             jumps: 0,
         }
@@ -265,8 +269,13 @@ impl Group {
     pub(crate) fn window(&self) -> Option<u32> {
         let Memory::Queue { lease, .. } = &self.memory else { return None };
         let bytes = lease.pages() * pagewire_mem::PAGE_SIZE;
-        let share = bytes / (WINDOW_SHARE * self.flows.max(1));
+        let share = bytes / (WINDOW_SHARE * self.flows.len().max(1));
         Some(u32::try_from(share).unwrap_or(u32::MAX).max(MIN_WINDOW))
+    }
+
+    /// The bound on the window of each of its flows now.
+    pub(crate) fn clamp(&self) -> Option<u32> {
+        if self.squeezed { Some(0) } else { self.window() }
     }
 
     /// Pieces that the application holds.

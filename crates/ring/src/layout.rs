@@ -30,6 +30,8 @@
 //! | entries | stack | [`Entry`], 16 bytes |
 //! | fill, one for each group | application | [`Fill`], 8 bytes |
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 /// Of the first word: marks a ring of this layout.
 pub const MAGIC: u64 = 0x7077_7269_6e67 << 16;
 
@@ -80,8 +82,11 @@ pub enum Op {
     Shutdown = 4,
     /// Closes the socket `target`. Its operations end with `ECANCELED`.
     Close = 5,
-    /// Ends the receive or accept whose `user_data` is `argument` on `target`.
+    /// Ends the receive or accept whose `user_data` is `argument` on `target`; with `target` 0, the
+    /// connect.
     Cancel = 6,
+    /// Opens a connection ([`Submission::connect`]): its handle is the completion's.
+    Connect = 7,
 }
 
 impl Op {
@@ -95,6 +100,7 @@ impl Op {
             4 => Self::Shutdown,
             5 => Self::Close,
             6 => Self::Cancel,
+            7 => Self::Connect,
             _ => return None,
         })
     }
@@ -114,13 +120,13 @@ pub struct Submission {
     pub op: u8,
     /// [`MULTISHOT`](Self::MULTISHOT) or 0.
     pub flags: u8,
-    /// Which memory; see the operations.
+    /// Which memory, or port; see the operations.
     pub group: u16,
     /// Must be 0.
     pub reserved: u32,
     /// Comes back in the completion.
     pub user_data: u64,
-    /// Handle of the socket.
+    /// Handle of the socket; of a connect, the first half of the address.
     pub target: u64,
     /// See the operations.
     pub argument: u64,
@@ -145,6 +151,28 @@ impl Submission {
     pub const fn send(target: u64, group: u16, offset: u32, len: u32, user_data: u64) -> Self {
         let argument = (offset as u64) << 32 | len as u64;
         Self { group, argument, ..Self::new(Op::Send, target, user_data) }
+    }
+
+    /// A connect. `target` and `argument` are the address's sixteen bytes in network order, of IPv4
+    /// the mapped ones (RFC 4291, section 2.5.5.2); `group` is the port. A scope is not told.
+    pub const fn connect(to: SocketAddr, user_data: u64) -> Self {
+        let address = match to.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        let bits = address.to_bits();
+        let argument = bits as u64;
+        Self {
+            group: to.port(),
+            argument,
+            ..Self::new(Op::Connect, (bits >> 64) as u64, user_data)
+        }
+    }
+
+    /// Where a connect leads.
+    pub fn remote(&self) -> SocketAddr {
+        let bits = u128::from(self.target) << 64 | u128::from(self.argument);
+        SocketAddr::new(Ipv6Addr::from_bits(bits).to_canonical(), self.group)
     }
 
     /// A cancel of the operation `what` on `target`.
@@ -203,7 +231,8 @@ pub struct Completion {
     pub flags: u32,
     /// How many entries, the next in the ring of entries, say where the bytes are.
     pub entries: u32,
-    /// Of an accept, the connection's handle; of a notice, the group.
+    /// Of an accept and of a connect, the connection's handle; of a notice, the group; of a send 0;
+    /// else the submission's target.
     pub handle: u64,
 }
 

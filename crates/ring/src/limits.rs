@@ -19,6 +19,9 @@ pub const MAX_SOCKETS: usize = 1 << 20;
 /// bounds our notes of it.
 pub const MAX_SENDS: usize = 1024;
 
+/// Connects under way: a cancel looks at each.
+pub const MAX_CONNECTS: usize = 4096;
+
 /// Bytes of one send: lengths have 32 bits, and a result must be able to tell them.
 pub const MAX_SEND_BYTES: usize = 1 << 30;
 

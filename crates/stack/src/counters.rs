@@ -65,6 +65,12 @@ drop_reasons! {
     /// Another station uses an address of ours.
     ArpConflict = "arp_conflict",
 
+    // Links.
+    /// For a link that was removed, or came by one.
+    LinkRemoved = "link_removed",
+    /// Came by another link than answers to its source would leave by (RFC 3704).
+    SourceOtherLink = "source_other_link",
+
     // IPv4 (RFC 791, RFC 1122).
     /// Neither version 4 nor version 6, on a medium without a type field.
     IpVersion = "ip_version",
@@ -188,6 +194,26 @@ drop_reasons! {
     NdpRouterSolicitation = "ndp_router_solicitation",
     /// A router advertisement: routes and addresses are static.
     NdpRouterAdvertisement = "ndp_router_advertisement",
+
+    // Passed on from link to link (RFC 1812, RFC 8200).
+    /// In a frame to a group of stations, and to one foreign host.
+    ForwardLinkBroadcast = "forward_link_broadcast",
+    /// To an address that no router passes on to: link-local, loopback, reserved, a broadcast.
+    ForwardDestination = "forward_destination",
+    /// From such an address, or from one of ours.
+    ForwardSource = "forward_source",
+    /// No route leads on.
+    ForwardNoRoute = "forward_no_route",
+    /// The hop limit ran out here.
+    ForwardHopLimit = "forward_hop_limit",
+    /// Too long for the next link, and not ours to cut.
+    ForwardTooBig = "forward_too_big",
+    /// A super-frame whose headers are not those of a TCP segment.
+    ForwardOffload = "forward_offload",
+    /// No room among those that wait for the next link's device.
+    ForwardQueueFull = "forward_queue_full",
+    /// No room among those that wait for a neighbour's address.
+    ForwardNeighborFull = "forward_neighbor_full",
 
     // Hand-over to the transports.
     /// A transport protocol we do not speak.
@@ -314,6 +340,11 @@ counters! {
     tx_bytes,
     /// Packets that looped back to an address of ours.
     loopback_packets,
+    /// Packets of others that were passed on from link to link, or wait for the next hop's address;
+    /// super-frames counted once.
+    forwarded_packets,
+    /// Bytes in them, IP headers included.
+    forwarded_bytes,
     /// ARP packets received.
     rx_arp,
     /// ARP packets sent.

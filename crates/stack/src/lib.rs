@@ -37,6 +37,7 @@ pub use event::{
     ErrorEntry, ErrorOrigin, Event, Notification, QueuedError, Readiness, TxMoment, TxTimestamp,
 };
 pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
+pub use net::{LinkConfig, LinkId};
 pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
     CaState, Config as TcpConfig, CongestionKind, EcnMode, FastOpenKeys, FastOpenMode,

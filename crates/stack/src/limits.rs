@@ -4,10 +4,14 @@ use core::time::Duration;
 
 // Configuration.
 
-/// Addresses of one stack: the receive path compares with each.
+/// Links of one stack: each is a device that one thread polls in turn, and its addresses and routes
+/// make every lookup behind the caches longer.
+pub const MAX_LINKS: usize = 32;
+
+/// Addresses of one link: the receive path compares with each.
 pub const MAX_ADDRESSES: usize = 16;
 
-/// Static routes, gateways included: lookups behind the cache walk them all.
+/// Static routes of one link, gateways included: lookups behind the cache walk them all.
 pub const MAX_ROUTES: usize = 64;
 
 /// Smallest MTU for IPv4, in bytes (RFC 791: every host takes 576).
@@ -27,6 +31,10 @@ pub const MAX_IP_PACKET: usize = 65_535;
 /// Frames that wait for the device: 4,096 of the largest are far more than any device takes at
 /// once, and header buffers of about 300 bytes each make 1.2 MiB.
 pub const OUT_QUEUE_FRAMES: usize = 4096;
+
+/// Frames that wait for a device while packets of others are still added: as many as a Linux device
+/// queues. The rest of the queue is for our own.
+pub const FORWARD_OUT_FRAMES: usize = 1024;
 
 /// Packets that wait to be looped back: one turn's worth of a bulk sender.
 pub const LOOPBACK_PACKETS: usize = 256;

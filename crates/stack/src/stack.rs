@@ -1,4 +1,4 @@
-//! The stack: one network interface, all of its sockets, one thread at a time.
+//! The stack: its network interfaces, all of its sockets, one thread at a time.
 //!
 //! Read [`Stack`] first. Verbs of the application are in `sockets/` beside the sockets that they
 //! belong to.
@@ -15,26 +15,37 @@ use pagewire_tcp::{
 };
 
 use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
-use crate::net::{Inbound, Mem, Net, NetConfig, protocol};
+use crate::net::{
+    Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, is_link_local, protocol,
+};
+use crate::sockets::tcp::with_scope;
 use crate::sockets::{Defence, Socket, Sockets, derive};
 use crate::{
-    Cidr, Counters, Error, ErrorEntry, Event, FastOpenConfig, MtuDiscover, Readiness, SocketId,
-    StackError, TcpConfig, ZeroCopyConfig,
+    Cidr, Counters, DropReason, Error, ErrorEntry, Event, FastOpenConfig, MtuDiscover, Readiness,
+    SocketId, StackError, TcpConfig, ZeroCopyConfig,
 };
 
 /// Settings of a stack.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct StackConfig {
-    /// What the device can do.
+    /// What the device can do; of the first link's, if there are several.
     pub capabilities: Capabilities,
-    /// Our addresses, each with the length of its network's prefix.
+    /// Our addresses on it, each with the length of its network's prefix.
     pub addresses: Vec<Cidr>,
     /// Where packets go that are for no network of ours: default gateways, in order of preference.
     /// On a medium without stations any address serves, one of ours for instance.
     pub gateways: Vec<IpAddr>,
     /// Further routes: a network, and the gateway that leads there.
     pub routes: Vec<(Cidr, IpAddr)>,
+    /// Further links, each a device with addresses of its own.
+    pub links: Vec<LinkConfig>,
+    /// With several links: whether packets are dropped that came by another link than answers to
+    /// their source would leave by (Linux's `rp_filter` in strict mode, RFC 3704 section 2.2). On by
+    /// default: no peer can pass for one on another link.
+    pub reverse_path_check: bool,
+    /// Whether packets for others are passed on from link to link (Linux's `ip_forward`).
+    pub ip_forwarding: bool,
     /// Keys for sequence numbers, ports and hashes: fresh random bytes.
     pub secret: [u8; 32],
     /// Settings of new connections.
@@ -104,6 +115,9 @@ impl StackConfig {
             addresses,
             gateways: Vec::new(),
             routes: Vec::new(),
+            links: Vec::new(),
+            reverse_path_check: true,
+            ip_forwarding: false,
             secret,
             tcp: TcpConfig::default(),
             pool_bytes: DEFAULT_POOL_BYTES,
@@ -122,12 +136,13 @@ impl StackConfig {
 impl core::fmt::Debug for StackConfig {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         // The secret stays one.
-        let Self { capabilities, addresses, gateways, routes, tcp, pool_bytes, .. } = self;
+        let Self { capabilities, addresses, gateways, routes, links, tcp, pool_bytes, .. } = self;
         f.debug_struct("StackConfig")
             .field("capabilities", capabilities)
             .field("addresses", addresses)
             .field("gateways", gateways)
             .field("routes", routes)
+            .field("links", links)
             .field("tcp", tcp)
             .field("pool_bytes", pool_bytes)
             .finish_non_exhaustive()
@@ -225,8 +240,8 @@ impl TcpOption {
     }
 }
 
-/// A TCP/IP stack on one device, which the caller drives. It has no clock, no thread and makes no
-/// system call: time is an argument, and must not go backwards.
+/// A TCP/IP stack on one device or several, which the caller drives. It has no clock, no thread and
+/// makes no system call: time is an argument, and must not go backwards.
 ///
 /// A turn of a driver:
 ///
@@ -236,6 +251,11 @@ impl TcpOption {
 /// 3. [`poll_event`](Self::poll_event) until `None`: whom to wake;
 /// 4. [`end_turn`](Self::end_turn), then wait for the device or until
 ///    [`poll_timeout`](Self::poll_timeout).
+///
+/// With several devices, each a link with addresses of its own, frames come and go by
+/// [`handle_frame_on`](Self::handle_frame_on) and [`poll_transmit_on`](Self::poll_transmit_on).
+/// Sockets belong to no link: an address of ours is ours whatever link a packet to it comes by, and
+/// packets leave by the route to their destination, as on Linux (the weak host model).
 pub struct Stack {
     pub(crate) net: Net,
     pub(crate) mem: Mem,
@@ -253,6 +273,9 @@ impl Stack {
             addresses,
             gateways,
             routes,
+            links,
+            reverse_path_check,
+            ip_forwarding,
             secret,
             tcp,
             pool_bytes,
@@ -285,8 +308,13 @@ impl Stack {
             loopback_by_reference,
             announce,
             looped_copy,
+            reverse_path_check,
         };
-        let net = Net::new(now, &net_config)?;
+        let mut net = Net::new(now, &net_config)?;
+        for link in &links {
+            net.add_link(now, link)?;
+        }
+        net.set_forwarding(ip_forwarding);
         let pool = PagePool::new("pagewire-stack", pool_bytes)?;
         let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
         Ok(Self {
@@ -299,19 +327,34 @@ impl Stack {
     }
 
     /// Takes over from `config` what may change while the stack runs: `tcp`, for connections made
-    /// from now on, `syn_cookies`, `time_wait_reuse`, and what is said of Fast Open. The rest stays as
-    /// it was at the start.
+    /// from now on, `syn_cookies`, `time_wait_reuse`, `ip_forwarding`, and what is said of Fast Open.
+    /// The rest stays as it was at the start.
     pub fn reconfigure(&mut self, config: &StackConfig) {
-        let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, .. } = config;
+        let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, ip_forwarding, .. } =
+            config;
+        self.net.set_forwarding(*ip_forwarding);
         self.sockets.fast_open.configure(*fast_open);
         self.sockets.config = Arc::new(tcp.clone());
         self.sockets.defence =
             Defence { syn_cookies: *syn_cookies, time_wait_reuse: *time_wait_reuse };
     }
 
-    /// Byte path, step R2: a frame that the device received.
-    pub fn handle_frame(&mut self, now: Instant, mut frame: PacketBuf) {
-        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, &mut frame) {
+    /// Byte path, step R2: a frame that the device (the first link's) received.
+    pub fn handle_frame(&mut self, now: Instant, frame: PacketBuf) {
+        self.handle_frame_at(now, 0, frame);
+    }
+
+    /// Byte path, step R2: a frame that the device of this link received.
+    pub fn handle_frame_on(&mut self, now: Instant, link: LinkId, frame: PacketBuf) {
+        match self.net.find_link(link) {
+            Some(index) => self.handle_frame_at(now, index, frame),
+            None => self.net.counters.drop_one(DropReason::LinkRemoved),
+        }
+    }
+
+    #[inline(always)]
+    fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, mut frame: PacketBuf) {
+        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, link, &mut frame) {
             self.dispatch(now, &inbound, &mut frame);
         }
     }
@@ -358,9 +401,36 @@ impl Stack {
 
 /// Outputs.
 impl Stack {
-    /// Appends frames for the device, a bounded number of them; `true`: there are more, call
-    /// again once the device has taken these.
+    /// Appends frames for the device (the first link's), a bounded number of them; `true`: there are
+    /// more, call again once the device has taken these.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
+        let more = self.make_output(now);
+        self.net.poll_transmit(0, out);
+        more
+    }
+
+    /// The same for the device of this link. Any call makes output for all links; the other links'
+    /// frames wait for theirs.
+    pub fn poll_transmit_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        out: &mut VecDeque<PacketBuf>,
+    ) -> bool {
+        let more = self.make_output(now);
+        if let Some(index) = self.net.find_link(link) {
+            self.net.poll_transmit(index, out);
+        }
+        more
+    }
+
+    /// Whether frames for the device of this link wait for [`poll_transmit_on`](Self::poll_transmit_on).
+    pub fn has_frames(&self, link: LinkId) -> bool {
+        self.net.find_link(link).is_some_and(|index| self.net.has_frames(index))
+    }
+
+    /// Makes frames of what waits to be sent, a bounded number; whether there is more.
+    fn make_output(&mut self, now: Instant) -> bool {
         let mut looped = 0;
         let mut packet = PacketBuf::for_rx();
         while looped < LOOPBACKS_PER_POLL
@@ -371,7 +441,6 @@ impl Stack {
         }
         self.drain_returns(now);
         let more = self.transmit_dirty(now);
-        self.net.poll_transmit(out);
         more || looped == LOOPBACKS_PER_POLL
     }
 
@@ -390,14 +459,27 @@ impl Stack {
     /// earlier than anything happens; timers of sockets fire late by less than 0.14 ms.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sockets = &self.sockets;
+        // One by one: every call of an application that sends comes by here.
+        let mut first = None;
+        let mut note = |at: Option<Instant>| {
+            if let Some(at) = at {
+                first = Some(first.map_or(at, |first: Instant| first.min(at)));
+            }
+        };
+        note(self.net.poll_timeout());
+        note(sockets.wheel.poll_timeout());
+        note(sockets.guests.poll_timeout());
+        if !sockets.starved.is_empty() {
+            note(Some(sockets.starved_until));
+        }
+        if sockets.returns.is_pending() {
+            note(Some(Instant::ZERO));
+        }
         // Only while the device takes nothing are there connections whose timers are not set yet.
-        let dirty = sockets.dirty.iter().filter_map(|&i| sockets.table.tcp(i)?.conn.poll_timeout());
-        let starved = (!sockets.starved.is_empty()).then_some(sockets.starved_until);
-        let guests = sockets.guests.poll_timeout();
-        let returned = sockets.returns.is_pending().then_some(Instant::ZERO);
-        let first =
-            [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved, guests, returned];
-        first.into_iter().flatten().chain(dirty).min()
+        for &index in &sockets.dirty {
+            note(sockets.table.tcp(index).and_then(|socket| socket.conn.poll_timeout()));
+        }
+        first
     }
 
     /// The next socket that became ready for something that it was not ready for when it was last
@@ -409,6 +491,31 @@ impl Stack {
         }
         self.drain_completions();
         self.sockets.poll_event()
+    }
+}
+
+/// Links.
+impl Stack {
+    /// Another link: a device with addresses of its own. On an error nothing has changed.
+    pub fn add_link(&mut self, now: Instant, config: &LinkConfig) -> Result<LinkId, StackError> {
+        self.net.add_link(now, config)
+    }
+
+    /// Forgets a link, its addresses and routes, and the packets that waited for it; `false` if
+    /// that was done before. Connections from its addresses find no way out any more, and end as they
+    /// do when nobody answers.
+    pub fn remove_link(&mut self, link: LinkId) -> bool {
+        self.net.remove_link(link)
+    }
+
+    /// All links, in the order of their places.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> {
+        self.net.link_ids()
+    }
+
+    /// Our addresses on a link, the link-local one that IPv6 adds included; none once it is removed.
+    pub fn link_addresses(&self, link: LinkId) -> impl Iterator<Item = Cidr> {
+        self.net.link_addresses(link)
     }
 }
 
@@ -438,7 +545,10 @@ impl Stack {
     /// The address and port of this side.
     pub fn local_addr(&self, id: SocketId) -> Result<SocketAddr, Error> {
         Ok(match self.sockets.table.get(id)? {
-            Socket::Tcp(socket) => socket.tuple.local_addr(),
+            Socket::Tcp(socket) => {
+                let scope = self.net.scope_of_local(socket.tuple.local);
+                with_scope(socket.tuple.local_addr(), scope)
+            }
             Socket::Listener(socket) => socket.local,
             Socket::Udp(socket) => socket.local,
             Socket::TimeWait(_) => return Err(Error::NoSuchSocket),
@@ -448,7 +558,11 @@ impl Stack {
     /// The address and port of the other side; `NotConnected` if there is none.
     pub fn remote_addr(&self, id: SocketId) -> Result<SocketAddr, Error> {
         match self.sockets.table.get(id)? {
-            Socket::Tcp(socket) => Ok(socket.tuple.remote_addr()),
+            Socket::Tcp(socket) => {
+                let scope = self.net.scope_of_local(socket.tuple.local);
+                let remote = socket.tuple.remote_addr();
+                Ok(if is_link_local(remote.ip()) { with_scope(remote, scope) } else { remote })
+            }
             Socket::Listener(_) => Err(Error::NotConnected),
             Socket::Udp(socket) => socket.remote.ok_or(Error::NotConnected),
             Socket::TimeWait(_) => Err(Error::NoSuchSocket),
@@ -486,7 +600,7 @@ impl Stack {
         &self.net.counters
     }
 
-    /// Our addresses, the link-local one that IPv6 adds included.
+    /// Our addresses, of all links, the link-local ones that IPv6 adds included.
     pub fn addresses(&self) -> &[Cidr] {
         self.net.addresses()
     }

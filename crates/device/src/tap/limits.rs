@@ -4,9 +4,7 @@
 /// jumbo payload.
 pub const MAX_FRAME: usize = 14 + 65_535;
 
-/// Bytes of the virtio header in front of each frame: the old one without `num_buffers`, which a
-/// tap never uses.
-pub const VNET_HEADER: usize = 10;
+pub use crate::limits::VNET_HEADER;
 
 /// Least MTU, in bytes: what IPv6 needs from a link (RFC 8200, section 5).
 pub const MIN_MTU: usize = 1280;

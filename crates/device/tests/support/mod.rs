@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant as Wall};
 
@@ -21,13 +22,18 @@ pub const SYN: u8 = 2;
 pub const PSH: u8 = 8;
 pub const ACK: u8 = 16;
 
+/// A tap lives until the last descriptor of it is closed, and while one test starts a program, the
+/// child holds those of every other test up to its `exec`. So tests with taps go one at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 /// Runs `f` on a thread with a network namespace of its own, which goes with it; skips loudly
-/// without root.
+/// without root. One at a time.
 pub fn in_namespace(test: &str, f: impl FnOnce() + Send + 'static) {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: {test} needs root");
         return;
     }
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let run = move || {
         // SAFETY: only this thread's network namespace changes; its file table stays shared.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();

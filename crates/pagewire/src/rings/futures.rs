@@ -52,9 +52,10 @@ struct State {
     /// Operations that somebody waits for, by `user_data`.
     waits: HashMap<u64, Wait>,
     next: u64,
-    /// Completions whose entries are theirs to take.
     lent: HashMap<u16, Frag>,
     views: HashMap<u16, View>,
+    /// Of each open stream, what receives brought that nobody waited for any more.
+    left: HashMap<u64, Vec<Entry>>,
     /// Pieces that found no room in their fill ring.
     unfilled: VecDeque<Entry>,
     /// Submissions that found no room.
@@ -68,6 +69,17 @@ struct Wait {
     waker: Option<Waker>,
     /// Nobody waits any more: what comes goes back.
     abandoned: bool,
+    what: What,
+}
+
+/// What an operation brings, for whoever still wants it when nobody waits any more.
+#[derive(Clone, Copy, Default)]
+enum What {
+    #[default]
+    Nothing,
+    Connection,
+    /// The next bytes of this stream.
+    Bytes(u64),
 }
 
 impl Rings {
@@ -80,6 +92,7 @@ impl Rings {
             next: 1,
             lent: HashMap::new(),
             views: views.map(|view| (COPY_GROUP, view)).into_iter().collect(),
+            left: HashMap::new(),
             unfilled: VecDeque::new(),
             unsubmitted: VecDeque::new(),
             notices: VecDeque::new(),
@@ -126,6 +139,14 @@ impl AsyncRings {
         self.0.state().rings.register_send(region)
     }
 
+    /// As [`Rings::unregister_send`].
+    ///
+    /// # Errors
+    /// [`RegisterError::NoGroup`].
+    pub fn unregister_send(&self, group: u16) -> Result<(), RegisterError> {
+        self.0.state().rings.unregister_send(group)
+    }
+
     /// As [`Rings::unregister`].
     ///
     /// # Errors
@@ -141,6 +162,23 @@ impl AsyncRings {
     pub fn listen(&self, on: impl ToSocketAddrs) -> io::Result<RingListener> {
         let (handle, local) = self.0.state().rings.listen(on)?;
         Ok(RingListener { rings: self.clone(), handle, local })
+    }
+
+    /// Opens a connection, to the first of the addresses that answers.
+    ///
+    /// # Errors
+    /// Those of the last address tried: `ConnectionRefused`, `TimedOut`, `NetworkUnreachable`,
+    /// `InvalidInput` for port 0 or without an address.
+    pub async fn connect(&self, to: impl ToSocketAddrs) -> io::Result<RingStream> {
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to");
+        for to in to.to_socket_addrs()? {
+            let (done, _) = self.run(Submission::connect(to, 0)).await;
+            match result(&done) {
+                Ok(_) => return Ok(RingStream::new(self, done.handle)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 
     /// The next notice: fill entries taken, buffers running short, a registration that is over.
@@ -168,7 +206,10 @@ impl AsyncRings {
     /// Submits, and waits for the one completion.
     async fn run(&self, submission: Submission) -> (Completion, Vec<Entry>) {
         let user_data = self.0.state().begin(submission);
-        let operation = Operation { rings: self, user_data, target: submission.target };
+        let opens = submission.op == Op::Connect as u8;
+        // Of a connect, the target is half an address.
+        let target = if opens { 0 } else { submission.target };
+        let operation = Operation { rings: self, user_data, target };
         poll_fn(|cx| self.0.state().poll(user_data, cx)).await.inspect_done(operation)
     }
 }
@@ -195,8 +236,8 @@ impl Drop for Operation<'_> {
     fn drop(&mut self) {
         let mut state = self.rings.0.state();
         match state.waits.remove(&self.user_data) {
-            Some(Wait { done: Some((_, entries)), .. }) => {
-                entries.into_iter().for_each(|entry| state.give_back(entry));
+            Some(Wait { done: Some((done, entries)), what, .. }) => {
+                state.unwanted(what, done, entries);
             }
             Some(wait) => {
                 let abandoned = Wait { abandoned: true, waker: None, ..wait };
@@ -217,7 +258,7 @@ impl RingListener {
     pub async fn accept(&self) -> io::Result<RingStream> {
         let (done, _) = self.rings.run(Submission::new(Op::Accept, self.handle, 0)).await;
         result(&done)?;
-        Ok(RingStream { rings: self.rings.clone(), handle: done.handle })
+        Ok(RingStream::new(&self.rings, done.handle))
     }
 
     /// Where it listens.
@@ -227,15 +268,47 @@ impl RingListener {
 }
 
 impl RingStream {
+    fn new(rings: &AsyncRings, handle: u64) -> Self {
+        rings.0.state().left.insert(handle, Vec::new());
+        Self { rings: rings.clone(), handle }
+    }
+
     /// What has arrived, up to `limit` bytes, once something has; by reference where it lies in a
     /// registered group and `group` names one.
     ///
+    /// May be given up at any time (a timeout, a `select!`): what it had received is what the next
+    /// receive returns, whatever that one's limit.
+    ///
     /// # Errors
-    /// What the connection met.
+    /// What the connection met. `ResourceBusy` while another task receives.
     pub async fn receive(&self, group: u16, limit: usize) -> io::Result<Received> {
+        if let Some(received) = self.left_over() {
+            return Ok(received);
+        }
         let submission = Submission::receive(self.handle, group, limit.max(1) as u64, 0);
         let (done, entries) = self.rings.run(submission).await;
         let mut state = self.rings.0.state();
+        let left = state.left.get_mut(&self.handle);
+        let mut all = left.map(std::mem::take).unwrap_or_default();
+        all.extend(entries);
+        if all.is_empty() {
+            drop(state);
+            result(&done)?;
+            return Ok(Received::default());
+        }
+        // The end, or an error, is told again to who asks again.
+        Ok(self.received(state, all))
+    }
+
+    /// What an earlier receive has brought, if nobody waited for it any more.
+    fn left_over(&self) -> Option<Received> {
+        let mut state = self.rings.0.state();
+        state.sort();
+        let left = state.left.get_mut(&self.handle).map(std::mem::take)?;
+        (!left.is_empty()).then(|| self.received(state, left))
+    }
+
+    fn received(&self, mut state: MutexGuard<'_, State>, entries: Vec<Entry>) -> Received {
         let mut received = Received::default();
         for entry in entries {
             match state.bytes_of(entry) {
@@ -246,9 +319,7 @@ impl RingStream {
                 None => state.give_back(entry),
             }
         }
-        drop(state);
-        result(&done)?;
-        Ok(received)
+        received
     }
 
     /// Sends `len` bytes from `offset` of a send group; returns how many, once the memory is the
@@ -284,6 +355,24 @@ impl Drop for RingStream {
     }
 }
 
+impl std::fmt::Debug for AsyncRings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AsyncRings").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for RingListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RingListener({})", self.local)
+    }
+}
+
+impl std::fmt::Debug for RingStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RingStream({:#x})", self.handle)
+    }
+}
+
 fn result(done: &Completion) -> io::Result<usize> {
     usize::try_from(done.result).map_err(|_| io::Error::from_raw_os_error(-done.result))
 }
@@ -301,6 +390,8 @@ impl Router {
 
     fn close(&self, handle: u64) {
         let mut state = self.state();
+        let left = state.left.remove(&handle).unwrap_or_default();
+        left.into_iter().for_each(|entry| state.give_back(entry));
         state.begin(Submission::new(Op::Close, handle, 0));
     }
 }
@@ -315,7 +406,12 @@ impl State {
         }
         let op = Op::from_number(submission.op);
         if !matches!(op, Some(Op::Close | Op::Cancel)) {
-            self.waits.insert(user_data, Wait::default());
+            let what = match op {
+                Some(Op::Accept | Op::Connect) => What::Connection,
+                Some(Op::Receive) => What::Bytes(submission.target),
+                _ => What::Nothing,
+            };
+            self.waits.insert(user_data, Wait { what, ..Wait::default() });
         }
         self.unsubmitted.push_back(Submission { user_data, ..submission });
         self.move_on();
@@ -383,11 +479,28 @@ impl State {
                     }
                 }
                 _ => {
-                    self.waits.remove(&completion.user_data);
-                    entries.into_iter().for_each(|entry| self.give_back(entry));
+                    let wait = self.waits.remove(&completion.user_data);
+                    self.unwanted(wait.unwrap_or_default().what, completion, entries);
                 }
             }
         }
+        self.move_on();
+    }
+
+    /// What came for somebody who waits no longer: bytes are for the stream's next receive, a
+    /// connection is closed.
+    fn unwanted(&mut self, what: What, done: Completion, entries: Vec<Entry>) {
+        match what {
+            What::Bytes(handle) if self.left.contains_key(&handle) => {
+                self.left.entry(handle).or_default().extend(entries);
+                return;
+            }
+            What::Connection if done.result == 0 => {
+                self.unsubmitted.push_back(Submission::new(Op::Close, done.handle, 0));
+            }
+            _ => {}
+        }
+        entries.into_iter().for_each(|entry| self.give_back(entry));
         self.move_on();
     }
 

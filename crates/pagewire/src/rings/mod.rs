@@ -92,14 +92,14 @@ impl Rings {
         rules: &[Rule],
     ) -> Result<u16, RegisterError> {
         let mut inner = self.host.shared.lock();
-        let steering = inner.device.steering().ok_or(RegisterError::Unsupported)?;
+        let steering = inner.devices.steering().ok_or(RegisterError::Unsupported)?;
         if queue >= steering.queues() {
             return Err(RegisterError::NoQueue(queue));
         }
-        let engine = inner.rings.engine(self.id).ok_or(RegisterError::Unsupported)?;
+        let engine = inner.rings.engine(self.id).ok_or(RegisterError::Gone)?;
         let (mut registered, memory) = engine.register_queue(queue, config)?;
         let group = registered.group;
-        let bound = inner.device.steering().ok_or(BindError::Unsupported).and_then(|steering| {
+        let bound = inner.devices.steering().ok_or(BindError::Unsupported).and_then(|steering| {
             steering.bind(queue, memory)?;
             let steered = rules.iter().try_for_each(|rule| steering.steer(*rule, queue));
             if steered.is_err() {
@@ -111,11 +111,7 @@ impl Rings {
             if let Some(engine) = inner.rings.engine(self.id) {
                 let _ = engine.unregister(group);
             }
-            return Err(match why {
-                BindError::Taken(queue) => RegisterError::QueueTaken(queue),
-                BindError::NoQueue(queue) => RegisterError::NoQueue(queue),
-                _ => RegisterError::Unsupported,
-            });
+            return Err(why.into());
         }
         drop(inner);
         for buffer in 0..registered.buffers {
@@ -136,7 +132,7 @@ impl Rings {
     /// [`RegisterError`]; nothing is registered then.
     pub fn register_lent(&mut self, memory: Frag) -> Result<u16, RegisterError> {
         let mut inner = self.host.shared.lock();
-        let engine = inner.rings.engine(self.id).ok_or(RegisterError::Unsupported)?;
+        let engine = inner.rings.engine(self.id).ok_or(RegisterError::Gone)?;
         let registered = engine.register_lent(memory, LENT_ENTRIES)?;
         drop(inner);
         let group = registered.group;
@@ -150,7 +146,17 @@ impl Rings {
     /// [`RegisterError`]; nothing is registered then.
     pub fn register_send(&mut self, region: Region) -> Result<u16, RegisterError> {
         let mut inner = self.host.shared.lock();
-        inner.rings.engine(self.id).ok_or(RegisterError::Unsupported)?.register_send(region)
+        inner.rings.engine(self.id).ok_or(RegisterError::Gone)?.register_send(region)
+    }
+
+    /// Ends the registration of memory to send from: nothing new is sent from there. What was
+    /// submitted is still sent, and its memory must not change until it completes.
+    ///
+    /// # Errors
+    /// [`RegisterError::NoGroup`].
+    pub fn unregister_send(&mut self, group: u16) -> Result<(), RegisterError> {
+        let mut inner = self.host.shared.lock();
+        inner.rings.engine(self.id).ok_or(RegisterError::Gone)?.unregister_send(group)
     }
 
     /// Ends a registration. What was delivered stays the application's until it gives it back; then
@@ -160,10 +166,10 @@ impl Rings {
     /// [`RegisterError::NoGroup`].
     pub fn unregister(&mut self, group: u16) -> Result<(), RegisterError> {
         let mut inner = self.host.shared.lock();
-        let engine = inner.rings.engine(self.id).ok_or(RegisterError::Unsupported)?;
+        let engine = inner.rings.engine(self.id).ok_or(RegisterError::Gone)?;
         let queue = engine.queue_of(group);
         engine.unregister(group)?;
-        if let (Some(queue), Some(steering)) = (queue, inner.device.steering()) {
+        if let (Some(queue), Some(steering)) = (queue, inner.devices.steering()) {
             drop(steering.unbind(queue));
         }
         Ok(())

@@ -5,11 +5,12 @@
 //! stack is asked what it has to send; [`Engine::handle_event`] tells it which sockets to look at.
 //! What finds no room in a ring waits here and is tried again in the next turn.
 
+mod connect;
 mod operations;
 mod receive;
 mod register;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use pagewire_mem::{Completed, CompletionQueue, Frag, FragVec, Instant, Region};
@@ -37,10 +38,13 @@ pub struct Engine {
     /// Sockets to look at, each once; handles may be stale.
     ready: VecDeque<u64>,
     sends: Handles<Send>,
+    /// Handles of connections that are being opened.
+    connecting: Vec<u64>,
     /// Where memory that was sent is reported when it is let go.
     let_go: Arc<CompletionQueue>,
     drained: Vec<Completed>,
-    /// Completions that found no room: of sends that are over. Bounded by `sends`.
+    /// Completions that found no room: of sends that are over. While there are any, nothing new is
+    /// taken, so no more come than were under way.
     waiting: VecDeque<Completion>,
     /// Groups that are gone and whose owner is still to be told.
     gone: VecDeque<u16>,
@@ -63,6 +67,7 @@ struct Socket {
 
 enum Kind {
     Listener { accept: Option<Accept> },
+    Connecting { user_data: u64 },
     Connection(Box<Connection>),
 }
 
@@ -222,6 +227,7 @@ impl Engine {
             stack.close(now, socket.id);
         }
         self.sockets = Handles::new(MAX_SOCKETS);
+        self.connecting.clear();
         self.handle_of.clear();
         self.ready.clear();
     }
@@ -240,6 +246,7 @@ impl Engine {
         socket.ready = false;
         match socket.kind {
             Kind::Listener { .. } => self.serve_listener(now, stack, handle),
+            Kind::Connecting { user_data } => self.serve_connect(now, stack, handle, user_data),
             Kind::Connection(_) => {
                 self.serve_sends(now, stack, handle);
                 self.serve_receive(now, stack, handle)
@@ -264,16 +271,14 @@ impl Engine {
         for id in 0..self.groups.len() {
             let Some(Some(group)) = self.groups.get_mut(id) else { continue };
             if group.dying {
-                let bounds = core::mem::take(&mut group.flows) > 0;
+                let flows = core::mem::take(&mut group.flows);
                 if group.is_home() {
                     if let Some(place) = self.groups.get_mut(id) {
                         *place = None;
                     }
                     self.gone.push_back(id as u16);
                 }
-                if bounds {
-                    self.release_windows(now, stack, id as u16);
-                }
+                self.release_windows(now, stack, id as u16, flows);
                 continue;
             }
             let available = group.watch(&mut self.counters);
@@ -286,28 +291,29 @@ impl Engine {
             if squeeze != group.squeezed {
                 group.squeezed = squeeze;
                 self.counters.squeezes += u64::from(squeeze);
-                self.squeeze(now, stack, id as u16, squeeze);
+                self.share_windows(now, stack, id as u16);
             }
         }
     }
 
-    /// Closes the windows of a queue's flows, or opens them again.
+    /// Gives each of a queue's flows its part of the window, or closes all of them.
     ///
     /// RFC 9293 section 3.8.6: the window that was announced stays open; nothing is added to it.
-    fn squeeze(&mut self, now: Instant, stack: &mut Stack, id: u16, squeeze: bool) {
-        let window = self.group(id).filter(|group| !group.dying).and_then(Group::window);
-        let clamp = if squeeze { Some(0) } else { window };
-        for socket in self.sockets.values_mut() {
-            let Kind::Connection(connection) = &mut socket.kind else { continue };
-            if connection.bounded_by == Some(id) {
+    fn share_windows(&mut self, now: Instant, stack: &mut Stack, id: u16) {
+        let Some(Some(group)) = self.groups.get_mut(usize::from(id)) else { return };
+        group.shared_by = group.flows.len();
+        let clamp = group.clamp();
+        for &flow in &group.flows {
+            if let Some(socket) = self.sockets.get_mut(flow) {
                 let _ = stack.tcp_set_option(now, socket.id, TcpOption::WindowClamp(clamp));
             }
         }
     }
 
     /// A group is no longer received into: its flows are bounded by nothing.
-    fn release_windows(&mut self, now: Instant, stack: &mut Stack, id: u16) {
-        for socket in self.sockets.values_mut() {
+    fn release_windows(&mut self, now: Instant, stack: &mut Stack, id: u16, flows: BTreeSet<u64>) {
+        for flow in flows {
+            let Some(socket) = self.sockets.get_mut(flow) else { continue };
             let Kind::Connection(connection) = &mut socket.kind else { continue };
             if connection.bounded_by.take_if(|group| *group == id).is_some() {
                 let _ = stack.tcp_set_option(now, socket.id, TcpOption::WindowClamp(None));
@@ -318,24 +324,25 @@ impl Engine {
     /// The connection receives into `group` from now on: its window follows that one's memory.
     fn bound(&mut self, now: Instant, stack: &mut Stack, handle: u64, group: Option<u16>) {
         let Some(socket) = self.sockets.get_mut(handle) else { return };
-        let (id, Kind::Connection(connection)) = (socket.id, &mut socket.kind) else { return };
+        let (socket, Kind::Connection(connection)) = (socket.id, &mut socket.kind) else { return };
         let group = group.filter(|&group| group != COPY_GROUP);
         let before = core::mem::replace(&mut connection.bounded_by, group);
         if before == group {
             return;
         }
-        let mut clamp = None;
-        for (id, group_of) in self.groups.iter_mut().enumerate() {
-            let Some(place) = group_of else { continue };
-            if before.map(usize::from) == Some(id) {
-                place.flows = place.flows.saturating_sub(1);
-            }
-            if group.map(usize::from) == Some(id) {
-                place.flows += 1;
-                clamp = if place.squeezed { Some(0) } else { place.window() };
-            }
+        let mut changed = |id: Option<u16>, joins: bool| {
+            let group = self.groups.get_mut(usize::from(id?))?.as_mut()?;
+            let _ = if joins { group.flows.insert(handle) } else { group.flows.remove(&handle) };
+            // The others' parts follow when the number has doubled, or halved.
+            let (n, shared) = (group.flows.len(), group.shared_by);
+            Some((group.clamp(), n >= 2 * shared || 2 * n <= shared))
+        };
+        let left = changed(before, false).is_some_and(|(_, share)| share);
+        let (clamp, joined) = changed(group, true).unwrap_or((None, false));
+        let _ = stack.tcp_set_option(now, socket, TcpOption::WindowClamp(clamp));
+        for id in [before.filter(|_| left), group.filter(|_| joined)].into_iter().flatten() {
+            self.share_windows(now, stack, id);
         }
-        let _ = stack.tcp_set_option(now, id, TcpOption::WindowClamp(clamp));
     }
 
     /// Tells the application what nobody submitted anything for.

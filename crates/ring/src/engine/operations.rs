@@ -13,14 +13,15 @@ use crate::layout::{Completion, Op, Submission};
 use crate::limits::{MAX_SEND_BYTES, MAX_SENDS};
 
 /// The answer to a submission: nothing yet, or a result.
-type Answer = Result<Option<i32>, i32>;
+pub(super) type Answer = Result<Option<i32>, i32>;
 
 impl Engine {
     /// Takes submissions as long as there is room to answer them.
     pub(super) fn submit(&mut self, now: Instant, stack: &mut Stack) {
         for _ in 0..self.submissions.capacity() {
-            // One for the answer, and those that a close or a cancel ends.
-            if self.completions.free() < 4 {
+            // One for the answer, and those that a close or a cancel ends. What is over and has found
+            // no room comes first: else it would pile up.
+            if self.completions.free() < 4 || !self.waiting.is_empty() {
                 break;
             }
             let Some(submission) = self.submissions.pop() else { break };
@@ -49,7 +50,7 @@ impl Engine {
         if reserved != 0
             || flags & !Submission::MULTISHOT != 0
             || multishot && !takes_multishot
-            || group != 0 && !matches!(op, Op::Receive | Op::Send)
+            || group != 0 && !matches!(op, Op::Receive | Op::Send | Op::Connect)
         {
             return Err(EINVAL);
         }
@@ -70,7 +71,9 @@ impl Engine {
                 Ok(Some(0))
             }
             Op::Close => self.close(now, stack, target),
+            Op::Cancel if target == 0 => self.cancel_connect(now, stack, argument),
             Op::Cancel => self.cancel(target, argument),
+            Op::Connect => self.connect(now, stack, submission.remote(), user_data),
         }
     }
 
@@ -78,6 +81,7 @@ impl Engine {
         match &mut self.sockets.get_mut(handle).ok_or(EBADF)?.kind {
             Kind::Connection(connection) => Ok(connection),
             Kind::Listener { .. } => Err(EOPNOTSUPP),
+            Kind::Connecting { .. } => Err(EBADF),
         }
     }
 
@@ -130,7 +134,7 @@ impl Engine {
         Ok(None)
     }
 
-    fn close(&mut self, now: Instant, stack: &mut Stack, target: u64) -> Answer {
+    pub(super) fn close(&mut self, now: Instant, stack: &mut Stack, target: u64) -> Answer {
         self.bound(now, stack, target, None);
         let socket = self.sockets.remove(target).ok_or(EBADF)?;
         self.handle_of.remove(&socket.id);
@@ -143,6 +147,10 @@ impl Engine {
         match socket.kind {
             Kind::Listener { accept: Some(accept) } => self.post(canceled(accept.user_data)),
             Kind::Listener { .. } => {}
+            Kind::Connecting { user_data } => {
+                self.connecting.retain(|handle| *handle != target);
+                self.post(Completion { handle: 0, ..canceled(user_data) });
+            }
             Kind::Connection(connection) => {
                 if let Some(receive) = connection.receive {
                     self.post(canceled(receive.user_data));
@@ -165,6 +173,8 @@ impl Engine {
             Kind::Connection(connection) => {
                 connection.receive.take_if(|receive| receive.user_data == what).is_some()
             }
+            // Its handle is nobody's yet.
+            Kind::Connecting { .. } => return Err(EBADF),
         };
         if !found {
             return Err(ENOENT);

@@ -119,6 +119,7 @@ impl Engine {
             handle_of: std::collections::HashMap::new(),
             ready: std::collections::VecDeque::new(),
             sends: Handles::new(MAX_SOCKETS),
+            connecting: Vec::new(),
             let_go: CompletionQueue::new(),
             drained: Vec::new(),
             waiting: std::collections::VecDeque::new(),
@@ -204,13 +205,28 @@ impl Engine {
         }
         self.check_span(region.span())?;
         self.check_memory(region.len())?;
-        if self.send_groups.len() >= MAX_GROUPS {
+        let free = self.send_groups.iter().position(Option::is_none);
+        let id = free.unwrap_or(self.send_groups.len());
+        if id >= MAX_GROUPS {
             return Err(RegisterError::TooManyGroups);
         }
         // Claims the region, so that no pool is made of it.
         region.frag(0, 0).map_err(RegisterError::InUse)?;
-        self.send_groups.push(Some(region));
-        Ok((self.send_groups.len() - 1) as u16)
+        match self.send_groups.get_mut(id) {
+            Some(place) => *place = Some(region),
+            None => self.send_groups.push(Some(region)),
+        }
+        Ok(id as u16)
+    }
+
+    /// Ends the registration of memory to send from: nothing new is sent from there. What was
+    /// submitted is still sent, and its memory must not change until it completes.
+    ///
+    /// # Errors
+    /// [`RegisterError::NoGroup`].
+    pub fn unregister_send(&mut self, group: u16) -> Result<(), RegisterError> {
+        let found = self.send_groups.get_mut(usize::from(group)).and_then(Option::take);
+        found.map(drop).ok_or(RegisterError::NoGroup(group))
     }
 
     /// Ends a registration. The caller has taken the memory from the device; flows fall back to

@@ -265,6 +265,29 @@ fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recover
 }
 
 #[test]
+fn flows_share_a_quarter_of_the_region_however_they_come() {
+    let mut world = World::new(44, "delay=5ms");
+    let group = world.register(16);
+    let mut flows = 0;
+    for _ in 0..8 {
+        world.send(u64::MAX, 100_000);
+        flows += 1;
+        world.run(|world| world.app.accepted.len() == flows);
+        let handle = world.app.accepted[flows - 1];
+        world.app.submit(Submission::receive(handle, group, 0, RECEIVE).multishot());
+        world.pass(Duration::from_millis(50));
+    }
+    world.pass(Duration::from_millis(300));
+    let client = &world.sim.node(world.client).stack;
+    let windows = world.senders.iter().map(|sender| client.tcp_info(sender.socket).unwrap());
+    let windows: Vec<u64> = windows.map(|info| info.send_window.into()).collect();
+    // Shares are made anew when the number of flows has doubled: then they fit exactly, and until
+    // the next time there are less than twice as many.
+    let (all, quarter) = (windows.iter().sum::<u64>(), 16 * GROUP as u64 / 4);
+    assert!(all <= quarter && all > quarter / 2, "{all} of {quarter}: {windows:?}");
+}
+
+#[test]
 fn without_buffers_data_that_was_invited_is_copied_not_lost() {
     let mut world = World::new(15, "delay=1ms");
     let group = world.register_unposted(config(4));

@@ -122,6 +122,50 @@ fn limits_on_groups_and_memory_are_kept() {
 }
 
 #[test]
+fn memory_to_send_from_can_be_exchanged_and_counts() {
+    let mut engine = engine();
+    let memory = |bytes| Region::memfd_shared("send", bytes).unwrap();
+    for n in 0..16 {
+        assert_eq!(engine.register_send(memory(PAGE_SIZE)).unwrap(), n);
+    }
+    let error = engine.register_send(memory(PAGE_SIZE)).unwrap_err();
+    assert!(matches!(error, RegisterError::TooManyGroups) && error.errno() == 22);
+    engine.unregister_send(5).unwrap();
+    assert!(matches!(engine.unregister_send(5), Err(RegisterError::NoGroup(5))));
+    assert!(matches!(engine.unregister_send(16), Err(RegisterError::NoGroup(16))));
+    assert_eq!(engine.register_send(memory(PAGE_SIZE)).unwrap(), 5);
+
+    let config_of = EngineConfig { region_bytes: 2 * GROUP, ..EngineConfig::new(config(1)) };
+    let mut engine = Engine::new(config_of).unwrap().0;
+    let error = engine.register_send(memory(2 * GROUP)).unwrap_err();
+    assert!(matches!(error, RegisterError::Memory { wanted: GROUP, limit } if limit == 2 * GROUP));
+    engine.register_send(memory(GROUP)).unwrap();
+}
+
+#[test]
+fn a_ring_of_completions_has_room_for_a_close() {
+    let config = EngineConfig { completions: 2, ..EngineConfig::new(config(1)) };
+    assert!(matches!(Engine::new(config), Err(RegisterError::Entries(2))));
+}
+
+#[test]
+fn what_a_device_can_refuse_has_an_error_of_its_own() {
+    let mut steering = Steering::new(2);
+    for port in 0..=256 {
+        let steered = steering.steer(Rule::tcp_port(port), 1);
+        assert_eq!(steered.is_err(), port == 256, "{port}");
+    }
+    // A rule that is there already is no further one.
+    steering.steer(Rule::tcp_port(7), 0).unwrap();
+    let of = |why: BindError| RegisterError::from(why).errno();
+    assert_eq!(of(BindError::TooManyRules), 28, "ENOSPC");
+    assert_eq!(of(BindError::Shared), 14, "EFAULT");
+    assert_eq!(of(BindError::Taken(1)), 17, "EEXIST");
+    assert_eq!(of(BindError::NoQueue(1)), 19, "ENODEV");
+    assert_eq!(of(BindError::Unsupported), 95, "EOPNOTSUPP");
+}
+
+#[test]
 fn only_what_is_registered_can_be_unregistered_and_never_the_copy_group() {
     let mut engine = engine();
     assert!(matches!(engine.unregister(0), Err(RegisterError::NoGroup(0))));

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use pagewire_ring::layout::{COPY_GROUP, HEAD_WORD, TAIL_WORD};
-use pagewire_ring::{Counters, Entry, Fill, Op, Submission};
+use pagewire_ring::{Counters, EngineConfig, Entry, Fill, Op, Submission};
 
-use crate::support::{RECEIVE, World};
+use crate::support::{RECEIVE, World, config};
 
 const MIB: u64 = 1 << 20;
 
@@ -187,6 +187,88 @@ fn submissions_that_make_no_sense_are_answered_with_an_error() {
     assert_eq!(world.flow().received, MIB);
     assert!(world.engine.counters().submissions_refused >= 17);
     assert_eq!(RECEIVE, 2);
+}
+
+/// Room for four answers is left again and again, and a thousand sends are submitted each time.
+#[test]
+fn what_is_over_and_not_told_yet_is_bounded() {
+    let rings = EngineConfig { completions: 8, ..EngineConfig::new(config(1)) };
+    let mut world = World::with(30, "delay=1ms", rings);
+    let memory = pagewire_mem::Region::memfd_shared("send", 4096).unwrap();
+    let out = world.engine.register_send(memory).unwrap();
+    world.send(1, 1);
+    world.run(|world| world.app.accepted.len() == 1);
+    let handle = world.app.accepted[0];
+    let (mut told, mut ended, mut buffer) = (0, false, vec![0; 65536]);
+    for _ in 0..20 {
+        while world.app.ends.submissions.push(Submission::send(handle, out, 0, 1, 9)).is_ok() {}
+        world.app.ends.submissions.publish();
+        // The peer reads and acknowledges; of what is told, half a ring is looked at.
+        let until = world.sim.now() + Duration::from_secs(2);
+        while world.sim.now() < until {
+            let now = world.sim.now();
+            let socket = world.senders[0].socket;
+            let client = &mut world.sim.node_mut(world.client).stack;
+            ended |= matches!(client.tcp_read(now, socket, &mut buffer), Ok(0));
+            let stack = &mut world.sim.node_mut(world.server).stack;
+            while let Some(event) = stack.poll_event() {
+                world.engine.handle_event(event);
+            }
+            world.engine.turn(now, stack);
+            world.engine.publish();
+            if world.sim.poll_timeout().unwrap().is_none_or(|at| at > until) {
+                break;
+            }
+            world.sim.step().unwrap();
+        }
+        for _ in 0..4 {
+            told += u64::from(world.app.ends.completions.pop().is_some());
+        }
+        world.app.ends.completions.release();
+    }
+    let taken = world.engine.counters().submissions;
+    assert!(told > 40 && !ended, "{told}");
+    assert!(taken - told < 1024 + 1024 + 16, "{taken} taken, {told} told");
+}
+
+#[test]
+fn pieces_of_lent_memory_are_given_back_once() {
+    let mut world = World::new(31, "delay=1ms");
+    let bytes = pagewire_sim::Stream(crate::support::STREAM).bytes(0, 1 << 20).leak();
+    let whole = pagewire_mem::Frag::from_static(bytes);
+    let registered = world.engine.register_lent(whole.clone(), 64).unwrap();
+    let group = registered.group;
+    world.app.groups.insert(group, registered);
+    let now = world.sim.now();
+    let client = world.client;
+    let stack = &mut world.sim.node_mut(client).stack;
+    let socket = stack.tcp_connect(now, crate::support::at(crate::support::PORT), None).unwrap();
+    world.run(|world| world.app.accepted.len() == 1);
+    let handle = world.app.accepted[0];
+    world.app.submit(Submission::receive(handle, group, 0, 99).multishot());
+    let mut frags = pagewire_mem::FragVec::from_iter([whole]);
+    let (mut first, mut got): (Option<Entry>, u64) = (None, 0);
+    world.run(|world| {
+        let now = world.sim.now();
+        let _ = world.sim.node_mut(client).stack.tcp_send(now, socket, &mut frags);
+        for done in std::mem::take(&mut world.app.others) {
+            for _ in 0..done.entries {
+                let entry = world.app.ends.entries.pop().unwrap();
+                got += u64::from(entry.len);
+                first = first.or(Some(entry));
+                // Each is returned twice, and the first again and again.
+                for lie in [entry, entry, first.unwrap()] {
+                    world.app.fill(group, lie.fill());
+                }
+                world.app.fill(group, Fill { buffer: u32::MAX, group });
+            }
+        }
+        got == MIB
+    });
+    world.turn();
+    let counters = world.engine.counters();
+    assert_eq!((counters.zc_bytes, world.engine.delivered(group)), (MIB, 0));
+    assert_eq!(counters.fills_not_held, 3 * counters.entries);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The rings in virtual time: a server on rings alone, senders on ordinary sockets, a network
 //! between them that may be bad.
 
+mod client;
 mod contract;
 mod crowd;
 mod errors;

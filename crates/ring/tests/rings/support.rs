@@ -402,7 +402,7 @@ impl World {
         self.unregister(group);
         let gone = |world: &mut Self| {
             let mut notices = world.app.notices.iter();
-            notices.any(|n| n.has(Completion::UNREGISTERED) && n.handle == group.into())
+            notices.any(|n| n.has(Completion::UNREGISTERED) && n.handle == u64::from(group))
         };
         self.run(gone);
         // What was copied is back too, or on its way in the ring.

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use pagewire_mem::{Instant, PacketBuf};
 
 use super::input::take;
+use super::link::LinkIndex;
 use super::neighbor::Lookup;
-use super::output::{Envelope, Refused, TOO_LONG, prepare_checksum};
+use super::output::{Envelope, Refused, TOO_LONG, fits, prepare_checksum};
 use super::route::Hop;
 use super::wire::{ethernet, protocol};
 use super::{Mem, Net};
@@ -55,37 +56,45 @@ impl Net {
         packet: &mut PacketBuf,
     ) -> Result<(), Refused> {
         prepare_checksum(packet, to, checksum_offset)?;
-        let hop = self.routes.hop(now, to.dst).map_err(|e| (e, DropReason::NoRoute))?;
-        let link = match hop {
+        let (out, hop) =
+            self.routes.hop(now, to.src, to.dst).map_err(|e| (e, DropReason::NoRoute))?;
+        let header = match hop {
             Hop::Direct => None,
-            Hop::Neighbor(next) => match self.link_to(now, next) {
-                Some(link) => Some(link),
+            Hop::Neighbor(next) => match self.header_to(now, out, next) {
+                Some(header) => Some(header),
                 // It has to be asked first.
                 None => return self.send_slowly(mem, now, *to, take(packet)),
             },
             Hop::Local | Hop::Group(_) => return self.send_slowly(mem, now, *to, take(packet)),
         };
-        if !self.fits(packet, to, self.link.mtu)? {
+        let link = &self.links.at(out).link;
+        if !fits(link, packet, to, link.mtu)? {
             return Err(TOO_LONG);
         }
         self.wrap(packet, to)?;
-        self.finish(mem, packet, link.as_ref())?;
-        self.enqueue(mem, take(packet))
+        self.finish(mem, packet, out, header.as_ref())?;
+        self.enqueue(mem, take(packet), out)
     }
 
     /// The link header for the station of a neighbour, if that is known.
-    fn link_to(&mut self, now: Instant, next: IpAddr) -> Option<[u8; ethernet::LEN]> {
-        let generation = self.neighbors.generation();
+    fn header_to(
+        &mut self,
+        now: Instant,
+        out: LinkIndex,
+        next: IpAddr,
+    ) -> Option<[u8; ethernet::LEN]> {
+        let generation = self.links.at(out).neighbors.generation();
         if let Some(last) = self.last_next
-            && (last.next, last.generation) == (next, generation)
+            && (last.next, last.out, last.generation) == (next, out, generation)
             && now < last.until
         {
             return Some(last.link);
         }
-        let Lookup::Known { mac, until } = self.neighbors.lookup(now, next) else { return None };
-        let link = self.link_header(mac, next.is_ipv6());
-        let generation = self.neighbors.generation();
-        self.last_next = Some(LastNext { next, generation, until, link });
+        let neighbors = &mut self.links.at_mut(out).neighbors;
+        let Lookup::Known { mac, until } = neighbors.lookup(now, next) else { return None };
+        let generation = neighbors.generation();
+        let link = self.link_header(out, mac, next.is_ipv6());
+        self.last_next = Some(LastNext { next, out, generation, until, link });
         Some(link)
     }
 }
@@ -94,7 +103,8 @@ impl Net {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastNext {
     next: IpAddr,
-    /// Of neighbours.
+    out: LinkIndex,
+    /// Of the link's neighbours.
     generation: u32,
     until: Instant,
     link: [u8; ethernet::LEN],

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pagewire_mem::{Instant, PacketBuf};
 
 use super::input::Meta;
+use super::link::LinkIndex;
 use super::neighbor::{Action, Claim};
 use super::wire::arp::{self, Operation};
 use super::wire::ethernet::{self, Mac};
@@ -27,6 +28,7 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
+        link: LinkIndex,
         frame: &mut PacketBuf,
     ) -> Result<(), DropReason> {
         if !frame.linearize(arp::LEN) {
@@ -37,44 +39,48 @@ impl Net {
         if !packet.sender_mac.is_station() || packet.sender.is_multicast() {
             return Err(DropReason::ArpSender);
         }
-        if packet.sender_mac == self.link.mac {
+        if packet.sender_mac == self.links.at(link).link.mac {
             // Our own words, heard again.
             return Err(DropReason::ArpSender);
         }
         // RFC 5227 section 2.4: "At any time, if a host receives an ARP packet (Request *or*
         // Reply) where the 'sender IP address' is one of the host's own IP addresses, but the
         // 'sender hardware address' does not match", there is a conflict.
-        if self.routes.is_ours(sender) {
-            self.handle_conflict(mem, now, packet.sender);
+        if self.routes.is_ours_on(link, sender) {
+            self.handle_conflict(mem, now, link, packet.sender);
             return Err(DropReason::ArpConflict);
         }
-        let for_us = self.routes.is_ours(target);
+        // Only for addresses of this link, as Linux does with `arp_ignore` set: otherwise stations
+        // of links that share a medium would be found at random.
+        let for_us = self.routes.is_ours_on(link, target);
         if packet.sender.is_unspecified() {
             // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
             if for_us && packet.operation == Operation::Request {
-                self.send_arp_reply(mem, &packet);
+                self.send_arp_reply(mem, link, &packet);
                 return Ok(());
             }
             return Err(DropReason::ArpNotForUs);
         }
-        let plausible = self.routes.is_plausible_source(sender) && self.routes.is_on_link(sender);
+        let plausible =
+            self.routes.is_plausible_source(sender) && self.routes.is_on_link(link, sender);
         if !plausible {
             return Err(DropReason::ArpSender);
         }
         // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
         // translation table, update [it]"; a new pair is learned only from who asks for us.
-        let asked = packet.operation == Operation::Reply && self.neighbors.is_asked(sender);
+        let neighbors = &self.links.at(link).neighbors;
+        let asked = packet.operation == Operation::Reply && neighbors.is_asked(sender);
         let claim = Claim {
             mac: Some(packet.sender_mac),
             solicited: asked && for_us,
             overrides: true,
             create: for_us && packet.operation == Operation::Request,
         };
-        let known = self.neighbors.knows(sender);
-        self.learn(mem, now, sender, claim);
+        let known = neighbors.knows(sender);
+        self.learn(mem, now, link, sender, claim);
         match packet.operation {
             Operation::Request if for_us => {
-                self.send_arp_reply(mem, &packet);
+                self.send_arp_reply(mem, link, &packet);
                 Ok(())
             }
             _ if known => Ok(()),
@@ -82,47 +88,49 @@ impl Net {
         }
     }
 
-    fn send_arp_reply(&mut self, mem: &mut Mem, request: &arp::Packet) {
+    fn send_arp_reply(&mut self, mem: &mut Mem, link: LinkIndex, request: &arp::Packet) {
         let reply = arp::Packet {
             operation: Operation::Reply,
-            sender_mac: self.link.mac,
+            sender_mac: self.links.at(link).link.mac,
             sender: request.target,
             target_mac: request.sender_mac,
             target: request.sender,
         };
-        self.send_arp(mem, &reply, request.sender_mac);
+        self.send_arp(mem, link, &reply, request.sender_mac);
     }
 
-    fn send_arp(&mut self, mem: &mut Mem, packet: &arp::Packet, dst: Mac) {
-        let header = ethernet::Header { dst, src: self.link.mac, ethertype: ethernet::ARP };
+    fn send_arp(&mut self, mem: &mut Mem, link: LinkIndex, packet: &arp::Packet, dst: Mac) {
+        let src = self.links.at(link).link.mac;
+        let header = ethernet::Header { dst, src, ethertype: ethernet::ARP };
         let mut frame = PacketBuf::for_tx();
         if let Some(room) = frame.push(arp::LEN) {
             room.copy_from_slice(&packet.emit());
         }
         self.counters.tx_arp += 1;
-        if let Err((_, reason)) = self.emit(mem, frame, Some(&header.emit())) {
+        if let Err((_, reason)) = self.emit(mem, frame, link, Some(&header.emit())) {
             self.counters.drop_one(reason);
         }
     }
 
     /// Tells everybody that an address is ours (RFC 5227 section 2.3: an ARP request for it).
-    fn announce_v4(&mut self, mem: &mut Mem, addr: Ipv4Addr) {
+    fn announce_v4(&mut self, mem: &mut Mem, link: LinkIndex, addr: Ipv4Addr) {
         let packet = arp::Packet {
             operation: Operation::Request,
-            sender_mac: self.link.mac,
+            sender_mac: self.links.at(link).link.mac,
             sender: addr,
             target_mac: Mac::ZERO,
             target: addr,
         };
-        self.send_arp(mem, &packet, Mac::BROADCAST);
+        self.send_arp(mem, link, &packet, Mac::BROADCAST);
     }
 
     /// RFC 5227 section 2.4(b): defend with a single announcement, if that was not done recently.
-    fn handle_conflict(&mut self, mem: &mut Mem, now: Instant, addr: Ipv4Addr) {
+    fn handle_conflict(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex, addr: Ipv4Addr) {
         self.counters.address_conflicts += 1;
-        if now >= self.defend_after {
-            self.defend_after = now + DEFEND_INTERVAL;
-            self.announce_v4(mem, addr);
+        let interface = self.links.at_mut(link);
+        if now >= interface.defend_after {
+            interface.defend_after = now + DEFEND_INTERVAL;
+            self.announce_v4(mem, link, addr);
         }
     }
 
@@ -155,17 +163,17 @@ impl Net {
                 if solicited && meta.dst.is_multicast() {
                     return Err(DropReason::NdpSource);
                 }
-                let target = IpAddr::V6(target);
-                if self.routes.is_ours(target) {
+                let (target, link) = (IpAddr::V6(target), meta.origin.link);
+                if self.routes.is_ours_on(link, target) {
                     // RFC 4862 section 5.4.4: somebody else has our address.
                     self.counters.address_conflicts += 1;
                     return Err(DropReason::NdpConflict);
                 }
-                if !self.neighbors.knows(target) {
+                if !self.links.at(link).neighbors.knows(target) {
                     return Err(DropReason::NdpNotForUs);
                 }
                 let claim = Claim { mac: target_mac, solicited, overrides, create: false };
-                self.learn(mem, now, target, claim);
+                self.learn(mem, now, link, target, claim);
                 Ok(())
             }
         }
@@ -179,23 +187,23 @@ impl Net {
         target: Ipv6Addr,
         source_mac: Option<Mac>,
     ) -> Result<(), DropReason> {
-        let probe = meta.src.is_unspecified();
+        let (probe, link) = (meta.src.is_unspecified(), meta.origin.link);
         // RFC 4861 section 7.1.1: from the unspecified address only to a solicited-node group, and
         // without a source link-layer address.
         if probe && (source_mac.is_some() || meta.dst != ndp::solicited_node(target)) {
             return Err(DropReason::NdpSource);
         }
-        if !self.routes.is_ours(target.into()) {
+        if !self.routes.is_ours_on(link, target.into()) {
             return Err(DropReason::NdpNotForUs);
         }
-        if !probe && !self.routes.is_on_link(meta.src) {
+        if !probe && !self.routes.is_on_link(link, meta.src) {
             return Err(DropReason::NdpSource);
         }
         if source_mac.is_some() {
             // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache
             // entry for the IP Source Address of the solicitation."
             let claim = Claim { mac: source_mac, solicited: false, overrides: true, create: true };
-            self.learn(mem, now, meta.src, claim);
+            self.learn(mem, now, link, meta.src, claim);
         }
         if probe {
             // RFC 4862 section 5.4.3: another node checks whether our address is free.
@@ -207,14 +215,14 @@ impl Net {
             solicited: !probe,
             overrides: true,
             target,
-            target_mac: Some(self.link.mac),
+            target_mac: Some(self.links.at(link).link.mac),
         };
         let to = if probe { ALL_NODES.into() } else { meta.src };
         self.send_ndp(mem, now, &answer, target.into(), to, None);
         Ok(())
     }
 
-    /// Sends a message: to a station where one is given, else wherever `dst` leads.
+    /// Sends a message: to a station of a link where one is given, else wherever `dst` leads.
     fn send_ndp(
         &mut self,
         mem: &mut Mem,
@@ -222,21 +230,26 @@ impl Net {
         message: &ndp::Message,
         src: IpAddr,
         dst: IpAddr,
-        station: Option<Mac>,
+        station: Option<(LinkIndex, Mac)>,
     ) {
         let (bytes, len) = message.emit();
         let mut packet = PacketBuf::for_tx();
         if let (Some(room), Some(bytes)) = (packet.push(len), bytes.get(..len)) {
             room.copy_from_slice(bytes);
         }
-        let Some(mac) = station else {
+        let Some(station) = station else {
             self.send_icmp(mem, now, src, dst, Some(NDP_HOP_LIMIT), packet);
             return;
         };
         self.counters.tx_icmp += 1;
-        if let Err((_, reason)) =
-            self.send_to_station(mem, (src, dst), NDP_HOP_LIMIT, icmp::CHECKSUM_OFFSET, packet, mac)
-        {
+        if let Err((_, reason)) = self.send_to_station(
+            mem,
+            (src, dst),
+            NDP_HOP_LIMIT,
+            icmp::CHECKSUM_OFFSET,
+            packet,
+            station,
+        ) {
             self.counters.drop_one(reason);
         }
     }
@@ -244,10 +257,11 @@ impl Net {
     // Both.
 
     /// Takes in what a packet said about a neighbour, and sends what waited for it.
-    fn learn(&mut self, mem: &mut Mem, now: Instant, addr: IpAddr, claim: Claim) {
-        let queue = self.neighbors.learn(now, addr, claim, &mut self.counters);
+    fn learn(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex, addr: IpAddr, claim: Claim) {
+        let neighbors = &mut self.links.at_mut(link).neighbors;
+        let queue = neighbors.learn(now, addr, claim, &mut self.counters);
         if let (false, Some(mac)) = (queue.is_empty(), claim.mac) {
-            self.release(mem, mac, queue);
+            self.release(mem, link, mac, queue);
         }
     }
 
@@ -256,40 +270,41 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
+        link: LinkIndex,
         addr: IpAddr,
         station: Option<Mac>,
     ) {
-        let Ok(src) = self.routes.source_for(now, addr) else { return };
+        let Some(src) = self.routes.source_on(link, addr) else { return };
+        let mac = self.links.at(link).link.mac;
         match (src, addr) {
             (IpAddr::V4(sender), IpAddr::V4(target)) => {
                 let packet = arp::Packet {
                     operation: Operation::Request,
-                    sender_mac: self.link.mac,
+                    sender_mac: mac,
                     sender,
                     target_mac: Mac::ZERO,
                     target,
                 };
-                self.send_arp(mem, &packet, station.unwrap_or(Mac::BROADCAST));
+                self.send_arp(mem, link, &packet, station.unwrap_or(Mac::BROADCAST));
             }
             (_, IpAddr::V6(target)) => {
-                let message =
-                    ndp::Message::Solicitation { target, source_mac: Some(self.link.mac) };
+                let message = ndp::Message::Solicitation { target, source_mac: Some(mac) };
                 // RFC 4861 section 7.2.2: to the solicited-node group; probes to the address.
                 let dst = match station {
                     Some(_) => addr,
                     None => ndp::solicited_node(target).into(),
                 };
-                self.send_ndp(mem, now, &message, src, dst, station);
+                self.send_ndp(mem, now, &message, src, dst, station.map(|mac| (link, mac)));
             }
             _ => {}
         }
     }
 
-    /// Announces all our addresses, once.
-    pub(super) fn announce(&mut self, mem: &mut Mem, now: Instant) {
-        for addr in self.routes.addresses().to_vec() {
+    /// Announces all our addresses on a link, once.
+    pub(super) fn announce(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
+        for addr in self.routes.of_link(link).collect::<Vec<_>>() {
             match addr.addr() {
-                IpAddr::V4(addr) => self.announce_v4(mem, addr),
+                IpAddr::V4(addr) => self.announce_v4(mem, link, addr),
                 IpAddr::V6(target) => {
                     // RFC 4861 section 7.2.6: unsolicited advertisements.
                     let message = ndp::Message::Advertisement {
@@ -297,45 +312,53 @@ impl Net {
                         solicited: false,
                         overrides: true,
                         target,
-                        target_mac: Some(self.link.mac),
+                        target_mac: Some(self.links.at(link).link.mac),
                     };
                     self.send_ndp(mem, now, &message, target.into(), ALL_NODES.into(), None);
                 }
             }
         }
-        self.announcements = self.announcements.saturating_sub(1);
-        self.announce_at = now + ANNOUNCE_INTERVAL;
+        let interface = self.links.at_mut(link);
+        interface.announcements = interface.announcements.saturating_sub(1);
+        interface.announce_at = now + ANNOUNCE_INTERVAL;
     }
 
     /// Does what the neighbours' timers ask for.
-    pub(super) fn handle_neighbor_timeout(&mut self, mem: &mut Mem, now: Instant) {
+    pub(super) fn handle_neighbor_timeout(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
         let mut actions = Vec::new();
-        self.neighbors.handle_timeout(now, &mut self.counters, &mut actions);
+        let neighbors = &mut self.links.at_mut(link).neighbors;
+        neighbors.handle_timeout(now, &mut self.counters, &mut actions);
         for action in actions {
             match action {
                 Action::Request { addr, station } => {
-                    self.send_solicitation(mem, now, addr, station);
+                    self.send_solicitation(mem, now, link, addr, station);
                 }
                 Action::Failed { addr, queue } => {
-                    self.routes.handle_dead_neighbor(now, addr);
+                    self.routes.handle_dead_neighbor(now, link, addr);
                     self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
                     for packet in queue {
-                        self.notify_unreachable(&packet);
+                        if !self.notify_unreachable(&packet) {
+                            self.send_transit_unreachable(mem, now, packet);
+                        }
                     }
                 }
             }
         }
     }
 
-    /// Tells the sockets that a packet of theirs, its head at the IP header, found nobody.
-    fn notify_unreachable(&mut self, packet: &PacketBuf) {
+    /// Tells the sockets that a packet of theirs, its head at the IP header, found nobody; `false`: it
+    /// was somebody else's, and only passed on.
+    fn notify_unreachable(&mut self, packet: &PacketBuf) -> bool {
         let head = packet.head();
         let about = match head.first().map(|b| b >> 4) {
             Some(4) => icmp::parse_quoted_v4(head),
             _ => icmp::parse_quoted_v6(head),
         };
         // Later fragments say nothing that the first did not.
-        let Ok(about) = about else { return };
+        let Ok(about) = about else { return self.transit.is_none() };
+        if !self.routes.is_local(about.src) {
+            return false;
+        }
         let told = self.notices.iter().any(|notice| {
             matches!(notice, Inbound::IcmpError { about: other, .. }
                 if (other.dst, other.src_port, other.dst_port, other.protocol)
@@ -344,5 +367,6 @@ impl Net {
         if !told && self.notices.len() < NOTICES {
             self.notices.push_back(Inbound::IcmpError { about, kind: IcmpKind::HostUnreachable });
         }
+        true
     }
 }

@@ -41,6 +41,30 @@ impl ErrorOut {
         if is_v4 { Self::new(v4::UNREACHABLE, 3, 0) } else { Self::new(v6::UNREACHABLE, 4, 0) }
     }
 
+    /// A router has no way to the destination.
+    pub(super) const fn net_unreachable(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::UNREACHABLE, 0, 0) } else { Self::new(v6::UNREACHABLE, 0, 0) }
+    }
+
+    /// The last router finds nobody there.
+    pub(super) const fn host_unreachable(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::UNREACHABLE, 1, 0) } else { Self::new(v6::UNREACHABLE, 3, 0) }
+    }
+
+    /// A router may go no further with it.
+    pub(super) const fn hop_limit_exceeded(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::TIME_EXCEEDED, 0, 0) } else { Self::new(v6::TIME_EXCEEDED, 0, 0) }
+    }
+
+    /// A router's next link takes packets of `mtu` bytes.
+    pub(super) const fn packet_too_big(is_v4: bool, mtu: usize) -> Self {
+        if is_v4 {
+            Self::new(v4::UNREACHABLE, 4, mtu)
+        } else {
+            Self::new(v6::PACKET_TOO_BIG, 0, mtu)
+        }
+    }
+
     const fn reassembly_timeout(is_v4: bool) -> Self {
         if is_v4 { Self::new(v4::TIME_EXCEEDED, 1, 0) } else { Self::new(v6::TIME_EXCEEDED, 1, 0) }
     }
@@ -174,7 +198,7 @@ impl Net {
             }
             IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
         };
-        let mut packet = with_headroom(mem, take(packet), room)?;
+        let mut packet = with_headroom(mem, take(packet), room, CopyReason::Icmp)?;
         (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
         // Refusals are counted where they happen.
         if self.send_icmp(mem, now, src, meta.src, None, packet) {
@@ -212,7 +236,9 @@ impl Net {
         };
         let kind = match kind.ok_or(DropReason::IcmpCode)? {
             IcmpKind::PacketTooBig { mtu } => {
-                let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(self.link.mtu), self.link.mtu);
+                let link = self.link_to(self.now, Some(about.src), about.dst);
+                let most = self.links.at(link).link.mtu;
+                let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(most), most);
                 IcmpKind::PacketTooBig { mtu }
             }
             other => other,
@@ -232,7 +258,7 @@ impl Net {
         received: &Received,
         mut packet: PacketBuf,
     ) {
-        let Received { src, dst, protocol, ecn, hop_limit, network_header } = *received;
+        let Received { src, dst, protocol, ecn, hop_limit, network_header, link } = *received;
         let quotable = network_header > 0 && packet.push(usize::from(network_header)).is_some();
         let meta = Meta {
             src,
@@ -243,7 +269,7 @@ impl Net {
             delivery: if self.is_local(dst) { Delivery::Unicast } else { Delivery::Broadcast },
             header_len: network_header,
             next_field: 0,
-            origin: Origin { group: false, loopback: self.is_local(src) },
+            origin: Origin { group: false, loopback: self.is_local(src), link },
         };
         let error = ErrorOut::port_unreachable(dst.is_ipv4());
         self.send_error_about(mem, now, &meta, packet, error, quotable);
@@ -272,7 +298,11 @@ impl Net {
             delivery: Delivery::Unicast,
             header_len: headers.len() as u16,
             next_field: 0,
-            origin: Origin { group: false, loopback: false },
+            origin: Origin {
+                group: false,
+                loopback: false,
+                link: self.link_to(now, Some(dst), src),
+            },
         };
         let error = ErrorOut::reassembly_timeout(dst.is_ipv4());
         self.send_error_about(mem, now, &meta, packet, error, quotable);
@@ -294,7 +324,8 @@ impl Net {
         // address, a datagram sent as a link-layer broadcast, a non-initial fragment, a datagram
         // whose source address does not define a single host". RFC 4443 section 2.4(e) agrees,
         // but for errors that are sent about multicast too. Later fragments never get here.
-        let to_one = meta.delivery == Delivery::Unicast && !meta.origin.group;
+        let to_one =
+            matches!(meta.delivery, Delivery::Unicast | Delivery::Foreign) && !meta.origin.group;
         if !quotable
             || !(to_one || error.about_multicast)
             || meta.src.is_unspecified()
@@ -302,7 +333,7 @@ impl Net {
         {
             return;
         }
-        if !self.icmp_limit.take(now) {
+        if !self.links.at_mut(meta.origin.link).icmp_limit.take(now) {
             self.counters.icmp_errors_withheld += 1;
             return;
         }
@@ -344,7 +375,10 @@ impl Net {
     fn answer_source(&self, meta: &Meta, now: Instant) -> Option<IpAddr> {
         match meta.delivery {
             Delivery::Unicast => Some(meta.dst),
-            _ => self.routes.source_for(now, meta.src).ok(),
+            _ => {
+                let link = Some(meta.origin.link).filter(|_| !meta.origin.loopback);
+                self.routes.source_for(now, link, meta.src).ok()
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ use pagewire_device::Medium;
 use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 
+use super::link::LinkIndex;
 use super::reassembly::Key;
 use super::route::{Delivery, Routes};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
@@ -48,6 +49,13 @@ pub(super) struct Origin {
     pub(super) group: bool,
     /// From ourselves: addresses need no suspicion.
     pub(super) loopback: bool,
+    /// The link that it came in by; of no meaning for what looped back.
+    pub(super) link: LinkIndex,
+}
+
+impl Origin {
+    /// From ourselves.
+    pub(super) const LOOPBACK: Self = Self { group: false, loopback: true, link: 0 };
 }
 
 /// What IP says about a transport packet.
@@ -74,14 +82,16 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         now: Instant,
+        link: LinkIndex,
         frame: &mut PacketBuf,
     ) -> Option<Inbound> {
         self.now = now;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += frame.len() as u64;
-        let outcome = match self.link.medium {
-            Medium::Ethernet => self.handle_ethernet(mem, now, frame),
-            Medium::Ip => self.handle_ip(mem, now, frame, Origin { group: false, loopback: false }),
+        let origin = Origin { group: false, loopback: false, link };
+        let outcome = match self.links.at(link).link.medium {
+            Medium::Ethernet => self.handle_ethernet(mem, now, frame, origin),
+            Medium::Ip => self.handle_ip(mem, now, frame, origin),
         };
         self.settle(outcome)
     }
@@ -97,6 +107,7 @@ impl Net {
                 ecn: meta.ecn,
                 hop_limit: meta.hop_limit,
                 network_header: meta.header_len,
+                link: meta.origin.link,
             })),
             Ok(Passed::Error { about, kind }) => Some(Inbound::IcmpError { about, kind }),
             Ok(Passed::Nothing) => None,
@@ -107,23 +118,31 @@ impl Net {
         }
     }
 
-    fn handle_ethernet(&mut self, mem: &mut Mem, now: Instant, frame: &mut PacketBuf) -> Outcome {
+    fn handle_ethernet(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        frame: &mut PacketBuf,
+        mut origin: Origin,
+    ) -> Outcome {
         if !frame.linearize(ethernet::LEN) {
             return Err(DropReason::EthernetTruncated);
         }
         let header = ethernet::Header::parse(frame.head())?;
-        let group = header.dst.is_group();
-        if header.dst != self.link.mac && !(group && self.routes.hears(header.dst)) {
+        let interface = self.links.at(origin.link);
+        origin.group = header.dst.is_group();
+        if header.dst != interface.link.mac
+            && !(origin.group && self.routes.hears(origin.link, header.dst))
+        {
             return Err(DropReason::EthernetNotForUs);
         }
         frame.pull(ethernet::LEN);
-        let origin = Origin { group, loopback: false };
         match header.ethertype {
-            ethernet::IPV4 if self.speaks_v4 => self.handle_ipv4(mem, now, frame, origin),
-            ethernet::IPV6 if self.speaks_v6 => self.handle_ipv6(mem, now, frame, origin),
-            ethernet::ARP if self.speaks_v4 => {
+            ethernet::IPV4 if interface.speaks_v4 => self.handle_ipv4(mem, now, frame, origin),
+            ethernet::IPV6 if interface.speaks_v6 => self.handle_ipv6(mem, now, frame, origin),
+            ethernet::ARP if interface.speaks_v4 => {
                 self.counters.rx_arp += 1;
-                self.handle_arp(mem, now, frame)?;
+                self.handle_arp(mem, now, origin.link, frame)?;
                 Ok(Passed::Nothing)
             }
             _ => Err(DropReason::EthernetType),
@@ -141,11 +160,12 @@ impl Net {
         if !packet.linearize(1) {
             return Err(DropReason::IpVersion);
         }
+        let interface = self.links.at(origin.link);
         match packet.head().first().map(|b| b >> 4) {
-            Some(4) if self.speaks_v4 || origin.loopback => {
+            Some(4) if interface.speaks_v4 || origin.loopback => {
                 self.handle_ipv4(mem, now, packet, origin)
             }
-            Some(6) if self.speaks_v6 || origin.loopback => {
+            Some(6) if interface.speaks_v6 || origin.loopback => {
                 self.handle_ipv6(mem, now, packet, origin)
             }
             _ => Err(DropReason::IpVersion),
@@ -172,7 +192,12 @@ impl Net {
         // total length field of the IP header".
         trim(packet, usize::from(header.total_len));
         let (src, dst) = (IpAddr::V4(header.src), IpAddr::V4(header.dst));
-        let delivery = self.deliver(src, dst, origin)?;
+        let delivery = match self.deliver(src, dst, origin) {
+            Err(DropReason::Ipv4NotForUs) if self.transit.is_some() && !dst.is_multicast() => {
+                return self.forward_v4(mem, now, packet, &header, origin);
+            }
+            delivery => delivery?,
+        };
         let meta = Meta {
             src,
             dst,
@@ -211,7 +236,12 @@ impl Net {
         let header = ipv6::Header::parse(packet.head(), packet.len())?;
         trim(packet, ipv6::LEN + usize::from(header.payload_len));
         let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
-        let delivery = self.deliver(src, dst, origin)?;
+        let delivery = match self.deliver(src, dst, origin) {
+            Err(DropReason::Ipv6NotForUs) if self.transit.is_some() && !dst.is_multicast() => {
+                return self.forward_v6(mem, now, packet, &header, origin);
+            }
+            delivery => delivery?,
+        };
         let meta = Meta {
             src,
             dst,
@@ -240,14 +270,15 @@ impl Net {
         origin: Origin,
     ) -> Result<Delivery, DropReason> {
         // Addresses do not change: what was found good stays good.
-        if origin.loopback || (self.last_delivered == Some((src, dst)) && !origin.group) {
+        let key = (src, dst, origin.link);
+        if origin.loopback || (self.last_delivered == Some(key) && !origin.group) {
             return Ok(Delivery::Unicast);
         }
         let (bad_source, foreign) = match dst {
             IpAddr::V4(_) => (DropReason::Ipv4Source, DropReason::Ipv4NotForUs),
             IpAddr::V6(_) => (DropReason::Ipv6Source, DropReason::Ipv6NotForUs),
         };
-        let delivery = self.routes.delivery(dst);
+        let delivery = self.routes.delivery(origin.link, dst);
         if delivery == Delivery::Foreign {
             return Err(foreign);
         }
@@ -257,6 +288,12 @@ impl Net {
         if !probe && !self.routes.is_plausible_source(src) {
             return Err(bad_source);
         }
+        if self.reverse_path_check
+            && self.links.are_several()
+            && self.routes.leads_elsewhere(origin.link, src)
+        {
+            return Err(DropReason::SourceOtherLink);
+        }
         // RFC 1122 section 3.3.6: "a host SHOULD silently discard a datagram that is received via
         // a link-layer broadcast [...] but does not specify an IP multicast or broadcast
         // destination address."
@@ -264,7 +301,7 @@ impl Net {
             return Err(DropReason::Ipv4LinkBroadcast);
         }
         if delivery == Delivery::Unicast {
-            self.last_delivered = Some((src, dst));
+            self.last_delivered = Some(key);
         }
         Ok(delivery)
     }

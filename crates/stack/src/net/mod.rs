@@ -14,37 +14,42 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::{Capabilities, Medium};
+use pagewire_device::Capabilities;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 use pagewire_tcp::Shared;
 
 use self::answer::LastNext;
-use self::icmp::RateLimit;
 use self::input::Origin;
-use self::neighbor::{Keyed, Neighbors};
+use self::link::{Interface, Links};
+use self::neighbor::Keyed;
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
-use self::wire::ethernet::Mac;
+use self::transit::Transit;
 use crate::cidr::Cidr;
-use crate::counters::Counters;
+use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
-use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET};
+use crate::limits::MAX_IP_PACKET;
 
 mod answer;
 mod discovery;
 mod extensions;
 mod icmp;
 mod input;
+mod link;
 mod neighbor;
 mod output;
 mod reassembly;
 mod route;
+mod transit;
 mod transport;
 pub(crate) mod wire;
 
 #[cfg(test)]
 mod tests;
 
+pub(crate) use link::LinkIndex;
+pub use link::{LinkConfig, LinkId};
+pub(crate) use route::is_link_local;
 pub(crate) use wire::protocol;
 
 /// The memory that input and output may use: lent for each call.
@@ -62,12 +67,12 @@ pub(crate) struct Mem {
 /// What a [`Net`] is made from.
 #[derive(Clone, Debug)]
 pub(crate) struct NetConfig {
-    /// Of the device.
+    /// Of the first link's device.
     pub capabilities: Capabilities,
-    /// Ours. The link-local IPv6 address is added where the medium is Ethernet and any other
+    /// Ours on it. The link-local IPv6 address is added where the medium is Ethernet and any other
     /// IPv6 address is given.
     pub addresses: Vec<Cidr>,
-    /// Default gateways, in order of preference; each must be in one of our networks.
+    /// Default gateways, in order of preference; each must be in one of the link's networks.
     pub gateways: Vec<IpAddr>,
     /// Further routes: network, and the gateway that leads there.
     pub routes: Vec<(Cidr, IpAddr)>,
@@ -80,6 +85,8 @@ pub(crate) struct NetConfig {
     pub announce: bool,
     /// Whether frames carry private copies of what was sent by reference with a notification.
     pub looped_copy: bool,
+    /// Whether packets are dropped that came by another link than answers would leave by.
+    pub reverse_path_check: bool,
 }
 
 /// What came in for the sockets. A packet stays where it is on its way up: it is a quarter of a
@@ -117,6 +124,8 @@ pub(crate) struct Received {
     /// Bytes of IP headers still in memory in front of the head, for quoting; 0 where they are
     /// gone.
     pub network_header: u16,
+    /// The link that it came in by.
+    pub link: LinkIndex,
 }
 
 /// What an ICMP error quotes of a packet we sent.
@@ -183,58 +192,34 @@ pub(crate) struct Outgoing {
     pub packet: PacketBuf,
 }
 
-/// What the device is and can do, as far as this layer asks.
-#[derive(Clone, Copy, Debug)]
-struct Link {
-    medium: Medium,
-    mac: Mac,
-    /// Longest IP packet on the wire.
-    mtu: usize,
-    /// Longest IP packet that a super-frame may be, by family. Where the device does not cut,
-    /// software does, up to what IP carries; but only frames that begin with an Ethernet header.
-    max_super_v4: usize,
-    max_super_v6: usize,
-    tx_checksum: bool,
-    tso_v4: bool,
-    tso_v6: bool,
-    /// Fragments of one frame; 0: frames are one piece.
-    max_frags: usize,
-}
-
 /// Link and network layer of one stack.
 pub(crate) struct Net {
     /// Counts of the whole stack: the sockets count here too.
     pub counters: Counters,
-    link: Link,
+    links: Links,
     routes: Routes,
-    speaks_v4: bool,
-    speaks_v6: bool,
     cache: HopCache,
     paths: PathMtus,
     /// Of `paths`; the other parts count their own changes.
     path_generation: u32,
-    neighbors: Neighbors,
     reassembly: Reassembly,
-    icmp_limit: RateLimit,
-    /// Hashes under the secret.
+    /// Hashes under the secret: for tables, and everything else.
+    table_key: Keyed,
     keyed: Keyed,
     /// Counters behind identification fields, chosen by a hash of the addresses.
     ids: Box<[u32; 256]>,
     loopback_by_reference: bool,
     looped_copy: bool,
-    /// Frames for the device.
-    out: VecDeque<PacketBuf>,
+    reverse_path_check: bool,
+    announce: bool,
+    /// What passing packets on from link to link keeps; where it is asked for.
+    transit: Option<Box<Transit>>,
     /// Packets to ourselves, heads at the IP header.
     loopback: VecDeque<PacketBuf>,
     /// Packets that found nobody.
     notices: VecDeque<Inbound>,
-    /// Announcements left, and when the next is due.
-    announcements: u8,
-    announce_at: Instant,
-    /// No defence of an address before.
-    defend_after: Instant,
-    /// The last source and destination of a unicast packet that were found good.
-    last_delivered: Option<(IpAddr, IpAddr)>,
+    /// The last source, destination and link of a unicast packet that were found good.
+    last_delivered: Option<(IpAddr, IpAddr, LinkIndex)>,
     last_next: Option<LastNext>,
     /// The last moment we were told.
     now: Instant,
@@ -243,83 +228,150 @@ pub(crate) struct Net {
 impl Net {
     /// Checks the configuration.
     pub(crate) fn new(now: Instant, config: &NetConfig) -> Result<Self, StackError> {
-        let routes = Routes::new(config)?;
-        let caps = &config.capabilities;
-        let ethernet = caps.medium == Medium::Ethernet;
         let (mut table_key, mut keyed) = ([0; 16], [0; 16]);
         let (first, second) = config.secret.split_at(16);
         table_key.copy_from_slice(first);
         keyed.copy_from_slice(second);
-        let max_super = |tso| match caps.medium {
-            _ if tso => caps.max_super_frame.clamp(caps.mtu, MAX_IP_PACKET.max(caps.mtu)),
-            Medium::Ethernet => MAX_IP_PACKET,
-            Medium::Ip => caps.mtu,
+        let table_key = Keyed(table_key);
+        let first = LinkConfig {
+            capabilities: config.capabilities.clone(),
+            addresses: config.addresses.clone(),
+            gateways: config.gateways.clone(),
+            routes: config.routes.clone(),
         };
-        let link = Link {
-            medium: caps.medium,
-            mac: Mac(caps.mac),
-            mtu: caps.mtu.min(MAX_IP_PACKET),
-            max_super_v4: max_super(caps.tso_v4),
-            max_super_v6: max_super(caps.tso_v6),
-            tx_checksum: caps.tx_checksum,
-            tso_v4: caps.tso_v4,
-            tso_v6: caps.tso_v6,
-            max_frags: caps.max_frags,
-        };
+        let mut routes = Routes::default();
+        routes.add_link(0, &first)?;
+        let mut interface =
+            Interface::new(now, &first.capabilities, table_key.clone(), config.announce, 0);
+        (interface.speaks_v4, interface.speaks_v6) =
+            (routes.speaks(0, false), routes.speaks(0, true));
         Ok(Self {
             counters: Counters::new(),
-            link,
-            speaks_v4: routes.speaks(false),
-            speaks_v6: routes.speaks(true),
+            links: Links::new(interface),
             routes,
             cache: HopCache::new(),
             paths: PathMtus::default(),
             path_generation: 0,
-            neighbors: Neighbors::new(Keyed(table_key)),
-            reassembly: Reassembly::new(Keyed(table_key)),
-            icmp_limit: RateLimit::new(now),
+            reassembly: Reassembly::new(table_key.clone()),
+            table_key,
             keyed: Keyed(keyed),
             ids: Box::new([0; 256]),
             loopback_by_reference: config.loopback_by_reference,
             looped_copy: config.looped_copy,
-            out: VecDeque::new(),
+            reverse_path_check: config.reverse_path_check,
+            announce: config.announce,
+            transit: None,
             loopback: VecDeque::new(),
             notices: VecDeque::new(),
-            announcements: if config.announce && ethernet { ANNOUNCEMENTS } else { 0 },
-            announce_at: now,
-            defend_after: now,
             last_delivered: None,
             last_next: None,
             now,
         })
     }
 
+    /// Another link. On an error nothing has changed.
+    pub(crate) fn add_link(
+        &mut self,
+        now: Instant,
+        config: &LinkConfig,
+    ) -> Result<LinkId, StackError> {
+        let (index, turn) = self.links.vacancy()?;
+        self.routes.add_link(index, config)?;
+        let (caps, hash) = (&config.capabilities, self.table_key.clone());
+        let mut interface = Interface::new(now, caps, hash, self.announce, turn);
+        (interface.speaks_v4, interface.speaks_v6) =
+            (self.routes.speaks(index, false), self.routes.speaks(index, true));
+        let id = self.links.insert(index, interface);
+        self.handle_links_changed();
+        Ok(id)
+    }
+
+    /// Forgets a link, its addresses and routes, and what waited for it; `false` if it is gone.
+    pub(crate) fn remove_link(&mut self, id: LinkId) -> bool {
+        let Some(index) = self.links.find(id) else { return false };
+        self.routes.remove_link(index);
+        let interface = self.links.at_mut(index);
+        let lost = interface.close(self.table_key.clone());
+        self.counters.drop_many(DropReason::LinkRemoved, lost as u64);
+        self.handle_links_changed();
+        true
+    }
+
+    /// What was found before counts no longer.
+    fn handle_links_changed(&mut self) {
+        (self.last_delivered, self.last_next) = (None, None);
+        self.cache = HopCache::new();
+        self.path_generation = self.path_generation.wrapping_add(1);
+    }
+
+    /// The place of a link that was not removed.
+    pub(crate) fn find_link(&self, id: LinkId) -> Option<LinkIndex> {
+        self.links.find(id)
+    }
+
+    /// Our addresses on a link.
+    pub(crate) fn link_addresses(&self, id: LinkId) -> impl Iterator<Item = Cidr> {
+        self.links.find(id).into_iter().flat_map(|index| self.routes.of_link(index))
+    }
+
+    /// All links that were not removed.
+    pub(crate) fn link_ids(&self) -> impl Iterator<Item = LinkId> {
+        self.links.indices().filter(|&i| self.links.at(i).up).map(|i| self.links.id_at(i))
+    }
+
     // Getters.
 
-    /// The address that packets to `dst` are sent from.
-    pub(crate) fn source_for(&self, dst: IpAddr) -> Result<IpAddr, Error> {
-        self.routes.source_for(self.now, dst)
+    /// The address that packets to `dst` are sent from. `scope` is the link that a link-local
+    /// destination is on, as [`LinkId::scope_id`] names it; 0: whichever comes first.
+    pub(crate) fn source_for(&self, dst: IpAddr, scope: u32) -> Result<IpAddr, Error> {
+        let scope = match dst {
+            _ if scope == 0 || !self.links.are_several() => None,
+            IpAddr::V6(_) => self.links.indices().find(|&i| u32::from(i) + 1 == scope),
+            IpAddr::V4(_) => None,
+        };
+        self.routes.source_for(self.now, scope, dst)
+    }
+
+    /// What tells a link-local address of a link from the same one of another, where there is
+    /// another: [`LinkId::scope_id`]; else 0.
+    pub(crate) fn scope_of(&self, addr: IpAddr, link: LinkIndex) -> u32 {
+        let scoped = self.links.are_several() && is_link_local(addr);
+        if scoped { u32::from(link) + 1 } else { 0 }
+    }
+
+    /// The scope of both ends of a connection from this address of ours.
+    pub(crate) fn scope_of_local(&self, local: IpAddr) -> u32 {
+        match is_link_local(local) {
+            true => self.routes.owner(local).map_or(0, |link| self.scope_of(local, link)),
+            false => 0,
+        }
+    }
+
+    /// The link that packets from `src` (ours) to `dst` leave by; the first if there is none.
+    fn link_to(&self, now: Instant, src: Option<IpAddr>, dst: IpAddr) -> LinkIndex {
+        match self.links.are_several() {
+            false => 0,
+            true => self.routes.link_to(now, src, dst).unwrap_or(0),
+        }
     }
 
     /// The longest IP packet that reaches `dst` in one piece, as far as is known.
     pub(crate) fn mtu_for(&self, dst: IpAddr) -> usize {
         match self.routes.is_local(dst) {
             true => MAX_IP_PACKET,
-            false => self.path_mtu(self.now, dst).0,
+            false => self.path_mtu(self.now, self.link_to(self.now, None, dst), dst).0,
         }
     }
 
-    /// The longest IP packet that reaches `dst` in one piece, and the longest super-frame (as an
-    /// IP packet, all headers included) that [`send`](Self::send) takes for it. Where the device
-    /// cannot cut, software does.
-    pub(crate) fn link_limits(&self, dst: IpAddr) -> (usize, usize) {
-        let mtu = self.mtu_for(dst);
-        let max_super = match dst {
-            _ if self.routes.is_local(dst) => MAX_IP_PACKET,
-            IpAddr::V4(_) => self.link.max_super_v4,
-            IpAddr::V6(_) => self.link.max_super_v6,
-        };
-        (mtu, max_super)
+    /// The longest IP packet that gets from `src` (ours) to `dst` in one piece, and the longest
+    /// super-frame (as an IP packet, all headers included) that [`send`](Self::send) takes for it.
+    /// Where the device cannot cut, software does.
+    pub(crate) fn link_limits(&self, src: IpAddr, dst: IpAddr) -> (usize, usize) {
+        if self.routes.is_local(dst) {
+            return (MAX_IP_PACKET, MAX_IP_PACKET);
+        }
+        let link = self.link_to(self.now, Some(src), dst);
+        (self.path_mtu(self.now, link, dst).0, self.links.at(link).link.max_super(dst))
     }
 
     /// Whether the address is ours (loopback addresses are).
@@ -337,9 +389,11 @@ impl Net {
         self.routes.addresses()
     }
 
-    /// Changes whenever a cached hop may be wrong.
-    fn generation(&self) -> u32 {
-        let parts = [self.routes.generation(), self.path_generation, self.neighbors.generation()];
+    /// Changes whenever a cached hop by this link may be wrong.
+    #[inline(always)]
+    fn generation(&self, link: LinkIndex) -> u32 {
+        let neighbors = &self.links.at(link).neighbors;
+        let parts = [self.routes.generation(), self.path_generation, neighbors.generation()];
         // Each only counts up, so no two states share a sum until one of them wraps.
         parts.into_iter().fold(0, u32::wrapping_add)
     }
@@ -349,10 +403,13 @@ impl Net {
     /// Called when `now` has reached [`poll_timeout`](Self::poll_timeout).
     pub(crate) fn handle_timeout(&mut self, mem: &mut Mem, now: Instant) {
         self.now = now;
-        if self.announcements > 0 && now >= self.announce_at {
-            self.announce(mem, now);
+        for link in self.links.indices() {
+            let interface = self.links.at(link);
+            if interface.announcements > 0 && now >= interface.announce_at {
+                self.announce(mem, now, link);
+            }
+            self.handle_neighbor_timeout(mem, now, link);
         }
-        self.handle_neighbor_timeout(mem, now);
         if self.paths.expire(now) {
             self.path_generation = self.path_generation.wrapping_add(1);
         }
@@ -365,7 +422,8 @@ impl Net {
 
     /// A path MTU that the owner of a socket has validated (RFC 8201 section 4, RFC 5927).
     pub(crate) fn handle_path_mtu(&mut self, now: Instant, dst: IpAddr, mtu: usize) {
-        if mtu < self.link.mtu && self.paths.insert(now, dst, mtu) {
+        let link = self.link_to(now, None, dst);
+        if mtu < self.links.at(link).link.mtu && self.paths.insert(now, dst, mtu) {
             self.path_generation = self.path_generation.wrapping_add(1);
         }
     }
@@ -381,11 +439,11 @@ impl Net {
         self.path_generation
     }
 
-    /// A transport heard from `dst` in a way that proves that our packets arrive (RFC 4861
+    /// A transport heard from `dst`, at our `src`, in a way that proves that our packets arrive (RFC 4861
     /// section 7.3.1): spares the neighbour a probe. Once per turn and connection is plenty.
-    pub(crate) fn handle_reachable(&mut self, now: Instant, dst: IpAddr) {
-        if let Ok(Hop::Neighbor(next)) = self.routes.hop(now, dst) {
-            self.neighbors.confirm(now, next);
+    pub(crate) fn handle_reachable(&mut self, now: Instant, (src, dst): (IpAddr, IpAddr)) {
+        if let Ok((link, Hop::Neighbor(next))) = self.routes.hop(now, src, dst) {
+            self.links.at_mut(link).neighbors.confirm(now, next);
         }
     }
 
@@ -408,8 +466,7 @@ impl Net {
         }
         while let Some(looped) = self.loopback.pop_front() {
             *packet = looped;
-            let origin = Origin { group: false, loopback: true };
-            let outcome = self.handle_ip(mem, now, packet, origin);
+            let outcome = self.handle_ip(mem, now, packet, Origin::LOOPBACK);
             let inbound = self.settle(outcome);
             if inbound.is_some() {
                 return inbound;
@@ -423,17 +480,23 @@ impl Net {
         !self.notices.is_empty() || !self.loopback.is_empty()
     }
 
-    /// Whether nothing is on its way in or out.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.out.is_empty() && !self.has_inbound()
+    /// Whether there are frames for the device of a link.
+    pub(crate) fn has_frames(&self, link: LinkIndex) -> bool {
+        !self.links.at(link).out.is_empty()
     }
 
-    /// Moves all frames for the device to the back of `out`.
-    pub(crate) fn poll_transmit(&mut self, out: &mut VecDeque<PacketBuf>) {
+    /// Whether nothing is on its way in or out.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.links.iter().all(|interface| interface.out.is_empty()) && !self.has_inbound()
+    }
+
+    /// Moves all frames for the device of a link to the back of `out`.
+    pub(crate) fn poll_transmit(&mut self, link: LinkIndex, out: &mut VecDeque<PacketBuf>) {
+        let queue = &mut self.links.at_mut(link).out;
         if out.is_empty() {
-            core::mem::swap(out, &mut self.out);
+            core::mem::swap(out, queue);
         } else {
-            out.append(&mut self.out);
+            out.append(queue);
         }
     }
 
@@ -443,11 +506,8 @@ impl Net {
         if self.has_inbound() {
             return Some(self.now);
         }
-        let announce = (self.announcements > 0).then_some(self.announce_at);
-        let paths = self.paths.poll_timeout();
-        [announce, self.neighbors.poll_timeout(), self.reassembly.poll_timeout(), paths]
-            .into_iter()
-            .flatten()
-            .min()
+        let links = self.links.iter().filter_map(Interface::poll_timeout);
+        let others = [self.reassembly.poll_timeout(), self.paths.poll_timeout()];
+        links.chain(others.into_iter().flatten()).min()
     }
 }

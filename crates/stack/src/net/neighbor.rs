@@ -141,7 +141,7 @@ impl Neighbors {
         self.table.len()
     }
 
-    #[cfg(test)]
+    /// Packets that wait.
     pub(crate) fn queued(&self) -> usize {
         self.queued
     }
@@ -202,6 +202,16 @@ impl Neighbors {
         entry.queue.push_back(packet);
         self.queued += 1;
         fresh
+    }
+
+    /// Whether a packet that is not ours may wait for the address of `addr`: half of the room is
+    /// for our own.
+    pub(crate) fn has_room_for_others(&self, addr: IpAddr) -> bool {
+        let room = self.queued < NEIGHBOR_QUEUE_TOTAL / 2;
+        match self.table.get(&addr) {
+            Some(entry) => room && entry.queue.len() < NEIGHBOR_QUEUE_PACKETS / 2,
+            None => room && self.incomplete < NEIGHBORS_INCOMPLETE / 2,
+        }
     }
 
     /// Proof from above that packets to `addr` arrive (RFC 4861 section 7.3.1).

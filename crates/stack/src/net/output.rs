@@ -18,6 +18,7 @@ use pagewire_mem::{
     Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
 
+use super::link::{Interface, Link, LinkIndex};
 use super::neighbor::Lookup;
 use super::route::{CachedHop, Hop};
 use super::wire::ethernet::{self, Mac};
@@ -70,16 +71,16 @@ impl Net {
         if let Some(gso) = &mut out.packet.gso {
             gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
         }
-        let Some(hop) = self.cache.get(now, src, dst, self.generation()) else {
+        let Some(hop) = self.cache.get(now, src, dst, |out| self.generation(out)) else {
             return self.send_slowly(mem, now, envelope, out.packet);
         };
-        let (link, mtu) = (hop.link, hop.mtu);
-        if !self.fits(&out.packet, &envelope, mtu)? {
+        let (header, mtu, link) = (hop.link, hop.mtu, hop.out);
+        if !fits(&self.links.at(link).link, &out.packet, &envelope, mtu)? {
             return self.send_slowly(mem, now, envelope, out.packet);
         }
         self.wrap(&mut out.packet, &envelope)?;
-        self.finish(mem, &mut out.packet, link.as_ref())?;
-        self.enqueue(mem, out.packet)
+        self.finish(mem, &mut out.packet, link, header.as_ref())?;
+        self.enqueue(mem, out.packet, link)
     }
 
     /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
@@ -99,54 +100,21 @@ impl Net {
         if !self.routes.is_local(src) {
             return Err((Error::AddressNotAvailable, DropReason::OutSource));
         }
-        let hop = self.routes.hop(now, dst).map_err(|e| (e, DropReason::NoRoute))?;
+        let way = self.routes.hop(now, src, dst).map_err(|e| (e, DropReason::NoRoute))?;
+        let (link, hop) = way;
         if hop == Hop::Local {
             return self.loop_back(mem, packet, &envelope);
         }
-        let path = self.path_mtu(now, dst);
-        if self.fits(&packet, &envelope, path.0)? {
+        let path = self.path_mtu(now, link, dst);
+        if fits(&self.links.at(link).link, &packet, &envelope, path.0)? {
             self.wrap(&mut packet, &envelope)?;
-            return self.dispatch(mem, now, packet, (src, dst), hop, path);
+            return self.dispatch(mem, now, packet, (src, dst), way, path);
         }
         for piece in self.fragment(mem, packet, &envelope, path.0)? {
             self.counters.tx_fragments += 1;
-            self.dispatch(mem, now, piece, (src, dst), hop, path)?;
+            self.dispatch(mem, now, piece, (src, dst), way, path)?;
         }
         Ok(())
-    }
-
-    /// Whether the packet goes in one piece; an error if it goes in none.
-    pub(super) fn fits(
-        &self,
-        packet: &PacketBuf,
-        to: &Envelope,
-        mtu: usize,
-    ) -> Result<bool, Refused> {
-        let ip_len = ip_header_len(to.dst);
-        let total = ip_len + packet.len();
-        if total > MAX_IP_PACKET {
-            return Err(TOO_LONG);
-        }
-        let on_wire = match packet.gso {
-            Some(gso) => {
-                let longest = match to.dst {
-                    IpAddr::V4(_) => self.link.max_super_v4,
-                    IpAddr::V6(_) => self.link.max_super_v6,
-                };
-                if total > longest {
-                    return Err(TOO_LONG);
-                }
-                ip_len + usize::from(gso.header_len) + usize::from(gso.size)
-            }
-            None => total,
-        };
-        // A connection that has not heard of a smaller path MTU yet sends on, and hears of it; but
-        // nothing longer than our own link takes.
-        let limit = if to.protocol == protocol::TCP { self.link.mtu } else { mtu };
-        if on_wire <= limit {
-            return Ok(true);
-        }
-        if to.protocol == protocol::TCP { Err(TOO_LONG) } else { Ok(false) }
     }
 
     /// Puts the IP header in front of a packet that goes in one piece.
@@ -196,14 +164,14 @@ impl Net {
         hop_limit: u8,
         checksum_offset: u16,
         mut packet: PacketBuf,
-        mac: Mac,
+        (link, mac): (LinkIndex, Mac),
     ) -> Result<(), Refused> {
         let protocol = protocol::ICMPV6;
         let envelope = Envelope { src, dst, protocol, ecn: 0, dont_fragment: false, hop_limit };
         prepare_checksum(&mut packet, &envelope, checksum_offset)?;
         self.wrap(&mut packet, &envelope)?;
-        let link = self.link_header(mac, true);
-        self.emit(mem, packet, Some(&link))
+        let header = self.link_header(link, mac, true);
+        self.emit(mem, packet, link, Some(&header))
     }
 
     /// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
@@ -222,26 +190,12 @@ impl Net {
             ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
         let each = mtu.saturating_sub(overhead) & !7;
         let total = packet.len();
-        if each <= packet.head().len() {
-            return Err(TOO_LONG);
-        }
-        let mut frags: VecDeque<_> = packet.take_frags().into_iter().collect();
-        let mut pieces = Vec::with_capacity(total.div_ceil(each));
+        let mut pieces = slice(packet, each)?;
         let mut offset = 0;
-        let mut piece = packet;
-        while offset < total {
-            let len = each.min(total - offset);
-            while piece.len() < len {
-                let Some(frag) = frags.front_mut() else { return Err(TOO_LONG) };
-                let part = frag.split_to(len - piece.len());
-                if frag.is_empty() {
-                    frags.pop_front();
-                }
-                piece.push_frag(part).map_err(|_| TOO_LONG)?;
-            }
+        for piece in &mut pieces {
+            let len = piece.len();
             let more = offset + len < total;
-            self.wrap_fragment(&mut piece, to, (offset as u16, more, id))?;
-            pieces.push(core::mem::replace(&mut piece, PacketBuf::for_tx()));
+            self.wrap_fragment(piece, to, (offset as u16, more, id))?;
             offset += len;
         }
         Ok(pieces)
@@ -286,61 +240,72 @@ impl Net {
         now: Instant,
         packet: PacketBuf,
         (src, dst): (IpAddr, IpAddr),
-        hop: Hop,
+        (out, hop): (LinkIndex, Hop),
         (mtu, mtu_until): (usize, Instant),
     ) -> Result<(), Refused> {
+        let v6 = dst.is_ipv6();
         let (link, until) = match hop {
             Hop::Local => return Err((Error::InvalidInput, DropReason::NoRoute)),
             Hop::Direct => (None, Instant::FAR),
-            Hop::Group(mac) => (Some(self.link_header(mac, dst.is_ipv6())), Instant::FAR),
-            Hop::Neighbor(next) => match self.neighbors.lookup(now, next) {
-                Lookup::Known { mac, until } => (Some(self.link_header(mac, dst.is_ipv6())), until),
+            Hop::Group(mac) => (Some(self.link_header(out, mac, v6)), Instant::FAR),
+            Hop::Neighbor(next) => match self.links.at_mut(out).neighbors.lookup(now, next) {
+                Lookup::Known { mac, until } => (Some(self.link_header(out, mac, v6)), until),
                 Lookup::Unknown => {
-                    if self.neighbors.enqueue(now, next, packet, &mut self.counters) {
-                        self.send_solicitation(mem, now, next, None);
+                    let neighbors = &mut self.links.at_mut(out).neighbors;
+                    if neighbors.enqueue(now, next, packet, &mut self.counters) {
+                        self.send_solicitation(mem, now, out, next, None);
                     }
                     return Ok(());
                 }
             },
         };
-        let generation = self.generation();
+        let generation = self.generation(out);
         self.cache.insert(CachedHop {
             src,
             dst,
             generation,
             until: until.min(mtu_until),
+            by: 0,
+            out,
             link,
             mtu,
         });
-        self.emit(mem, packet, link.as_ref())
+        self.emit(mem, packet, out, link.as_ref())
     }
 
-    pub(super) fn link_header(&self, dst: Mac, v6: bool) -> [u8; ethernet::LEN] {
+    pub(super) fn link_header(&self, link: LinkIndex, dst: Mac, v6: bool) -> [u8; ethernet::LEN] {
         let ethertype = if v6 { ethernet::IPV6 } else { ethernet::IPV4 };
-        ethernet::Header { dst, src: self.link.mac, ethertype }.emit()
+        ethernet::Header { dst, src: self.links.at(link).link.mac, ethertype }.emit()
     }
 
     /// Sends packets that waited for a neighbour whose station is known now.
-    pub(super) fn release(&mut self, mem: &mut Mem, mac: Mac, queue: VecDeque<PacketBuf>) {
+    pub(super) fn release(
+        &mut self,
+        mem: &mut Mem,
+        link: LinkIndex,
+        mac: Mac,
+        queue: VecDeque<PacketBuf>,
+    ) {
         for packet in queue {
             let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
-            let link = self.link_header(mac, v6);
-            if let Err((_, reason)) = self.emit(mem, packet, Some(&link)) {
+            let header = self.link_header(link, mac, v6);
+            if let Err((_, reason)) = self.emit(mem, packet, link, Some(&header)) {
                 self.counters.drop_one(reason);
             }
         }
     }
 
-    /// Puts the link header in front and queues the frame for the device, after doing what the
-    /// device cannot.
+    /// Puts the link header in front and queues the frame for the link's device, after doing what
+    /// the device cannot.
     pub(super) fn emit(
         &mut self,
         mem: &mut Mem,
         mut packet: PacketBuf,
-        link: Option<&[u8; ethernet::LEN]>,
+        link: LinkIndex,
+        header: Option<&[u8; ethernet::LEN]>,
     ) -> Result<(), Refused> {
-        self.finish(mem, &mut packet, link)?;
-        self.enqueue(mem, packet)
+        self.finish(mem, &mut packet, link, header)?;
+        self.enqueue(mem, packet, link)
     }
 
     /// Makes a frame of an IP packet, in place.
@@ -349,18 +314,21 @@ impl Net {
         &mut self,
         mem: &mut Mem,
         packet: &mut PacketBuf,
-        link: Option<&[u8; ethernet::LEN]>,
+        link: LinkIndex,
+        header: Option<&[u8; ethernet::LEN]>,
     ) -> Result<(), Refused> {
-        if self.out.len() >= OUT_QUEUE_FRAMES {
+        let interface = self.links.at(link);
+        if interface.out.len() >= OUT_QUEUE_FRAMES {
             return Err((Error::NoBuffers, DropReason::OutQueueFull));
         }
-        if let Some(link) = link {
-            push(packet, link)?;
+        let (max_frags, sums) = (interface.link.max_frags, interface.link.tx_checksum);
+        if let Some(header) = header {
+            push(packet, header)?;
         }
-        if self.looped_copy || packet.frags().len() > self.link.max_frags {
-            self.copy_payload(mem, packet)?;
+        if self.looped_copy || packet.frags().len() > max_frags {
+            self.copy_payload(mem, packet, max_frags)?;
         }
-        if !self.link.tx_checksum && packet.gso.is_none() {
+        if !sums && packet.gso.is_none() {
             complete(packet, mem, &mut self.counters.tx_checksums_completed)?;
         }
         Ok(())
@@ -369,34 +337,54 @@ impl Net {
     /// Queues a frame, cut if the device does not. Moves it once: a frame just written is slow to
     /// copy.
     #[inline(always)]
-    pub(super) fn enqueue(&mut self, mem: &mut Mem, packet: PacketBuf) -> Result<(), Refused> {
+    pub(super) fn enqueue(
+        &mut self,
+        mem: &mut Mem,
+        packet: PacketBuf,
+        link: LinkIndex,
+    ) -> Result<(), Refused> {
         self.counters.tx_bytes += packet.len() as u64;
+        // As an IP packet.
+        let len = packet.len().saturating_sub(ethernet::LEN);
+        let Interface { link: device, out, .. } = self.links.at_mut(link);
         let cuts = match packet.gso.map(|gso| gso.kind) {
             None => true,
-            Some(GsoKind::TcpV4) => self.link.tso_v4 && self.link.tx_checksum,
-            Some(GsoKind::TcpV6) => self.link.tso_v6 && self.link.tx_checksum,
+            // Our own are as long as the device takes; what is forwarded may be longer.
+            Some(GsoKind::TcpV4) => {
+                device.tso_v4 && device.tx_checksum && len <= device.max_super_v4
+            }
+            Some(GsoKind::TcpV6) => {
+                device.tso_v6 && device.tx_checksum && len <= device.max_super_v6
+            }
         };
         if cuts {
             self.counters.tx_frames += 1;
-            self.out.push_back(packet);
-            return self.join(mem, 1);
+            out.push_back(packet);
+            if device.max_frags > 0 {
+                return Ok(());
+            }
+            return join(mem, out, 1);
         }
-        let cut = offload::segment(packet, &mut self.out, &mut mem.ledger);
+        let cut = offload::segment(packet, out, &mut mem.ledger);
         let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
         self.counters.tx_cut_in_software += 1;
         self.counters.tx_checksums_completed += frames;
         self.counters.tx_frames += frames;
-        self.join(mem, frames as usize)
+        if device.max_frags > 0 { Ok(()) } else { join(mem, out, frames as usize) }
     }
 
     /// Copies payload that the device cannot gather, and what counts as looped.
     #[cold]
-    fn copy_payload(&mut self, mem: &mut Mem, packet: &mut PacketBuf) -> Result<(), Refused> {
+    fn copy_payload(
+        &mut self,
+        mem: &mut Mem,
+        packet: &mut PacketBuf,
+        max: usize,
+    ) -> Result<(), Refused> {
         let no_pages = (Error::NoBuffers, DropReason::NoPages);
         if self.looped_copy && packet.frags().iter().any(|frag| frag.completion().is_some()) {
             copy_privately(mem, packet)?;
         }
-        let max = self.link.max_frags;
         if packet.frags().len() <= max {
             return Ok(());
         }
@@ -408,27 +396,6 @@ impl Net {
         } else {
             Err(no_pages)
         }
-    }
-
-    /// Makes one piece of each of the last `frames` frames if the device takes no other.
-    #[inline(always)]
-    fn join(&mut self, mem: &mut Mem, frames: usize) -> Result<(), Refused> {
-        if self.link.max_frags > 0 {
-            return Ok(());
-        }
-        self.join_slowly(mem, frames)
-    }
-
-    #[cold]
-    fn join_slowly(&mut self, mem: &mut Mem, frames: usize) -> Result<(), Refused> {
-        let from = self.out.len().saturating_sub(frames);
-        let Mem { pool, writer, ledger, .. } = mem;
-        let joined = |frame: &mut PacketBuf| offload::linearize(frame, 0, pool, writer, ledger);
-        if self.out.range_mut(from..).all(joined) {
-            return Ok(());
-        }
-        self.out.truncate(from);
-        Err((Error::NoBuffers, DropReason::NoPages))
     }
 
     /// Queues a packet to ourselves. Payload is copied, unless the configuration says otherwise: a
@@ -475,13 +442,81 @@ impl Net {
         (hash >> 32) as u32 ^ *count
     }
 
-    /// The path's MTU, and until when that may be believed.
-    pub(super) fn path_mtu(&self, now: Instant, dst: IpAddr) -> (usize, Instant) {
+    /// The MTU of the path that begins with a link, and until when that may be believed.
+    pub(super) fn path_mtu(&self, now: Instant, link: LinkIndex, dst: IpAddr) -> (usize, Instant) {
+        let most = self.links.at(link).link.mtu;
         match self.paths.get(now, dst) {
-            Some((mtu, until)) => (mtu.min(self.link.mtu), until),
-            None => (self.link.mtu, Instant::FAR),
+            Some((mtu, until)) => (mtu.min(most), until),
+            None => (most, Instant::FAR),
         }
     }
+}
+
+/// Whether the packet goes by this link in one piece; an error if it goes in none.
+#[inline(always)]
+pub(super) fn fits(
+    link: &Link,
+    packet: &PacketBuf,
+    to: &Envelope,
+    mtu: usize,
+) -> Result<bool, Refused> {
+    let ip_len = ip_header_len(to.dst);
+    let total = ip_len + packet.len();
+    if total > MAX_IP_PACKET {
+        return Err(TOO_LONG);
+    }
+    let on_wire = match packet.gso {
+        Some(_) if total > link.max_super(to.dst) => return Err(TOO_LONG),
+        Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
+        None => total,
+    };
+    // A connection that has not heard of a smaller path MTU yet sends on, and hears of it; but
+    // nothing longer than our own link takes.
+    let limit = if to.protocol == protocol::TCP { link.mtu } else { mtu };
+    if on_wire <= limit {
+        return Ok(true);
+    }
+    if to.protocol == protocol::TCP { Err(TOO_LONG) } else { Ok(false) }
+}
+
+/// Cuts a packet into pieces of `each` bytes, the last one excepted; payload by reference. The head
+/// stays with the first.
+pub(super) fn slice(mut packet: PacketBuf, each: usize) -> Result<Vec<PacketBuf>, Refused> {
+    let total = packet.len();
+    if each <= packet.head().len() {
+        return Err(TOO_LONG);
+    }
+    let mut frags: VecDeque<_> = packet.take_frags().into_iter().collect();
+    let mut pieces = Vec::with_capacity(total.div_ceil(each));
+    let mut left = total;
+    let mut piece = packet;
+    while left > 0 {
+        let len = each.min(left);
+        while piece.len() < len {
+            let Some(frag) = frags.front_mut() else { return Err(TOO_LONG) };
+            let part = frag.split_to(len - piece.len());
+            if frag.is_empty() {
+                frags.pop_front();
+            }
+            piece.push_frag(part).map_err(|_| TOO_LONG)?;
+        }
+        pieces.push(core::mem::replace(&mut piece, PacketBuf::for_tx()));
+        left -= len;
+    }
+    Ok(pieces)
+}
+
+/// Makes one piece of each of the last `frames` frames, for a device that takes no other.
+#[cold]
+fn join(mem: &mut Mem, out: &mut VecDeque<PacketBuf>, frames: usize) -> Result<(), Refused> {
+    let from = out.len().saturating_sub(frames);
+    let Mem { pool, writer, ledger, .. } = mem;
+    let joined = |frame: &mut PacketBuf| offload::linearize(frame, 0, pool, writer, ledger);
+    if out.range_mut(from..).all(joined) {
+        return Ok(());
+    }
+    out.truncate(from);
+    Err((Error::NoBuffers, DropReason::NoPages))
 }
 
 /// Stores the pseudo-header's sum in the checksum field and notes what is left to do.
@@ -536,7 +571,11 @@ fn copy_privately(mem: &mut Mem, packet: &mut PacketBuf) -> Result<(), Refused> 
     Ok(())
 }
 
-fn complete(frame: &mut PacketBuf, mem: &mut Mem, count: &mut u64) -> Result<(), Refused> {
+pub(super) fn complete(
+    frame: &mut PacketBuf,
+    mem: &mut Mem,
+    count: &mut u64,
+) -> Result<(), Refused> {
     if let TxChecksum::Partial { .. } = frame.tx_checksum {
         let refused = (Error::InvalidInput, DropReason::OutOffload);
         offload::complete_checksum(frame, &mut mem.ledger).map_err(|_| refused)?;

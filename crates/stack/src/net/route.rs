@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pagewire_device::Medium;
 use pagewire_mem::Instant;
 
-use super::NetConfig;
+use super::link::{LinkConfig, LinkIndex};
 use super::wire::ethernet::{self, Mac};
 use super::wire::ndp;
 use crate::cidr::Cidr;
@@ -18,20 +18,24 @@ use crate::limits::{
     PATH_MTUS, ROUTE_CACHE,
 };
 
-/// Our addresses and static routes.
-#[derive(Debug)]
+/// Our addresses and static routes, of all links.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Routes {
-    medium: Medium,
+    /// By link.
+    media: Vec<Medium>,
     addresses: Vec<Cidr>,
+    /// The link of each of them.
+    owners: Vec<LinkIndex>,
     /// Longest prefix first; among equals, the order in which they were given.
     table: Vec<Route>,
-    /// Changes when a gateway is passed over, or comes back.
+    /// Changes when a gateway is passed over, or comes back, and when links do.
     generation: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Route {
     to: Cidr,
+    link: LinkIndex,
     /// `None`: on the link.
     via: Option<IpAddr>,
     /// Passed over until then, if there is another way.
@@ -65,19 +69,22 @@ pub(crate) enum Delivery {
 }
 
 impl Routes {
-    pub(crate) fn new(config: &NetConfig) -> Result<Self, StackError> {
-        let mut addresses: Vec<Cidr> = Vec::new();
-        if config.addresses.is_empty() {
+    /// Takes in the addresses and routes of a link; on an error nothing has changed.
+    pub(crate) fn add_link(
+        &mut self,
+        link: LinkIndex,
+        config: &LinkConfig,
+    ) -> Result<(), StackError> {
+        let LinkConfig { capabilities, addresses, gateways, routes } = config;
+        if addresses.is_empty() {
             return Err(StackError::NoAddress);
         }
-        for &cidr in &config.addresses {
+        let mut next = self.clone();
+        for &cidr in addresses {
             check_address(cidr)?;
-            if addresses.iter().any(|a| a.addr() == cidr.addr()) {
-                return Err(StackError::DuplicateAddress(cidr.addr()));
-            }
-            addresses.push(cidr);
+            next.add_address(link, cidr)?;
         }
-        let mtu = config.capabilities.mtu;
+        let mtu = capabilities.mtu;
         let has_v6 = addresses.iter().any(|a| a.addr().is_ipv6());
         if has_v6 && mtu < MIN_MTU_V6 {
             return Err(StackError::Mtu { mtu, why: "IPv6 needs 1280 bytes (RFC 8200 section 5)" });
@@ -88,39 +95,64 @@ impl Routes {
         // RFC 4291 section 2.1: "All interfaces are required to have at least one Link-Local
         // unicast address."
         let has_link_local = addresses.iter().any(|a| is_link_local(a.addr()));
-        if has_v6 && !has_link_local && config.capabilities.medium == Medium::Ethernet {
-            let addr = ndp::link_local(Mac(config.capabilities.mac));
-            addresses.extend(Cidr::new(addr.into(), 64));
+        if has_v6 && !has_link_local && capabilities.medium == Medium::Ethernet {
+            let mac = Mac(capabilities.mac);
+            let mut addr = ndp::link_local(mac);
+            if next.is_ours(addr.into()) {
+                // Another link has the same station: ours tell links apart.
+                addr = ndp::link_local_of(mac, link);
+            }
+            if let Ok(cidr) = Cidr::new(addr.into(), 64) {
+                next.add_address(link, cidr)?;
+            }
         }
-        if addresses.len() > MAX_ADDRESSES {
-            let given = addresses.len();
+        let given = next.of_link(link).count();
+        if given > MAX_ADDRESSES {
             return Err(StackError::TooMany { what: "addresses", given, limit: MAX_ADDRESSES });
         }
-        let mut routes = Self {
-            medium: config.capabilities.medium,
-            addresses,
-            table: Vec::new(),
-            generation: 0,
-        };
-        for &to in &routes.addresses {
-            routes.table.push(Route { to, via: None, dead_until: Instant::ZERO });
+        next.media.resize(next.media.len().max(usize::from(link) + 1), Medium::Ip);
+        if let Some(medium) = next.media.get_mut(usize::from(link)) {
+            *medium = capabilities.medium;
         }
-        for (to, via) in default_routes(&config.gateways).chain(config.routes.iter().copied()) {
+        let dead_until = Instant::ZERO;
+        for to in next.of_link(link).collect::<Vec<_>>() {
+            next.table.push(Route { to, link, via: None, dead_until });
+        }
+        for (to, via) in default_routes(gateways).chain(routes.iter().copied()) {
             // Where there are no stations, a gateway says no more than "out of this interface".
-            let on_link = routes.medium == Medium::Ip
+            let on_link = capabilities.medium == Medium::Ip
                 || is_link_local(via)
-                || routes.addresses.iter().any(|a| a.contains(via) && a.addr() != via);
+                || next.of_link(link).any(|a| a.contains(via) && a.addr() != via);
             if !on_link || to.addr().is_ipv4() != via.is_ipv4() {
                 return Err(StackError::Gateway(via));
             }
-            routes.table.push(Route { to, via: Some(via), dead_until: Instant::ZERO });
+            next.table.push(Route { to, link, via: Some(via), dead_until });
         }
-        let given = routes.table.len();
+        let given = next.table.iter().filter(|route| route.link == link).count();
         if given > MAX_ROUTES {
             return Err(StackError::TooMany { what: "routes", given, limit: MAX_ROUTES });
         }
-        routes.table.sort_by_key(|route| core::cmp::Reverse(route.to.prefix()));
-        Ok(routes)
+        next.table.sort_by_key(|route| core::cmp::Reverse(route.to.prefix()));
+        next.generation = next.generation.wrapping_add(1);
+        *self = next;
+        Ok(())
+    }
+
+    fn add_address(&mut self, link: LinkIndex, cidr: Cidr) -> Result<(), StackError> {
+        if self.is_ours(cidr.addr()) {
+            return Err(StackError::DuplicateAddress(cidr.addr()));
+        }
+        self.addresses.push(cidr);
+        self.owners.push(link);
+        Ok(())
+    }
+
+    /// Forgets the addresses and routes of a link.
+    pub(crate) fn remove_link(&mut self, link: LinkIndex) {
+        let kept: Vec<_> = self.owned().filter(|&(_, owner)| owner != link).collect();
+        (self.addresses, self.owners) = kept.into_iter().unzip();
+        self.table.retain(|route| route.link != link);
+        self.generation = self.generation.wrapping_add(1);
     }
 
     // Getters.
@@ -129,18 +161,42 @@ impl Routes {
         &self.addresses
     }
 
+    /// Our addresses, each with its link.
+    fn owned(&self) -> impl Iterator<Item = (Cidr, LinkIndex)> {
+        self.addresses.iter().copied().zip(self.owners.iter().copied())
+    }
+
+    /// Our addresses on a link.
+    pub(crate) fn of_link(&self, link: LinkIndex) -> impl Iterator<Item = Cidr> {
+        self.owned().filter(move |&(_, owner)| owner == link).map(|(cidr, _)| cidr)
+    }
+
+    /// The link that an address of ours is on.
+    pub(crate) fn owner(&self, addr: IpAddr) -> Option<LinkIndex> {
+        self.owned().find(|(cidr, _)| cidr.addr() == addr).map(|(_, owner)| owner)
+    }
+
+    fn medium(&self, link: LinkIndex) -> Medium {
+        self.media.get(usize::from(link)).copied().unwrap_or(Medium::Ip)
+    }
+
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Whether we have any address of this family.
-    pub(crate) fn speaks(&self, v6: bool) -> bool {
-        self.addresses.iter().any(|a| a.addr().is_ipv6() == v6)
+    /// Whether we have any address of this family on a link.
+    pub(crate) fn speaks(&self, link: LinkIndex, v6: bool) -> bool {
+        self.of_link(link).any(|a| a.addr().is_ipv6() == v6)
     }
 
     /// Whether the address is one of those we were given; loopback addresses are not.
     pub(crate) fn is_ours(&self, addr: IpAddr) -> bool {
         self.addresses.iter().any(|a| a.addr() == addr)
+    }
+
+    /// Whether it is ours on this link.
+    pub(crate) fn is_ours_on(&self, link: LinkIndex, addr: IpAddr) -> bool {
+        self.of_link(link).any(|a| a.addr() == addr)
     }
 
     /// Whether packets to the address stay here.
@@ -151,135 +207,218 @@ impl Routes {
     /// Whether it means all hosts of a network of ours.
     pub(crate) fn is_broadcast(&self, addr: IpAddr) -> bool {
         match addr {
-            IpAddr::V4(a) => {
-                a.is_broadcast() || self.addresses.iter().any(|cidr| cidr.broadcast() == Some(a))
-            }
+            IpAddr::V4(a) => a.is_broadcast() || self.broadcast_link(a).is_some(),
             IpAddr::V6(_) => false,
         }
     }
 
-    /// Whether the address is that of a host on our link, not behind a gateway.
-    pub(crate) fn is_on_link(&self, addr: IpAddr) -> bool {
-        is_link_local(addr) || self.addresses.iter().any(|a| a.contains(addr))
+    /// The link of whose hosts it means all.
+    fn broadcast_link(&self, addr: Ipv4Addr) -> Option<LinkIndex> {
+        self.owned().find(|(cidr, _)| cidr.broadcast() == Some(addr)).map(|(_, owner)| owner)
     }
 
-    /// What a destination is to us.
-    pub(crate) fn delivery(&self, dst: IpAddr) -> Delivery {
-        if self.is_ours(dst) {
+    /// Whether the address is that of a host on the link, not behind a gateway.
+    pub(crate) fn is_on_link(&self, link: LinkIndex, addr: IpAddr) -> bool {
+        is_link_local(addr) || self.of_link(link).any(|a| a.contains(addr))
+    }
+
+    /// What a destination is to us, in a packet that came in by `link`. RFC 1122 section 3.3.4.2
+    /// leaves the choice: as on Linux, an address of ours is ours whatever link a packet to it
+    /// comes by (the weak model); but link-local ones mean another host on each link.
+    pub(crate) fn delivery(&self, link: LinkIndex, dst: IpAddr) -> Delivery {
+        let ours = if is_link_local(dst) { self.is_ours_on(link, dst) } else { self.is_ours(dst) };
+        if ours {
             return Delivery::Unicast;
         }
         match dst {
             // RFC 1122 section 3.3.7: every host is in the all-hosts group.
             IpAddr::V4(a) if a == Ipv4Addr::new(224, 0, 0, 1) => Delivery::Multicast,
-            IpAddr::V4(_) if self.is_broadcast(dst) => Delivery::Broadcast,
-            IpAddr::V6(a) if a.is_multicast() && self.is_member(a) => Delivery::Multicast,
+            IpAddr::V4(a) if a.is_broadcast() => Delivery::Broadcast,
+            IpAddr::V4(a) if self.of_link(link).any(|cidr| cidr.broadcast() == Some(a)) => {
+                Delivery::Broadcast
+            }
+            IpAddr::V6(a) if a.is_multicast() && self.is_member(link, a) => Delivery::Multicast,
             _ => Delivery::Foreign,
         }
     }
 
     /// RFC 4291 section 2.8: a host is in the all-nodes groups, and in the solicited-node group of
     /// each of its addresses.
-    fn is_member(&self, group: Ipv6Addr) -> bool {
+    fn is_member(&self, link: LinkIndex, group: Ipv6Addr) -> bool {
         const ALL_NODES_INTERFACE: Ipv6Addr = Ipv6Addr::new(0xff01, 0, 0, 0, 0, 0, 0, 1);
         const ALL_NODES_LINK: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
         group == ALL_NODES_LINK
             || group == ALL_NODES_INTERFACE
-            || self.addresses.iter().any(|a| match a.addr() {
+            || self.of_link(link).any(|a| match a.addr() {
                 IpAddr::V6(a) => ndp::solicited_node(a) == group,
                 IpAddr::V4(_) => false,
             })
     }
 
     /// Whether a frame to this group of stations may hold a packet for us.
-    pub(crate) fn hears(&self, mac: Mac) -> bool {
+    pub(crate) fn hears(&self, link: LinkIndex, mac: Mac) -> bool {
         mac == Mac::BROADCAST
             || mac == Mac([0x01, 0x00, 0x5e, 0, 0, 1])
             || mac == Mac([0x33, 0x33, 0, 0, 0, 1])
-            || self.addresses.iter().any(|a| match a.addr() {
+            || self.of_link(link).any(|a| match a.addr() {
                 IpAddr::V6(a) => Mac::for_multicast(ndp::solicited_node(a).into()) == mac,
                 IpAddr::V4(_) => false,
             })
     }
 
+    /// Whether answers to `src`, from whom a packet came by `link`, would leave by another.
+    pub(crate) fn leads_elsewhere(&self, link: LinkIndex, src: IpAddr) -> bool {
+        // Link-local addresses are each link's own.
+        let mut best = self.best(src).peekable();
+        !is_link_local(src) && best.peek().is_some() && !best.any(|route| route.link == link)
+    }
+
+    /// Whether they would leave by `link`.
+    pub(crate) fn leads_to(&self, link: LinkIndex, src: IpAddr) -> bool {
+        self.best(src).any(|route| route.link == link)
+    }
+
     // Decisions.
 
-    /// Where a packet to `dst` goes next.
-    pub(crate) fn hop(&self, now: Instant, dst: IpAddr) -> Result<Hop, Error> {
+    /// Where a packet from `src` to `dst` goes next, and by which link.
+    pub(crate) fn hop(
+        &self,
+        now: Instant,
+        src: IpAddr,
+        dst: IpAddr,
+    ) -> Result<(LinkIndex, Hop), Error> {
         if self.is_local(dst) {
-            return Ok(Hop::Local);
+            return Ok((0, Hop::Local));
         }
         if dst.is_unspecified() {
             return Err(Error::NetworkUnreachable);
         }
-        if self.medium == Medium::Ip {
-            let group = dst.is_multicast() || self.is_broadcast(dst);
-            return match group || self.route(now, dst).is_some() {
-                true => Ok(Hop::Direct),
-                false => Err(Error::NetworkUnreachable),
+        // With one link there is nothing to prefer.
+        let owner = if self.media.len() > 1 { self.owner(src) } else { None };
+        if let Some(link) = self.group_link(now, owner, dst) {
+            let hop = match self.medium(link) {
+                Medium::Ip => Hop::Direct,
+                Medium::Ethernet if dst.is_multicast() => Hop::Group(Mac::for_multicast(dst)),
+                Medium::Ethernet => Hop::Group(Mac::BROADCAST),
             };
+            return Ok((link, hop));
         }
-        if dst.is_multicast() {
-            return Ok(Hop::Group(Mac::for_multicast(dst)));
-        }
-        if self.is_broadcast(dst) {
-            return Ok(Hop::Group(Mac::BROADCAST));
-        }
-        let route = self.route(now, dst).ok_or(Error::NetworkUnreachable)?;
-        Ok(Hop::Neighbor(route.via.unwrap_or(dst)))
+        let route = self.route(now, owner, dst).ok_or(Error::NetworkUnreachable)?;
+        let hop = match self.medium(route.link) {
+            Medium::Ip => Hop::Direct,
+            Medium::Ethernet => Hop::Neighbor(route.via.unwrap_or(dst)),
+        };
+        Ok((route.link, hop))
+    }
+
+    /// The link that a packet to a group or a broadcast address leaves by: for all hosts of a
+    /// network, the network's; else that of the address it is from, or of the route to everybody,
+    /// or the first. `None`: it is to one host.
+    fn group_link(&self, now: Instant, owner: Option<LinkIndex>, dst: IpAddr) -> Option<LinkIndex> {
+        let network = match dst {
+            _ if dst.is_multicast() => None,
+            IpAddr::V4(a) if a.is_broadcast() => None,
+            IpAddr::V4(a) => Some(self.broadcast_link(a)?),
+            IpAddr::V6(_) => return None,
+        };
+        let of_family = || self.owned().find(|(a, _)| a.addr().is_ipv4() == dst.is_ipv4());
+        network
+            .or(owner)
+            .or_else(|| self.route(now, None, dst).map(|route| route.link))
+            .or_else(|| of_family().map(|(_, link)| link))
+            .or(Some(0))
+    }
+
+    /// The routes with the longest prefix, in order of preference.
+    fn best(&self, dst: IpAddr) -> impl Iterator<Item = &Route> {
+        let mut matching = self.table.iter().filter(move |route| route.to.contains(dst)).peekable();
+        let prefix = matching.peek().map(|first| first.to.prefix());
+        matching.take_while(move |route| Some(route.to.prefix()) == prefix)
     }
 
     /// The route with the longest prefix whose gateway is not known to be dead; a dead one if
-    /// there is no other.
-    fn route(&self, now: Instant, dst: IpAddr) -> Option<&Route> {
-        let mut matching = self.table.iter().filter(|route| route.to.contains(dst)).peekable();
-        let first = matching.peek().copied()?;
-        matching
-            .take_while(|route| route.to.prefix() == first.to.prefix())
-            .find(|route| now >= route.dead_until)
-            .or(Some(first))
+    /// there is no other. Among equals, one by the `preferred` link, on which our address is; for
+    /// link-local destinations nothing else will do.
+    fn route(&self, now: Instant, preferred: Option<LinkIndex>, dst: IpAddr) -> Option<&Route> {
+        let alive = |route: &&Route| now >= route.dead_until;
+        let there = |route: &&Route| preferred.is_none_or(|link| route.link == link);
+        let own = self.best(dst).filter(there).find(alive);
+        if own.is_some() || (is_link_local(dst) && preferred.is_some()) {
+            return own;
+        }
+        self.best(dst).find(alive).or_else(|| self.best(dst).next())
     }
 
-    /// The address of ours that packets to `dst` are sent from (RFC 6724 section 5, reduced to the
-    /// rules that matter with static addresses: same address, same scope, same network).
-    pub(crate) fn source_for(&self, now: Instant, dst: IpAddr) -> Result<IpAddr, Error> {
+    /// The link that packets from `src` (an address of ours, if given) to `dst` leave by.
+    pub(crate) fn link_to(
+        &self,
+        now: Instant,
+        src: Option<IpAddr>,
+        dst: IpAddr,
+    ) -> Option<LinkIndex> {
+        let owner = src.and_then(|src| self.owner(src));
+        self.group_link(now, owner, dst)
+            .or_else(|| self.route(now, owner, dst).map(|route| route.link))
+    }
+
+    /// The address of ours that packets to `dst`, by link `scope` if that is given, are sent from
+    /// (RFC 6724 section 5, reduced to the rules that matter with static addresses: same address,
+    /// same scope, outgoing interface, same network).
+    pub(crate) fn source_for(
+        &self,
+        now: Instant,
+        scope: Option<LinkIndex>,
+        dst: IpAddr,
+    ) -> Result<IpAddr, Error> {
         if self.is_local(dst) {
             return Ok(dst);
         }
-        if dst.is_unspecified() {
+        let of_family = |a: &Cidr| a.addr().is_ipv6() == dst.is_ipv6();
+        if dst.is_unspecified() || !self.addresses.iter().any(of_family) {
             return Err(Error::NetworkUnreachable);
         }
-        if !self.speaks(dst.is_ipv6()) {
-            return Err(Error::NetworkUnreachable);
-        }
-        let of_family = |a: &&Cidr| a.addr().is_ipv6() == dst.is_ipv6();
         let link_scope = match dst {
             IpAddr::V4(_) => false,
             IpAddr::V6(a) => {
                 a.is_unicast_link_local() || (a.is_multicast() && a.octets()[1] & 0x0f <= 2)
             }
         };
-        let in_scope = |a: &&Cidr| dst.is_ipv4() || is_link_local(a.addr()) == link_scope;
-        let next = if dst.is_multicast() || self.is_broadcast(dst) {
-            dst
-        } else {
-            self.route(now, dst).ok_or(Error::NetworkUnreachable)?.via.unwrap_or(dst)
+        let in_scope = |a: &Cidr| dst.is_ipv4() || is_link_local(a.addr()) == link_scope;
+        let (link, next) = match self.group_link(now, scope, dst) {
+            Some(link) => (link, dst),
+            None => {
+                let route = self.route(now, scope, dst).ok_or(Error::NetworkUnreachable)?;
+                (route.link, route.via.unwrap_or(dst))
+            }
         };
-        let candidates = || self.addresses.iter().filter(of_family).filter(in_scope);
+        let candidates = || self.of_link(link).filter(of_family).filter(in_scope);
         candidates()
             .filter(|a| a.contains(dst))
             .chain(candidates().filter(|a| a.contains(next)))
             .chain(candidates())
-            .chain(self.addresses.iter().filter(of_family))
-            .map(Cidr::addr)
+            .chain(self.addresses.iter().copied().filter(of_family).filter(in_scope))
+            .chain(self.addresses.iter().copied().filter(of_family))
+            .map(|cidr| cidr.addr())
             .next()
             .ok_or(Error::AddressNotAvailable)
     }
 
+    /// The address of ours on `link` to ask for the neighbour `addr` from.
+    pub(crate) fn source_on(&self, link: LinkIndex, addr: IpAddr) -> Option<IpAddr> {
+        let of_family = || self.of_link(link).filter(|a| a.addr().is_ipv4() == addr.is_ipv4());
+        let same_scope = |a: &Cidr| is_link_local(a.addr()) == is_link_local(addr);
+        of_family()
+            .find(|a| a.contains(addr))
+            .or_else(|| of_family().find(same_scope))
+            .or_else(|| of_family().next())
+            .map(|cidr| cidr.addr())
+    }
+
     /// A neighbour never answered: if it is a gateway and there is another for the same network,
     /// that one is used for a while (RFC 1122 section 3.3.1.6).
-    pub(crate) fn handle_dead_neighbor(&mut self, now: Instant, addr: IpAddr) {
+    pub(crate) fn handle_dead_neighbor(&mut self, now: Instant, link: LinkIndex, addr: IpAddr) {
         for route in &mut self.table {
-            if route.via == Some(addr) {
+            if route.via == Some(addr) && route.link == link {
                 route.dead_until = now + GATEWAY_DEAD;
                 self.generation = self.generation.wrapping_add(1);
             }
@@ -425,9 +564,13 @@ pub(crate) struct CachedHop {
     /// Found to be ours.
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
-    /// Of neighbours, routes and path MTUs together.
+    /// Of the link's neighbours, routes and path MTUs together.
     pub(crate) generation: u32,
     pub(crate) until: Instant,
+    /// The link it came in by, if it is not ours but forwarded.
+    pub(crate) by: LinkIndex,
+    /// The link it leaves by.
+    pub(crate) out: LinkIndex,
     /// The finished link header; `None` on a medium without stations.
     pub(crate) link: Option<[u8; ethernet::LEN]>,
     /// Of the path, in bytes of IP packet.
@@ -439,15 +582,17 @@ impl HopCache {
         Self { slots: Box::new([None; ROUTE_CACHE]) }
     }
 
+    /// `generation` says what is current for a link.
+    #[inline(always)]
     pub(crate) fn get(
         &self,
         now: Instant,
         src: IpAddr,
         dst: IpAddr,
-        generation: u32,
+        generation: impl FnOnce(LinkIndex) -> u32,
     ) -> Option<&CachedHop> {
         let hop = self.slots.get(slot(dst))?.as_ref()?;
-        let same = hop.dst == dst && hop.src == src && hop.generation == generation;
+        let same = hop.dst == dst && hop.src == src && hop.generation == generation(hop.out);
         (same && now < hop.until).then_some(hop)
     }
 

@@ -3,7 +3,7 @@
 //! Inputs first (`tcp_input`), then what is done once per burst (`transmit_dirty`, `settle`), then
 //! the application's verbs. Listeners are in `listener.rs`.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Holdings, Instant, PacketBuf};
@@ -274,7 +274,8 @@ impl Stack {
                 let second = (now.as_millis() / 1000) as u32;
                 if socket.reachable_at != second {
                     socket.reachable_at = second;
-                    self.net.handle_reachable(now, socket.tuple.remote);
+                    let Tuple { local, remote, .. } = socket.tuple;
+                    self.net.handle_reachable(now, (local, remote));
                 }
             }
             Disposition::Dropped(reason) => self.net.counters.drop_tcp(reason),
@@ -378,14 +379,17 @@ impl Stack {
         while budget > 0
             && let Some(index) = self.sockets.dirty.pop_front()
         {
-            let mut burst = budget.min(SEGMENTS_PER_CONNECTION);
+            let (mut burst, mut sent) = (budget.min(SEGMENTS_PER_CONNECTION), false);
             self.refresh_path(index);
             while let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) {
                 if burst == 0 {
                     self.sockets.dirty.push_back(index);
                     break;
                 }
-                let segment = socket.work(&mut self.mem, now, |conn, env| conn.poll_transmit(env));
+                let segment = match sent && socket.conn.ends_burst(now) {
+                    true => None,
+                    false => socket.work(&mut self.mem, now, |conn, env| conn.poll_transmit(env)),
+                };
                 let Some(mut segment) = segment else {
                     socket.dirty = false;
                     if let Some(extra) = &mut socket.extra {
@@ -402,6 +406,7 @@ impl Stack {
                 self.send_segment_by(now, &tuple, segment, dont_fragment, hop_limit);
                 burst -= 1;
                 budget -= 1;
+                sent = true;
             }
         }
         !self.sockets.dirty.is_empty()
@@ -523,7 +528,7 @@ impl Stack {
     }
 
     pub(crate) fn tcp_link(&self, tuple: &Tuple) -> LinkLimits {
-        let (mtu, max_super) = self.net.link_limits(tuple.remote);
+        let (mtu, max_super) = self.net.link_limits(tuple.local, tuple.remote);
         let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
         let mss = mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
         let longest = max_super.min(MAX_IP_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
@@ -546,6 +551,24 @@ pub(crate) fn ports(tuple: &Tuple) -> TcpPorts {
 /// An IPv4 address in IPv6's clothes is an IPv4 address (RFC 4291 section 2.5.5.2).
 pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+/// The link that a link-local address is on, as Linux has it; 0: not said.
+pub(crate) fn scope_of(addr: SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(addr) => addr.scope_id(),
+    }
+}
+
+/// The address with its link.
+pub(crate) fn with_scope(addr: SocketAddr, scope: u32) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(addr) if scope != 0 => {
+            SocketAddrV6::new(*addr.ip(), addr.port(), 0, scope).into()
+        }
+        addr => addr,
+    }
 }
 
 fn count_losses(counters: &mut Counters, socket: &mut TcpSocket) {

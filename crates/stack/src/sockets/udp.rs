@@ -15,7 +15,7 @@ use super::edges::PacketMarks;
 use super::errors::error_of_icmp;
 use super::listener::Kind;
 use super::table::SocketId;
-use super::tcp::canonical;
+use super::tcp::{canonical, scope_of, with_scope};
 use super::udp_cork::Cork;
 use super::udp_segments::UdpTarget;
 use super::{ErrorQueue, Socket};
@@ -27,13 +27,15 @@ use crate::limits::{
     UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
 };
 use crate::net::wire::udp;
-use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
+use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, is_link_local, protocol};
 use crate::stack::Stack;
 
 /// A datagram socket.
 pub(crate) struct UdpSocket {
     pub(crate) local: SocketAddr,
     pub(crate) remote: Option<SocketAddr>,
+    /// The link that `remote` is on, if it is link-local.
+    scope: u32,
     queue: VecDeque<Datagram>,
     /// Bytes charged for what is queued, and how many may be.
     queued_bytes: usize,
@@ -150,7 +152,9 @@ impl Stack {
             self.net.counters.drop_one(DropReason::UdpNoSocket);
             return self.refuse(now, received, packet);
         };
-        if socket.remote.is_some_and(|remote| remote != from) {
+        let scope = self.net.scope_of(received.src, received.link);
+        let elsewhere = socket.scope != 0 && socket.scope != scope;
+        if elsewhere || socket.remote.is_some_and(|remote| remote != from) {
             self.net.counters.drop_one(DropReason::UdpNotConnected);
             return self.refuse(now, received, packet);
         }
@@ -174,6 +178,7 @@ impl Stack {
         }
         socket.queued_bytes += charge;
         let guests = self.sockets.guests.concerns(&payload);
+        let from = with_scope(from, scope);
         socket.queue.push_back(Datagram { from, payload, charge, at: now });
         if socket.every_arrival {
             socket.reported &= !Readiness::READABLE;
@@ -265,6 +270,7 @@ impl Stack {
         let socket = UdpSocket {
             local,
             remote: None,
+            scope: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
             receive_bytes: UDP_RECEIVE_BYTES,
@@ -294,16 +300,17 @@ impl Stack {
         remote: SocketAddr,
     ) -> Result<(), Error> {
         let _ = now;
-        let remote = canonical(remote);
+        let (remote, scope) = (canonical(remote), scope_of(remote));
         if remote.port() == 0 {
             return Err(Error::InvalidInput);
         }
-        self.net.source_for(remote.ip())?;
+        self.net.source_for(remote.ip(), scope)?;
+        let scope = if is_link_local(remote.ip()) { scope } else { 0 };
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         if !socket.local.ip().is_unspecified() && socket.local.is_ipv4() != remote.is_ipv4() {
             return Err(Error::AddressFamily);
         }
-        socket.remote = Some(remote);
+        (socket.remote, socket.scope) = (Some(remote), scope);
         self.sockets.check_later(id.index());
         Ok(())
     }
@@ -457,6 +464,7 @@ impl Stack {
         }
         let remote =
             to.remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
+        let scope = to.remote.map_or(socket.scope, scope_of);
         let segment = usize::from(to.segment.unwrap_or(socket.segment));
         let (local, marks) = (socket.local, socket.marks);
         if remote.port() == 0 || remote.ip().is_unspecified() {
@@ -471,7 +479,7 @@ impl Stack {
                 if ip.is_ipv4() && remote.is_ipv6() {
                     return Err(Error::AddressFamily);
                 }
-                self.net.source_for(remote.ip())?
+                self.net.source_for(remote.ip(), scope)?
             }
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             ip => ip,
@@ -489,7 +497,7 @@ impl Stack {
     ) -> Result<usize, Error> {
         let Ends { local, remote, marks, segment } = ends;
         if segment > 0 {
-            ends.check_segments(len, self.net.mtu_for(remote.ip()))?;
+            ends.check_segments(len, self.net.link_limits(local.ip(), remote.ip()).0)?;
             if len > segment {
                 return self.udp_output_segments(now, ends, data, len);
             }

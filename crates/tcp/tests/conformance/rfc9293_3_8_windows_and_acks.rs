@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use pagewire_tcp::{Config, DropReason, KeepAlive, LinkLimits, State, TcpError};
+use pagewire_mem::{Frag, FragVec};
+use pagewire_tcp::{Config, Disposition, DropReason, KeepAlive, LinkLimits, State, TcpError};
 
 use crate::support::*;
 
@@ -54,6 +55,39 @@ fn nodelay_sends_small_segments_at_once() {
     let mut t = Test::established(nagle());
     t.conn.set_nodelay(true);
     t.send(10).expect("P. 1:11(10)").send(10).expect("P. 11:21(10)").nothing();
+}
+
+#[test]
+fn small_segments_are_told_apart_from_those_of_another_turn_of_the_numbers() {
+    // Beyond half of the numbers what was noted at the start looks as if it were still to come: it
+    // must neither hold back what nothing is under way before, nor let go what is to wait.
+    let wide = LinkLimits { mss: 60_000, max_super_payload: 60_000 };
+    let syn_ack = "S. 0:0(0) ack 1 win 65535 <mss 60000>";
+    let mut t = Test::established_with(nagle(), wide, syn_ack);
+    let mss = 32_767;
+    let bytes = bytes::Bytes::from(vec![0; mss as usize]);
+    let mut ack = header(". 1:1(0) ack 1 win 65535");
+    let mut at = 0_u64;
+    for turns in [5, 10] {
+        while at < turns << 29 {
+            t.send_frags(&mut FragVec::from_iter([Frag::from_bytes(bytes.clone())])).unwrap();
+            assert_eq!(t.sent_segments().len(), 1, "a full segment leaves");
+            ack.ack += mss;
+            at += u64::from(mss);
+            assert_eq!(t.peer_header(&ack, FragVec::new()), Disposition::Accepted);
+        }
+        t.send(10);
+        assert_eq!(t.sent_segments().len(), 1, "nothing is under way");
+        t.send(10).send(10).nothing();
+        assert_eq!((t.conn.queued_send(), t.conn.queued_unsent()), (30, 20));
+        ack.ack += 10;
+        assert_eq!(t.peer_header(&ack, FragVec::new()), Disposition::Accepted);
+        assert_eq!(t.sent_segments().len(), 1, "what waited leaves as one");
+        ack.ack += 20;
+        assert_eq!(t.peer_header(&ack, FragVec::new()), Disposition::Accepted);
+        t.nothing();
+        at += 30;
+    }
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn a_request_for_another_address_is_neither_answered_nor_learned_from() {
     );
     host.refuses(&arp_packet(REPLY, STRANGER, [10, 0, 0, 9], US, US_V4), DropReason::ArpNotForUs);
     assert_eq!(host.sent().len(), 0);
-    assert_eq!(host.net.neighbors.len(), 0);
+    assert_eq!(host.net.links.at(0).neighbors.len(), 0);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_probe_for_our_address_is_answered() {
         &arp_packet(REQUEST, STRANGER, [0; 4], [0; 6], [10, 0, 0, 7]),
         DropReason::ArpNotForUs,
     );
-    assert_eq!(host.net.neighbors.len(), 0);
+    assert_eq!(host.net.links.at(0).neighbors.len(), 0);
 }
 
 #[test]
@@ -161,7 +161,10 @@ fn requests_are_repeated_each_second_and_given_up_after_three() {
     let Some(Inbound::IcmpError { about, kind }) = host.poll_inbound() else { panic!() };
     assert_eq!(kind, IcmpKind::HostUnreachable);
     assert_eq!((about.dst, about.dst_port, about.src_port), (ip("10.0.0.2"), 2000, 1000));
-    assert_eq!((host.net.neighbors.len(), host.net.neighbors.queued()), (0, 0));
+    assert_eq!(
+        (host.net.links.at(0).neighbors.len(), host.net.links.at(0).neighbors.queued()),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -192,8 +195,8 @@ fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
             host.sent();
         }
     }
-    assert_eq!(host.net.neighbors.len(), NEIGHBORS_INCOMPLETE + 1);
-    assert!(host.net.neighbors.queued() <= NEIGHBOR_QUEUE_TOTAL);
+    assert_eq!(host.net.links.at(0).neighbors.len(), NEIGHBORS_INCOMPLETE + 1);
+    assert!(host.net.links.at(0).neighbors.queued() <= NEIGHBOR_QUEUE_TOTAL);
     assert_eq!(host.drops(DropReason::NeighborEvicted), 10_000 - NEIGHBORS_INCOMPLETE as u64);
     host.sent();
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
@@ -212,7 +215,7 @@ fn a_flood_of_askers_is_bounded_and_spares_who_is_in_use() {
         host.receive(&arp_packet(REQUEST, STRANGER, [10, b, c, d], [0; 6], US_V4));
         host.sent();
     }
-    assert_eq!(host.net.neighbors.len(), NEIGHBORS);
+    assert_eq!(host.net.links.at(0).neighbors.len(), NEIGHBORS);
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     assert_eq!(host.sent_one()[..6], PEER);
 }
@@ -257,7 +260,7 @@ fn proof_from_above_spares_the_probe() {
     let mut host = Host::acquainted_v4();
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     host.sent();
-    host.net.handle_reachable(host.now, ip("10.0.0.2"));
+    host.net.handle_reachable(host.now, (ip("10.0.0.1"), ip("10.0.0.2")));
     host.pass(NEIGHBOR_DELAY * 2);
     assert_eq!(host.sent().len(), 0);
 }
@@ -276,9 +279,9 @@ fn a_station_that_changed_is_used_at_once() {
 #[test]
 fn an_entry_that_nobody_uses_is_forgotten() {
     let mut host = Host::acquainted_v4();
-    assert_eq!(host.net.neighbors.len(), 1);
+    assert_eq!(host.net.links.at(0).neighbors.len(), 1);
     host.pass(NEIGHBOR_UNUSED);
-    assert_eq!(host.net.neighbors.len(), 0);
+    assert_eq!(host.net.links.at(0).neighbors.len(), 0);
     assert_eq!(host.net.poll_timeout(), None);
 }
 

@@ -320,7 +320,7 @@ fn datagrams_longer_than_the_path_are_cut_by_reference_and_come_together_again()
             let payload = pattern(len);
             let packet = udp_packet(&payload);
             let memory: Vec<_> = packet.frags().iter().map(Frag::addr).collect();
-            let src = a.net.source_for(ip(dst)).unwrap();
+            let src = a.net.source_for(ip(dst), 0).unwrap();
             a.send(src, ip(dst), protocol::UDP, Some(6), packet).unwrap();
             let sent = a.sent_packets();
             for frame in &sent {

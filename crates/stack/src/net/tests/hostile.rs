@@ -17,8 +17,8 @@ fn survive(host: &mut Host, frames: impl IntoIterator<Item = (Vec<u8>, usize)>) 
             assert!(received.packet.len() <= frame.len() + 65_535);
             host.refuse(received);
         }
-        assert!(host.net.neighbors.len() <= NEIGHBORS);
-        assert!(host.net.neighbors.queued() <= NEIGHBOR_QUEUE_TOTAL);
+        assert!(host.net.links.at(0).neighbors.len() <= NEIGHBORS);
+        assert!(host.net.links.at(0).neighbors.queued() <= NEIGHBOR_QUEUE_TOTAL);
         assert!(host.net.reassembly.pinned() <= REASSEMBLY_BYTES);
         assert!(host.net.reassembly.len() <= REASSEMBLY_DATAGRAMS);
         assert!(host.sent().len() <= OUT_QUEUE_FRAMES);
@@ -34,7 +34,7 @@ fn survive(host: &mut Host, frames: impl IntoIterator<Item = (Vec<u8>, usize)>) 
         host.sent();
     }
     assert_eq!(host.net.reassembly.pinned(), 0);
-    assert_eq!(host.net.neighbors.len(), 0);
+    assert_eq!(host.net.links.at(0).neighbors.len(), 0);
     host.no_page_is_lost();
 }
 

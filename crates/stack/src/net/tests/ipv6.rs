@@ -87,7 +87,7 @@ fn the_link_local_address_derived_from_the_station_is_ours() {
         .write(&mut frame, b"x")
         .unwrap();
     assert!(host.receive(&frame).is_some());
-    assert_eq!(host.net.source_for(ip("fe80::9")), Ok(ip("fe80::ff:fe00:1")));
+    assert_eq!(host.net.source_for(ip("fe80::9"), 0), Ok(ip("fe80::ff:fe00:1")));
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn config() -> NetConfig {
         loopback_by_reference: false,
         looped_copy: false,
         announce: false,
+        reverse_path_check: true,
     }
 }
 
@@ -166,7 +167,7 @@ impl Host {
     }
 
     fn receive_packet(&mut self, mut packet: PacketBuf) -> Option<Inbound> {
-        let inbound = self.net.handle_frame(&mut self.mem, self.now, &mut packet)?;
+        let inbound = self.net.handle_frame(&mut self.mem, self.now, 0, &mut packet)?;
         Some(Inbound::new(inbound, packet))
     }
 
@@ -213,7 +214,7 @@ impl Host {
 
     fn sent_packets(&mut self) -> VecDeque<PacketBuf> {
         let mut out = VecDeque::new();
-        self.net.poll_transmit(&mut out);
+        self.net.poll_transmit(0, &mut out);
         out
     }
 
@@ -228,7 +229,7 @@ impl Host {
     }
 
     fn send_udp(&mut self, dst: IpAddr, payload: &[u8]) -> Result<(), Error> {
-        let src = self.net.source_for(dst)?;
+        let src = self.net.source_for(dst, 0)?;
         let packet = udp_packet(payload);
         self.send(src, dst, protocol::UDP, Some(6), packet)
     }

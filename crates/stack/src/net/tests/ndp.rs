@@ -51,7 +51,7 @@ fn invalid_messages_are_refused_with_their_reasons() {
     // Not on our link.
     host.refuses(&message("2001:db8::2", dst, 0, &target), DropReason::NdpSource);
     assert_eq!(host.sent().len(), 0);
-    assert_eq!(host.net.neighbors.len(), 0);
+    assert_eq!(host.net.links.at(0).neighbors.len(), 0);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn another_node_that_checks_our_address_is_told_and_counted() {
 fn an_advertisement_nobody_asked_for_is_not_learned() {
     let mut host = Host::new();
     host.refuses(&advertisement(PEER, "fd00::2", SOLICITED | OVERRIDE), DropReason::NdpNotForUs);
-    assert_eq!(host.net.neighbors.len(), 0);
+    assert_eq!(host.net.links.at(0).neighbors.len(), 0);
     let mut own = advertisement(STRANGER, "fd00::1", OVERRIDE);
     own[22..38].copy_from_slice(&v6("fd00::9"));
     let own = icmpv6(STRANGER, US, "fd00::9", "fd00::1", 255, (136, 0, 0x2000_0000), &own[62..]);
@@ -117,5 +117,5 @@ fn router_messages_and_redirects_are_counted_and_ignored() {
     host.refuses(&message(133), DropReason::NdpRouterSolicitation);
     host.refuses(&message(134), DropReason::NdpRouterAdvertisement);
     host.refuses(&message(137), DropReason::IcmpRedirect);
-    assert_eq!(host.net.source_for(ip("2001:db8::1")), Err(Error::NetworkUnreachable));
+    assert_eq!(host.net.source_for(ip("2001:db8::1"), 0), Err(Error::NetworkUnreachable));
 }

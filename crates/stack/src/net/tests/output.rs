@@ -213,7 +213,7 @@ fn packets_to_ourselves_come_back_without_leaving() {
     for dst in ["10.0.0.1", "fd00::1", "127.0.0.1", "127.8.8.8", "::1"] {
         let mut host = Host::new();
         assert!(host.net.is_local(ip(dst)));
-        assert_eq!(host.net.link_limits(ip(dst)), (65_535, 65_535));
+        assert_eq!(host.net.link_limits(ip(dst), ip(dst)), (65_535, 65_535));
         host.send_udp(ip(dst), &pattern(5000)).unwrap();
         assert_eq!(host.net.poll_timeout(), Some(Instant::ZERO).map(|_| host.net.now));
         let Some(Inbound::Transport(got)) = host.poll_inbound() else {
@@ -278,8 +278,8 @@ fn answers_to_strangers_push_no_destination_out_of_the_cache() {
     host.meet();
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     let cached = |host: &Host| {
-        let (now, generation) = (host.now, host.net.generation());
-        host.net.cache.get(now, ip("10.0.0.1"), ip("10.0.0.2"), generation).is_some()
+        let (now, generation) = (host.now, host.net.generation(0));
+        host.net.cache.get(now, ip("10.0.0.1"), ip("10.0.0.2"), |_| generation).is_some()
     };
     assert!(cached(&host));
     host.sent();

@@ -64,8 +64,8 @@ fn the_longest_prefix_decides() {
 #[test]
 fn without_a_route_the_network_is_unreachable() {
     let mut host = Host::new();
-    assert_eq!(host.net.source_for(ip("8.8.8.8")), Err(Error::NetworkUnreachable));
-    assert_eq!(host.net.source_for(ip("2001:db8::1")), Err(Error::NetworkUnreachable));
+    assert_eq!(host.net.source_for(ip("8.8.8.8"), 0), Err(Error::NetworkUnreachable));
+    assert_eq!(host.net.source_for(ip("2001:db8::1"), 0), Err(Error::NetworkUnreachable));
     let sent = host.send(ip("10.0.0.1"), ip("8.8.8.8"), protocol::UDP, None, udp_packet(b"x"));
     assert_eq!(sent, Err(Error::NetworkUnreachable));
     assert_eq!(host.drops(DropReason::NoRoute), 1);
@@ -91,7 +91,7 @@ fn the_source_is_of_the_destinations_network_and_scope() {
         ("192.168.1.5", "192.168.1.5"),
         ("127.0.0.1", "127.0.0.1"),
     ] {
-        assert_eq!(net.source_for(ip(dst)), Ok(ip(src)), "to {dst}");
+        assert_eq!(net.source_for(ip(dst), 0), Ok(ip(src)), "to {dst}");
     }
 }
 
@@ -139,7 +139,9 @@ fn a_gateway_that_does_not_answer_is_passed_over_for_a_while() {
 
 #[test]
 fn limits_of_a_destination_follow_the_device() {
-    let limits = |change: fn(&mut NetConfig)| with(change).unwrap().link_limits(ip("10.0.0.2"));
+    let limits = |change: fn(&mut NetConfig)| {
+        with(change).unwrap().link_limits(ip("10.0.0.1"), ip("10.0.0.2"))
+    };
     assert_eq!(limits(|_| ()), (1500, 65_535));
     assert_eq!(limits(|c| c.capabilities.max_super_frame = 20_000), (1500, 20_000));
     assert_eq!(limits(|c| c.capabilities.tso_v4 = false), (1500, 65_535), "cut in software");

@@ -128,3 +128,11 @@ pub(crate) fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
+
+/// The same for another link with the same station address: no station's identifier has anything
+/// but 0xfffe in the middle.
+pub(crate) fn link_local_of(mac: Mac, link: u8) -> Ipv6Addr {
+    let mut octets = link_local(mac).octets();
+    (octets[11], octets[12]) = (0, link);
+    octets.into()
+}

@@ -1,5 +1,6 @@
-//! The header in front of each frame on a tap: `struct virtio_net_hdr` in the machine's byte
-//! order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`).
+//! The header in front of each frame on a tap and in a guest's ring: `struct virtio_net_hdr` in the
+//! machine's byte order (Virtio 1.2, section 5.1.6; the legacy form without `num_buffers`, which
+//! follows where it is used).
 //!
 //! ```text
 //!   0 flags | 1 gso_type | 2 hdr_len | 4 gso_size | 6 csum_start | 8 csum_offset
@@ -7,8 +8,8 @@
 
 use pagewire_mem::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 
-use super::limits::VNET_HEADER;
 use crate::headers::{Layout, TCP_CWR, Transport};
+use crate::limits::VNET_HEADER;
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;
@@ -18,7 +19,7 @@ const GSO_TCPV6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
 
 /// The header for a frame to be sent; `None` if what the packet asks for contradicts itself.
-pub(super) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
+pub(crate) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
     let (mut flags, mut start, mut offset) = (0, 0, 0);
     let head = packet.head().len();
     if let TxChecksum::Partial { start: s, offset: o } = packet.tx_checksum {
@@ -52,16 +53,21 @@ pub(super) fn encode(packet: &PacketBuf) -> Option<[u8; VNET_HEADER]> {
     Some([flags, kind, l0, l1, s0, s1, c0, c1, o0, o1])
 }
 
+/// Whether a header is a super-frame's that only a receiver that knows of ECN may get.
+pub(crate) fn is_ecn(header: &[u8; VNET_HEADER]) -> bool {
+    header[1] & GSO_ECN != 0
+}
+
 /// What a received frame's header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Received {
-    pub(super) checksum: RxChecksum,
+pub(crate) struct Received {
+    pub(crate) checksum: RxChecksum,
     /// Kind and segment size of a super-frame.
     gso: Option<(GsoKind, u16)>,
 }
 
 /// Reads the header of a received frame of `len` bytes; `None` if it makes no sense.
-pub(super) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received> {
+pub(crate) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received> {
     let [flags, kind, l0, l1, s0, s1, c0, c1, o0, o1] = *header;
     let size = u16::from_ne_bytes([s0, s1]);
     if flags & F_NEEDS_CSUM != 0 {
@@ -92,7 +98,7 @@ pub(super) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received>
 
 impl Received {
     /// The super-frame in the packet's terms; `Err` if the headers found are not of the kind.
-    pub(super) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
+    pub(crate) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
         let Some((kind, size)) = self.gso else { return Ok(None) };
         let layout = layout.filter(|layout| {
             layout.transport == Transport::Tcp && layout.v6 == (kind == GsoKind::TcpV6)

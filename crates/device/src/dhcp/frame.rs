@@ -1,0 +1,202 @@
+//! DHCP messages in Ethernet frames: which ones are for us, what they say, and answers.
+
+use std::net::Ipv4Addr;
+
+use bytes::Bytes;
+use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    DHCP_CLIENT_PORT, DHCP_SERVER_PORT, DhcpMessageType, DhcpOption, DhcpPacket, DhcpRepr,
+    EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr, IpProtocol, Ipv4Packet,
+    Ipv4Repr, UdpPacket, UdpRepr,
+};
+
+use super::DhcpConfig;
+use super::server::{Answer, Request, Server};
+use crate::limits::DHCP_MAX_FRAME;
+
+/// Ethernet, IPv4 without options, UDP.
+const HEADERS: usize = 14 + 20 + 8;
+
+/// RFC 1542 section 2.1: "The minimum length of a BOOTP message is 300 octets", which some clients
+/// insist on.
+const SHORTEST_MESSAGE: usize = 300;
+
+/// Option 26 of RFC 2132.
+const INTERFACE_MTU: u8 = 26;
+
+/// Whether a frame is UDP for a DHCP server here. It is asked of every frame: a few bytes of headers
+/// that the stack looks at next.
+#[inline]
+pub(super) fn is_request(frame: &mut PacketBuf, config: &DhcpConfig) -> bool {
+    if !frame.linearize(HEADERS) {
+        return false;
+    }
+    let head = frame.head();
+    // UDP in IPv4 without options, no fragment, to port 67.
+    if head.get(12..15) != Some(&[8, 0, 0x45])
+        || head.get(23) != Some(&17)
+        || head.get(36..38) != Some(&DHCP_SERVER_PORT.to_be_bytes())
+        || head.get(20..22).is_none_or(|f| f.first().is_none_or(|f| f & 0x3f != 0))
+    {
+        return false;
+    }
+    let to = head.get(30..34).and_then(|to| <[u8; 4]>::try_from(to).ok()).map(Ipv4Addr::from);
+    to.is_some_and(|to| to.is_broadcast() || to == config.server || to == config.broadcast())
+}
+
+/// Reads a request, has the server decide, and builds the answer's frame.
+pub(super) fn answer(
+    server: &mut Server,
+    now: Instant,
+    frame: &PacketBuf,
+    mac: [u8; 6],
+    ledger: &mut CopyLedger,
+) -> Option<PacketBuf> {
+    let mut bytes = [0; DHCP_MAX_FRAME];
+    let checked = frame.rx_checksum == RxChecksum::Valid;
+    let Some(message) = gather(frame, &mut bytes, ledger).and_then(|b| message(b, checked)) else {
+        server.counters.malformed += 1;
+        return None;
+    };
+    let answer = server.handle(now, &message.request)?;
+    let built = build(server, &message, answer, mac);
+    if built.is_none() {
+        server.counters.unanswered += 1;
+    }
+    built
+}
+
+/// The frame's bytes, copied out: what is believed must not change any more.
+fn gather<'a>(
+    frame: &PacketBuf,
+    into: &'a mut [u8; DHCP_MAX_FRAME],
+    ledger: &mut CopyLedger,
+) -> Option<&'a [u8]> {
+    let len = frame.len();
+    let room = into.get_mut(..len)?;
+    let (head, mut rest) = room.split_at_mut_checked(frame.head().len())?;
+    head.copy_from_slice(frame.head());
+    for frag in frame.frags() {
+        let n = frag.copy_to(0, rest, ledger, CopyReason::Snapshot);
+        rest = rest.get_mut(n..)?;
+    }
+    into.get(..len)
+}
+
+/// What a frame says, and what its answer repeats.
+struct Message {
+    request: Request,
+    transaction: u32,
+    /// The client cannot take what is sent to an address that it does not have yet.
+    broadcast: bool,
+    identifier: Option<EthernetAddress>,
+}
+
+/// Reads a frame that is sound from end to end; `checked`: its UDP checksum is known to be right.
+fn message(bytes: &[u8], checked: bool) -> Option<Message> {
+    let ip = Ipv4Packet::new_checked(bytes.get(14..)?).ok()?;
+    if !ip.verify_checksum() {
+        return None;
+    }
+    let udp = UdpPacket::new_checked(ip.payload()).ok()?;
+    if !checked && !udp.verify_checksum(&ip.src_addr().into(), &ip.dst_addr().into()) {
+        return None;
+    }
+    let packet = DhcpPacket::new_checked(udp.payload()).ok()?;
+    let said = DhcpRepr::parse(&packet).ok()?;
+    Some(Message {
+        request: Request {
+            kind: said.message_type,
+            client: said.client_hardware_address.0,
+            has: said.client_ip,
+            wants: said.requested_ip,
+            server: said.server_identifier,
+            relay: said.relay_agent_ip,
+        },
+        transaction: said.transaction_id,
+        broadcast: said.broadcast,
+        identifier: said.client_identifier,
+    })
+}
+
+/// The frame of an answer.
+fn build(server: &Server, message: &Message, answer: Answer, mac: [u8; 6]) -> Option<PacketBuf> {
+    let (config, request) = (server.config(), &message.request);
+    let (kind, given) = match answer {
+        Answer::Offer(address) => (DhcpMessageType::Offer, Some(address)),
+        Answer::Ack(address) => (DhcpMessageType::Ack, Some(address)),
+        Answer::Inform => (DhcpMessageType::Ack, None),
+        Answer::Nak => (DhcpMessageType::Nak, None),
+    };
+    // RFC 2131 table 3: a DHCPNAK has none of what a client is configured with.
+    let configures = answer != Answer::Nak;
+    let mtu = server.mtu.to_be_bytes();
+    let options = [DhcpOption { kind: INTERFACE_MTU, data: &mtu }];
+    let repr = DhcpRepr {
+        message_type: kind,
+        transaction_id: message.transaction,
+        secs: 0,
+        client_hardware_address: EthernetAddress(request.client),
+        client_ip: if configures { request.has } else { Ipv4Addr::UNSPECIFIED },
+        your_ip: given.unwrap_or(Ipv4Addr::UNSPECIFIED),
+        server_ip: Ipv4Addr::UNSPECIFIED,
+        router: config.router.filter(|_| configures),
+        subnet_mask: configures.then(|| config.mask()),
+        relay_agent_ip: Ipv4Addr::UNSPECIFIED,
+        broadcast: message.broadcast,
+        requested_ip: None,
+        // RFC 6842: what the client calls itself is repeated.
+        client_identifier: message.identifier,
+        server_identifier: Some(config.server),
+        parameter_request_list: None,
+        dns_servers: None,
+        max_size: None,
+        lease_duration: given.map(|_| config.lease.as_secs() as u32),
+        renew_duration: None,
+        rebind_duration: None,
+        additional_options: if configures { &options } else { &[] },
+    };
+
+    // RFC 2131 section 4.1: to the address that the client has; to all, if there is none and it
+    // says so, or if it is refused; else to the one that it is given, at its link address.
+    let to = match (request.has, given) {
+        _ if !configures => Ipv4Addr::BROADCAST,
+        (has, _) if !has.is_unspecified() => has,
+        (_, Some(given)) if !message.broadcast => given,
+        _ => Ipv4Addr::BROADCAST,
+    };
+    let link = if to.is_broadcast() { EthernetAddress::BROADCAST.0 } else { request.client };
+    let len = repr.buffer_len().max(SHORTEST_MESSAGE);
+    let mut bytes = vec![0; HEADERS + len];
+    let mut ethernet = EthernetFrame::new_checked(&mut bytes).ok()?;
+    let (src_addr, dst_addr) = (EthernetAddress(mac), EthernetAddress(link));
+    EthernetRepr { src_addr, dst_addr, ethertype: EthernetProtocol::Ipv4 }.emit(&mut ethernet);
+    let (src_addr, dst_addr) = (config.server, to);
+    let ip = Ipv4Repr {
+        src_addr,
+        dst_addr,
+        next_header: IpProtocol::Udp,
+        payload_len: 8 + len,
+        hop_limit: 64,
+    };
+    let checksums = ChecksumCapabilities::default();
+    let mut packet = Ipv4Packet::new_unchecked(ethernet.payload_mut());
+    ip.emit(&mut packet, &checksums);
+    let mut emitted = Ok(());
+    UdpRepr { src_port: DHCP_SERVER_PORT, dst_port: DHCP_CLIENT_PORT }.emit(
+        &mut UdpPacket::new_unchecked(packet.payload_mut()),
+        &src_addr.into(),
+        &dst_addr.into(),
+        len,
+        |payload| emitted = repr.emit(&mut DhcpPacket::new_unchecked(payload)),
+        &checksums,
+    );
+    emitted.ok()?;
+
+    let bytes = Bytes::from(bytes);
+    let mut frame = PacketBuf::for_tx();
+    frame.push(HEADERS)?.copy_from_slice(bytes.get(..HEADERS)?);
+    frame.push_frag(Frag::from_bytes(bytes.slice(HEADERS..))).ok()?;
+    Some(frame)
+}

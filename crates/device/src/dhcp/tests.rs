@@ -1,0 +1,405 @@
+//! The wrapper on a pair: a client's frames at one end, the stack at the other.
+
+use std::net::Ipv4Addr;
+
+use bytes::Bytes;
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use pagewire_mem::{Frag, RxChecksum};
+use proptest::prelude::*;
+use smoltcp::wire::{DhcpMessageType as Kind, DhcpPacket, DhcpRepr, EthernetAddress};
+
+use super::*;
+use crate::pair::{Pair, PairEnd};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const CLIENT: [u8; 6] = [0x52, 0x54, 0, 0, 0, 9];
+const BROADCAST: Ipv4Addr = Ipv4Addr::BROADCAST;
+
+struct Link {
+    server: Dhcp<PairEnd>,
+    client: PairEnd,
+    ledger: CopyLedger,
+}
+
+impl Link {
+    fn new() -> Self {
+        let (server, client) = Pair::new(Default::default()).expect("a pair");
+        let config = DhcpConfig::network(SERVER, 24).expect("settings");
+        let server = Dhcp::new(server, config).expect("a server");
+        Self { server, client, ledger: CopyLedger::new() }
+    }
+
+    /// Sends frames as a client, has the other end receive, and returns what came to its stack and
+    /// what came back.
+    fn send(
+        &mut self,
+        frames: impl IntoIterator<Item = PacketBuf>,
+    ) -> (Vec<PacketBuf>, Vec<Vec<u8>>) {
+        let now = Instant::ZERO;
+        let mut frames: VecDeque<_> = frames.into_iter().collect();
+        self.client.transmit(now, &mut frames, &mut self.ledger).expect("sent");
+        let (mut stack, mut back) = (VecDeque::new(), VecDeque::new());
+        self.server.receive(now, &mut stack, 64, &mut self.ledger).expect("received");
+        self.client.receive(now, &mut back, 64, &mut self.ledger).expect("received");
+        (stack.into(), back.iter().map(bytes_of).collect())
+    }
+}
+
+fn bytes_of(frame: &PacketBuf) -> Vec<u8> {
+    let mut bytes = frame.head().to_vec();
+    for frag in frame.frags() {
+        frag.for_each_piece(&mut CopyLedger::new(), |piece| bytes.extend_from_slice(piece));
+    }
+    bytes
+}
+
+/// A frame as devices give it, `head` bytes of it in the head.
+fn frame(bytes: &[u8], head: usize) -> PacketBuf {
+    let head = head.min(bytes.len());
+    let mut frame = PacketBuf::for_rx();
+    frame.append(head).expect("room").copy_from_slice(&bytes[..head]);
+    frame.push_frag(Frag::from_bytes(Bytes::copy_from_slice(&bytes[head..]))).expect("room");
+    frame
+}
+
+fn discover() -> DhcpRepr<'static> {
+    DhcpRepr {
+        message_type: Kind::Discover,
+        transaction_id: 0x1234_5678,
+        secs: 0,
+        client_hardware_address: EthernetAddress(CLIENT),
+        client_ip: Ipv4Addr::UNSPECIFIED,
+        your_ip: Ipv4Addr::UNSPECIFIED,
+        server_ip: Ipv4Addr::UNSPECIFIED,
+        router: None,
+        subnet_mask: None,
+        relay_agent_ip: Ipv4Addr::UNSPECIFIED,
+        broadcast: false,
+        requested_ip: None,
+        client_identifier: Some(EthernetAddress(CLIENT)),
+        server_identifier: None,
+        parameter_request_list: Some(&[1, 3, 26]),
+        dns_servers: None,
+        max_size: None,
+        lease_duration: None,
+        renew_duration: None,
+        rebind_duration: None,
+        additional_options: &[],
+    }
+}
+
+fn message(repr: &DhcpRepr<'_>) -> Vec<u8> {
+    let mut message = vec![0; repr.buffer_len()];
+    repr.emit(&mut DhcpPacket::new_unchecked(&mut message[..])).expect("room");
+    message
+}
+
+fn udp(from: Ipv4Addr, to: Ipv4Addr, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    PacketBuilder::ethernet2(CLIENT, [0xff; 6])
+        .ipv4(from.octets(), to.octets(), 64)
+        .udp(ports.0, ports.1)
+        .write(&mut bytes, payload)
+        .expect("a vector has room");
+    bytes
+}
+
+fn asks(repr: &DhcpRepr<'_>) -> Vec<u8> {
+    udp(repr.client_ip, BROADCAST, (68, 67), &message(repr))
+}
+
+struct Heard {
+    ethernet: [u8; 6],
+    to: Ipv4Addr,
+    message: Vec<u8>,
+}
+
+/// Takes an answer apart, judged by another implementation.
+fn hear(bytes: &[u8], mac: [u8; 6]) -> Heard {
+    let sliced = SlicedPacket::from_ethernet(bytes).expect("sound headers");
+    let Some(NetSlice::Ipv4(ip)) = sliced.net else { panic!("no IPv4") };
+    let Some(TransportSlice::Udp(udp)) = sliced.transport else { panic!("no UDP") };
+    let header = ip.header().to_header();
+    assert_eq!(header.header_checksum, header.calc_header_checksum());
+    assert_eq!((udp.source_port(), udp.destination_port()), (67, 68));
+    let sum = udp.to_header().calc_checksum_ipv4(&header, udp.payload()).expect("a length");
+    assert_eq!(udp.checksum(), sum);
+    assert_eq!(bytes[6..12], mac, "from the device's link address");
+    assert_eq!(header.source, SERVER.octets());
+    assert!(udp.payload().len() >= 300, "RFC 1542 section 2.1");
+    Heard {
+        ethernet: bytes[..6].try_into().expect("6 bytes"),
+        to: header.destination.into(),
+        message: udp.payload().to_vec(),
+    }
+}
+
+/// What a client believes.
+#[derive(Debug, PartialEq)]
+struct Said {
+    kind: Kind,
+    transaction: u32,
+    client: [u8; 6],
+    yours: Ipv4Addr,
+    mask: Option<Ipv4Addr>,
+    lease: Option<u32>,
+    mtu: Option<Vec<u8>>,
+}
+
+fn said(message: &[u8]) -> Said {
+    let packet = DhcpPacket::new_checked(message).expect("a message");
+    let read = DhcpRepr::parse(&packet).expect("a message");
+    assert_eq!(read.server_identifier, Some(SERVER));
+    assert_eq!(read.client_identifier, Some(EthernetAddress(CLIENT)), "RFC 6842: it is repeated");
+    Said {
+        kind: read.message_type,
+        transaction: read.transaction_id,
+        client: read.client_hardware_address.0,
+        yours: read.your_ip,
+        mask: read.subnet_mask,
+        lease: read.lease_duration,
+        mtu: packet.options().find(|o| o.kind == 26).map(|o| o.data.to_vec()),
+    }
+}
+
+fn only(mut frames: Vec<Vec<u8>>) -> Vec<u8> {
+    assert_eq!(frames.len(), 1, "one answer");
+    frames.remove(0)
+}
+
+#[test]
+fn a_client_gets_an_address_in_four_frames_of_which_the_stack_sees_none() {
+    let mut link = Link::new();
+    let mac = link.server.capabilities().mac;
+    let mtu = link.server.capabilities().mtu as u16;
+    let (stack, back) = link.send([frame(&asks(&discover()), 42)]);
+    assert!(stack.is_empty());
+    let offer = hear(&only(back), mac);
+    let expected = Said {
+        kind: Kind::Offer,
+        transaction: 0x1234_5678,
+        client: CLIENT,
+        yours: Ipv4Addr::new(10, 0, 0, 2),
+        mask: Some(Ipv4Addr::new(255, 255, 255, 0)),
+        lease: Some(3600),
+        mtu: Some(mtu.to_be_bytes().to_vec()),
+    };
+    assert_eq!(said(&offer.message), expected);
+    // RFC 2131 section 4.1: to the address that it gets, at its link address.
+    assert_eq!((offer.ethernet, offer.to), (CLIENT, expected.yours));
+
+    let request = DhcpRepr {
+        message_type: Kind::Request,
+        requested_ip: Some(expected.yours),
+        server_identifier: Some(SERVER),
+        ..discover()
+    };
+    let (stack, back) = link.send([frame(&asks(&request), 42)]);
+    assert!(stack.is_empty());
+    let ack = hear(&only(back), mac);
+    assert_eq!(said(&ack.message), Said { kind: Kind::Ack, ..expected });
+    let watch = link.server.watch();
+    let counters = watch.counters();
+    assert_eq!((counters.offers, counters.acks), (1, 1));
+    let lease = DhcpLease { client: CLIENT, address: Ipv4Addr::new(10, 0, 0, 2) };
+    assert_eq!(watch.leases(), [lease]);
+}
+
+#[test]
+fn a_client_that_cannot_take_unicast_is_answered_by_broadcast() {
+    let mut link = Link::new();
+    let mac = link.server.capabilities().mac;
+    let repr = DhcpRepr { broadcast: true, ..discover() };
+    let (_, back) = link.send([frame(&asks(&repr), 42)]);
+    let offer = hear(&only(back), mac);
+    assert_eq!((offer.ethernet, offer.to), ([0xff; 6], BROADCAST));
+}
+
+#[test]
+fn a_renewal_is_answered_to_the_address_that_the_client_has() {
+    let mut link = Link::new();
+    let mac = link.server.capabilities().mac;
+    let has = Ipv4Addr::new(10, 0, 0, 77);
+    let repr = DhcpRepr { message_type: Kind::Request, client_ip: has, ..discover() };
+    let bytes = udp(has, SERVER, (68, 67), &message(&repr));
+    let (stack, back) = link.send([frame(&bytes, 42)]);
+    assert!(stack.is_empty());
+    let ack = hear(&only(back), mac);
+    assert_eq!((ack.ethernet, ack.to), (CLIENT, has));
+    assert_eq!(said(&ack.message).yours, has);
+}
+
+#[test]
+fn a_refusal_goes_to_all_and_configures_nothing() {
+    let mut link = Link::new();
+    let mac = link.server.capabilities().mac;
+    let wrong = Some(Ipv4Addr::new(192, 168, 7, 7));
+    let repr = DhcpRepr { message_type: Kind::Request, requested_ip: wrong, ..discover() };
+    let (_, back) = link.send([frame(&asks(&repr), 42)]);
+    let nak = hear(&only(back), mac);
+    assert_eq!((nak.ethernet, nak.to), ([0xff; 6], BROADCAST));
+    let said = said(&nak.message);
+    assert_eq!((said.kind, said.yours), (Kind::Nak, Ipv4Addr::UNSPECIFIED));
+    assert_eq!((said.mask, said.lease, said.mtu), (None, None, None));
+}
+
+#[test]
+fn headers_may_lie_anywhere() {
+    let bytes = asks(&discover());
+    for head in [0, 13, 14, 42, 66, 128] {
+        let mut link = Link::new();
+        let (stack, back) = link.send([frame(&bytes, head)]);
+        assert_eq!((stack.len(), back.len()), (0, 1), "{head}");
+    }
+}
+
+#[test]
+fn what_is_no_request_reaches_the_stack_unchanged_and_in_order() {
+    let mut link = Link::new();
+    let payload = message(&discover());
+    let mut fragment = asks(&discover());
+    fragment[20] |= 0x20;
+    let mut options = asks(&discover());
+    options[14] = 0x46;
+    let others = [
+        udp(Ipv4Addr::UNSPECIFIED, Ipv4Addr::new(10, 0, 0, 7), (68, 67), &payload),
+        udp(Ipv4Addr::UNSPECIFIED, BROADCAST, (68, 68), &payload),
+        fragment,
+        options,
+        vec![0; 14],
+        vec![0xff; 60],
+    ];
+    let request = asks(&discover());
+    let sent = others.iter().flat_map(|other| [frame(other, 42), frame(&request, 42)]);
+    let (stack, back) = link.send(sent.collect::<Vec<_>>());
+    assert_eq!(stack.iter().map(bytes_of).collect::<Vec<_>>(), others);
+    assert_eq!(back.len(), others.len());
+}
+
+#[test]
+fn damaged_requests_are_counted_and_forgotten() {
+    let whole = asks(&discover());
+    let damaged = [
+        ("checksum of IPv4", {
+            let mut b = whole.clone();
+            b[24] ^= 1;
+            b
+        }),
+        ("checksum of UDP", {
+            let mut b = whole.clone();
+            b[50] ^= 1;
+            b
+        }),
+        ("cut", whole[..200].to_vec()),
+        ("headers only", whole[..42].to_vec()),
+        ("no DHCP", udp(Ipv4Addr::UNSPECIFIED, BROADCAST, (68, 67), &[0; 300])),
+        ("too long", udp(Ipv4Addr::UNSPECIFIED, BROADCAST, (68, 67), &[0; 1473])),
+    ];
+    let mut link = Link::new();
+    for (n, (what, bytes)) in damaged.iter().enumerate() {
+        let (stack, back) = link.send([frame(bytes, 42)]);
+        assert_eq!((stack.len(), back.len()), (0, 0), "{what}");
+        assert_eq!(link.server.watch().counters().malformed, n as u64 + 1, "{what}");
+    }
+}
+
+#[test]
+fn a_checksum_that_the_device_vouches_for_is_believed() {
+    // A guest leaves it to its card: what is in the field is the pseudo-header's sum.
+    let mut bytes = asks(&discover());
+    bytes[40] ^= 0x55;
+    let mut link = Link::new();
+    let mut unfinished = frame(&bytes, 42);
+    unfinished.rx_checksum = RxChecksum::Valid;
+    let mut frames = VecDeque::from([unfinished]);
+    link.server.sort(Instant::ZERO, &mut frames, 0, &mut link.ledger);
+    assert_eq!((frames.len(), link.server.answers.len()), (0, 1));
+}
+
+#[test]
+fn answers_that_find_no_room_wait_and_are_bounded() {
+    let (server, mut client) =
+        Pair::new(crate::PairConfig { queue_frames: 4, ..Default::default() }).expect("a pair");
+    let config = DhcpConfig::network(SERVER, 24).expect("settings");
+    let mut server = Dhcp::new(server, config).expect("a server");
+    let (now, mut ledger) = (Instant::ZERO, CopyLedger::new());
+    let mut requests = |server: &mut Dhcp<PairEnd>, client: &mut PairEnd| {
+        for _ in 0..100 {
+            let mut frames = VecDeque::from([frame(&asks(&discover()), 42)]);
+            client.transmit(now, &mut frames, &mut ledger).expect("sent");
+            server.receive(now, &mut VecDeque::new(), 64, &mut ledger).expect("received");
+        }
+    };
+    requests(&mut server, &mut client);
+    // Four are in the device, the limit waits, the rest was not answered.
+    assert_eq!(server.answers.len(), DHCP_MAX_ANSWERS);
+    assert_eq!(server.watch().counters().unanswered, (100 - 4 - DHCP_MAX_ANSWERS) as u64);
+    // A frame of the stack waits behind them, and all come out in order.
+    let mut stack = VecDeque::from([frame(&[7; 60], 42)]);
+    let mut ledger = CopyLedger::new();
+    let mut back = VecDeque::new();
+    for _ in 0..100 {
+        server.transmit(now, &mut stack, &mut ledger).expect("sent");
+        client.receive(now, &mut back, 64, &mut ledger).expect("received");
+    }
+    assert!(stack.is_empty() && server.answers.is_empty());
+    assert_eq!(back.len(), 4 + DHCP_MAX_ANSWERS + 1);
+    assert_eq!(back.back().map(bytes_of), Some(vec![7; 60]));
+}
+
+#[test]
+fn a_capture_inside_records_every_frame_once() {
+    let (server, mut client) =
+        Pair::new(crate::PairConfig { queue_frames: 2, ..Default::default() }).expect("a pair");
+    let capture = crate::Pcap::new(server, Vec::new(), Default::default()).expect("a capture");
+    let config = DhcpConfig::network(SERVER, 24).expect("settings");
+    let mut server = Dhcp::new(capture, config).expect("a server");
+    let (now, mut ledger) = (Instant::ZERO, CopyLedger::new());
+    // Two frames of the stack fill the link, two more and an answer wait.
+    let mut stack: VecDeque<_> = (0..4).map(|n| frame(&[n; 60], 42)).collect();
+    server.transmit(now, &mut stack, &mut ledger).expect("sent");
+    let mut request = VecDeque::from([frame(&asks(&discover()), 42)]);
+    client.transmit(now, &mut request, &mut ledger).expect("sent");
+    server.receive(now, &mut VecDeque::new(), 64, &mut ledger).expect("received");
+    let mut back = VecDeque::new();
+    for _ in 0..4 {
+        client.receive(now, &mut back, 64, &mut ledger).expect("received");
+        server.transmit(now, &mut stack, &mut ledger).expect("sent");
+    }
+    assert_eq!(back.len(), 5);
+    assert_eq!(server.get_ref().capture_counters().frames, 1 + 5);
+}
+
+proptest! {
+    /// Bytes of any kind in a request's place: no panic, and never more than one answer.
+    #[test]
+    fn any_bytes_are_survived(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..700),
+        edits in proptest::collection::vec((0..340usize, any::<u8>()), 0..6),
+        mutate in any::<bool>(),
+        head in 0..128usize,
+    ) {
+        let mut link = Link::new();
+        let request = if mutate {
+            let mut request = asks(&discover());
+            for (at, value) in edits {
+                if let Some(byte) = request.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            request
+        } else {
+            // Believed to be sound as far as the headers of UDP.
+            bytes.truncate(600);
+            udp(Ipv4Addr::UNSPECIFIED, BROADCAST, (68, 67), &bytes)
+        };
+        let mut arrived = frame(&request, head);
+        arrived.rx_checksum = RxChecksum::Valid;
+        let mut frames = VecDeque::from([arrived]);
+        let before = link.server.answers.len();
+        if frames.iter_mut().any(|f| frame::is_request(f, link.server.server.config())) {
+            link.server.sort(Instant::ZERO, &mut frames, 0, &mut link.ledger);
+        }
+        prop_assert!(link.server.answers.len() <= before + 1);
+    }
+}

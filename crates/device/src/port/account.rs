@@ -1,0 +1,102 @@
+//! The send buffer: what a writer's frames occupy until whoever consumed them lets go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Called, on whatever thread, when a writer that would wait can go on.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// How much a writer may have under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SendBuffer {
+    /// As much as there is memory: what virtual machines use.
+    #[default]
+    Unlimited,
+    /// So many bytes. A frame is taken while less is used, however long it is, as sockets do.
+    Bytes(usize),
+}
+
+impl SendBuffer {
+    /// Bytes up to which frames are taken.
+    fn limit(self) -> usize {
+        match self {
+            Self::Unlimited => usize::MAX,
+            Self::Bytes(n) => n,
+        }
+    }
+}
+
+/// What is charged, shared by a port and the packets that it made.
+pub(super) struct Account {
+    used: AtomicUsize,
+    limit: AtomicUsize,
+    waiting: AtomicBool,
+    wake: Option<Wake>,
+}
+
+/// A packet's part, given back with it.
+pub(super) struct Charge {
+    account: Arc<Account>,
+    bytes: usize,
+}
+
+impl Account {
+    pub(super) fn new(buffer: SendBuffer, wake: Option<Wake>) -> Arc<Self> {
+        Arc::new(Self {
+            used: AtomicUsize::new(0),
+            limit: AtomicUsize::new(buffer.limit()),
+            waiting: AtomicBool::new(false),
+            wake,
+        })
+    }
+
+    pub(super) fn set(&self, buffer: SendBuffer) {
+        self.limit.store(buffer.limit(), Ordering::SeqCst);
+        self.wake_if_room();
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether a frame may come in. With `wait`, whoever is told no is woken when there is room.
+    pub(super) fn has_room(&self, wait: bool) -> bool {
+        if self.is_below() {
+            return true;
+        }
+        if !wait {
+            return false;
+        }
+        // Sequentially consistent, with the drop of a charge: either we see what it gave back, or
+        // it sees that we wait. With less, both could miss, and nobody would wake the writer.
+        self.waiting.store(true, Ordering::SeqCst);
+        self.is_below()
+    }
+
+    pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        Charge { account: Arc::clone(self), bytes }
+    }
+
+    fn is_below(&self) -> bool {
+        self.used.load(Ordering::SeqCst) < self.limit.load(Ordering::SeqCst)
+    }
+
+    fn wake_if_room(&self) {
+        if self.waiting.load(Ordering::SeqCst)
+            && self.is_below()
+            && self.waiting.swap(false, Ordering::SeqCst)
+            && let Some(wake) = &self.wake
+        {
+            wake();
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        // Pairs with `Account::has_room`.
+        self.account.used.fetch_sub(self.bytes, Ordering::SeqCst);
+        self.account.wake_if_room();
+    }
+}

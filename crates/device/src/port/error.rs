@@ -1,0 +1,107 @@
+//! What a writer is told, and why frames were lost.
+
+/// Why a frame was not taken. But for [`WouldBlock`](Self::WouldBlock) and [`Again`](Self::Again) it
+/// is dropped, and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The writer's memory ended early, or cannot be read.
+    #[error("the frame's memory could not be read to its end")]
+    Fault,
+    /// No page was free.
+    #[error("no memory is free for the frame")]
+    NoMemory,
+    /// Shorter than an Ethernet header, longer than any frame, or no IP packet where one must be.
+    #[error("a frame of {0} bytes is none that this port takes")]
+    Length(usize),
+    /// The virtio header contradicts itself or the frame.
+    #[error("the frame's virtio header contradicts the frame")]
+    Offload,
+    /// The send buffer is full and the writer would wait: it keeps the frame, and the port's `wake`
+    /// is called when there is room.
+    #[error("the send buffer is full: wait for room")]
+    WouldBlock,
+    /// The send buffer is full and the writer does not wait: it keeps the frame.
+    #[error("the send buffer is full")]
+    Again,
+    /// The port is down.
+    #[error("the port is down")]
+    Down,
+    /// A send buffer of no bytes.
+    #[error("a send buffer has at least one byte")]
+    SendBuffer,
+}
+
+impl PortError {
+    /// Linux's number for it, as a tap answers a write (`drivers/net/tun.c`).
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::Fault => libc::EFAULT,
+            Self::NoMemory => libc::ENOMEM,
+            Self::Length(_) | Self::Offload | Self::SendBuffer => libc::EINVAL,
+            Self::WouldBlock | Self::Again => libc::EAGAIN,
+            Self::Down => libc::EIO,
+        }
+    }
+
+    /// Whether the writer keeps the frame.
+    pub const fn is_full(self) -> bool {
+        matches!(self, Self::WouldBlock | Self::Again)
+    }
+
+    pub(super) const fn reason(self) -> Option<PortDrop> {
+        Some(match self {
+            Self::Fault => PortDrop::Fault,
+            Self::NoMemory => PortDrop::NoMemory,
+            Self::Length(_) => PortDrop::Length,
+            Self::Offload => PortDrop::Offload,
+            Self::Down => PortDrop::Down,
+            Self::WouldBlock | Self::Again | Self::SendBuffer => return None,
+        })
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
+        /// Why a port dropped a frame.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum PortDrop {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl PortDrop {
+            /// All reasons.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
+
+            /// Name in reports, in snake case.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The writer's memory could not be read to the frame's end.
+    Fault => "fault",
+    /// No page was free.
+    NoMemory => "no_memory",
+    /// Too short, too long, or no IP packet.
+    Length => "length",
+    /// The virtio header contradicts the frame.
+    Offload => "offload",
+    /// The port is down.
+    Down => "down",
+    /// The hook said so.
+    Hook => "hook",
+    /// The hook moved the frame's start beyond what the virtio header speaks of.
+    HookMoved => "hook_moved",
+    /// Sent back to a writer whose queue is full.
+    BackFull => "back_full",
+    /// Redirected to a port that is not there.
+    RedirectUnknown => "redirect_unknown",
+    /// Redirected to a port whose queue is full.
+    RedirectFull => "redirect_full",
+}

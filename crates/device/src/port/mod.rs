@@ -1,0 +1,287 @@
+//! Byte path, step R1 for virtual machines: the stack's side of a tap, to which a guest writes frames.
+//!
+//! ```text
+//!   writer's memory: may change at any time, read once
+//!        |
+//!        |-- build ------> room in a 32 KiB block --> hook --\
+//!        |-- accounted --> pages of the frame's own --> hook --+--> headers to the head, payload a
+//!        |                  (charged until dropped)            |    fragment of what was filled
+//!        \-- zero copy --> headers copied out --> hook -------/    (or of the writer's memory)
+//!                                                   |
+//!                                 drop | send back | redirect to another port
+//! ```
+//!
+//! Read [`Port::write`] first; `write` has the three ways, `source` what a writer hands over, `hook`
+//! who may look before there is a packet, `table` how ports redirect to each other, `account` the
+//! send buffer. Blocks are carved in `mem/src/carve.rs`.
+//!
+//! A frame is **built in place** when all of this holds, as for a tap of Linux: it is Ethernet; the
+//! port's send buffer is unlimited; the writer does not wait; zero copy was not chosen for it;
+//! headroom, frame and packet record fit one page ([`limits::fits_page`]). It costs one copy, into a
+//! block that many frames share: no allocation, no charge. Every other frame that is copied takes the
+//! **accounted** way: pages and a record of its own, charged to the send buffer until its consumer
+//! drops it; there is no room to wait for but that. Frames for which the writer chose **zero copy**
+//! keep their payload where it is.
+//!
+//! A port makes no system call and knows no ring. Who has a ring (a vhost-user device) walks it, and
+//! offers each frame as a [`FrameSource`].
+
+mod account;
+mod error;
+mod hook;
+pub mod limits;
+mod source;
+mod table;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use account::Account;
+pub use account::{SendBuffer, Wake};
+pub use error::{PortDrop, PortError};
+pub use hook::{EarlyHook, OutOfBounds, RawFrame, Verdict};
+use pagewire_mem::{Carver, GsoKind, MemError, PacketBuf, PagePool, PoolAudit};
+pub use source::{BytesSource, Fault, FrameSource};
+use table::Seat;
+pub use table::{PortId, PortTable};
+
+use crate::device::Medium;
+
+/// Settings of a port.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct PortConfig {
+    /// What frames begin with: a tap's are Ethernet, a tun's IP.
+    pub medium: Medium,
+    /// What the writer may have under way.
+    pub send_buffer: SendBuffer,
+    /// Bytes of memory for frames that are copied, at least [`limits::MIN_POOL_BYTES`].
+    pub pool_bytes: usize,
+    /// Called, on any thread, when there is room for a writer that was told
+    /// [`WouldBlock`](PortError::WouldBlock), and when the first frame is redirected here.
+    pub wake: Option<Wake>,
+    /// The ports that this one can be redirected to from.
+    pub table: Option<Arc<PortTable>>,
+}
+
+impl PortConfig {
+    /// Settings with the defaults of everything else.
+    pub fn new(medium: Medium) -> Self {
+        let (send_buffer, pool_bytes) = (SendBuffer::Unlimited, limits::POOL_BYTES);
+        Self { medium, send_buffer, pool_bytes, wake: None, table: None }
+    }
+}
+
+impl core::fmt::Debug for PortConfig {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { medium, send_buffer, pool_bytes, .. } = self;
+        f.debug_struct("PortConfig")
+            .field("medium", medium)
+            .field("send_buffer", send_buffer)
+            .field("pool_bytes", pool_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a writer writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// It does not wait for room: vhost never does.
+    pub nonblock: bool,
+    /// Payload is to stay where it is, if it can.
+    pub zerocopy: bool,
+}
+
+/// What the virtio header of a frame says, offsets counted from the start of the frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// A super-frame: its kind, and the payload bytes of each segment.
+    pub gso: Option<(GsoKind, u16)>,
+    /// The transport checksum.
+    pub checksum: FrameChecksum,
+}
+
+/// What a writer says about the transport checksum of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrameChecksum {
+    /// Nothing.
+    #[default]
+    Unknown,
+    /// It was verified (`VIRTIO_NET_HDR_F_DATA_VALID`).
+    Valid,
+    /// It is not complete and need not be, unless the frame goes on to somebody else
+    /// (`VIRTIO_NET_HDR_F_NEEDS_CSUM`): to be summed from `start`, stored `offset` bytes from there.
+    Partial {
+        /// Where the sum begins.
+        start: u16,
+        /// Where, from there, the checksum field is.
+        offset: u16,
+    },
+}
+
+/// Which way a frame took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Built in place.
+    Built,
+    /// Copied to pages of its own, and charged.
+    Accounted,
+    /// Its payload, if it has any, stayed in the writer's memory.
+    ZeroCopy,
+}
+
+/// Counts of a port, in frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Built in place, whatever became of them then.
+    pub built: u64,
+    /// Copied to pages of their own.
+    pub accounted: u64,
+    /// Passed by reference.
+    pub zerocopy: u64,
+    /// Frames that stayed with their writer because the send buffer was full.
+    pub blocked: u64,
+    /// Frames that the hook sent back.
+    pub sent_back: u64,
+    /// Frames that the hook redirected to another port.
+    pub redirected: u64,
+    dropped: [u64; PortDrop::ALL.len()],
+}
+
+impl PortCounters {
+    /// Frames dropped for this reason.
+    pub fn dropped(&self, reason: PortDrop) -> u64 {
+        self.dropped.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Frames dropped for whatever reason.
+    pub fn all_dropped(&self) -> u64 {
+        self.dropped.iter().sum()
+    }
+
+    fn drop_one(&mut self, reason: PortDrop) {
+        if let Some(n) = self.dropped.get_mut(reason as usize) {
+            *n += 1;
+        }
+    }
+}
+
+/// The stack's side of a tap that somebody else writes to. One thread at a time.
+pub struct Port {
+    medium: Medium,
+    send_buffer: SendBuffer,
+    up: bool,
+    pool: PagePool,
+    carver: Carver,
+    account: Arc<Account>,
+    hook: Option<Box<dyn EarlyHook>>,
+    table: Option<(Arc<PortTable>, Seat)>,
+    /// Frames that the hook sent back.
+    back: VecDeque<PacketBuf>,
+    counters: PortCounters,
+}
+
+impl Port {
+    /// A port that is up, without a hook.
+    ///
+    /// # Errors
+    /// What making the pool's memory met; a length error also if the table has no place.
+    pub fn new(config: PortConfig) -> Result<Self, MemError> {
+        let PortConfig { medium, send_buffer, pool_bytes, wake, table } = config;
+        let pool = PagePool::new("pagewire-port", pool_bytes.max(limits::MIN_POOL_BYTES))?;
+        let table = match table {
+            Some(table) => {
+                let seat = table.join(wake.clone()).ok_or(MemError::Length(limits::MAX_PORTS))?;
+                Some((table, seat))
+            }
+            None => None,
+        };
+        Ok(Self {
+            medium,
+            send_buffer,
+            up: true,
+            pool,
+            carver: Carver::new(),
+            account: Account::new(send_buffer, wake),
+            hook: None,
+            table,
+            back: VecDeque::new(),
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// Sets the send buffer, for frames from now on.
+    ///
+    /// # Errors
+    /// [`PortError::SendBuffer`] for one of no bytes (Linux's `TUNSETSNDBUF`).
+    pub fn set_send_buffer(&mut self, send_buffer: SendBuffer) -> Result<(), PortError> {
+        if send_buffer == SendBuffer::Bytes(0) {
+            return Err(PortError::SendBuffer);
+        }
+        self.send_buffer = send_buffer;
+        self.account.set(send_buffer);
+        Ok(())
+    }
+
+    /// Sets or removes the hook.
+    pub fn set_hook(&mut self, hook: Option<Box<dyn EarlyHook>>) {
+        self.hook = hook;
+    }
+
+    /// Takes the port up or down. What is written to one that is down is dropped.
+    pub fn set_up(&mut self, up: bool) {
+        self.up = up;
+    }
+
+    /// Whether a writer that waits would find room now; if not, its `wake` is called when there is.
+    pub fn wait_for_room(&mut self) -> bool {
+        self.account.has_room(true)
+    }
+
+    /// Moves frames for the guest to the back of `out`: what the hook sent back, and what other ports'
+    /// hooks redirected here.
+    pub fn poll_transmit(&mut self, out: &mut VecDeque<PacketBuf>) {
+        out.append(&mut self.back);
+        if let Some((_, seat)) = &self.table {
+            seat.take(out);
+        }
+    }
+
+    /// Ends a turn: takes home the pages of what was dropped.
+    pub fn end_turn(&mut self) {
+        self.pool.drain();
+    }
+
+    /// The port's name in its table.
+    pub fn id(&self) -> Option<PortId> {
+        self.table.as_ref().map(|(_, seat)| seat.id())
+    }
+
+    /// Counts so far.
+    pub fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    /// Bytes charged for frames that took the accounted way and are not dropped yet.
+    pub fn charged(&self) -> usize {
+        self.account.used()
+    }
+
+    /// Pages of the port's memory: a walk over all of them.
+    pub fn pool_audit(&self) -> PoolAudit {
+        self.pool.audit()
+    }
+}
+
+impl core::fmt::Debug for Port {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Port")
+            .field("medium", &self.medium)
+            .field("send_buffer", &self.send_buffer)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}

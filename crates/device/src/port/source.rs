@@ -1,0 +1,68 @@
+//! A frame as its writer hands it over: in memory that may change while we look.
+
+use pagewire_mem::{Frag, FragVec};
+
+/// The writer's memory could not be read as far as the frame is long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// One frame, still the writer's. Everything in it is read at most once.
+pub trait FrameSource {
+    /// Bytes of the frame, its Ethernet or IP header first; the virtio header is not counted. The same
+    /// at every call.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies the bytes from `offset` on into `into`, all of it. The port counts the copy.
+    ///
+    /// # Errors
+    /// [`Fault`] if not all of `into` could be filled.
+    fn copy_out(&mut self, offset: usize, into: &mut [u8]) -> Result<(), Fault>;
+
+    /// The bytes from `from` to the frame's end by reference, in at most `max` fragments; `None`, and
+    /// nothing is taken, if that cannot be. Called at most once. From here on the memory goes back to
+    /// its writer when the last of the fragments is dropped, whatever the port answers.
+    fn take_frags(&mut self, from: usize, max: usize) -> Option<FragVec>;
+}
+
+/// A frame in memory of our own.
+#[derive(Debug)]
+pub struct BytesSource<'a> {
+    bytes: &'a [u8],
+    frag: Option<Frag>,
+}
+
+impl<'a> BytesSource<'a> {
+    /// A frame that can only be copied.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, frag: None }
+    }
+}
+
+impl BytesSource<'static> {
+    /// A frame that can also be had by reference.
+    pub fn by_reference(bytes: &'static [u8]) -> Self {
+        Self { bytes, frag: Some(Frag::from_static(bytes)) }
+    }
+}
+
+impl FrameSource for BytesSource<'_> {
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn copy_out(&mut self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
+        let end = offset.checked_add(into.len()).ok_or(Fault)?;
+        into.copy_from_slice(self.bytes.get(offset..end).ok_or(Fault)?);
+        Ok(())
+    }
+
+    fn take_frags(&mut self, from: usize, max: usize) -> Option<FragVec> {
+        let frag = if max > 0 { self.frag.take()? } else { return None };
+        Some(FragVec::from_iter([frag.slice(from..frag.len())]))
+    }
+}

@@ -1,0 +1,141 @@
+//! Ports that can redirect frames to each other, on whatever threads they live.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pagewire_mem::PacketBuf;
+
+use super::account::Wake;
+use super::limits::{MAX_PORTS, QUEUED_FRAMES};
+
+/// Names a port, for as long as it is there: a later one in its place has another name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortId {
+    index: u32,
+    turn: u32,
+}
+
+/// Who can be redirected to: at most [`MAX_PORTS`] ports, each with a queue of at most
+/// [`QUEUED_FRAMES`] frames.
+#[derive(Default)]
+pub struct PortTable {
+    seats: Mutex<Vec<Arc<Place>>>,
+}
+
+#[derive(Default)]
+struct Place {
+    /// Whether `queue` may hold something: a port that is not redirected to takes no lock.
+    pending: AtomicBool,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Counts the ports that sat here; even: nobody does.
+    turn: u32,
+    frames: VecDeque<PacketBuf>,
+    wake: Option<Wake>,
+}
+
+/// Why a redirect failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    Unknown,
+    Full,
+}
+
+/// A port's place in a table, given up with it.
+pub(super) struct Seat {
+    place: Arc<Place>,
+    id: PortId,
+}
+
+impl PortTable {
+    /// A table without ports.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Takes a place; `None` if there are too many ports.
+    pub(super) fn join(&self, wake: Option<Wake>) -> Option<Seat> {
+        let mut seats = lock(&self.seats);
+        let free = seats.iter().position(|place| lock(&place.queue).turn.is_multiple_of(2));
+        let index = free.unwrap_or(seats.len());
+        if free.is_none() {
+            if seats.len() >= MAX_PORTS {
+                return None;
+            }
+            seats.push(Arc::default());
+        }
+        let place = Arc::clone(seats.get(index)?);
+        let mut queue = lock(&place.queue);
+        queue.turn = queue.turn.wrapping_add(1);
+        queue.wake = wake;
+        let id = PortId { index: index as u32, turn: queue.turn };
+        drop(queue);
+        Some(Seat { place, id })
+    }
+
+    /// Queues a frame for a port's guest.
+    pub(super) fn redirect(&self, to: PortId, frame: PacketBuf) -> Result<(), Refused> {
+        let place = lock(&self.seats).get(to.index as usize).map(Arc::clone);
+        let place = place.ok_or(Refused::Unknown)?;
+        let mut queue = lock(&place.queue);
+        if queue.turn != to.turn {
+            return Err(Refused::Unknown);
+        }
+        if queue.frames.len() >= QUEUED_FRAMES {
+            return Err(Refused::Full);
+        }
+        queue.frames.push_back(frame);
+        // Under the lock, as its taker clears it: neither loses the other's.
+        let first = !place.pending.swap(true, Ordering::Relaxed);
+        let wake = if first { queue.wake.clone() } else { None };
+        drop(queue);
+        if let Some(wake) = wake {
+            wake();
+        }
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for PortTable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "PortTable({} places)", lock(&self.seats).len())
+    }
+}
+
+impl Seat {
+    pub(super) fn id(&self) -> PortId {
+        self.id
+    }
+
+    /// Moves what was redirected here to the back of `out`.
+    pub(super) fn take(&self, out: &mut VecDeque<PacketBuf>) {
+        // Relaxed: a hint. What is queued right now is found at the next call, which the wake is for.
+        if !self.place.pending.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut queue = lock(&self.place.queue);
+        self.place.pending.store(false, Ordering::Relaxed);
+        out.append(&mut queue.frames);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut queue = lock(&self.place.queue);
+        queue.turn = queue.turn.wrapping_add(1);
+        queue.wake = None;
+        let frames = core::mem::take(&mut queue.frames);
+        self.place.pending.store(false, Ordering::Relaxed);
+        drop(queue);
+        // Not under the lock: their memory may have other owners to tell.
+        drop(frames);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

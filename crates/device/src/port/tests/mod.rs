@@ -1,0 +1,129 @@
+//! Ports: which way a frame takes, what a writer is told, and what a hook can do.
+
+mod hook;
+mod paths;
+mod room;
+
+use std::collections::VecDeque;
+
+use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec, PacketBuf};
+
+use super::*;
+use crate::device::Medium;
+
+/// A UDP datagram over IPv4 and Ethernet, `len` bytes long in all, at least 42.
+fn udp_frame(len: usize) -> Vec<u8> {
+    let mut frame = vec![0; len];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14] = 0x45;
+    frame[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
+    frame[22..24].copy_from_slice(&[64, 17]);
+    frame[26..34].copy_from_slice(&[10, 0, 0, 2, 10, 0, 0, 1]);
+    frame[34..38].copy_from_slice(&[0, 9, 0, 9]);
+    frame[38..40].copy_from_slice(&((len - 34) as u16).to_be_bytes());
+    for (i, byte) in frame.iter_mut().enumerate().skip(42) {
+        *byte = i as u8;
+    }
+    frame
+}
+
+/// A TCP segment over IPv4 and Ethernet, `len` bytes long in all, at least 54.
+fn tcp_frame(len: usize) -> Vec<u8> {
+    let mut frame = udp_frame(len);
+    (frame[23], frame[46]) = (6, 0x50);
+    frame
+}
+
+fn config() -> PortConfig {
+    PortConfig::new(Medium::Ethernet)
+}
+
+const VHOST: WriteFlags = WriteFlags { nonblock: true, zerocopy: false };
+const ZEROCOPY: WriteFlags = WriteFlags { nonblock: true, zerocopy: true };
+
+/// What a port and its writer have around them.
+struct Bench {
+    port: Port,
+    out: VecDeque<PacketBuf>,
+    ledger: CopyLedger,
+}
+
+impl Bench {
+    fn new(config: PortConfig) -> Self {
+        let port = Port::new(config).unwrap();
+        Self { port, out: VecDeque::new(), ledger: CopyLedger::new() }
+    }
+
+    fn write(&mut self, frame: &[u8], how: WriteFlags) -> Result<Path, PortError> {
+        self.write_with(&mut BytesSource::new(frame), how, Offload::default())
+    }
+
+    fn write_with<S: FrameSource>(
+        &mut self,
+        source: &mut S,
+        how: WriteFlags,
+        offload: Offload,
+    ) -> Result<Path, PortError> {
+        self.port.write(source, how, offload, &mut self.out, &mut self.ledger)
+    }
+
+    /// The bytes of the next packet for the stack.
+    fn next(&mut self) -> Vec<u8> {
+        bytes_of(&self.out.pop_front().expect("a packet for the stack"))
+    }
+
+    /// Frames that wait for the guest.
+    fn for_guest(&mut self) -> Vec<Vec<u8>> {
+        let mut out = VecDeque::new();
+        self.port.poll_transmit(&mut out);
+        out.iter().map(bytes_of).collect()
+    }
+
+    fn dropped(&self, reason: PortDrop) -> u64 {
+        self.port.counters().dropped(reason)
+    }
+
+    /// All memory is home once everything made of it is dropped.
+    fn assert_nothing_leaks(mut self) {
+        self.out.clear();
+        self.port.poll_transmit(&mut self.out);
+        self.out.clear();
+        self.port.carver.abandon();
+        self.port.end_turn();
+        let audit = self.port.pool_audit();
+        assert!(audit.is_conserved() && audit.out == 0, "{audit:?}");
+        assert_eq!(self.port.charged(), 0);
+    }
+}
+
+fn bytes_of(packet: &PacketBuf) -> Vec<u8> {
+    let mut bytes = packet.head().to_vec();
+    for frag in packet.frags() {
+        let at = bytes.len();
+        bytes.resize(at + frag.len(), 0);
+        frag.copy_to(0, &mut bytes[at..], &mut CopyLedger::new(), CopyReason::AppRead);
+    }
+    bytes
+}
+
+/// A writer whose memory ends early.
+struct Short(Vec<u8>, usize);
+
+impl FrameSource for Short {
+    fn len(&self) -> usize {
+        self.1
+    }
+
+    fn copy_out(&mut self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
+        let have = self.0.get(offset..).unwrap_or_default();
+        let n = have.len().min(into.len());
+        into[..n].copy_from_slice(&have[..n]);
+        if n < into.len() { Err(Fault) } else { Ok(()) }
+    }
+
+    fn take_frags(&mut self, from: usize, _: usize) -> Option<FragVec> {
+        let frag = Frag::from_bytes(bytes::Bytes::copy_from_slice(self.0.get(from..)?));
+        Some(FragVec::from_iter([frag]))
+    }
+}

@@ -1,0 +1,95 @@
+//! The send buffer: who waits, and for what.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+const BLOCKING: WriteFlags = WriteFlags { nonblock: false, zerocopy: false };
+
+/// A port that counts how often it wakes its writer.
+fn limited(bytes: usize) -> (Bench, Arc<AtomicUsize>) {
+    let woken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&woken);
+    let wake: Wake = Arc::new(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let send_buffer = SendBuffer::Bytes(bytes);
+    (Bench::new(PortConfig { send_buffer, wake: Some(wake), ..config() }), woken)
+}
+
+#[test]
+fn frames_are_taken_while_less_than_the_buffer_is_used() {
+    let (mut bench, woken) = limited(10_000);
+    let frame = udp_frame(60);
+    let mut taken = 0;
+    let error = loop {
+        match bench.write(&frame, BLOCKING) {
+            Ok(path) => assert_eq!(path, Path::Accounted),
+            Err(error) => break error,
+        }
+        taken += 1;
+    };
+    assert_eq!((error, error.errno()), (PortError::WouldBlock, libc::EAGAIN));
+    assert!(error.is_full());
+    assert_eq!(taken, 3, "a page and a record each; the third is taken because some is left");
+    assert!(bench.port.charged() >= 10_000);
+    assert_eq!(bench.port.counters().blocked, 1);
+    assert_eq!(bench.port.counters().all_dropped(), 0, "the writer keeps the frame");
+    assert_eq!(woken.load(Ordering::Relaxed), 0);
+
+    bench.next();
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    bench.next();
+    assert_eq!(woken.load(Ordering::Relaxed), 1, "nobody waits any more");
+    assert_eq!(bench.write(&frame, BLOCKING), Ok(Path::Accounted));
+    bench.assert_nothing_leaks();
+}
+
+#[test]
+fn a_writer_that_does_not_wait_is_not_woken() {
+    let (mut bench, woken) = limited(1);
+    let frame = udp_frame(60);
+    assert_eq!(bench.write(&frame, VHOST), Ok(Path::Accounted));
+    assert_eq!(bench.write(&frame, VHOST), Err(PortError::Again));
+    assert_eq!(PortError::Again.errno(), libc::EAGAIN);
+    bench.out.clear();
+    assert_eq!(woken.load(Ordering::Relaxed), 0);
+    bench.assert_nothing_leaks();
+}
+
+#[test]
+fn a_frame_is_charged_until_its_last_byte_is_let_go_by_whatever_thread() {
+    let (mut bench, woken) = limited(1);
+    bench.write(&udp_frame(600), BLOCKING).unwrap();
+    assert!(!bench.port.wait_for_room());
+    let mut packet = bench.out.pop_front().unwrap();
+    let part = packet.frags()[0].slice(10..11);
+    drop(packet.take_frags());
+    drop(packet);
+    assert_eq!(woken.load(Ordering::Relaxed), 0);
+    std::thread::spawn(move || drop(part)).join().unwrap();
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    assert!(bench.port.wait_for_room());
+    bench.assert_nothing_leaks();
+}
+
+#[test]
+fn a_larger_buffer_wakes_who_waits() {
+    let (mut bench, woken) = limited(1);
+    let frame = udp_frame(60);
+    bench.write(&frame, BLOCKING).unwrap();
+    assert_eq!(bench.write(&frame, BLOCKING), Err(PortError::WouldBlock));
+    bench.port.set_send_buffer(SendBuffer::Bytes(2)).unwrap();
+    assert_eq!(woken.load(Ordering::Relaxed), 0);
+    bench.port.set_send_buffer(SendBuffer::Unlimited).unwrap();
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    bench.assert_nothing_leaks();
+}
+
+#[test]
+fn a_send_buffer_of_nothing_is_invalid() {
+    let (mut bench, _) = limited(1);
+    let error = bench.port.set_send_buffer(SendBuffer::Bytes(0)).unwrap_err();
+    assert_eq!(error.errno(), libc::EINVAL);
+}

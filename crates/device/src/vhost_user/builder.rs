@@ -1,0 +1,169 @@
+//! Making a vhost-user device: settings, and what to tell the user when the system refuses.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pagewire_mem::{MAX_FRAGS, PagePool};
+
+use super::control::{Control, Source, listen};
+use super::events::{Bell, Events};
+use super::limits::{MAX_QUEUE_PAIRS, MIN_POOL_BYTES, POOL_BYTES};
+use super::receive::Receiver;
+use super::session::Session;
+use super::{VhostUser, features};
+use crate::limits::{MAX_MTU, MIN_MTU};
+use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
+
+/// Settings of a [`VhostUser`].
+///
+/// ```no_run
+/// use pagewire_device::VhostUser;
+/// let port = VhostUser::builder().listen("/run/guest0.sock")?;
+/// # Ok::<(), pagewire_device::DeviceError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct VhostUserBuilder {
+    mtu: Option<usize>,
+    mac: Option<[u8; 6]>,
+    queue_pairs: Option<usize>,
+    pool_bytes: Option<usize>,
+}
+
+impl VhostUserBuilder {
+    /// Largest IP packet in bytes, 576 to 65,535 (at least 1,280 for IPv6); 1,500 by default. The
+    /// guest has an MTU of its own: give it the same (`host_mtu=` of QEMU's `virtio-net-pci`).
+    #[must_use]
+    pub fn mtu(mut self, mtu: usize) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// Our link address, which must be a unicast one. By default one that follows from the
+    /// socket's path, so that ports of one host differ. The guest's is the front end's to say.
+    #[must_use]
+    pub fn mac(mut self, mac: [u8; 6]) -> Self {
+        self.mac = Some(mac);
+        self
+    }
+
+    /// Most queue pairs that a guest may use: 1 by default, at most 64.
+    #[must_use]
+    pub fn queue_pairs(mut self, pairs: usize) -> Self {
+        self.queue_pairs = Some(pairs);
+        self
+    }
+
+    /// Memory for frames that are copied, in bytes; by default 16 MiB, at least 1 MiB. Only what is
+    /// in use at one time is ever touched.
+    #[must_use]
+    pub fn pool_bytes(mut self, bytes: usize) -> Self {
+        self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// Listens on a Unix socket at `path`, where one front end at a time may connect:
+    /// `qemu … -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0`.
+    /// The socket goes when the device is dropped. A socket that nobody listens on any more is
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`DeviceError::Config`] for settings that make no sense, [`DeviceError::System`] where the
+    /// system refuses; the text says what to do.
+    pub fn listen(self, path: impl AsRef<Path>) -> Result<VhostUser, DeviceError> {
+        let path = path.as_ref();
+        self.check()?;
+        let listener = listen(path).map_err(|e| {
+            let hint = match e.kind() {
+                io::ErrorKind::AddrInUse => " (another program listens there: take another path)",
+                _ => "",
+            };
+            system(format!("listen on {}{hint}", path.display()), e)
+        })?;
+        self.start(Source::Listen(listener, path.to_owned()), path)
+    }
+
+    /// Connects to a front end that listens (`server=on`), again and again, whenever it is there.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen), but for the socket: it need not be there yet.
+    pub fn connect(self, path: impl Into<PathBuf>) -> Result<VhostUser, DeviceError> {
+        let path = path.into();
+        self.start(Source::Connect(path.clone()), &path)
+    }
+
+    /// Serves the front end at the other end of a socket, and no other.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn over(self, stream: UnixStream) -> Result<VhostUser, DeviceError> {
+        self.start(Source::Stream(stream), Path::new(""))
+    }
+
+    fn start(self, source: Source, path: &Path) -> Result<VhostUser, DeviceError> {
+        self.check()?;
+        let pairs = self.queue_pairs.unwrap_or(1);
+        let pool_bytes = self.pool_bytes.unwrap_or(POOL_BYTES);
+        let pool = PagePool::new("pagewire-vhost", pool_bytes).map_err(|e| {
+            system(format!("map {pool_bytes} bytes to receive into"), io::Error::other(e))
+        })?;
+        let bell = Arc::new(Bell::new().map_err(descriptors)?);
+        let events = Arc::new(Events::new(&bell).map_err(descriptors)?);
+        let session = Session::new(features::offered(pairs), pairs, &events, &bell);
+        let control = Control::start(session, source)
+            .map_err(|e| system("start a thread for the socket".into(), e))?;
+        let mtu = self.mtu.unwrap_or(1500);
+        let capabilities = Capabilities {
+            medium: Medium::Ethernet,
+            mac: self.mac.unwrap_or_else(|| derive_mac(path)),
+            mtu,
+            // What a guest does not take is done in software: guests come and go, this stays.
+            max_super_frame: MAX_MTU,
+            rx_checksum: true,
+            tx_checksum: true,
+            tso_v4: true,
+            tso_v6: true,
+            max_frags: MAX_FRAGS,
+            header_split: HeaderSplit::Native,
+            queues: pairs,
+            by_reference: false,
+        };
+        Ok(VhostUser::over(control, capabilities, events, Receiver::new(pool)))
+    }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        let refuse = |what: String| Err(DeviceError::Config(format!("vhost-user: {what}")));
+        if let Some(mtu) = self.mtu.filter(|mtu| !(MIN_MTU..=MAX_MTU).contains(mtu)) {
+            return refuse(format!("mtu {mtu} is not between {MIN_MTU} and {MAX_MTU} bytes"));
+        }
+        if let Some(pairs) = self.queue_pairs.filter(|n| !(1..=MAX_QUEUE_PAIRS).contains(n)) {
+            return refuse(format!("{pairs} queue pairs are not between 1 and {MAX_QUEUE_PAIRS}"));
+        }
+        if self.mac.is_some_and(|[first, ..]| first & 1 != 0) {
+            return refuse("our link address must be a unicast one".into());
+        }
+        if let Some(bytes) = self.pool_bytes.filter(|&bytes| bytes < MIN_POOL_BYTES) {
+            return refuse(format!("{bytes} bytes to receive into are less than {MIN_POOL_BYTES}"));
+        }
+        Ok(())
+    }
+}
+
+/// A link address that follows from the socket's path (FNV-1a): locally administered, unicast.
+fn derive_mac(path: &Path) -> [u8; 6] {
+    let bytes = path.as_os_str().as_encoded_bytes().iter();
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let [a, b, c, ..] = (hash ^ hash >> 32).to_le_bytes();
+    [0x02, 0x50, 0x57, a, b, c]
+}
+
+fn system(what: String, source: io::Error) -> DeviceError {
+    DeviceError::System { what: format!("vhost-user: {what}"), source }
+}
+
+fn descriptors(source: io::Error) -> DeviceError {
+    system("make an eventfd (is the limit on open files reached?)".into(), source)
+}

@@ -1,0 +1,166 @@
+//! Walking a chain of descriptors that another side wrote: each is read once, and only the copy is
+//! believed.
+//!
+//! A walk ends, whatever it reads: it follows at most as many descriptors as the ring has, and one
+//! table of so many. Every address is looked up; what is returned lies in the guest's memory.
+
+use super::counters::VhostCounters;
+use super::memory::{Memory, Piece};
+use super::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Desc, Ring};
+
+/// Descriptors of an indirect table that are copied at once.
+const TABLE: usize = 16;
+
+/// What is wrong with a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lie {
+    Next,
+    TooLong,
+    Address,
+    Direction,
+    Indirect,
+    Length,
+    Header,
+}
+
+impl Lie {
+    pub(super) fn count(self, counters: &mut VhostCounters) {
+        *match self {
+            Self::Next => &mut counters.bad_next,
+            Self::TooLong => &mut counters.chain_too_long,
+            Self::Address => &mut counters.bad_address,
+            Self::Direction => &mut counters.wrong_direction,
+            Self::Indirect => &mut counters.bad_indirect,
+            Self::Length => &mut counters.bad_length,
+            Self::Header => &mut counters.bad_header,
+        } += 1;
+    }
+}
+
+/// What a chain is for, and how long it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The device reads it all: more than this many bytes are too long.
+    Read(usize),
+    /// The device writes there: more room than this is not looked at.
+    Write(usize),
+}
+
+/// The walker of one ring.
+pub(super) struct Walk<'a> {
+    pub(super) ring: &'a Ring,
+    pub(super) memory: &'a Memory,
+    /// Whether indirect tables were negotiated.
+    pub(super) indirect: bool,
+}
+
+impl Walk<'_> {
+    /// Appends to `pieces` where the bytes of the chain at `head` lie, in order; returns how many
+    /// there are.
+    pub(super) fn chain(
+        &self,
+        head: u16,
+        purpose: Purpose,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<usize, Lie> {
+        let (mut index, mut total) = (head, 0);
+        for _ in 0..self.ring.size() {
+            let desc = self.ring.desc(index).ok_or(Lie::Next)?;
+            if desc.flags & DESC_INDIRECT != 0 {
+                // Virtio 1.2, section 2.7.5.3.1: a driver must not set both flags.
+                if !self.indirect || desc.flags & DESC_NEXT != 0 {
+                    return Err(Lie::Indirect);
+                }
+                return self.table(desc, total, purpose, pieces);
+            }
+            total = self.add(desc, total, purpose, pieces)?;
+            if desc.flags & DESC_NEXT == 0 {
+                return Ok(total);
+            }
+            index = desc.next;
+        }
+        Err(Lie::TooLong)
+    }
+
+    /// The descriptors of an indirect table. A table is copied a few at a time, and each copy read
+    /// only there.
+    fn table(
+        &self,
+        table: Desc,
+        mut total: usize,
+        purpose: Purpose,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<usize, Lie> {
+        let (bytes, size) = (table.len as usize, usize::from(self.ring.size()));
+        if bytes == 0 || !bytes.is_multiple_of(16) || bytes / 16 > size {
+            return Err(Lie::Indirect);
+        }
+        let at = self.memory.find(table.addr, bytes).filter(|at| at.len == bytes);
+        let at = at.ok_or(Lie::Address)?;
+        let window = self.memory.window(&at).ok_or(Lie::Address)?;
+        // Which part of the table `copy` holds, in descriptors; drivers fill tables front to back.
+        let (mut copy, mut first, mut have) = ([0u8; TABLE * 16], 0, 0);
+        let mut index = 0;
+        for _ in 0..bytes / 16 {
+            if index >= bytes / 16 {
+                return Err(Lie::Next);
+            }
+            if index < first || index >= first + have {
+                first = index;
+                have = (bytes / 16 - index).min(TABLE);
+                let part = copy.get_mut(..have * 16).ok_or(Lie::Indirect)?;
+                if window.read(at.offset + first * 16, part) != have * 16 {
+                    return Err(Lie::Address);
+                }
+            }
+            let desc = parse(&copy, index - first).ok_or(Lie::Next)?;
+            if desc.flags & DESC_INDIRECT != 0 {
+                return Err(Lie::Indirect);
+            }
+            total = self.add(desc, total, purpose, pieces)?;
+            if desc.flags & DESC_NEXT == 0 {
+                return Ok(total);
+            }
+            index = usize::from(desc.next);
+        }
+        Err(Lie::TooLong)
+    }
+
+    /// One buffer: where it lies, behind `total` bytes of others. A driver may give the empty buffer.
+    fn add(
+        &self,
+        desc: Desc,
+        total: usize,
+        purpose: Purpose,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<usize, Lie> {
+        let len = desc.len as usize;
+        let (write, len) = match purpose {
+            Purpose::Read(limit) if len > limit.saturating_sub(total) => return Err(Lie::Length),
+            Purpose::Read(_) => (false, len),
+            Purpose::Write(limit) => (true, len.min(limit.saturating_sub(total))),
+        };
+        if (desc.flags & DESC_WRITE != 0) != write {
+            return Err(Lie::Direction);
+        }
+        let (mut at, mut left) = (desc.addr, len);
+        while left > 0 {
+            let piece = self.memory.find(at, left).ok_or(Lie::Address)?;
+            left -= piece.len;
+            at = at.wrapping_add(piece.len as u64);
+            match pieces.last_mut() {
+                Some(last) if last.is_followed_by(&piece) => last.len += piece.len,
+                _ => pieces.push(piece),
+            }
+        }
+        Ok(total + len)
+    }
+}
+
+/// Descriptor `index` of a copied table.
+fn parse(table: &[u8], index: usize) -> Option<Desc> {
+    let bytes = table.get(index * 16..index * 16 + 16)?;
+    let (addr, rest) = bytes.split_first_chunk::<8>()?;
+    let rest = rest.first_chunk::<8>()?;
+    Some(Desc::from_words(u64::from_le_bytes(*addr), u64::from_le_bytes(*rest)))
+}

@@ -1,0 +1,207 @@
+//! The thread that talks to the front end. It waits on the socket, applies one message at a time to
+//! the session under its lock, and goes on to the next front end when one is gone. A front end that
+//! stalls in the middle of a message stalls this thread only.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vhost::vhost_user::{BackendReqHandler, Error};
+
+use super::events::Bell;
+use super::limits::RECONNECT;
+use super::session::Session;
+
+/// What both threads share.
+pub(super) struct Shared {
+    session: Arc<Mutex<Session>>,
+    link: Mutex<Link>,
+    /// Rung when the thread is to end.
+    end: Bell,
+}
+
+/// The connection that the thread serves.
+#[derive(Default)]
+struct Link {
+    stream: Option<UnixStream>,
+    ending: bool,
+}
+
+/// Where front ends come from.
+pub(super) enum Source {
+    /// They connect to this socket, which is removed in the end.
+    Listen(UnixListener, PathBuf),
+    /// They listen.
+    Connect(PathBuf),
+    /// One that is connected already, and no other.
+    Stream(UnixStream),
+    /// There will be no other.
+    Spent,
+}
+
+/// The thread; ends when this is dropped.
+pub(super) struct Control {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Shared {
+    pub(super) fn session(&self) -> MutexGuard<'_, Session> {
+        // A thread that panicked holding the lock left whole fields, which lies may fill anyway.
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn link(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Control {
+    pub(super) fn start(session: Session, source: Source) -> io::Result<Self> {
+        let session = Arc::new(Mutex::new(session));
+        let shared = Arc::new(Shared { session, link: Mutex::default(), end: Bell::new()? });
+        let ours = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("pagewire-vhost".into())
+            .spawn(move || ours.run(source))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let mut link = self.shared.link();
+        link.ending = true;
+        if let Some(stream) = &link.stream {
+            // Ends a read that waits for the rest of a message.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        drop(link);
+        self.shared.end.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, mut source: Source) {
+        while let Some(stream) = self.next(&mut source) {
+            self.serve(stream);
+        }
+        if let Source::Listen(_, path) = source {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// The next front end; `None`: there will be none, or the device is gone.
+    fn next(&self, source: &mut Source) -> Option<UnixStream> {
+        loop {
+            match source {
+                Source::Listen(listener, _) => {
+                    if self.ends_before(Some(listener.as_fd())) {
+                        return None;
+                    }
+                    match listener.accept() {
+                        Ok((stream, _)) => return Some(stream),
+                        // Out of descriptors, mostly: try again, but not at once.
+                        Err(e) if e.kind() != io::ErrorKind::WouldBlock => {
+                            if self.ends_before(None) {
+                                return None;
+                            }
+                        }
+                        Err(_) => {}
+                    }
+                }
+                Source::Connect(path) => {
+                    if let Ok(stream) = UnixStream::connect(path) {
+                        return Some(stream);
+                    }
+                    if self.ends_before(None) {
+                        return None;
+                    }
+                }
+                Source::Spent => return None,
+                Source::Stream(_) => {
+                    let Source::Stream(stream) = std::mem::replace(source, Source::Spent) else {
+                        return None;
+                    };
+                    return Some(stream);
+                }
+            }
+        }
+    }
+
+    /// Waits until `fd` can be read, or for a moment; `true`: the device ended meanwhile.
+    fn ends_before(&self, fd: Option<BorrowedFd<'_>>) -> bool {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.end.fd(), PollFlags::IN)];
+        fds.extend(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let pause = Timespec::try_from(RECONNECT).ok().filter(|_| fd.is_none());
+        let _ = poll(&mut fds, pause.as_ref());
+        self.link().ending
+    }
+
+    /// Serves one front end until it goes, or breaks the rules.
+    fn serve(&self, stream: UnixStream) {
+        let Ok(ours) = stream.try_clone() else { return };
+        {
+            let mut link = self.link();
+            if link.ending {
+                return;
+            }
+            link.stream = Some(ours);
+        }
+        // The library's reads loop where a descriptor does not block.
+        if stream.set_nonblocking(false).is_err() {
+            return;
+        }
+        self.session().begin();
+        tracing::debug!(fd = stream.as_raw_fd(), "vhost-user: a front end connected");
+        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&self.session));
+        let error = loop {
+            if let Err(error) = handler.handle_request() {
+                break error;
+            }
+        };
+        let mut session = self.session();
+        match error {
+            Error::Disconnected | Error::SocketBroken(_) | Error::PartialMessage => {}
+            error => {
+                session.counters.bad_messages += 1;
+                let why = session.refused.take().unwrap_or_else(|| error.to_string());
+                tracing::warn!("vhost-user: the front end was disconnected: {why}");
+                session.refused = Some(why);
+            }
+        }
+        session.end();
+        drop(session);
+        self.link().stream = None;
+        tracing::debug!("vhost-user: the front end is gone");
+    }
+}
+
+/// Listens at `path`, in the place of a socket that nobody listens on any more.
+pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
+    let listener = match UnixListener::bind(path) {
+        Err(e) if e.kind() == io::ErrorKind::AddrInUse && is_dead(path) => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        bound => bound?,
+    };
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Whether a socket is left over from a process that is gone.
+fn is_dead(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+}

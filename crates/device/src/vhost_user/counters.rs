@@ -1,0 +1,80 @@
+//! What guests and front ends did wrong, each with its count; and what was done for them.
+
+/// Counts of a vhost-user device beside those that every device has
+/// ([`DeviceCounters`](crate::DeviceCounters)). The first group is lies: of a guest through its
+/// rings, or of a front end through its socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VhostCounters {
+    /// Rings stopped because the available index ran further ahead than the ring is long.
+    pub bad_avail_index: u64,
+    /// Rings stopped because an available entry named no descriptor of the table.
+    pub bad_head: u64,
+    /// Rings stopped because a descriptor was made available while it was held here.
+    pub head_in_flight: u64,
+    /// Frames dropped because a descriptor named a next one beyond the table.
+    pub bad_next: u64,
+    /// Frames dropped because a chain had more descriptors than the ring (a loop, mostly).
+    pub chain_too_long: u64,
+    /// Frames dropped because a descriptor lay outside of the guest's memory.
+    pub bad_address: u64,
+    /// Frames dropped because a buffer to send from was to be written, or one to receive into was not.
+    pub wrong_direction: u64,
+    /// Frames dropped because an indirect table was empty, no multiple of 16 bytes, longer than the
+    /// ring, nested, or not negotiated.
+    pub bad_indirect: u64,
+    /// Frames dropped because the chain was shorter than the headers, or longer than any frame.
+    pub bad_length: u64,
+    /// Frames dropped because the virtio header contradicts itself or the frame.
+    pub bad_header: u64,
+    /// Buffers to receive into that hold not even the virtio header; given back empty.
+    pub bad_receive_buffer: u64,
+    /// Sessions ended because of a message that was malformed, out of order or refused.
+    pub bad_messages: u64,
+    /// Descriptors refused because they were no eventfd.
+    pub bad_event_fds: u64,
+    /// Memory refused: not sealed against shrinking, shorter than was said, overlapping, too much.
+    pub bad_memory: u64,
+    /// Rings refused because they lie outside of the memory shared, or have a size that is none.
+    pub bad_rings: u64,
+
+    /// Front ends that connected.
+    pub sessions: u64,
+    /// Frames that came in by reference.
+    pub referenced: u64,
+    /// Frames that came in as a copy.
+    pub copied: u64,
+    /// Frames long enough for a reference that were copied because too many descriptors were held
+    /// already, or because they lay in too many pieces.
+    pub copied_instead: u64,
+    /// Descriptors that went back to the guest when the last reference to them went.
+    pub returned: u64,
+    /// Descriptors that a fragment holds now.
+    pub held: u64,
+    /// Interrupts sent to the guest.
+    pub calls: u64,
+}
+
+impl VhostCounters {
+    /// Everything that only a guest or a front end that is broken or hostile does.
+    pub fn lies(&self) -> u64 {
+        [
+            self.bad_avail_index,
+            self.bad_head,
+            self.head_in_flight,
+            self.bad_next,
+            self.chain_too_long,
+            self.bad_address,
+            self.wrong_direction,
+            self.bad_indirect,
+            self.bad_length,
+            self.bad_header,
+            self.bad_receive_buffer,
+            self.bad_messages,
+            self.bad_event_fds,
+            self.bad_memory,
+            self.bad_rings,
+        ]
+        .iter()
+        .sum()
+    }
+}

@@ -1,0 +1,88 @@
+//! Who wakes whom: the descriptor that the device is waited for on, and the eventfds of the rings.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+/// Events taken from the kernel at once; which they were does not matter.
+const EVENTS: usize = 16;
+
+/// An eventfd of our own.
+#[derive(Debug)]
+pub(super) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Rings.
+    pub(super) fn ring(&self) {
+        // Fails only when 2^64 - 1 rings are unread; then the reader is awake anyhow.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Everything that can wake the device, behind one descriptor. Edges, not levels: nobody reads the
+/// eventfds, whose counters are the other side's.
+#[derive(Debug)]
+pub(super) struct Events {
+    epoll: OwnedFd,
+}
+
+impl Events {
+    pub(super) fn new(bell: &Bell) -> io::Result<Self> {
+        let events = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? };
+        events.watch(bell.fd())?;
+        Ok(events)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Wakes the device when `fd` is written to.
+    pub(super) fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(0), flags)?)
+    }
+
+    /// No more. Before the descriptor is closed: the other side has the same file open.
+    pub(super) fn forget(&self, fd: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Takes what woke the device. One system call.
+    pub(super) fn clear(&self) {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; EVENTS];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = epoll::wait(&self.epoll, events.as_mut_slice(), Some(&now));
+    }
+}
+
+/// Takes a descriptor that a front end sent as an eventfd; `None` if it is something else, to which
+/// a write could block, or do anything.
+pub(super) fn checked(fd: OwnedFd) -> Option<OwnedFd> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+    if link.as_os_str() != "anon_inode:[eventfd]" {
+        return None;
+    }
+    // So that a full counter does not block us. The file is the front end's as well, which could
+    // take this back: what it gains is that nobody serves its guest.
+    rustix::io::ioctl_fionbio(&fd, true).ok()?;
+    Some(fd)
+}
+
+/// Writes to a ring's eventfd.
+pub(super) fn signal(fd: &OwnedFd) {
+    // A counter that is full was not read since: the guest is being told already.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}

@@ -1,0 +1,115 @@
+//! Descriptors that fragments hold: they come back from any thread, in any order, over one lock-free
+//! list that the device empties (as pages come back to a pool).
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Arc;
+
+use super::events::Bell;
+use super::window::Window;
+
+/// Ends the list.
+const NIL: u32 = u32::MAX;
+
+/// Heads that came back to one ring and are not in its used ring yet.
+#[derive(Debug)]
+pub(super) struct Returns {
+    top: AtomicU32,
+    /// `next[head]` is what came back before `head`.
+    next: Box<[AtomicU32]>,
+    bell: Arc<Bell>,
+    /// The device sleeps, and wants to be told.
+    awaited: AtomicBool,
+}
+
+impl Returns {
+    /// None, for a ring of `size`.
+    pub(super) fn new(size: u16, bell: &Arc<Bell>) -> Arc<Self> {
+        Arc::new(Self {
+            top: AtomicU32::new(NIL),
+            next: (0..size).map(|_| AtomicU32::new(NIL)).collect(),
+            bell: Arc::clone(bell),
+            awaited: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes everything that came back and shows each head to `take`.
+    pub(super) fn drain(&self, mut take: impl FnMut(u16)) {
+        if self.top.load(Ordering::Relaxed) == NIL {
+            return;
+        }
+        // Acquire pairs with the release in `push`: whatever was read from the buffers by then was
+        // read before the guest gets them back. The whole list at once leaves no ABA.
+        let mut head = self.top.swap(NIL, Ordering::Acquire);
+        while let Some(next) = self.next.get(head as usize) {
+            // Read before `take`: once that has put the head into the used ring, it may come again.
+            let following = next.load(Ordering::Relaxed);
+            take(head as u16);
+            head = following;
+        }
+    }
+
+    /// Has the bell rung by the next head that comes back. `true`: one has already.
+    pub(super) fn await_one(&self) -> bool {
+        // SeqCst, as the list's push is: either we see the head, or its thread sees this.
+        self.awaited.store(true, Ordering::SeqCst);
+        self.top.load(Ordering::SeqCst) != NIL
+    }
+
+    fn push(&self, head: u16) {
+        let Some(next) = self.next.get(usize::from(head)) else { return };
+        let mut top = self.top.load(Ordering::Relaxed);
+        loop {
+            next.store(top, Ordering::Relaxed);
+            let new = u32::from(head);
+            match self.top.compare_exchange_weak(top, new, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => top = now,
+            }
+        }
+        if self.awaited.load(Ordering::SeqCst) && self.awaited.swap(false, Ordering::SeqCst) {
+            self.bell.ring();
+        }
+    }
+}
+
+/// What a fragment of the guest's memory keeps: the mapping, and the descriptor that is not given
+/// back before. One for each mapping that a frame lies in; the descriptor is the first one's.
+#[derive(Debug)]
+pub(super) struct Keep {
+    window: Window,
+    home: Home,
+}
+
+#[derive(Debug)]
+enum Home {
+    /// To be told, of this head.
+    Ring(Arc<Returns>, u16),
+    /// The frame goes on in another mapping: this is the first one's.
+    First(#[allow(dead_code, reason = "kept until this is dropped")] Arc<Keep>),
+}
+
+impl Keep {
+    /// Of the first fragment of a frame.
+    pub(super) fn new(window: &Window, returns: &Arc<Returns>, head: u16) -> Arc<Self> {
+        let home = Home::Ring(Arc::clone(returns), head);
+        Arc::new(Self { window: window.clone(), home })
+    }
+
+    /// Of fragments of the same frame in another mapping.
+    pub(super) fn also(self: &Arc<Self>, window: &Window) -> Arc<Self> {
+        Arc::new(Self { window: window.clone(), home: Home::First(Arc::clone(self)) })
+    }
+
+    /// The mapping that is kept.
+    pub(super) fn window(&self) -> &Window {
+        &self.window
+    }
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        if let Home::Ring(returns, head) = &self.home {
+            returns.push(*head);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Every limit of the vhost-user device, with its unit and its reason.
+
+/// Most descriptors in a ring: what QEMU offers a guest (`tx_queue_size=1024`). Also the most
+/// descriptors in one chain, and in one indirect table that is believed.
+pub const MAX_QUEUE_SIZE: u16 = 1024;
+
+/// Most queue pairs of a device: as many as there are bits to name a ring's eventfd by
+/// (`VHOST_USER_SET_VRING_KICK` has eight), and more than guests have processors here.
+pub const MAX_QUEUE_PAIRS: usize = 64;
+
+/// Most regions of guest memory: RAM below and above the hole of 32-bit devices, and what is
+/// plugged in later. More than one message can carry.
+pub const MAX_MEMORY_REGIONS: usize = 64;
+
+/// Bytes of the virtio header in front of a frame in a ring: with `num_buffers`.
+pub const GUEST_HEADER: usize = crate::limits::VNET_HEADER + 2;
+
+/// Longest frame that a guest may send, in bytes: an Ethernet header, one VLAN tag and the longest
+/// IP packet.
+pub const MAX_FRAME: usize = 18 + 65_535;
+
+/// Shortest frame, in bytes: an Ethernet header.
+pub const MIN_FRAME: usize = 14;
+
+/// Frames of this many bytes or more become fragments of the guest's memory; shorter ones are
+/// copied, which costs less than a reference that comes back.
+pub const BY_REFERENCE: usize = 1024;
+
+/// Of a ring's descriptors, one in so many may be held by fragments; then frames are copied, so
+/// that a reader who keeps what it got cannot stop the guest's sending.
+pub const HELD_SHARE: u16 = 2;
+
+/// Memory to copy frames into, in bytes, unless the builder says otherwise.
+pub const POOL_BYTES: usize = 16 << 20;
+
+/// Least memory to copy frames into, in bytes.
+pub const MIN_POOL_BYTES: usize = 1 << 20;
+
+/// How long the device waits before it connects again to a front end that listens.
+pub const RECONNECT: core::time::Duration = core::time::Duration::from_millis(500);
+
+/// Flows whose queue pair is remembered, so that a guest's flow is answered on the pair it came by
+/// (Virtio 1.2, section 5.1.6.5.6.1). One byte each; flows that share a slot share a pair.
+pub const FLOWS: usize = 256;

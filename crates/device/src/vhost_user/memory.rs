@@ -1,0 +1,137 @@
+//! The guest's memory as the front end shared it: regions by guest address (what descriptors name)
+//! and by the front end's own address (what rings are named by).
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use pagewire_mem::MemError;
+
+use super::limits::MAX_MEMORY_REGIONS;
+use super::ring::Part;
+use super::window::Window;
+
+/// One region, as it was announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Announced {
+    pub(super) guest: u64,
+    pub(super) user: u64,
+    pub(super) len: u64,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    about: Announced,
+    window: Window,
+}
+
+/// Where some bytes of the guest's lie: as many as one region has of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    slot: u16,
+    pub(super) offset: usize,
+    pub(super) len: usize,
+}
+
+/// Why memory was refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MemoryError {
+    #[error("a region of {0:#x} bytes at {1:#x} is empty, wraps around or overlaps another")]
+    Range(u64, u64),
+    #[error("more than {MAX_MEMORY_REGIONS} regions")]
+    TooMany,
+    #[error("no region is at {0:#x}")]
+    Unknown(u64),
+    #[error(
+        "guest memory cannot be mapped: {0} (with QEMU, use \
+         `-object memory-backend-memfd,share=on`, which seals it)"
+    )]
+    Map(#[from] MemError),
+}
+
+/// All regions. Cloned, and replaced whole, when it changes; fragments keep what they lie in.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    slots: Vec<Slot>,
+}
+
+impl Memory {
+    /// Maps one region more.
+    pub(super) fn add(&mut self, about: Announced, file: File) -> Result<(), MemoryError> {
+        let Announced { guest, user, len, offset } = about;
+        let range = MemoryError::Range(len, guest);
+        if self.slots.len() >= MAX_MEMORY_REGIONS {
+            return Err(MemoryError::TooMany);
+        }
+        let ends = (guest.checked_add(len), user.checked_add(len), offset.checked_add(len));
+        let (Some(guest_end), Some(user_end), Some(end)) = ends else { return Err(range) };
+        let meets = |slot: &Slot| {
+            let other = &slot.about;
+            (guest < other.guest + other.len && other.guest < guest_end)
+                || (user < other.user + other.len && other.user < user_end)
+        };
+        if len == 0 || self.slots.iter().any(meets) {
+            return Err(range);
+        }
+        let end = usize::try_from(end).map_err(|_| range)?;
+        let window = Window::map(OwnedFd::from(file), end)?;
+        self.slots.push(Slot { about, window });
+        Ok(())
+    }
+
+    /// Forgets a region, named by its addresses and its length.
+    pub(super) fn remove(&mut self, guest: u64, user: u64, len: u64) -> Result<(), MemoryError> {
+        let is =
+            |slot: &Slot| (slot.about.guest, slot.about.user, slot.about.len) == (guest, user, len);
+        let at = self.slots.iter().position(is).ok_or(MemoryError::Unknown(guest))?;
+        self.slots.remove(at);
+        Ok(())
+    }
+
+    /// The first of the bytes `guest..guest + len`, as far as they lie in one region. `None`: the
+    /// first byte lies in none.
+    pub(super) fn find(&self, guest: u64, len: usize) -> Option<Piece> {
+        self.slots.iter().enumerate().find_map(|(slot, Slot { about, .. })| {
+            let into = guest.checked_sub(about.guest).filter(|&into| into < about.len)?;
+            let len = len.min((about.len - into) as usize);
+            Some(Piece { slot: slot as u16, offset: (about.offset + into) as usize, len })
+        })
+    }
+
+    /// `len` bytes at an address of the front end's, which must lie in one region.
+    pub(super) fn part(&self, user: u64, len: usize) -> Option<Part> {
+        self.slots.iter().find_map(|Slot { about, window }| {
+            let into = user.checked_sub(about.user).filter(|&into| into < about.len)?;
+            let fits = about.len - into >= len as u64;
+            fits.then(|| Part { window: window.clone(), offset: (about.offset + into) as usize })
+        })
+    }
+
+    /// What a piece lies in.
+    pub(super) fn window(&self, piece: &Piece) -> Option<&Window> {
+        self.slots.get(usize::from(piece.slot)).map(|slot| &slot.window)
+    }
+}
+
+impl Piece {
+    /// Whether both lie in one mapping.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        self.slot == other.slot
+    }
+
+    /// Whether `next` begins where this one ends. Pieces of different regions never do: what
+    /// fragments are made of lies in one mapping each.
+    pub(super) fn is_followed_by(&self, next: &Self) -> bool {
+        self.is_beside(next) && self.offset + self.len == next.offset
+    }
+
+    /// Takes up to `n` bytes off the front.
+    pub(super) fn split_to(&mut self, n: usize) -> Self {
+        let n = n.min(self.len);
+        let front = Self { len: n, ..*self };
+        self.offset += n;
+        self.len -= n;
+        front
+    }
+}

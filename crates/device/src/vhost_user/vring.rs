@@ -1,0 +1,306 @@
+//! One ring of a guest, from the device's side: what was taken, what was given back, what is held.
+//!
+//! ```text
+//!        driver's available index
+//!   next_avail      |
+//!       |  waiting  |
+//!   ----+-----------+-----       taken: used at once, or held by fragments until the last goes
+//!       published   next_used
+//!   --------+-----------+--      entries between are written, and published once per burst
+//! ```
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::counters::VhostCounters;
+use super::events::{Bell, Events, signal};
+use super::held::Returns;
+use super::memory::Memory;
+use super::ring::{Ring, avail_bytes, desc_bytes, used_bytes};
+
+/// Where the front end says that a ring lies, in its own addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Addresses {
+    pub(super) desc: u64,
+    pub(super) avail: u64,
+    pub(super) used: u64,
+}
+
+/// A ring, set up by messages and then walked.
+pub(super) struct Vring {
+    pub(super) size: u16,
+    pub(super) addresses: Option<Addresses>,
+    /// The front end lets it run.
+    pub(super) enabled: bool,
+    pub(super) event_index: bool,
+    /// There while the ring is started.
+    ring: Option<Ring>,
+    /// It lied; nothing moves until it is set up anew.
+    broken: bool,
+    next_avail: u16,
+    next_used: u16,
+    published: u16,
+    held: Held,
+    /// What was held when it was stopped, in case it goes on.
+    parked: Option<Parked>,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    error: Option<OwnedFd>,
+}
+
+/// Descriptors that fragments hold.
+struct Held {
+    heads: Vec<bool>,
+    count: u16,
+    returns: Arc<Returns>,
+}
+
+struct Parked {
+    size: u16,
+    addresses: Option<Addresses>,
+    next_avail: u16,
+    next_used: u16,
+    held: Held,
+}
+
+impl Vring {
+    pub(super) fn new(bell: &Arc<Bell>) -> Self {
+        Self {
+            size: 0,
+            addresses: None,
+            enabled: false,
+            event_index: false,
+            ring: None,
+            broken: false,
+            next_avail: 0,
+            next_used: 0,
+            published: 0,
+            held: Held::new(0, bell),
+            parked: None,
+            kick: None,
+            call: None,
+            error: None,
+        }
+    }
+
+    /// The ring, if frames may move.
+    pub(super) fn running(&self) -> Option<&Ring> {
+        self.ring.as_ref().filter(|_| self.enabled && !self.broken)
+    }
+
+    /// Whether it was started, whether or not it may run.
+    pub(super) fn is_started(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Sets where the next available head is, before the start.
+    pub(super) fn set_base(&mut self, base: u16) {
+        self.next_avail = base;
+    }
+
+    /// Starts the ring, or goes on where it was stopped. `None`: it does not lie in memory that was
+    /// shared.
+    pub(super) fn start(&mut self, memory: &Memory, bell: &Arc<Bell>) -> Option<()> {
+        let ring = self.resolve(memory)?;
+        self.next_used = ring.used_index();
+        self.published = self.next_used;
+        // A guest that was only stopped finds its ring as it was, with what we still hold. One that
+        // began anew has other counts (both zero; and then nothing can be in flight that counts).
+        let same = |parked: &Parked| {
+            (parked.size, parked.addresses) == (self.size, self.addresses)
+                && (parked.next_avail, parked.next_used) == (self.next_avail, self.next_used)
+        };
+        self.held = match self.parked.take().filter(same) {
+            Some(parked) => parked.held,
+            None => Held::new(self.size, bell),
+        };
+        self.ring = Some(ring);
+        self.broken = false;
+        Some(())
+    }
+
+    /// Finds a ring that runs in memory that changed.
+    pub(super) fn rebind(&mut self, memory: &Memory) -> Option<()> {
+        if self.ring.is_some() {
+            self.ring = None;
+            self.ring = Some(self.resolve(memory)?);
+        }
+        Some(())
+    }
+
+    fn resolve(&self, memory: &Memory) -> Option<Ring> {
+        let at = self.addresses?;
+        let desc = memory.part(at.desc, desc_bytes(self.size))?;
+        let avail = memory.part(at.avail, avail_bytes(self.size))?;
+        let used = memory.part(at.used, used_bytes(self.size))?;
+        Ring::new(&desc, &avail, &used, self.size)
+    }
+
+    /// Stops the ring; returns where it would go on.
+    pub(super) fn stop(&mut self, events: &Events, bell: &Arc<Bell>) -> u16 {
+        if let Some(ring) = self.ring.take() {
+            // What came back by now still finds its way.
+            self.drain_into(&ring);
+            if self.published != self.next_used {
+                ring.set_used_index(self.next_used);
+                if let Some(call) = &self.call {
+                    signal(call);
+                }
+            }
+            self.parked = Some(Parked {
+                size: self.size,
+                addresses: self.addresses,
+                next_avail: self.next_avail,
+                next_used: self.next_used,
+                held: std::mem::replace(&mut self.held, Held::new(0, bell)),
+            });
+        }
+        self.set_kick(None, events);
+        self.next_avail
+    }
+
+    /// Takes the descriptor by which the guest kicks.
+    pub(super) fn set_kick(&mut self, kick: Option<OwnedFd>, events: &Events) {
+        if let Some(old) = std::mem::replace(&mut self.kick, kick) {
+            events.forget(old.as_fd());
+        }
+        if let Some(kick) = &self.kick {
+            // Refused only for want of memory; then the bell's next ring makes the device look.
+            let _ = events.watch(kick.as_fd());
+        }
+    }
+
+    /// Takes the descriptor by which the guest is interrupted.
+    pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
+        self.call = call;
+    }
+
+    /// Takes the descriptor by which the front end is told of a broken ring.
+    pub(super) fn set_error(&mut self, error: Option<OwnedFd>) {
+        self.error = error;
+    }
+
+    /// How many heads wait. A guest whose index ran too far ahead is not believed again.
+    pub(super) fn waiting(&mut self, counters: &mut VhostCounters) -> u16 {
+        let Some(ring) = self.running() else { return 0 };
+        let waiting = ring.avail_index().wrapping_sub(self.next_avail);
+        if waiting > ring.size() {
+            counters.bad_avail_index += 1;
+            self.fail();
+            return 0;
+        }
+        waiting
+    }
+
+    /// The head that waits `ahead` behind the first one, which there must be.
+    pub(super) fn peek(&mut self, ahead: u16, counters: &mut VhostCounters) -> Option<u16> {
+        let head = self.running()?.avail_entry(self.next_avail.wrapping_add(ahead));
+        match self.held.heads.get(usize::from(head)) {
+            Some(false) => return Some(head),
+            Some(true) => counters.head_in_flight += 1,
+            None => counters.bad_head += 1,
+        }
+        self.fail();
+        None
+    }
+
+    /// Takes the first `n` heads that wait.
+    pub(super) fn advance(&mut self, n: u16) {
+        self.next_avail = self.next_avail.wrapping_add(n);
+    }
+
+    /// Gives a head back, with `len` bytes written; visible with the next `publish`.
+    pub(super) fn give_back(&mut self, head: u16, len: u32) {
+        if let Some(ring) = &self.ring {
+            ring.set_used_entry(self.next_used, head, len);
+            self.next_used = self.next_used.wrapping_add(1);
+        }
+    }
+
+    /// Marks a head as held; the list it comes back by.
+    pub(super) fn hold(&mut self, head: u16) -> &Arc<Returns> {
+        if let Some(held) = self.held.heads.get_mut(usize::from(head)) {
+            self.held.count += u16::from(!*held);
+            *held = true;
+        }
+        &self.held.returns
+    }
+
+    /// Heads held now.
+    pub(super) fn held(&self) -> u16 {
+        self.held.count
+    }
+
+    /// Gives back what fragments let go of; returns how many heads.
+    pub(super) fn drain(&mut self) -> u16 {
+        let before = self.held.count;
+        if before > 0
+            && let Some(ring) = self.ring.take()
+        {
+            self.drain_into(&ring);
+            self.ring = Some(ring);
+        }
+        before - self.held.count
+    }
+
+    fn drain_into(&mut self, ring: &Ring) {
+        let Self { held: Held { heads, count, returns }, next_used, .. } = self;
+        returns.drain(|head| {
+            if let Some(held) = heads.get_mut(usize::from(head)).filter(|held| **held) {
+                *held = false;
+                *count -= 1;
+                ring.set_used_entry(*next_used, head, 0);
+                *next_used = next_used.wrapping_add(1);
+            }
+        });
+    }
+
+    /// Makes what was given back visible, and interrupts the guest if it wants to hear of it.
+    pub(super) fn publish(&mut self, counters: &mut VhostCounters) {
+        let Some(ring) = &self.ring else { return };
+        let (old, new) = (self.published, self.next_used);
+        if old == new {
+            return;
+        }
+        ring.set_used_index(new);
+        self.published = new;
+        if let Some(call) = &self.call
+            && ring.wants_call(old, new, self.event_index)
+        {
+            counters.calls += 1;
+            signal(call);
+        }
+    }
+
+    /// Asks to be kicked for the heads behind the first `ahead` that wait, and for what comes back.
+    /// `true`: there is something already.
+    pub(super) fn arm(&mut self, ahead: u16) -> bool {
+        let Some(ring) = self.running() else { return false };
+        let from = self.next_avail.wrapping_add(ahead);
+        ring.ask_kick(from, self.event_index);
+        let waits = ring.avail_index() != from;
+        waits || (self.held.count > 0 && self.held.returns.await_one())
+    }
+
+    /// Need not be kicked.
+    pub(super) fn disarm(&mut self) {
+        if let Some(ring) = self.running() {
+            ring.spare_kick(self.next_avail, self.event_index);
+        }
+    }
+
+    /// The ring lied: nothing moves until it is set up anew.
+    fn fail(&mut self) {
+        self.broken = true;
+        if let Some(error) = &self.error {
+            signal(error);
+        }
+    }
+}
+
+impl Held {
+    fn new(size: u16, bell: &Arc<Bell>) -> Self {
+        let heads = vec![false; usize::from(size)];
+        Self { heads, count: 0, returns: Returns::new(size, bell) }
+    }
+}

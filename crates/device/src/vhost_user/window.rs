@@ -1,0 +1,113 @@
+//! A mapping of a guest's memory, with its address: what every access to that memory goes through.
+//! The unsafe code of this device is here and in `ring`.
+
+use core::ptr::NonNull;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use pagewire_mem::{Access, CopyLedger, CopyReason, Frag, MemError, PAGE_SIZE, Region};
+use rustix::fs::{SealFlags, fcntl_add_seals};
+
+use super::held::Keep;
+
+/// A shared, writable region and its first byte.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    region: Region,
+    base: NonNull<u8>,
+}
+
+// SAFETY: the address is one of the region's, which is `Send` and kept here; through it bytes are
+// reached by copies in `asm!` and by atomics only.
+unsafe impl Send for Window {}
+// SAFETY: as for `Send`; every method bears that others do the same at the same time.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Maps the first `len` bytes of a memfd that a front end shared, whose pages cannot vanish:
+    /// a file that can be cut short would kill the process that touches what was cut off. A front
+    /// end that forgot to seal its file has it sealed here, if the file lets itself be.
+    ///
+    /// # Errors
+    /// As [`Region::from_memfd`]; above all [`MemError::NotSealed`].
+    pub(super) fn map(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
+        // Of a file that is sealed already, or cannot be, `from_memfd` finds out.
+        let _ = fcntl_add_seals(&fd, SealFlags::SHRINK);
+        Self::over(Region::from_memfd(fd, len)?).ok_or(MemError::NotPages)
+    }
+
+    /// A window over a region that counts as shared and may be written.
+    pub(super) fn over(region: Region) -> Option<Self> {
+        if region.access() != Access::Shared || !region.is_writable() {
+            return None;
+        }
+        let first = region.frag(0, region.len().min(PAGE_SIZE)).ok()?;
+        let base = NonNull::new(first.as_ptr().cast_mut())?;
+        Some(Self { region, base })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.region.len()
+    }
+
+    /// Where it is mapped in this process: how a front end names it.
+    pub(super) fn user(&self) -> u64 {
+        self.base.as_ptr().addr() as u64
+    }
+
+    /// The file behind it.
+    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.region.fd()
+    }
+
+    /// The address of bytes `offset..offset + len`, if they lie in the window; valid while it lives.
+    pub(super) fn address(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len)?;
+        if end > self.region.len() {
+            return None;
+        }
+        // SAFETY: `offset <= end <= len of the mapping`, just checked.
+        Some(unsafe { self.base.add(offset) })
+    }
+
+    /// Reads bytes from `offset` on, once each; returns how many there are.
+    pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> usize {
+        self.region.copy_shared_out(offset, into)
+    }
+
+    /// Writes bytes from `offset` on; returns how many fit.
+    pub(super) fn write(&self, offset: usize, from: &[u8]) -> usize {
+        self.region.copy_shared_in(offset, from)
+    }
+
+    /// Bytes `offset..offset + len` as a fragment that keeps the mapping and nothing else: to copy
+    /// from.
+    pub(super) fn borrow(&self, offset: usize, len: usize) -> Option<Frag> {
+        self.region.frag(offset, len).ok()
+    }
+
+    /// Bytes `offset..offset + len` as a fragment that `keep` keeps, and the mapping with it.
+    /// `None` if they do not lie in the window, or `keep` is another window's.
+    pub(super) fn lend(&self, offset: usize, len: usize, keep: &Arc<Keep>) -> Option<Frag> {
+        let at = self.address(offset, len).filter(|_| keep.window().base == self.base)?;
+        // SAFETY: the range lies in the mapping (checked in `address`), which `keep` keeps: its
+        // window begins at the same address, and two live mappings do not. All fragments of one
+        // `keep` lie in that one mapping. It counts as shared.
+        Some(unsafe { Frag::from_raw(at, len, Access::Shared, Arc::clone(keep) as _) })
+    }
+
+    /// Copies up to `len` bytes of `frag`, from `from` on, to `offset`; returns how many. A copy at
+    /// the device's boundary.
+    pub(super) fn fill(
+        &self,
+        offset: usize,
+        len: usize,
+        (frag, from): (&Frag, usize),
+        ledger: &mut CopyLedger,
+    ) -> usize {
+        let Some(at) = self.address(offset, len) else { return 0 };
+        // SAFETY: the range lies in the mapping, which is borrowed and may be written; it counts as
+        // shared, so that nobody forms references to it.
+        unsafe { frag.copy_to_raw(from, at, len, Access::Shared, ledger, CopyReason::DeviceTx) }
+    }
+}

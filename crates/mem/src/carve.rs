@@ -1,0 +1,235 @@
+//! Small buffers, carved from a block of adjacent pages: memory for frames that are built in place.
+//!
+//! ```text
+//!   block of BLOCK_PAGES pages, one Arc
+//!   |room 0 |room 1   |room 2 |..... nobody's yet .....|
+//!    \frag/   \ frag /  \frag/ ^ next
+//! ```
+//!
+//! A [`Carver`] hands out room, which one owner alone may write; what is committed of it is a
+//! fragment from then on, and never written again while it lives. A block is counted as a whole: each
+//! fragment holds the block, the last one to go sends its pages home. A carver keeps its last few
+//! blocks, and begins the oldest anew when nobody else holds it any more: frames that are consumed
+//! soon go round in memory that is still in the cache. Room that is not committed costs nothing.
+//!
+//! [`Lone`] is the usual way beside it: pages for one frame alone, with whatever is to be let go
+//! together with them.
+
+use core::ops::Range;
+use core::ptr::NonNull;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::frag::{Access, Frag};
+use crate::limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, KEPT_BLOCKS, PAGE_SIZE};
+use crate::pool::{PagePool, PoolShared};
+
+/// Adjacent pages of a private pool that one owner fills. Its drop sends them home, then lets go of
+/// what rides along.
+struct Block<R = ()> {
+    pages: Pages,
+    #[allow(dead_code, reason = "held until it is dropped")]
+    rider: R,
+}
+
+struct Pages {
+    pool: Arc<PoolShared>,
+    /// Bytes `start..start + len` of the pool's region.
+    start: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// Up to `want` pages in one piece, at least `need` bytes; `None` if there are none, or if the
+    /// pool's memory is not private.
+    fn take(pool: &mut PagePool, want: usize, need: usize) -> Option<Self> {
+        if pool.access() != Access::Private {
+            return None;
+        }
+        let (first, count) = pool.alloc_run(want, None)?;
+        let (start, len) = (first * PAGE_SIZE, count * PAGE_SIZE);
+        let pages = Self { pool: Arc::clone(pool.shared()), start, len };
+        // Too short a run goes home by its drop.
+        (need <= len).then_some(pages)
+    }
+
+    /// The byte at `at`, which is at most `len`.
+    fn address(&self, at: usize) -> NonNull<u8> {
+        debug_assert!(at <= self.len);
+        // SAFETY: `start..start + len` lies in the pool's region, and `at <= len`.
+        unsafe { self.pool.region().base().add(self.start + at) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.pool.release(self.start, self.len);
+    }
+}
+
+impl<R: Send + Sync + 'static> Block<R> {
+    /// Bytes `at..at + len` as a fragment that holds the block.
+    ///
+    /// # Safety
+    /// The range lies within the pages and is not written while a fragment of it lives.
+    unsafe fn frag(self: &Arc<Self>, at: usize, len: usize) -> Frag {
+        let ptr = self.pages.address(at);
+        // SAFETY: the block keeps the pages where they are; not written, says the caller, and the
+        // region is private. All fragments of one block lie in one mapping.
+        unsafe { Frag::from_raw(ptr, len, Access::Private, Arc::clone(self) as _) }
+    }
+}
+
+/// Carves rooms out of blocks, one after the other.
+#[derive(Default)]
+pub struct Carver {
+    block: Option<Arc<Block>>,
+    /// Where the next room begins, in bytes from the block's start; a multiple of a cache line.
+    next: usize,
+    /// Blocks that were full, the oldest first; at most [`KEPT_BLOCKS`].
+    full: VecDeque<Arc<Block>>,
+    blocks: u64,
+    reused: u64,
+}
+
+impl Carver {
+    /// A carver without a block; it takes one at need.
+    pub const fn new() -> Self {
+        Self { block: None, next: 0, full: VecDeque::new(), blocks: 0, reused: 0 }
+    }
+
+    /// Room for `len` bytes, beginning on a cache line; `None` if the pool has no page free, has none
+    /// that are private, or none adjacent that are enough. Most is what a block has.
+    pub fn room(&mut self, pool: &mut PagePool, len: usize) -> Option<Room<'_>> {
+        let whole = len.max(1).checked_next_multiple_of(CACHE_LINE)?;
+        let left = self.block.as_ref().map_or(0, |block| block.pages.len - self.next);
+        if left < whole {
+            self.renew(pool, whole)?;
+        }
+        Some(Room { carver: self, len, whole })
+    }
+
+    /// Starts at a block's beginning: the oldest one's if nobody else holds it, else a fresh one's.
+    #[cold]
+    fn renew(&mut self, pool: &mut PagePool, need: usize) -> Option<()> {
+        self.full.extend(self.block.take());
+        self.next = 0;
+        // `get_mut` acquires what those who let go released: their reads happen before our writes.
+        let is_free = |block: &mut Arc<Block>| {
+            Arc::get_mut(block).is_some_and(|block| block.pages.len >= need)
+        };
+        if self.full.front_mut().is_some_and(is_free) {
+            self.block = self.full.pop_front();
+            self.reused += 1;
+            return Some(());
+        }
+        if self.full.len() > KEPT_BLOCKS {
+            self.full.pop_front();
+        }
+        let pages = Pages::take(pool, BLOCK_PAGES, need).or_else(|| {
+            // Ours may be the pages that are missing.
+            self.full.clear();
+            Pages::take(pool, BLOCK_PAGES, need)
+        });
+        self.block = Some(Arc::new(Block { pages: pages?, rider: () }));
+        self.blocks += 1;
+        Some(())
+    }
+
+    /// Lets go of all blocks: memory for others while nothing comes in.
+    pub fn abandon(&mut self) {
+        self.block = None;
+        self.full.clear();
+        self.next = 0;
+    }
+
+    /// Blocks taken from the pool so far, and how often one was used again instead.
+    pub fn turnover(&self) -> (u64, u64) {
+        (self.blocks, self.reused)
+    }
+}
+
+impl core::fmt::Debug for Carver {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let left = self.block.as_ref().map_or(0, |block| block.pages.len - self.next);
+        write!(f, "Carver(left {left})")
+    }
+}
+
+/// Bytes that one frame is written to. Dropped, it was never taken.
+pub struct Room<'a> {
+    carver: &'a mut Carver,
+    len: usize,
+    /// `len` up to the next cache line.
+    whole: usize,
+}
+
+impl Room<'_> {
+    /// The bytes: whatever was there before, until they are written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let Some(block) = &self.carver.block else { return &mut [] };
+        let from = block.pages.address(self.carver.next);
+        // SAFETY: `Carver::room` saw to it that `next + len` is within the block, whose pages are
+        // private, mapped and initialised since the mapping was made. Fragments lie before `next`
+        // only: those of an earlier turn of the block were gone when it was begun anew (`get_mut`). No other
+        // room is there, because this one borrows the carver, as the slice borrows the room.
+        unsafe { core::slice::from_raw_parts_mut(from.as_ptr(), self.len) }
+    }
+
+    /// Takes `range` of the bytes as a fragment; a range beyond the end is cut. What lies around it
+    /// is lost until the block is. An empty range takes nothing.
+    pub fn commit(self, range: Range<usize>) -> Frag {
+        let end = range.end.min(self.len);
+        let start = range.start.min(end);
+        let at = self.carver.next;
+        match &self.carver.block {
+            Some(block) if start < end => {
+                self.carver.next = at + self.whole;
+                // SAFETY: within the block, as `room` saw; the carver goes on behind it.
+                unsafe { block.frag(at + start, end - start) }
+            }
+            _ => Frag::empty(),
+        }
+    }
+}
+
+/// Pages for one frame alone, in one piece, and a rider that is let go right after them: what is
+/// charged for the frame, for instance.
+pub struct Lone<R> {
+    block: Arc<Block<R>>,
+    len: usize,
+}
+
+impl<R: Send + Sync + 'static> Lone<R> {
+    /// Pages for `len` bytes, at most a group of them; gives the rider back if the pool has none
+    /// free in one piece, or none that are private.
+    pub fn new(pool: &mut PagePool, len: usize, rider: R) -> Result<Self, R> {
+        let want = len.max(1).div_ceil(PAGE_SIZE);
+        let pages = if want > GROUP_PAGES { None } else { Pages::take(pool, want, len) };
+        match pages {
+            Some(pages) => Ok(Self { block: Arc::new(Block { pages, rider }), len }),
+            None => Err(rider),
+        }
+    }
+
+    /// The bytes: whatever was there before, until they are written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let from = self.block.pages.address(0);
+        // SAFETY: `new` saw to it that the pages have `len` bytes; they are private, mapped and
+        // initialised since the mapping was made. There is no fragment of them, because `commit`
+        // ends this value, and the slice borrows it.
+        unsafe { core::slice::from_raw_parts_mut(from.as_ptr(), self.len) }
+    }
+
+    /// Takes `range` of the bytes as a fragment; a range beyond the end is cut. Of an empty range
+    /// nothing is held.
+    pub fn commit(self, range: Range<usize>) -> Frag {
+        let end = range.end.min(self.len);
+        let start = range.start.min(end);
+        if start == end {
+            return Frag::empty();
+        }
+        // SAFETY: within the pages, and nobody writes them any more.
+        unsafe { self.block.frag(start, end - start) }
+    }
+}

@@ -1,0 +1,78 @@
+//! Connections that the application opens.
+
+use std::net::SocketAddr;
+
+use pagewire_mem::Instant;
+use pagewire_stack::{Error, Readiness, Stack};
+
+use super::operations::Answer;
+use super::{ENOBUFS, ENOENT, Engine, Kind, Outcome, Socket};
+use crate::layout::Completion;
+use crate::limits::MAX_CONNECTS;
+
+impl Engine {
+    /// Begins to open a connection. Its handle is told when it is open, and not before.
+    pub(super) fn connect(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        to: SocketAddr,
+        user_data: u64,
+    ) -> Answer {
+        if self.connecting.len() >= MAX_CONNECTS {
+            return Err(ENOBUFS);
+        }
+        let id = stack.tcp_connect(now, to, None).map_err(|error| error.errno())?;
+        let socket = Socket { id, kind: Kind::Connecting { user_data }, ready: false };
+        let Ok(handle) = self.sockets.insert(socket) else {
+            stack.close(now, id);
+            return Err(Error::TooManySockets.errno());
+        };
+        self.handle_of.insert(id, handle);
+        self.connecting.push(handle);
+        self.look_at(handle);
+        Ok(None)
+    }
+
+    /// Ends the connect `what`.
+    pub(super) fn cancel_connect(&mut self, now: Instant, stack: &mut Stack, what: u64) -> Answer {
+        let sockets = &mut self.sockets;
+        let is = |handle: &u64| {
+            let kind = sockets.get_mut(*handle).map(|socket| &socket.kind);
+            matches!(kind, Some(Kind::Connecting { user_data }) if *user_data == what)
+        };
+        let handle = self.connecting.iter().copied().find(is).ok_or(ENOENT)?;
+        self.close(now, stack, handle)
+    }
+
+    /// Looks whether a connection is open now, or will never be.
+    pub(super) fn serve_connect(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        handle: u64,
+        user_data: u64,
+    ) -> Outcome {
+        if self.completions.free() == 0 {
+            self.counters.ring_waits += 1;
+            return Outcome::Stuck;
+        }
+        let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
+        let id = socket.id;
+        let (result, told) = match (stack.take_error(id), stack.readiness(id)) {
+            (Some(error), _) | (None, Err(error)) => (-error.errno(), 0),
+            (None, Ok(ready)) if ready.contains(Readiness::CONNECTED) => (0, handle),
+            (None, Ok(_)) => return Outcome::Idle,
+        };
+        self.connecting.retain(|other| *other != handle);
+        if told == handle {
+            socket.kind = Kind::Connection(Box::default());
+        } else {
+            self.sockets.remove(handle);
+            self.handle_of.remove(&id);
+            stack.close(now, id);
+        }
+        self.post(Completion { user_data, result, handle: told, ..Completion::default() });
+        Outcome::Idle
+    }
+}

@@ -1,0 +1,249 @@
+//! Links: what each device is and can do, and what is kept for it alone.
+//!
+//! The first link has a place of its own, so that a stack with one device looks nothing up. A link
+//! that was removed leaves its place, empty, to the next one.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use pagewire_device::{Capabilities, Medium};
+use pagewire_mem::{Instant, PacketBuf};
+
+use super::icmp::RateLimit;
+use super::neighbor::{Keyed, Neighbors};
+use super::wire::ethernet::Mac;
+use crate::cidr::Cidr;
+use crate::error::StackError;
+use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET, MAX_LINKS};
+
+/// Which link of a stack: a device with addresses of its own. Never reused for another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId {
+    index: LinkIndex,
+    /// How many had this place before.
+    turn: u32,
+}
+
+impl LinkId {
+    /// The link that a stack is made with.
+    pub const FIRST: Self = Self { index: 0, turn: 0 };
+
+    /// Its place among the links of the stack, from 0.
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// What stands for it in the `scope_id` of an IPv6 socket address, as Linux's interface index
+    /// does: its place, counted from 1.
+    pub const fn scope_id(self) -> u32 {
+        self.index as u32 + 1
+    }
+}
+
+/// Place of a link.
+pub(crate) type LinkIndex = u8;
+
+/// Settings of a link.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LinkConfig {
+    /// What the device can do.
+    pub capabilities: Capabilities,
+    /// Our addresses on it, each with the length of its network's prefix. No two links have the
+    /// same address. On Ethernet a link-local one is added where there is any of IPv6.
+    pub addresses: Vec<Cidr>,
+    /// Default gateways on it, in order of preference; those of earlier links come first.
+    pub gateways: Vec<IpAddr>,
+    /// Further routes: a network, and the gateway on this link that leads there.
+    pub routes: Vec<(Cidr, IpAddr)>,
+}
+
+impl LinkConfig {
+    /// A link without gateways.
+    pub fn new(capabilities: Capabilities, addresses: Vec<Cidr>) -> Self {
+        Self { capabilities, addresses, gateways: Vec::new(), routes: Vec::new() }
+    }
+}
+
+/// What the device is and can do, as far as this layer asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) medium: Medium,
+    pub(super) mac: Mac,
+    /// Longest IP packet on the wire.
+    pub(super) mtu: usize,
+    /// Longest IP packet that a super-frame may be, by family. Where the device does not cut,
+    /// software does, up to what IP carries; but only frames that begin with an Ethernet header.
+    pub(super) max_super_v4: usize,
+    pub(super) max_super_v6: usize,
+    pub(super) tx_checksum: bool,
+    pub(super) tso_v4: bool,
+    pub(super) tso_v6: bool,
+    /// Fragments of one frame; 0: frames are one piece.
+    pub(super) max_frags: usize,
+}
+
+impl Link {
+    fn new(caps: &Capabilities) -> Self {
+        let max_super = |tso| match caps.medium {
+            _ if tso => caps.max_super_frame.clamp(caps.mtu, MAX_IP_PACKET.max(caps.mtu)),
+            Medium::Ethernet => MAX_IP_PACKET,
+            Medium::Ip => caps.mtu,
+        };
+        Self {
+            medium: caps.medium,
+            mac: Mac(caps.mac),
+            mtu: caps.mtu.min(MAX_IP_PACKET),
+            max_super_v4: max_super(caps.tso_v4),
+            max_super_v6: max_super(caps.tso_v6),
+            tx_checksum: caps.tx_checksum,
+            tso_v4: caps.tso_v4,
+            tso_v6: caps.tso_v6,
+            max_frags: caps.max_frags,
+        }
+    }
+
+    /// Longest super-frame to `dst`, as an IP packet.
+    pub(super) fn max_super(&self, dst: IpAddr) -> usize {
+        if dst.is_ipv4() { self.max_super_v4 } else { self.max_super_v6 }
+    }
+}
+
+/// A link and what is kept for it.
+pub(super) struct Interface {
+    pub(super) link: Link,
+    pub(super) neighbors: Neighbors,
+    pub(super) speaks_v4: bool,
+    pub(super) speaks_v6: bool,
+    /// Frames for the device.
+    pub(super) out: VecDeque<PacketBuf>,
+    /// Of errors about what came in here.
+    pub(super) icmp_limit: RateLimit,
+    /// Announcements left, and when the next is due.
+    pub(super) announcements: u8,
+    pub(super) announce_at: Instant,
+    /// No defence of an address before.
+    pub(super) defend_after: Instant,
+    turn: u32,
+    /// Not removed.
+    pub(super) up: bool,
+}
+
+impl Interface {
+    pub(super) fn new(
+        now: Instant,
+        caps: &Capabilities,
+        hash: Keyed,
+        announce: bool,
+        turn: u32,
+    ) -> Self {
+        let announce = announce && caps.medium == Medium::Ethernet;
+        Self {
+            link: Link::new(caps),
+            neighbors: Neighbors::new(hash),
+            speaks_v4: false,
+            speaks_v6: false,
+            out: VecDeque::new(),
+            icmp_limit: RateLimit::new(now),
+            announcements: if announce { ANNOUNCEMENTS } else { 0 },
+            announce_at: now,
+            defend_after: now,
+            turn,
+            up: true,
+        }
+    }
+
+    /// Leaves nothing; returns how many packets are lost.
+    pub(super) fn close(&mut self, hash: Keyed) -> usize {
+        let lost = self.out.len() + self.neighbors.queued();
+        self.out = VecDeque::new();
+        self.neighbors = Neighbors::new(hash);
+        (self.up, self.announcements) = (false, 0);
+        lost
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let announce = (self.announcements > 0).then_some(self.announce_at);
+        [announce, self.neighbors.poll_timeout()].into_iter().flatten().min()
+    }
+}
+
+/// All links of a stack.
+pub(super) struct Links {
+    first: Interface,
+    others: Vec<Interface>,
+}
+
+impl Links {
+    pub(super) fn new(first: Interface) -> Self {
+        Self { first, others: Vec::new() }
+    }
+
+    /// The link at a place that there is.
+    #[inline(always)]
+    pub(super) fn at(&self, index: LinkIndex) -> &Interface {
+        match usize::from(index).checked_sub(1) {
+            None => &self.first,
+            Some(other) => self.others.get(other).unwrap_or(&self.first),
+        }
+    }
+
+    /// See [`at`](Self::at).
+    #[inline(always)]
+    pub(super) fn at_mut(&mut self, index: LinkIndex) -> &mut Interface {
+        match usize::from(index).checked_sub(1) {
+            None => &mut self.first,
+            Some(other) => self.others.get_mut(other).unwrap_or(&mut self.first),
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Interface> {
+        core::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// All places.
+    pub(super) fn indices(&self) -> impl Iterator<Item = LinkIndex> + use<> {
+        0..=self.others.len() as LinkIndex
+    }
+
+    /// Whether there is, or was, more than one.
+    pub(super) fn are_several(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// The place of a link that was not removed.
+    pub(super) fn find(&self, id: LinkId) -> Option<LinkIndex> {
+        let known = id.index() <= self.others.len();
+        let interface = self.at(id.index);
+        (known && interface.up && interface.turn == id.turn).then_some(id.index)
+    }
+
+    /// The id of the link at a place.
+    pub(super) fn id_at(&self, index: LinkIndex) -> LinkId {
+        LinkId { index, turn: self.at(index).turn }
+    }
+
+    /// A place for another link, and how many had it before.
+    pub(super) fn vacancy(&self) -> Result<(LinkIndex, u32), StackError> {
+        let free = self.indices().find(|&index| !self.at(index).up);
+        if let Some(index) = free {
+            return Ok((index, self.at(index).turn.wrapping_add(1)));
+        }
+        let given = self.others.len() + 2;
+        if given > MAX_LINKS {
+            return Err(StackError::TooMany { what: "links", given, limit: MAX_LINKS });
+        }
+        Ok((self.others.len() as LinkIndex + 1, 0))
+    }
+
+    /// Puts a link in the place that [`vacancy`](Self::vacancy) gave.
+    pub(super) fn insert(&mut self, index: LinkIndex, interface: Interface) -> LinkId {
+        let id = LinkId { index, turn: interface.turn };
+        if usize::from(index) > self.others.len() {
+            self.others.push(interface);
+        } else {
+            *self.at_mut(index) = interface;
+        }
+        id
+    }
+}
