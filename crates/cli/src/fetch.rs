@@ -165,6 +165,10 @@ enum Sink {
 
 impl Sink {
     /// Writes all of the fragments with as few calls as possible.
+    ///
+    /// Chunks, not mappings: one call takes pages that lie apart and bytes that fill no page, from
+    /// where they are. A mapping would give the same pages, and leave what comes before the first and
+    /// behind the last to be copied.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
         let slices: Option<Vec<IoSlice<'_>>> =
             frags.iter().map(|f| f.as_slice().map(IoSlice::new)).collect();
