@@ -145,6 +145,17 @@ fn usage(who: libc::c_int) -> Usage {
     }
 }
 
+/// Asks the system to put huge pages behind the whole pages of a buffer. It is a wish: where there are
+/// none, or none are wanted, small ones do.
+pub(crate) fn prefer_huge_pages(bytes: &mut [u8]) {
+    let skip = bytes.as_ptr().align_offset(PAGE).min(bytes.len());
+    let Some(whole) = bytes.get_mut(skip..) else { return };
+    let len = whole.len() - whole.len() % PAGE;
+    // SAFETY: the range is page-aligned, and lies in one live allocation that is borrowed for as long
+    // as the call lasts; this advice changes no byte of it.
+    let _ = unsafe { libc::madvise(whole.as_mut_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+}
+
 /// A region of memory that nobody writes any more.
 pub(crate) fn region_of(bytes: Bytes) -> Region {
     let base = NonNull::from(&*bytes).cast();

@@ -254,6 +254,11 @@ pub const FORWARD_CONNECT_TIME: Duration = Duration::from_secs(7);
 /// otherwise (RFC 5382 section 5, REQ-5: not less than 2 hours 4 minutes).
 pub const FORWARD_IDLE_TIME: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 
+/// Longest time until a forwarder looks at a connection's clocks again. A connection that has ended is
+/// remembered for so long, in 16 bytes: with those of hours, whoever opens and closes a thousand in a
+/// second would fill a hundred megabytes.
+pub const FORWARD_LOOK: Duration = Duration::from_secs(60);
+
 /// Silence after which a forwarded connection's peers are asked whether they are still there, unless
 /// told otherwise: their resets may have been lost, and a connection is held for them.
 pub const FORWARD_KEEPALIVE: Duration = Duration::from_secs(300);

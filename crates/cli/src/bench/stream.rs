@@ -250,6 +250,18 @@ impl Bench {
         let right = Host::builder().device(b).address(format!("{RIGHT}/24")).manual().start();
         let (left, right) = (left.map_err(|e| failed(&e))?, right.map_err(|e| failed(&e))?);
         let (sender, receiver) = connect_in_turns(&left, &right)?;
+        let round = self.in_turns(&sender, &receiver, reader, || left.turn() | right.turn())?;
+        Ok(self.finish(round, mtu, &[&left, &right]))
+    }
+
+    /// Sends and receives on one thread; `turn` drives the hosts, and says whether anything came.
+    fn in_turns(
+        &self,
+        sender: &TcpStream,
+        receiver: &TcpStream,
+        reader: Reader,
+        turn: impl Fn() -> bool,
+    ) -> Result<Round, Failure> {
         let mut source = self.source.frags(SEND_PIECE);
         let mut meter = Meter::new(self.seconds);
         let mut pending = SendBuf::default();
@@ -263,8 +275,9 @@ impl Bench {
                     break;
                 }
             }
-            left.turn();
-            right.turn();
+            if !turn() {
+                std::hint::spin_loop();
+            }
             let mut got = 0;
             while let Some(n) = would_block(receiver.recv_into(RECV_PIECE, &mut frags))? {
                 if n == 0 {
@@ -276,7 +289,7 @@ impl Bench {
             if got > 0
                 && let Some(round) = meter.count(got)
             {
-                return Ok(self.finish(round, mtu, &[&left, &right]));
+                return Ok(round);
             }
         }
     }
