@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::Host;
@@ -25,6 +25,30 @@ pub(crate) struct Opened {
     pub(crate) addresses: Vec<IpAddr>,
     /// What `--stats` prints.
     pub(crate) report: Report,
+    _socket: Option<SocketFile>,
+}
+
+/// The socket that we listen on, removed at the command's end. The device would do that when it is
+/// dropped, but threads that wait keep their host, and with it the device, until the process ends.
+struct SocketFile {
+    path: PathBuf,
+    /// Which file it is: another program may have taken the path since.
+    inode: u64,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Option<Self> {
+        let inode = std::fs::symlink_metadata(path).ok()?.ino();
+        Some(Self { path: path.to_owned(), inode })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Opened {
@@ -132,7 +156,9 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     }
     let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
     let report = Report { host: host.clone(), port, dhcp };
-    Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect(), report })
+    let socket = options.socket.as_deref().and_then(SocketFile::new);
+    let addresses = ours.iter().map(|n| n.address).collect();
+    Ok(Opened { host, addresses, report, _socket: socket })
 }
 
 /// The MTU that was asked for, in bytes.

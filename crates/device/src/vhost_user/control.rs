@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -252,7 +253,9 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether a socket is left over from a process that is gone.
+/// Whether a socket is left over from a process that is gone. Files of other kinds refuse
+/// connections just so, and are not ours to remove.
 fn is_dead(path: &Path) -> bool {
-    UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+        && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }
