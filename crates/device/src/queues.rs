@@ -9,7 +9,7 @@
 //! [`Queues`] gives any device such queues. What it does to a frame's payload is what a network
 //! card does: it writes it into the next buffers of the region. That is one copy at the device's
 //! boundary ([`CopyReason::DeviceRx`]), named as such; nothing above it copies again. A tap needs
-//! no help: its queues read straight into the region.
+//! no help: its queues read straight into the region, each into that of its own flows.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pagewire_mem::{
-    Access, CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
+    Access, CopyLedger, CopyReason, FragVec, Instant, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
+    PoolAudit,
 };
 
 use crate::device::{Capabilities, Device, DeviceCounters, DeviceError};
@@ -94,6 +95,11 @@ impl QueueMemory {
     /// pages, or they lie too scattered.
     pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
         writer.reserve(&mut self.pool, bytes)
+    }
+
+    /// Whether it has so many bytes of free pages at all.
+    pub(crate) fn has(&self, bytes: usize) -> bool {
+        self.pool.stats().free * PAGE_SIZE >= bytes
     }
 
     pub(crate) fn note_level(&self) {
@@ -243,6 +249,8 @@ pub struct Steering {
     rules: Vec<(Rule, usize)>,
     /// Memory that somebody else may write is refused.
     private: bool,
+    /// Times that a queue was given memory, or lost it.
+    changes: u64,
 }
 
 impl Steering {
@@ -250,12 +258,22 @@ impl Steering {
     pub fn new(queues: usize) -> Self {
         let queues = queues.clamp(1, MAX_QUEUES);
         let queues = (0..queues).map(|_| None).collect();
-        Self { queues, rules: Vec::new(), private: false }
+        Self { queues, rules: Vec::new(), private: false, changes: 0 }
     }
 
-    /// One queue, for memory that nobody else writes.
-    pub(crate) fn private() -> Self {
-        Self { private: true, ..Self::new(1) }
+    /// The same, for memory that nobody else writes.
+    pub(crate) fn private(queues: usize) -> Self {
+        Self { private: true, ..Self::new(queues) }
+    }
+
+    /// Grows when a queue is given memory, or loses it.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether a queue has memory.
+    pub(crate) fn is_bound(&self, queue: usize) -> bool {
+        self.queues.get(queue).is_some_and(Option::is_some)
     }
 
     /// Queues in all.
@@ -277,6 +295,7 @@ impl Steering {
             Some(Some(_)) => Err(BindError::Taken(queue)),
             Some(place) => {
                 *place = Some(memory);
+                self.changes += 1;
                 Ok(())
             }
         }
@@ -285,7 +304,9 @@ impl Steering {
     /// Takes a queue's memory away, and the rules that lead there.
     pub fn unbind(&mut self, queue: usize) -> Option<QueueMemory> {
         self.rules.retain(|(_, to)| *to != queue);
-        self.queues.get_mut(queue)?.take()
+        let memory = self.queues.get_mut(queue)?.take();
+        self.changes += u64::from(memory.is_some());
+        memory
     }
 
     /// Sends the flows that `rule` names to a queue from now on.
@@ -330,6 +351,11 @@ impl Steering {
     /// Takes home what was given to all queues.
     pub fn drain(&mut self) {
         self.queues.iter_mut().flatten().for_each(QueueMemory::drain);
+    }
+
+    /// Notes how the memory of all queues stands.
+    pub(crate) fn note_levels(&self) {
+        self.queues.iter().flatten().for_each(QueueMemory::note_level);
     }
 
     /// Places a received frame's payload in the memory of its queue, if that has some.

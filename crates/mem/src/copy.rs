@@ -29,6 +29,9 @@ pub enum CopyReason {
     Snapshot,
     /// A fault wrapper damaged a private copy.
     Fault,
+    /// A queue that fills registered memory was given a frame of somebody else's, which was moved out
+    /// of there.
+    Misplaced,
     /// At the device's boundary, sending: the kernel copies out of our pages.
     DeviceTx,
     /// At the device's boundary, receiving: the kernel copies into our pages.
@@ -37,7 +40,7 @@ pub enum CopyReason {
 
 impl CopyReason {
     /// All reasons, in the order of the ledger.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::AppWrite,
         Self::AppRead,
         Self::SmallSegment,
@@ -48,6 +51,7 @@ impl CopyReason {
         Self::Icmp,
         Self::Snapshot,
         Self::Fault,
+        Self::Misplaced,
         Self::DeviceTx,
         Self::DeviceRx,
     ];
@@ -65,6 +69,7 @@ impl CopyReason {
             Self::Icmp => "icmp",
             Self::Snapshot => "snapshot",
             Self::Fault => "fault",
+            Self::Misplaced => "misplaced",
             Self::DeviceTx => "device_tx",
             Self::DeviceRx => "device_rx",
         }

@@ -35,8 +35,8 @@ fn main() -> Result<()> {
         [tap, dir] => {
             let tap = Tap::builder().name(tap).host_address("10.77.0.1/24").open()?;
             let host = Host::builder().device(tap).address("10.77.0.2/24").start()?;
-            // A tap of one queue: whatever comes in lands in the region.
-            serve(&host, 0, Path::new(dir), usize::MAX)
+            // A queue of the tap's own: what the rule names comes in there, all else by the first.
+            serve(&host, 1, Path::new(dir), usize::MAX)
         }
         [] => demonstrate(),
         _ => Err("give a tap and a directory, or nothing".into()),

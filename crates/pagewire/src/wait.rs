@@ -85,7 +85,7 @@ impl Shared {
             let now = self.now();
             let mut inner = self.lock();
             if std::mem::take(&mut first) {
-                inner.device.disarm();
+                inner.devices.disarm();
                 if inner.poller == Poller::Armed {
                     inner.poller = Poller::Deferred;
                     self.kick();

@@ -44,6 +44,8 @@ pub struct StackConfig {
     /// their source would leave by (Linux's `rp_filter` in strict mode, RFC 3704 section 2.2). On by
     /// default: no peer can pass for one on another link.
     pub reverse_path_check: bool,
+    /// Whether packets for others are passed on from link to link (Linux's `ip_forward`).
+    pub ip_forwarding: bool,
     /// Keys for sequence numbers, ports and hashes: fresh random bytes.
     pub secret: [u8; 32],
     /// Settings of new connections.
@@ -115,6 +117,7 @@ impl StackConfig {
             routes: Vec::new(),
             links: Vec::new(),
             reverse_path_check: true,
+            ip_forwarding: false,
             secret,
             tcp: TcpConfig::default(),
             pool_bytes: DEFAULT_POOL_BYTES,
@@ -272,6 +275,7 @@ impl Stack {
             routes,
             links,
             reverse_path_check,
+            ip_forwarding,
             secret,
             tcp,
             pool_bytes,
@@ -310,6 +314,7 @@ impl Stack {
         for link in &links {
             net.add_link(now, link)?;
         }
+        net.set_forwarding(ip_forwarding);
         let pool = PagePool::new("pagewire-stack", pool_bytes)?;
         let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
         Ok(Self {
@@ -322,10 +327,12 @@ impl Stack {
     }
 
     /// Takes over from `config` what may change while the stack runs: `tcp`, for connections made
-    /// from now on, `syn_cookies`, `time_wait_reuse`, and what is said of Fast Open. The rest stays as
-    /// it was at the start.
+    /// from now on, `syn_cookies`, `time_wait_reuse`, `ip_forwarding`, and what is said of Fast Open.
+    /// The rest stays as it was at the start.
     pub fn reconfigure(&mut self, config: &StackConfig) {
-        let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, .. } = config;
+        let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, ip_forwarding, .. } =
+            config;
+        self.net.set_forwarding(*ip_forwarding);
         self.sockets.fast_open.configure(*fast_open);
         self.sockets.config = Arc::new(tcp.clone());
         self.sockets.defence =
@@ -415,6 +422,11 @@ impl Stack {
             self.net.poll_transmit(index, out);
         }
         more
+    }
+
+    /// Whether frames for the device of this link wait for [`poll_transmit_on`](Self::poll_transmit_on).
+    pub fn has_frames(&self, link: LinkId) -> bool {
+        self.net.find_link(link).is_some_and(|index| self.net.has_frames(index))
     }
 
     /// Makes frames of what waits to be sent, a bounded number; whether there is more.

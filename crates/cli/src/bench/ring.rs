@@ -4,7 +4,7 @@
 //! any cache. By reference, the receiver has registered the sender's buffer as lent memory: nobody
 //! copies. With `--place` it has given a region to a queue of its end of the pair instead, which
 //! writes payload there as a network card would: the copy that this takes is the device's. Over a
-//! tap: from a kernel socket, the kernel writes into the region.
+//! tap: from a kernel socket; the region is a queue's of its own, and the kernel writes into it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -231,7 +231,9 @@ impl Bench {
         let mut rings = rings(&host)?;
         let group = match mode {
             Mode::Copy => COPY_GROUP,
-            Mode::ZeroCopy => rings.register(0, region()?, &[]).map_err(|e| failed(&e))?,
+            Mode::ZeroCopy => {
+                rings.register(1, region()?, &[Rule::tcp_port(PORT)]).map_err(|e| failed(&e))?
+            }
         };
         let on = listen(&mut rings, LEFT)?;
         std::thread::scope(|scope| {

@@ -9,6 +9,7 @@ use super::lanes::Lane;
 use super::limits::{MIN_POOL_BYTES, VNET_HEADER};
 use super::{FRONT, Receiver};
 use crate::DeviceCounters;
+use crate::queues::Steering;
 
 /// Reads `data` as frames, each with its length (two bytes) before its virtio header, and has a
 /// fresh driver receive them. What it does not drop must come out byte for byte, and no page may
@@ -20,7 +21,7 @@ pub fn tap_frame(data: &[u8]) {
         return;
     };
     let mut receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
-    let mut lane = Lane::new();
+    let (mut lane, mut steering) = (Lane::new(), Steering::private(1));
     let (mut counters, mut ledger) = (DeviceCounters::default(), CopyLedger::new());
     let (mut rest, mut held) = (data, Vec::new());
     while let Some((&length, after)) = rest.split_first_chunk::<2>() {
@@ -30,8 +31,8 @@ pub fn tap_frame(data: &[u8]) {
         if message.is_empty() || kernel.send(message).is_err() {
             continue;
         }
-        if let Ok(Some(packet)) =
-            receiver.receive(ours.as_fd(), &mut lane, None, &mut counters, &mut ledger)
+        if let Ok(Some((packet, _))) =
+            receiver.receive(ours.as_fd(), &mut lane, &mut steering, &mut counters, &mut ledger)
         {
             held.push((packet, message.get(VNET_HEADER..).unwrap_or_default()));
         }

@@ -1,9 +1,25 @@
 //! Byte path, step R1 on a tap: the queues of one device, each with pages of its own.
 //!
 //! [`super::steer`] says which flow is to come by which; here they are attached and read in turns.
+//!
+//! ```text
+//!   lane 0              queue 0 of the interface, the default, and all its small frames
+//!   lane 1, 2, …        one bulk flow of queue 0 each                          --> steer
+//!   lane n, n-1, …      queues 1, 2, … of the interface, once they have memory  --> the rules
+//! ```
+//!
+//! A queue of the interface that was given memory has a lane of its own, the last that is spare: what
+//! leaves for a flow that a rule sends there leaves by that lane, so the kernel delivers the flow's
+//! data there, into its memory. The answer to a SYN is enough. The kernel forgets flows after three
+//! seconds of silence and picks any lane for those that it does not know. So strays are looked for:
+//! payload of others that landed in registered memory is moved out, and counted
+//! (`CopyReason::Misplaced`); payload of a queue's flow that came by another lane stays where it is,
+//! to be copied above ([`Level::missed`](crate::queues::Level::missed)), until the next
+//! acknowledgement puts things right.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use pagewire_mem::{PAGE_SIZE, PacketBuf, PageWriter};
 use rustix::event::epoll;
@@ -12,6 +28,7 @@ use super::limits::{LANE_BURST, LANE_BYTES, SPARE_LANES};
 use super::predict::Predictor;
 use super::steer::Steering;
 use super::sys;
+use crate::queues::{Level, Steering as QueueRules};
 
 /// Where the payload of one queue's frames lands, and the guess of how long their headers are.
 #[derive(Debug)]
@@ -19,13 +36,18 @@ pub(super) struct Lane {
     /// Where the kernel puts payload.
     pub(super) bulk: PageWriter,
     pub(super) predictor: Predictor,
-    /// Its pages are of memory that was registered.
-    pub(super) registered: bool,
+    /// The queue of the interface whose memory it fills.
+    pub(super) queue: usize,
+    /// Its pages are of memory that was registered, which stands like this.
+    pub(super) registered: Option<Arc<Level>>,
+    /// That has too few: they are of our own meanwhile.
+    pub(super) short: bool,
 }
 
 impl Lane {
     pub(super) fn new() -> Self {
-        Self { bulk: PageWriter::new(), predictor: Predictor::new(), registered: false }
+        let (bulk, predictor) = (PageWriter::new(), Predictor::new());
+        Self { bulk, predictor, queue: 0, registered: None, short: false }
     }
 }
 
@@ -37,8 +59,15 @@ pub(super) struct TapQueues {
     steering: Steering,
     /// Readable when any attached queue is; only where there are spare ones.
     ready: Option<OwnedFd>,
-    /// The lane to read next.
+    /// Lanes that are read, and which of them comes next.
+    active: Vec<usize>,
     next: usize,
+    /// Lanes that were ever a queue's of the interface: attached.
+    dedicated: Vec<usize>,
+    /// `changes` of the rules, when they were last looked at.
+    seen: u64,
+    /// How a detached queue is attached.
+    attach: fn(BorrowedFd<'_>) -> io::Result<()>,
     /// Spare lanes by which nothing has left since they were given to a flow, one bit each: its frames
     /// still come by the first.
     unused: u32,
@@ -65,7 +94,78 @@ impl TapQueues {
         };
         let spare = spare.into_iter().enumerate().map(lane).collect();
         let first = (first, Lane::new());
-        Ok(Self { first, spare, steering, ready, next: 0, unused: 0, moving: false })
+        Ok(Self {
+            first,
+            spare,
+            steering,
+            ready,
+            active: vec![0],
+            next: 0,
+            dedicated: Vec::new(),
+            seen: 0,
+            attach: |fd| sys::set_attached(fd, true),
+            unused: 0,
+            moving: false,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn attach_by(&mut self, attach: fn(BorrowedFd<'_>) -> io::Result<()>) {
+        self.attach = attach;
+    }
+
+    /// Queues that can be given memory: the first, and each spare one.
+    pub(super) fn interface_queues(&self) -> usize {
+        1 + self.spare.len()
+    }
+
+    /// The lane of a queue of the interface, if it has one to itself.
+    fn lane_of_queue(&self, queue: usize) -> Option<usize> {
+        let lane = (self.spare.len() + 1).checked_sub(queue)?;
+        let spare = self.spare.get(lane.checked_sub(1)?)?;
+        (queue > 0 && spare.1.queue == queue).then_some(lane)
+    }
+
+    /// Gives queues that were given memory a lane, and takes it from those that lost theirs.
+    pub(super) fn dedicate(&mut self, rules: &QueueRules) {
+        if self.seen == rules.changes() {
+            return;
+        }
+        self.seen = rules.changes();
+        let spares = self.spare.len();
+        for queue in 1..=spares {
+            let lane = spares + 1 - queue;
+            let Some((fd, place)) = self.spare.get_mut(lane - 1) else { continue };
+            let bound = rules.is_bound(queue);
+            // Another memory than it had: let go of what was reserved there.
+            place.fill(None);
+            if bound == (place.queue == queue) {
+                continue;
+            }
+            if bound {
+                if !self.dedicated.contains(&lane) {
+                    if attach(self.attach, self.ready.as_ref(), fd).is_err() {
+                        // Its flows come by the first queue and are copied, as without memory.
+                        continue;
+                    }
+                    self.dedicated.push(lane);
+                }
+                place.queue = queue;
+                place.predictor = Predictor::new();
+                self.steering.reserve(lane);
+            } else {
+                place.queue = 0;
+                self.steering.release(lane);
+            }
+        }
+        self.list();
+    }
+
+    /// Lists the lanes to read.
+    fn list(&mut self) {
+        let lanes = self.steering.lanes();
+        let others = self.dedicated.iter().copied().filter(|&lane| lane >= lanes);
+        self.active = (0..lanes).chain(others).collect();
     }
 
     /// What to wait on for frames of any queue.
@@ -74,26 +174,29 @@ impl TapQueues {
     }
 
     /// The queue by which a frame is to leave.
-    pub(super) fn fd_for(&mut self, packet: &PacketBuf) -> BorrowedFd<'_> {
-        let lane = self.steering.lane_of(packet);
+    /// Its answers belong to `queue` of the interface.
+    pub(super) fn fd_for(&mut self, packet: &PacketBuf, queue: usize) -> BorrowedFd<'_> {
+        let dedicated = self.lane_of_queue(queue);
+        let lane = dedicated.unwrap_or_else(|| self.steering.lane_of(packet));
         self.moving |= self.unused & bit(lane) != 0;
         self.unused &= !bit(lane);
         let spare = lane.checked_sub(1).and_then(|i| self.spare.get(i));
         spare.unwrap_or(&self.first).0.as_fd()
     }
 
-    /// Reads up to `max` frames with `read` (`None`: one was dropped), from all queues in turns, until
-    /// all are empty. Dropped frames count as well: a flood of them ends the burst.
+    /// Reads up to `max` frames with `read` (`None`: one was dropped; beside a frame, the queue of the
+    /// interface that its flow belongs to), from all lanes in turns, until all are empty. Dropped frames count as well: a flood of them ends the burst.
     pub(super) fn read_each(
         &mut self,
         max: usize,
-        mut read: impl FnMut(BorrowedFd<'_>, &mut Lane) -> io::Result<Option<PacketBuf>>,
+        mut read: impl FnMut(BorrowedFd<'_>, &mut Lane) -> io::Result<Option<(PacketBuf, usize)>>,
         mut take: impl FnMut(PacketBuf),
     ) -> io::Result<()> {
         let (mut left, mut empty) = (max, 0);
-        while left > 0 && empty < self.steering.lanes() {
-            let lanes = self.steering.lanes();
-            let at = if self.moving { 0 } else { self.next % lanes };
+        while left > 0 && empty < self.active.len() {
+            let lanes = self.active.len().max(1);
+            let turn = if self.moving { 0 } else { self.next % lanes };
+            let at = self.active.get(turn).copied().unwrap_or(0);
             let burst = if lanes == 1 { left } else { left.min(LANE_BURST) };
             let mut came = 0;
             while came < burst {
@@ -106,8 +209,10 @@ impl TapQueues {
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                     Err(e) => return Err(e),
                     Ok(None) => {}
-                    Ok(Some(packet)) => {
-                        if let Some(lane) = self.steering.note(at, &packet) {
+                    Ok(Some((packet, queue))) => {
+                        if queue == 0
+                            && let Some(lane) = self.steering.note(at, &packet)
+                        {
                             self.open(lane, packet.head().len());
                         }
                         take(packet);
@@ -119,7 +224,7 @@ impl TapQueues {
             let drained = came < burst;
             self.moving &= !(drained && at == 0);
             if drained || !self.moving {
-                self.next = at + 1;
+                self.next = turn + 1;
             }
             empty = if drained { empty + 1 } else { 0 };
         }
@@ -134,16 +239,23 @@ impl TapQueues {
         };
         lane.predictor = Predictor::for_headers(headers);
         lane.bulk.align();
-        let Some(ready) = &self.ready else { return };
-        // One that was another flow's before is attached.
-        let attached = match sys::set_attached(fd.as_fd(), true) {
-            Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(e),
-            _ => watch(ready, fd),
-        };
-        if attached.is_err() {
+        if attach(self.attach, self.ready.as_ref(), fd).is_err() {
             // Frames come by the first queue, as they did.
             self.steering.give_up();
         }
+        self.list();
+    }
+}
+
+/// Attaches a queue and watches it. One that was another flow's before is attached.
+fn attach(
+    how: fn(BorrowedFd<'_>) -> io::Result<()>,
+    ready: Option<&OwnedFd>,
+    fd: &OwnedFd,
+) -> io::Result<()> {
+    match how(fd.as_fd()) {
+        Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(e),
+        _ => ready.map_or(Ok(()), |ready| watch(ready, fd)),
     }
 }
 

@@ -24,6 +24,8 @@
 mod builder;
 pub(crate) mod fuzzing;
 mod lanes;
+#[cfg(test)]
+mod lanes_tests;
 pub mod limits;
 mod netlink;
 mod predict;
@@ -117,7 +119,7 @@ impl Tap {
     ) -> Self {
         let receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
         let counters = DeviceCounters::default();
-        let steering = Steering::private();
+        let steering = Steering::private(queues.interface_queues());
         Self { queues, name, kernel_mac, capabilities, counters, receiver, steering }
     }
 
@@ -136,7 +138,7 @@ impl Tap {
             *to = *from;
         }
         let front = front.get(..used).unwrap_or_default();
-        let fd = self.queues.fd_for(packet);
+        let fd = self.queues.fd_for(packet, self.steering.queue_of_sent(packet.head()));
         loop {
             self.counters.syscalls += 1;
             let error = match sys::write_frame(fd, front, packet.frags()) {
@@ -196,20 +198,18 @@ impl Device for Tap {
     ) -> Result<usize, DeviceError> {
         let Self { queues, counters, receiver, steering, .. } = self;
         receiver.pool.drain();
+        queues.dedicate(steering);
         steering.drain();
-        let mut memory = steering.memory_mut(0);
         let mut received = 0;
         let read = |fd: BorrowedFd<'_>, lane: &mut Lane| {
-            receiver.receive(fd, lane, memory.as_deref_mut(), counters, ledger)
+            receiver.receive(fd, lane, steering, counters, ledger)
         };
         let take = |packet| {
             frames.push_back(packet);
             received += 1;
         };
         let read = queues.read_each(max, read, take);
-        if let Some(memory) = steering.memory_mut(0) {
-            memory.note_level();
-        }
+        steering.note_levels();
         match read {
             Ok(()) => Ok(received),
             Err(error) if errno(&error) == Errno::BADFD => Err(DeviceError::Closed),
@@ -232,8 +232,8 @@ impl Device for Tap {
         Some(self.receiver.pool.audit())
     }
 
-    /// All frames come by the one queue: memory that it is given, which must be private, receives
-    /// those of all flows, whatever the rules say.
+    /// A tap that was made here has queues beside the first that can be given memory, which must be
+    /// private; others have the first only. The module `lanes` says how frames come to them.
     fn steering(&mut self) -> Option<&mut Steering> {
         Some(&mut self.steering)
     }

@@ -11,33 +11,35 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, CopyReason, FragVec, HEAD_CAPACITY, PacketBuf};
 
-use super::limits::{MAX_FRAME, VNET_HEADER};
+use super::limits::{MAX_FRAME, SMALL_PAYLOAD, VNET_HEADER};
 use super::predict::{Seen, Verdict};
 use super::{Lane, Receiver, sys};
 use crate::DeviceCounters;
 use crate::headers::{self, Layout, ParseError, Transport};
-use crate::queues::QueueMemory;
+use crate::queues::{Level, QueueMemory, Steering};
 use crate::vnet::{self, Received};
 
 impl Receiver {
-    /// Receives one frame by a lane; `None`: one was dropped, and counted.
+    /// Receives one frame by a lane, and tells to which queue of the interface its flow belongs;
+    /// `None`: one was dropped, and counted.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
         lane: &mut Lane,
-        memory: Option<&mut QueueMemory>,
+        steering: &mut Steering,
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
-    ) -> io::Result<Option<PacketBuf>> {
+    ) -> io::Result<Option<(PacketBuf, usize)>> {
         if lane.predictor.wants_fresh_page() {
             lane.bulk.align();
         }
         let mut guess = lane.predictor.header_len();
         let mut limit = MAX_FRAME + 1 - guess;
-        if !self.reserve(lane, memory, limit) {
+        if !self.reserve(lane, steering.memory_mut(lane.queue), limit) {
             // Without pages, what fits the head can still come in: acknowledgements free pages.
             (guess, limit) = (HEAD_CAPACITY + 1, 0);
         }
@@ -59,12 +61,13 @@ impl Receiver {
             return Ok(None);
         };
         let packet = self.packet(lane, about, len, guess.min(len), counters, ledger);
-        match packet {
-            Ok(packet) => {
+        let placed = packet.and_then(|packet| self.judge(packet, lane, steering, ledger));
+        match placed {
+            Ok((packet, queue)) => {
                 counters.rx_frames += 1;
                 counters.rx_bytes += len as u64;
                 ledger.note(CopyReason::DeviceRx, packet.frag_len());
-                Ok(Some(packet))
+                Ok(Some((packet, queue)))
             }
             Err(Lost::Malformed) => {
                 counters.rx_dropped_malformed += 1;
@@ -80,19 +83,67 @@ impl Receiver {
     /// Makes sure that a lane has so many bytes spare: of the memory that was registered, as long as
     /// that has pages, else of our own.
     fn reserve(&mut self, lane: &mut Lane, memory: Option<&mut QueueMemory>, bytes: usize) -> bool {
-        let registered = memory.is_some();
-        if registered != lane.registered {
-            lane.bulk.abandon();
-            lane.registered = registered;
-        }
+        lane.fill(memory.as_ref().map(|memory| memory.level()));
         if let Some(memory) = memory {
-            if memory.reserve(&mut lane.bulk, bytes) {
-                return true;
+            if lane.short && memory.has(bytes) {
+                lane.bulk.abandon();
+                lane.short = false;
             }
-            // What was reserved there is too little for a frame.
-            lane.bulk.abandon();
+            if !lane.short {
+                if memory.reserve(&mut lane.bulk, bytes) {
+                    return true;
+                }
+                // What was reserved there is too little for a frame.
+                lane.bulk.abandon();
+                lane.short = true;
+            }
         }
         lane.bulk.reserve(&mut self.pool, bytes)
+    }
+
+    /// To which queue of the interface a frame's flow belongs; its payload is in memory of another
+    /// flow's only if that is the default queue's.
+    fn judge(
+        &mut self,
+        mut packet: PacketBuf,
+        lane: &Lane,
+        steering: &mut Steering,
+        ledger: &mut CopyLedger,
+    ) -> Result<(PacketBuf, usize), Lost> {
+        let queue = steering.queue_of(packet.head());
+        let payload = packet.frag_len();
+        let registered = lane.registered.as_ref().filter(|_| !lane.short);
+        if queue == lane.queue || payload == 0 {
+            if let Some(level) = &lane.registered
+                && payload > SMALL_PAYLOAD
+            {
+                let placed = if lane.short { 0 } else { payload };
+                level.note(placed, payload - placed);
+            }
+        } else {
+            if let Some(memory) = steering.memory_mut(queue) {
+                memory.level().note(0, payload);
+            }
+            if registered.is_some() && lane.queue != 0 {
+                self.move_out(&mut packet, ledger).ok_or(Lost::Memory)?;
+            }
+        }
+        Ok((packet, queue))
+    }
+
+    /// Moves a frame's payload into memory of our own: the application that registered where it
+    /// landed shall see its own flows only.
+    fn move_out(&mut self, packet: &mut PacketBuf, ledger: &mut CopyLedger) -> Option<()> {
+        let mut moved = FragVec::new();
+        for frag in packet.take_frags() {
+            let why = CopyReason::Misplaced;
+            let (parts, n) = self.small.write_frag(&mut self.pool, &frag, ledger, why);
+            append(&mut moved, parts);
+            if n < frag.len() {
+                return None;
+            }
+        }
+        moved.into_iter().try_for_each(|frag| packet.push_frag(frag).ok())
     }
 
     /// Makes a packet of the `len` bytes just read, of which `split` are in `front` and the rest
@@ -250,6 +301,19 @@ impl Receiver {
 }
 
 impl Lane {
+    /// From here on its pages are of this memory, or of our own.
+    pub(super) fn fill(&mut self, memory: Option<&Arc<Level>>) {
+        let same = match (memory, &self.registered) {
+            (Some(new), Some(old)) => Arc::ptr_eq(new, old),
+            (new, old) => new.is_none() && old.is_none(),
+        };
+        if !same {
+            self.bulk.abandon();
+            self.registered = memory.cloned();
+            self.short = false;
+        }
+    }
+
     /// Address of the spare byte `n` bytes on.
     fn address(&self, mut n: usize) -> usize {
         for (at, len) in self.bulk.spare_runs() {

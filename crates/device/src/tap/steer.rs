@@ -43,6 +43,8 @@ struct Slot {
     key: Option<FlowKey>,
     /// The number of its last bulk frame.
     last: u64,
+    /// Kept for flows that rules name.
+    reserved: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +64,20 @@ impl Steering {
     /// Lanes in use.
     pub(super) fn lanes(&self) -> usize {
         1 + self.given
+    }
+
+    /// Keeps a lane for flows that rules name: a flow that has it goes back to lane 0.
+    pub(super) fn reserve(&mut self, lane: usize) {
+        if let Some(slot) = lane.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
+            *slot = Slot { reserved: true, ..Slot::default() };
+        }
+    }
+
+    /// A lane may be a bulk flow's again.
+    pub(super) fn release(&mut self, lane: usize) {
+        if let Some(slot) = lane.checked_sub(1).and_then(|slot| self.slots.get_mut(slot)) {
+            *slot = Slot::default();
+        }
     }
 
     /// Ends it: no spare lane can be had.
@@ -104,10 +120,11 @@ impl Steering {
         if candidate.count < TRUST || !others {
             return None;
         }
-        let free = |slot: &Slot| slot.key.is_none() || now - slot.last > LANE_IDLE;
+        let free =
+            |slot: &Slot| !slot.reserved && (slot.key.is_none() || now - slot.last > LANE_IDLE);
         let slot = self.slots.iter().position(free)?;
         *candidate = Candidate::default();
-        *self.slots.get_mut(slot)? = Slot { key: Some(key), last: now };
+        *self.slots.get_mut(slot)? = Slot { key: Some(key), last: now, reserved: false };
         self.given = self.given.max(slot + 1);
         Some(slot + 1)
     }

@@ -1,0 +1,255 @@
+//! Queues that were given memory, over datagram sockets that keep frames apart as a tap does. Which
+//! socket a frame comes by is the test's choice, as it is the kernel's.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+
+use pagewire_mem::{
+    CopyLedger, CopyReason, GROUP_PAGES, HEAD_CAPACITY, Instant, Lease, MAX_FRAGS, PAGE_SIZE,
+    PacketBuf, PagePool, Region,
+};
+
+use super::limits::VNET_HEADER;
+use super::*;
+use crate::{HeaderSplit, Medium, QueueMemory, Rule};
+
+const SPARE: usize = 3;
+const PORT: u16 = 9000;
+const OTHER: u16 = 9001;
+
+struct Rig {
+    tap: Tap,
+    /// The other ends: of the first queue, then of the spare ones.
+    kernel: Vec<UnixDatagram>,
+    ledger: CopyLedger,
+    seq: u32,
+}
+
+/// Lane of queue 1 of the interface.
+const LANE: usize = SPARE;
+
+impl Rig {
+    fn new() -> Self {
+        let (mut ours, mut kernel) = (Vec::new(), Vec::new());
+        for _ in 0..=SPARE {
+            let (a, b) = UnixDatagram::pair().unwrap();
+            a.set_nonblocking(true).unwrap();
+            b.set_nonblocking(true).unwrap();
+            ours.push(OwnedFd::from(a));
+            kernel.push(b);
+        }
+        let capabilities = Capabilities {
+            medium: Medium::Ethernet,
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            max_super_frame: 65_535,
+            rx_checksum: true,
+            tx_checksum: true,
+            tso_v4: true,
+            tso_v6: true,
+            max_frags: MAX_FRAGS,
+            header_split: HeaderSplit::Predicted,
+            queues: 1,
+            by_reference: false,
+        };
+        let first = ours.remove(0);
+        let mut queues = TapQueues::new(first, ours).unwrap();
+        queues.attach_by(|_| Ok(()));
+        let pool = PagePool::new("test", 8 << 20).unwrap();
+        let tap = Tap::over(queues, "test".into(), [2, 0, 0, 0, 0, 2], capabilities, pool);
+        Self { tap, kernel, ledger: CopyLedger::new(), seq: 1 }
+    }
+
+    /// Gives queue 1 of the interface so many pages, and the flows to `PORT`.
+    fn bind(&mut self, pages: usize) -> Lease {
+        let groups = pages.next_multiple_of(GROUP_PAGES);
+        let mut pool = PagePool::over(Region::memfd("lanes", groups * PAGE_SIZE).unwrap()).unwrap();
+        let mut lease = Lease::all(&mut pool).unwrap();
+        let mut memory = QueueMemory::new(pool);
+        for page in 0..pages as u32 {
+            lease.take_back(pagewire_mem::BufferId::first(page)).unwrap();
+        }
+        memory.drain();
+        let steering = self.tap.steering().unwrap();
+        steering.bind(1, memory).unwrap();
+        steering.steer(Rule::tcp_port(PORT), 1).unwrap();
+        self.poll();
+        lease
+    }
+
+    fn poll(&mut self) -> VecDeque<PacketBuf> {
+        let mut out = VecDeque::new();
+        self.tap.receive(Instant::ZERO, &mut out, 64, &mut self.ledger).unwrap();
+        out
+    }
+
+    /// A frame to `port` comes in by a lane.
+    fn receive(&mut self, lane: usize, port: u16, payload: usize) -> PacketBuf {
+        let frame = frame(4000, port, self.seq, payload);
+        self.seq += payload as u32;
+        self.kernel[lane].send(&[&[0; VNET_HEADER][..], &frame].concat()).unwrap();
+        let packet = self.poll().pop_front().expect("not dropped");
+        let mut all = packet.head().to_vec();
+        packet.frags().iter().for_each(|f| all.extend_from_slice(f.as_slice().unwrap()));
+        assert_eq!(all, frame, "byte for byte");
+        packet
+    }
+
+    /// By which lane an answer from `port` leaves.
+    fn lane_of_answer(&mut self, port: u16) -> usize {
+        let head = frame(port, 4000, 1, 0);
+        let mut packet = PacketBuf::for_tx();
+        packet.push(head.len()).unwrap().copy_from_slice(&head);
+        let mut frames = VecDeque::from([packet]);
+        self.tap.transmit(Instant::ZERO, &mut frames, &mut self.ledger).unwrap();
+        let mut buffer = [0; VNET_HEADER + HEAD_CAPACITY];
+        let came = |end: &UnixDatagram| end.recv(&mut buffer).is_ok();
+        self.kernel.iter().position(came).expect("it left")
+    }
+
+    fn level(&mut self) -> (u64, u64) {
+        let level = self.tap.steering().unwrap().memory_mut(1).unwrap().level();
+        (level.placed(), level.missed())
+    }
+}
+
+fn frame(from: u16, to: u16, seq: u32, payload: usize) -> Vec<u8> {
+    let mut f = vec![0xee; 12];
+    f.extend([8, 0, 0x45, 0]);
+    f.extend((52 + payload as u16).to_be_bytes());
+    let (source, target) = if from == 4000 { (1, 2) } else { (2, 1) };
+    f.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, source, 10, 0, 0, target]);
+    f.extend(from.to_be_bytes());
+    f.extend(to.to_be_bytes());
+    f.extend(seq.to_be_bytes());
+    // Time stamps, as the driver expects them.
+    f.extend([0, 0, 0, 0, 0x80, 0x10, 0, 0, 0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0]);
+    f.extend((0..payload).map(|i| (seq as usize + i * 7) as u8));
+    f
+}
+
+fn is_in(lease: &Lease, packet: &PacketBuf) -> bool {
+    let owned = packet.frags().iter().filter(|frag| lease.owns(frag)).count();
+    assert!(owned == 0 || owned == packet.frags().len(), "all or nothing");
+    owned > 0
+}
+
+#[test]
+fn flows_of_a_rule_leave_and_come_by_the_queues_lane_into_its_memory() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.tap.steering().unwrap().queues(), 1 + SPARE);
+    let lease = rig.bind(256);
+    assert_eq!((rig.lane_of_answer(PORT), rig.lane_of_answer(OTHER)), (LANE, 0));
+    for _ in 0..50 {
+        let packet = rig.receive(LANE, PORT, 20_000);
+        assert!(is_in(&lease, &packet));
+        assert!(!is_in(&lease, &rig.receive(0, OTHER, 20_000)));
+    }
+    assert_eq!(rig.ledger.ours(), 0);
+    assert_eq!(rig.level(), (50 * 20_000, 0));
+}
+
+#[test]
+fn payload_of_others_that_lands_there_is_moved_out_and_counted() {
+    let mut rig = Rig::new();
+    let lease = rig.bind(64);
+    rig.receive(LANE, PORT, 5000);
+    for n in 1..=200 {
+        assert!(!is_in(&lease, &rig.receive(LANE, OTHER, 5000)));
+        assert_eq!(rig.ledger.get(CopyReason::Misplaced), n * 5000);
+    }
+    assert!(is_in(&lease, &rig.receive(LANE, PORT, 5000)), "and none of its pages is lost");
+    assert_eq!(rig.level(), (10_000, 0));
+}
+
+#[test]
+fn a_flow_of_the_queue_that_comes_by_another_lane_is_counted_as_missed() {
+    let mut rig = Rig::new();
+    let lease = rig.bind(64);
+    assert!(!is_in(&lease, &rig.receive(0, PORT, 5000)));
+    assert_eq!((rig.level(), rig.ledger.get(CopyReason::Misplaced)), ((0, 5000), 0));
+}
+
+#[test]
+fn without_pages_frames_land_in_the_taps_own_until_there_are_some() {
+    let mut rig = Rig::new();
+    let mut lease = rig.bind(20);
+    let first = rig.receive(LANE, PORT, 60_000);
+    assert!(is_in(&lease, &first));
+    let second = rig.receive(LANE, PORT, 60_000);
+    assert!(!is_in(&lease, &second));
+    assert_eq!(rig.level(), (60_000, 60_000));
+    // The application gives the rest.
+    for page in 20..64 {
+        lease.take_back(pagewire_mem::BufferId::first(page)).unwrap();
+    }
+    assert!(is_in(&lease, &rig.receive(LANE, PORT, 60_000)));
+}
+
+#[test]
+fn a_queue_that_loses_its_memory_lets_go_of_every_page_at_once() {
+    let mut rig = Rig::new();
+    for _ in 0..5 {
+        let lease = rig.bind(64);
+        let packet = rig.receive(LANE, PORT, 10_000);
+        assert!(is_in(&lease, &packet) && !lease.is_home());
+        drop((packet, rig.tap.steering().unwrap().unbind(1)));
+        // Nothing need come in for it.
+        rig.poll();
+        assert!(lease.is_home());
+        assert_eq!(rig.lane_of_answer(PORT), 0);
+        // What is still on its way there is received as everything is.
+        assert!(!is_in(&lease, &rig.receive(LANE, PORT, 10_000)));
+    }
+}
+
+#[test]
+fn memory_that_takes_the_place_of_other_memory_at_once_is_not_confused_with_it() {
+    let mut rig = Rig::new();
+    let old = rig.bind(64);
+    drop(rig.receive(LANE, PORT, 10_000));
+    drop(rig.tap.steering().unwrap().unbind(1));
+    let new = rig.bind(64);
+    assert!(old.is_home());
+    assert!(is_in(&new, &rig.receive(LANE, PORT, 10_000)));
+}
+
+#[test]
+fn bulk_flows_get_the_lanes_that_are_left() {
+    let mut rig = Rig::new();
+    let lease = rig.bind(256);
+    for _ in 0..100 {
+        for other in 1..6 {
+            rig.receive(0, OTHER + other, 20_000);
+        }
+        assert!(is_in(&lease, &rig.receive(LANE, PORT, 20_000)));
+    }
+    let mut lanes: Vec<usize> = (1..6).map(|other| rig.lane_of_answer(OTHER + other)).collect();
+    lanes.sort_unstable();
+    assert_eq!(lanes, [0, 0, 0, 1, 2], "all but the dedicated one");
+    assert_eq!(rig.lane_of_answer(PORT), LANE);
+    drop(rig.tap.steering().unwrap().unbind(1));
+    for _ in 0..100 {
+        for other in 1..6 {
+            rig.receive(0, OTHER + other, 20_000);
+        }
+    }
+    assert!((1..6).any(|other| rig.lane_of_answer(OTHER + other) == LANE), "that one too, now");
+}
+
+#[test]
+fn memory_that_others_may_write_is_refused() {
+    let mut rig = Rig::new();
+    let region = Region::memfd_shared("shared", GROUP_PAGES * PAGE_SIZE).unwrap();
+    let memory = QueueMemory::new(PagePool::over(region).unwrap());
+    let steering = rig.tap.steering().unwrap();
+    assert_eq!(steering.bind(1, memory), Err(crate::BindError::Shared));
+    let memory = || {
+        let region = Region::memfd("private", GROUP_PAGES * PAGE_SIZE).unwrap();
+        QueueMemory::new(PagePool::over(region).unwrap())
+    };
+    assert_eq!(steering.bind(SPARE + 1, memory()), Err(crate::BindError::NoQueue(SPARE + 1)));
+    steering.bind(SPARE, memory()).unwrap();
+    assert_eq!(steering.bind(SPARE, memory()), Err(crate::BindError::Taken(SPARE)));
+}
