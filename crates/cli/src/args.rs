@@ -115,6 +115,8 @@ const BENCH_EXAMPLES: &str = "\
 Examples:
   pagewire bench stream                 bulk rate over the pair link, beside kernel loopback
   pagewire bench stream --link tap      to and from a kernel socket, beside veth (root)
+  pagewire bench stream --link vhost-user --socket /tmp/pw.sock
+                                        to and from a virtual machine
   pagewire bench stream --via-proxy     and forwarded by reference, beside direct
   pagewire bench send --plot send.svg   CPU time of a sender, by copy and by reference
   pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
@@ -373,10 +375,15 @@ pub(crate) struct BenchCommon {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StreamOptions {
     /// Kind of link
-    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
-    pub(crate) link: Link,
+    #[arg(long, value_enum, default_value_t = NetLink::Pair, value_name = "KIND")]
+    pub(crate) link: NetLink,
 
-    /// Direction over a tap, as seen from Pagewire [default: both]; not with --link pair
+    /// Unix socket of `--link vhost-user`, where a virtual machine is to be plugged in; what to run in
+    /// it is said at the start
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+
+    /// Direction over a tap or to a virtual machine, as seen from Pagewire [default: both]; not with --link pair
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) direction: Option<Direction>,
 

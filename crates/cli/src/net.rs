@@ -194,13 +194,18 @@ fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Fa
     if let Some(mac) = options.mac {
         port = port.mac(mac);
     }
-    let socket = || format!("--socket {}", path.display());
-    port.listen(path).map_err(|error| match error {
+    port.listen(path).map_err(|error| socket_failure(path, error))
+}
+
+/// A port that could not be made at `path`.
+pub(crate) fn socket_failure(path: &Path, error: DeviceError) -> Failure {
+    let socket = format!("--socket {}", path.display());
+    match error {
         DeviceError::System { source, .. } => {
-            Failure::because(socket(), socket_reason(path, &source))
+            Failure::because(socket, socket_reason(path, &source))
         }
-        other => Failure::because(socket(), other),
-    })
+        other => Failure::because(socket, other),
+    }
 }
 
 /// Why a socket could not be made, and what to do about it.
