@@ -205,13 +205,35 @@ impl Shared {
         let now = self.now();
         let mut inner = self.lock();
         let result = op(&mut inner.stack, now);
+        self.finish(inner, now);
+        result
+    }
+
+    /// The same of an operation that may need no clock, because nothing is to be sent after it: it is
+    /// tried without a time first, and if that is `None`, with one.
+    pub(crate) fn with_quick<T>(
+        &self,
+        op: &mut impl FnMut(&mut Stack, Option<Instant>) -> Option<T>,
+    ) -> Option<T> {
+        let mut inner = self.lock();
+        let quick = op(&mut inner.stack, None);
+        if quick.is_some() && !inner.has_output() {
+            return quick;
+        }
+        let now = self.now();
+        let result = quick.or_else(|| op(&mut inner.stack, Some(now)));
+        self.finish(inner, now);
+        result
+    }
+
+    /// After an operation.
+    fn finish(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         // A send may only have added to a segment that waits to be full.
         if inner.has_output() {
             inner.flush(now);
             self.rearm_timer(&mut inner);
         }
         self.unlock_and_wake(inner);
-        result
     }
 
     /// Wakes the driver if it sleeps beyond a deadline that was just set, or while frames wait

@@ -459,14 +459,27 @@ impl Stack {
     /// earlier than anything happens; timers of sockets fire late by less than 0.14 ms.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sockets = &self.sockets;
+        // One by one: every call of an application that sends comes by here.
+        let mut first = None;
+        let mut note = |at: Option<Instant>| {
+            if let Some(at) = at {
+                first = Some(first.map_or(at, |first: Instant| first.min(at)));
+            }
+        };
+        note(self.net.poll_timeout());
+        note(sockets.wheel.poll_timeout());
+        note(sockets.guests.poll_timeout());
+        if !sockets.starved.is_empty() {
+            note(Some(sockets.starved_until));
+        }
+        if sockets.returns.is_pending() {
+            note(Some(Instant::ZERO));
+        }
         // Only while the device takes nothing are there connections whose timers are not set yet.
-        let dirty = sockets.dirty.iter().filter_map(|&i| sockets.table.tcp(i)?.conn.poll_timeout());
-        let starved = (!sockets.starved.is_empty()).then_some(sockets.starved_until);
-        let guests = sockets.guests.poll_timeout();
-        let returned = sockets.returns.is_pending().then_some(Instant::ZERO);
-        let first =
-            [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved, guests, returned];
-        first.into_iter().flatten().chain(dirty).min()
+        for &index in &sockets.dirty {
+            note(sockets.table.tcp(index).and_then(|socket| socket.conn.poll_timeout()));
+        }
+        first
     }
 
     /// The next socket that became ready for something that it was not ready for when it was last
