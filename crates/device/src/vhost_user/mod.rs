@@ -28,6 +28,7 @@ mod counters;
 pub mod double;
 mod events;
 mod features;
+pub(crate) mod fuzzing;
 mod held;
 pub mod limits;
 mod memory;
