@@ -160,7 +160,7 @@ fn a_plot_that_cannot_be_written_is_reported_before_anything_is_measured() {
     );
 }
 
-fn port<'a>(socket: &'a str) -> Vec<&'a str> {
+fn port(socket: &str) -> Vec<&str> {
     serve(&[&ADDR[..], &["--link", "vhost-user", "--socket", socket]].concat())
 }
 
