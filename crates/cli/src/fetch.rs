@@ -33,6 +33,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let opened = net::open(&options.net)?;
     let report = opened.report.clone();
     let stop = signals::watch(move || eprint!("{report}"))?;
+    opened.wait_for_peer(&options.net, &stop)?;
     let connect = |to: SocketAddr| opened.host.connect_timeout(to, CONNECT_TIME);
     let done = fetch(connect, &url, &output, &stop);
     if let Ok(summary) = &done {

@@ -121,3 +121,6 @@ pub(crate) const PROGRESS_AFTER: Duration = Duration::from_millis(750);
 /// Bytes of one send that is measured: beyond the longest of the source document, far below the
 /// buffer that is walked through.
 pub(crate) const MAX_SEND_SIZE: u64 = 16 << 20;
+
+/// How often `fetch` looks whether a virtual machine was plugged in.
+pub(crate) const PORT_LOOK: Duration = Duration::from_millis(10);

@@ -84,6 +84,11 @@ impl Session {
         self.features & feature != 0
     }
 
+    /// Whether the front end may ask for answers.
+    pub(super) fn replies(&self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
+    }
+
     /// Bytes of the virtio header in front of each frame (Virtio 1.2, section 5.1.6.1).
     pub(super) fn header_len(&self) -> usize {
         let whole = self.has(features::VERSION_1) || self.has(features::MRG_RXBUF);
