@@ -7,6 +7,7 @@
 mod calls;
 mod guests;
 mod packets;
+mod ring_seeds;
 
 use packets::*;
 
@@ -27,6 +28,7 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
     let ndp_tell = ndp(136, 0xe0, PEER_V6, Some(2));
     let ip_options = ipv4_with(&hex("0704 04 00 94040000 01 01 01 00"), 17, 0x4000, &udp_packet);
 
+    add("ring_words", "programs", ring_seeds::rings());
     add(
         "ethernet",
         "types",

@@ -6,6 +6,7 @@
 mod connection;
 mod frames;
 mod posix;
+mod rings;
 mod verbs;
 
 use pagewire_device::FaultConfig;
@@ -15,6 +16,7 @@ use pagewire_tcp::TcpHeader;
 pub(crate) use connection::tcp_connection;
 pub(crate) use frames::stack_frames;
 pub(crate) use posix::posix_calls;
+pub(crate) use rings::ring_words;
 
 /// A replay of one input by the target's name; `false`: no such target.
 pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
@@ -28,6 +30,7 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
         "ipv6" => ipv6,
         "ndp" => ndp,
         "posix_calls" => |data| _ = posix_calls(data),
+        "ring_words" => |data| _ = ring_words(data),
         "stack_frames" => |data| _ = stack_frames(data),
         "tap_frame" => tap_frame,
         "tcp_connection" => |data| _ = tcp_connection(data),

@@ -645,6 +645,11 @@ pub(crate) struct RingOptions {
     #[arg(long)]
     pub(crate) place: bool,
 
+    /// MiB of the registered region, and of the copy group: pages go round through the fill ring, so
+    /// a region larger than the caches is written to cold memory
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024), value_name = "MIB")]
+    pub(crate) region: u32,
+
     /// Seconds that a round lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
     pub(crate) seconds: f64,

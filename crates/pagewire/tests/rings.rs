@@ -270,6 +270,37 @@ fn what_an_abandoned_receive_has_brought_is_received_next() {
 }
 
 #[test]
+fn all_buffers_of_a_region_are_given_though_its_fill_ring_is_smaller() {
+    let (server, _client) = hosts();
+    let mut rings = rings(&server);
+    // Half of the 256 pages are cached by the host, whose ring takes 64 at once.
+    rings.register(1, QueueConfig { fill_entries: 64, ..private(1 << 20) }, &[]).unwrap();
+    let begun = std::time::Instant::now();
+    while rings.counters().fills < 128 {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", rings.counters());
+        rings.flush();
+        std::thread::yield_now();
+    }
+    assert_eq!(rings.counters().fills_refused(), 0);
+}
+
+#[test]
+fn memory_that_was_taken_back_is_let_go_of() {
+    let (server, _client) = hosts();
+    let mut rings = rings(&server);
+    for _ in 0..50 {
+        let region = Region::memfd("rings-test", 1 << 20).unwrap();
+        let group = rings.register(1, QueueConfig::new(region), &[]).unwrap();
+        assert_eq!(rings.view(group).map(|view| view.region().len()), Some(1 << 20));
+        rings.unregister(group).unwrap();
+        while rings.view(group).is_some() {
+            assert!(rings.wait(PATIENCE), "no notice comes");
+            while rings.next_completion().is_some() {}
+        }
+    }
+}
+
+#[test]
 fn what_the_device_refuses_is_not_registered() {
     let (left, _right) = Pair::new(Default::default()).unwrap();
     let plain = Host::builder().device(left).address("10.0.0.1/24").start().unwrap();

@@ -99,6 +99,38 @@ fn seeds_reach_connections_pipes_and_readiness_through_descriptors() {
 }
 
 #[test]
+fn seeds_reach_deliveries_and_every_refusal_through_rings() {
+    let (mut zc, mut copied, mut opened, mut unregistered) = (0, 0, 0, 0);
+    let (mut fills, mut submissions, mut jumps, mut waits) = ([0; 4], 0, 0, [0; 2]);
+    for (_, _, input) in seeds::all().iter().filter(|(target, ..)| *target == "ring_words") {
+        let reach = targets::ring_words(input);
+        let counters = reach.counters;
+        zc += counters.zc_bytes;
+        copied += counters.copy_bytes;
+        opened += reach.opened;
+        unregistered += reach.unregistered;
+        let refused = [
+            counters.fills_out_of_range,
+            counters.fills_stale,
+            counters.fills_not_held,
+            counters.fills_foreign,
+        ];
+        fills.iter_mut().zip(refused).for_each(|(sum, n)| *sum += n);
+        submissions += counters.submissions_refused;
+        jumps += counters.jumps;
+        waits[0] += counters.ring_waits;
+        waits[1] += counters.copy_waits;
+    }
+    assert!(zc > 1_000_000 && copied > 50_000, "{zc}, {copied}");
+    assert!(opened > 50 && unregistered >= 1, "{opened}, {unregistered}");
+    assert!(fills.iter().all(|n| *n > 0), "{fills:?}");
+    assert!(
+        submissions > 10 && jumps > 20 && waits.iter().all(|n| *n > 0),
+        "{submissions}, {jumps}, {waits:?}"
+    );
+}
+
+#[test]
 #[ignore = "writes the seeds to fuzz/target/seeds, for a corpus made anew"]
 fn write_seeds() {
     for (target, name, input) in seeds::all() {

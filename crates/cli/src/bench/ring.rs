@@ -33,9 +33,6 @@ const SEND_PIECE: usize = 1 << 20;
 /// Bytes of single writes of a kernel peer.
 const PEER_MESSAGE: usize = 1 << 20;
 
-/// Bytes of the copy group and of a registered region.
-const REGION: usize = 64 << 20;
-
 /// What the submissions of this measurement are called.
 const ACCEPT: u64 = 1;
 const RECEIVE: u64 = 2;
@@ -142,6 +139,7 @@ impl Bench {
             .with("receiver_cpu_us_per_mib", rounded(cpu * 1e6 / mib.max(1e-9), 3))
             .with("payload_bytes_copied", median.ours)
             .with("device_bytes_copied", median.device)
+            .with("region_mib", self.options.region)
             .with("mtu", median.mtu)
     }
 
@@ -154,6 +152,18 @@ impl Bench {
         let nsec = median.round.time.as_nanos();
         say(format!("Total bytes: {}, nsec:{nsec}", median.copied + median.zc));
         say(format!("       Rate: {:.2} Gb/s", median.round.gbit_per_s()));
+    }
+
+    fn rings(&self, host: &Host) -> Result<Rings, Failure> {
+        let copy = self.memory_of("pagewire-copy")?;
+        let config = EngineConfig { entries: 16_384, ..EngineConfig::new(copy) };
+        host.rings(config).map_err(|e| failed(&e))
+    }
+
+    fn memory_of(&self, name: &str) -> Result<QueueConfig, Failure> {
+        let bytes = (self.options.region as usize) << 20;
+        let region = Region::memfd(name, bytes).map_err(|e| failed(&e))?;
+        Ok(QueueConfig::new(region))
     }
 
     fn round(&self, mode: Mode) -> Result<Outcome, Failure> {
@@ -182,15 +192,15 @@ impl Bench {
             if self.options.place { Box::new(Queues::new(b, 2)) } else { Box::new(b) };
         let right = Host::builder().boxed_device(b).address(format!("{RIGHT}/24")).manual();
         let (left, right) = (left.map_err(|e| failed(&e))?, right.start().map_err(|e| failed(&e))?);
-        let mut rings = rings(&right)?;
+        let mut rings = self.rings(&right)?;
         let group = match (mode, self.options.place) {
             (Mode::Copy, _) => COPY_GROUP,
             (Mode::ZeroCopy, false) => {
                 rings.register_lent(self.source.whole()).map_err(|e| failed(&e))?
             }
-            (Mode::ZeroCopy, true) => {
-                rings.register(1, region()?, &[Rule::tcp_port(PORT)]).map_err(|e| failed(&e))?
-            }
+            (Mode::ZeroCopy, true) => rings
+                .register(1, self.memory_of("pagewire-region")?, &[Rule::tcp_port(PORT)])
+                .map_err(|e| failed(&e))?,
         };
         let to = listen(&mut rings, RIGHT)?;
         let sender = left.start_connect(to).map_err(|e| failed(&reason(&e)))?;
@@ -228,12 +238,12 @@ impl Bench {
         let mtu = tap.capabilities().mtu as u32;
         let host = Host::builder().device(tap).address(format!("{LEFT}/24"));
         let host = host.start().map_err(|e| failed(&e))?;
-        let mut rings = rings(&host)?;
+        let mut rings = self.rings(&host)?;
         let group = match mode {
             Mode::Copy => COPY_GROUP,
-            Mode::ZeroCopy => {
-                rings.register(1, region()?, &[Rule::tcp_port(PORT)]).map_err(|e| failed(&e))?
-            }
+            Mode::ZeroCopy => rings
+                .register(1, self.memory_of("pagewire-region")?, &[Rule::tcp_port(PORT)])
+                .map_err(|e| failed(&e))?,
         };
         let on = listen(&mut rings, LEFT)?;
         std::thread::scope(|scope| {
@@ -317,16 +327,6 @@ impl Receiver {
         let device = ledger.get(pagewire::CopyReason::DeviceRx);
         Outcome { round, zc: self.zc, copied: self.copied, mtu, ours: ledger.ours(), device }
     }
-}
-
-fn rings(host: &Host) -> Result<Rings, Failure> {
-    let copy = QueueConfig::new(Region::memfd("pagewire-copy", REGION).map_err(|e| failed(&e))?);
-    host.rings(EngineConfig { entries: 16_384, ..EngineConfig::new(copy) }).map_err(|e| failed(&e))
-}
-
-fn region() -> Result<QueueConfig, Failure> {
-    let region = Region::memfd("pagewire-region", REGION).map_err(|e| failed(&e))?;
-    Ok(QueueConfig::new(region))
 }
 
 /// Listens and accepts one connection.

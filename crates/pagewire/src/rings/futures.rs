@@ -465,6 +465,13 @@ impl State {
                 entries.extend(self.rings.next_entry());
             }
             if completion.user_data == NOTICE {
+                if completion.has(Completion::UNREGISTERED) {
+                    let group = completion.handle as u16;
+                    if self.rings.registered(group).is_none() {
+                        self.views.remove(&group);
+                        self.lent.remove(&group);
+                    }
+                }
                 self.notices.push_back(completion);
                 if self.notices.len() > MAX_NOTICES {
                     self.notices.pop_front();

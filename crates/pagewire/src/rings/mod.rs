@@ -6,6 +6,49 @@
 //!
 //! Nobody takes a lock to submit, to receive or to give buffers back. The driver is woken only if it
 //! sleeps ([`Rings::flush`] looks).
+//!
+//! ```no_run
+//! use pagewire::device::Rule;
+//! use pagewire::ring::{EngineConfig, QueueConfig};
+//! use pagewire::{Host, Region};
+//!
+//! async fn one_connection(host: &Host) -> Result<(), Box<dyn std::error::Error>> {
+//!     // What has to be copied lies here.
+//!     let copy = QueueConfig::new(Region::memfd("copy", 4 << 20)?);
+//!     let rings = host.rings(EngineConfig::new(copy))?.into_async();
+//!     // And this is filled by a queue of the device, with what comes for port 9000.
+//!     let region = QueueConfig::new(Region::memfd("region", 16 << 20)?);
+//!     let group = rings.register(1, region, &[Rule::tcp_port(9000)])?;
+//!     let stream = rings.listen("10.77.0.2:9000")?.accept().await?;
+//!     loop {
+//!         let received = stream.receive(group, 1 << 20).await?;
+//!         if received.buffers.is_empty() {
+//!             return Ok(());
+//!         }
+//!         for buffer in received.buffers {
+//!             println!("{:?}", buffer.as_slice());
+//!             // Dropped: the device may fill it again.
+//!         }
+//!     }
+//! }
+//! ```
+//!
+//! # Which device
+//!
+//! | device | queues that can be given memory | who writes there |
+//! |---|---|---|
+//! | `Tap` that was made here | 0, the default, and 1 to 15 | the kernel |
+//! | `Tap` that existed | 0 | the kernel |
+//! | any in `device::Queues` | as many as it was made with | `Queues`: one copy, counted as the device's |
+//! | `Pair` as it is | none; [`Rings::register_lent`] | nobody: it is the sender's memory |
+//!
+//! # Which memory
+//!
+//! A `Region::memfd` is *private*: nobody else can write it, so that [`RingBuf::as_slice`] lends its
+//! bytes. A tap takes no other. A `Region::memfd_shared`, or adopted memory, is *shared*: its bytes are
+//! copied out, or shown in snapshots. With raw [`Rings`], whose user can say anything about what it
+//! holds, only bytes of shared memory can be had, from [`View::copy_out`]; those of private memory are
+//! for [`AsyncRings`].
 
 mod buf;
 mod futures;
@@ -13,12 +56,13 @@ pub(crate) mod serve;
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pagewire_device::{BindError, Rule};
 use pagewire_mem::{Frag, Region, View};
-use pagewire_ring::layout::COPY_GROUP;
+use pagewire_ring::layout::{COPY_GROUP, NOTICE};
 use pagewire_ring::{
     Completion, Counters, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, RegisterError,
     Registered, Submission,
@@ -39,6 +83,8 @@ pub struct Rings {
     ends: Ends,
     groups: Vec<Registered>,
     waker: Arc<RingWaker>,
+    /// Buffers of regions that found no room in their fill rings yet, by group.
+    unposted: Vec<(u16, Range<u32>)>,
     /// Submissions or fill entries were put in and not shown yet.
     unshown: bool,
 }
@@ -52,7 +98,15 @@ impl Host {
         let (engine, ends) = Engine::new(config)?;
         let host = self.handle();
         let (id, waker) = host.shared.attach(engine);
-        Ok(Rings { host, id, ends, groups: Vec::new(), waker, unshown: false })
+        Ok(Rings {
+            host,
+            id,
+            ends,
+            groups: Vec::new(),
+            waker,
+            unposted: Vec::new(),
+            unshown: false,
+        })
     }
 }
 
@@ -97,7 +151,7 @@ impl Rings {
             return Err(RegisterError::NoQueue(queue));
         }
         let engine = inner.rings.engine(self.id).ok_or(RegisterError::Gone)?;
-        let (mut registered, memory) = engine.register_queue(queue, config)?;
+        let (registered, memory) = engine.register_queue(queue, config)?;
         let group = registered.group;
         let bound = inner.devices.steering().ok_or(BindError::Unsupported).and_then(|steering| {
             steering.bind(queue, memory)?;
@@ -114,13 +168,8 @@ impl Rings {
             return Err(why.into());
         }
         drop(inner);
-        for buffer in 0..registered.buffers {
-            if registered.fill.push(Fill { buffer, group }).is_err() {
-                break;
-            }
-        }
+        self.unposted.push((group, 0..registered.buffers));
         self.groups.push(registered);
-        self.unshown = true;
         self.flush();
         Ok(group)
     }
@@ -169,9 +218,13 @@ impl Rings {
         let engine = inner.rings.engine(self.id).ok_or(RegisterError::Gone)?;
         let queue = engine.queue_of(group);
         engine.unregister(group)?;
+        self.unposted.retain(|(other, _)| *other != group);
         if let (Some(queue), Some(steering)) = (queue, inner.devices.steering()) {
             drop(steering.unbind(queue));
         }
+        drop(inner);
+        // A driver that sleeps would see only later that everything is home.
+        self.host.shared.kick();
         Ok(())
     }
 
@@ -194,6 +247,7 @@ impl Rings {
 
     /// Shows the host what was submitted and given back, and wakes its driver if it sleeps.
     pub fn flush(&mut self) {
+        self.post();
         if !std::mem::take(&mut self.unshown) {
             return;
         }
@@ -207,13 +261,41 @@ impl Rings {
         }
     }
 
+    /// Gives buffers of new regions, as far as their fill rings have room: a large region has more than
+    /// a ring has entries.
+    fn post(&mut self) {
+        for (group, buffers) in &mut self.unposted {
+            let (group, mut newest) = (*group, self.groups.iter_mut().rev());
+            let Some(registered) = newest.find(|registered| registered.group == group) else {
+                continue;
+            };
+            while buffers.start < buffers.end
+                && registered.fill.push(Fill { buffer: buffers.start, group }).is_ok()
+            {
+                buffers.start += 1;
+                self.unshown = true;
+            }
+        }
+        self.unposted.retain(|(_, buffers)| buffers.start < buffers.end);
+    }
+
     /// The next completion, without waiting. Its entries are the next of
     /// [`next_entry`](Self::next_entry).
     pub fn next_completion(&mut self) -> Option<Completion> {
         let completion = self.ends.completions.pop();
-        if completion.is_none() {
-            self.ends.completions.release();
-            self.ends.entries.release();
+        match &completion {
+            None => {
+                self.ends.completions.release();
+                self.ends.entries.release();
+            }
+            Some(done) if done.user_data == NOTICE && done.has(Completion::UNREGISTERED) => {
+                // The oldest: the number may be another group's by now. Its memory goes with it.
+                let gone = |group: &Registered| u64::from(group.group) == done.handle;
+                if let Some(at) = self.groups.iter().position(gone) {
+                    drop(self.groups.remove(at));
+                }
+            }
+            Some(_) => {}
         }
         completion
     }
@@ -259,7 +341,7 @@ impl Rings {
         }
     }
 
-    /// The application's look at a group's memory; there is none of a lent group.
+    /// The application's look at a group's memory, if that is shared; there is none of a lent group.
     pub fn view(&self, group: u16) -> Option<&View> {
         self.registered(group)?.view.as_ref()
     }

@@ -1,0 +1,127 @@
+//! Seeds of `ring_words`: whole programs, four bytes to a verb.
+
+/// Memory is registered for a queue, connections are accepted, one is made and received on; data
+/// comes by reference.
+const BEGUN: &[[u8; 4]] = &[
+    [12, 2, 4, 63],
+    [0, 1, 0, 0],
+    [8, 0, 0, 0],
+    [7, 1, 0, 0],
+    [14, 255, 0, 0],
+    [0, 2, 1 << 3 | 2, 1],
+    [9, 0, 200, 100],
+    [7, 1, 0, 0],
+    [14, 255, 0, 0],
+];
+
+/// More comes, is looked at and goes back.
+const GOES_ON: &[[u8; 4]] =
+    &[[9, 0, 100, 90], [6, 50, 0, 0], [14, 255, 0, 0], [3, 0, 255, 0], [6, 50, 0, 0]];
+
+pub(crate) fn rings() -> Vec<Vec<u8>> {
+    let program = |verbs: &[&[[u8; 4]]]| [BEGUN, &verbs.concat(), GOES_ON].concat().concat();
+    let mut all = vec![
+        program(&[GOES_ON, GOES_ON, GOES_ON]),
+        // Only copies, without any queue; once, limited.
+        [
+            [0, 1, 0, 0],
+            [8, 0, 0, 0],
+            [7, 1, 0, 0],
+            [14, 255, 0, 0],
+            [0, 4, 1 << 3 | 3, 64],
+            [9, 0, 255, 255],
+            [7, 1, 0, 0],
+            [14, 255, 0, 0],
+            [3, 0, 255, 0],
+            [0, 3, 1 << 3 | 3, 0],
+            [7, 1, 0, 0],
+            [14, 255, 0, 0],
+        ]
+        .concat(),
+        // The end of the stream, an abort, a shutdown, a close.
+        program(&[&[[11, 0, 0, 0], [7, 1, 0, 0], [14, 255, 0, 0], [0, 7, 1 << 3 | 7, 0]]]),
+        program(&[&[[11, 0, 1, 0], [7, 1, 0, 0], [14, 255, 0, 0], [0, 6, 1 << 3, 0]]]),
+        program(&[&[[0, 7, 1 << 3 | 7, 0], [7, 1, 0, 0], [0, 2, 1 << 3 | 2, 1], [14, 255, 0, 0]]]),
+        // Cancels, and a second receive beside the first.
+        program(&[&[[0, 8, 1 << 3 | 4, 2], [0, 8, 1 << 3 | 4, 2], [0, 2, 1 << 3 | 2, 0]]]),
+        program(&[&[[0, 2, 1 << 3 | 2, 1], [0, 8, 4, 1], [14, 255, 0, 0]]]),
+        // Sends, from memory that is there and from beyond it.
+        program(&[&[
+            [12, 0, 255, 0],
+            [0, 5, 1 << 3 | 5, 0],
+            [0, 5, 1 << 3 | 5, 8],
+            [0, 5, 1 << 3 | 5, 248],
+            [13, 0, 1, 0],
+            [0, 5, 1 << 3 | 5, 8],
+            [7, 1, 0, 0],
+            [14, 255, 0, 0],
+            [11, 0, 2, 0],
+            [7, 1, 0, 0],
+        ]]),
+        // Connects: to itself, to nobody, given up.
+        program(&[&[
+            [0, 9, 6, 0],
+            [0, 9, 6, 1],
+            [0, 9, 6, 9],
+            [0, 8, 4, 14],
+            [7, 3, 0, 0],
+            [14, 255, 0, 0],
+            [0, 2, 2 << 3 | 2, 1],
+            [0, 2, 3 << 3 | 2, 1],
+        ]]),
+        // Registered and taken back while buffers are out; the number is used again.
+        program(&[&[
+            [13, 0, 0, 0],
+            [6, 10, 0, 0],
+            [3, 0, 255, 0],
+            [6, 10, 0, 0],
+            [14, 255, 0, 0],
+            [12, 2, 4, 63],
+            [0, 8, 1 << 3 | 4, 2],
+            [0, 2, 1 << 3 | 2, 1],
+        ]]),
+        // Lent memory, sizes that make no sense, a queue that is taken.
+        program(&[&[[12, 1, 9, 3], [12, 2, 0, 63], [12, 6, 0, 2], [12, 10, 0, 31], [13, 1, 0, 0]]]),
+        // Nothing goes back.
+        program(&[&[
+            [9, 0, 255, 255],
+            [7, 9, 0, 0],
+            [14, 255, 0, 0],
+            [9, 0, 255, 255],
+            [7, 9, 0, 0],
+        ]]),
+        // Nothing is looked at.
+        program(&[&[[0, 11, 0, 0]; 40]]),
+        program(&[&[[9, 0, 100, 90], [6, 50, 0, 0]].repeat(24)]),
+        // What is copied does not go back, but something else does, by its ring.
+        [
+            &[[0, 1, 0, 0], [8, 0, 0, 0], [7, 1, 0, 0], [14, 255, 0, 0], [0, 3, 1 << 3 | 3, 0]],
+            &[[3, 38, 0, 9], [9, 0, 255, 100], [7, 1, 0, 0], [14, 255, 0, 0]].repeat(16)[..],
+        ]
+        .concat()
+        .concat(),
+        // Buffers that it does not hold, twice what it holds.
+        program(&[&[
+            [3, 2, 0, 1],
+            [3, 2, 8, 255],
+            [3, 2, 20, 255],
+            [3, 38, 0, 9],
+            [3, 6, 0, 9],
+            [3, 3, 9, 0],
+        ]]),
+        program(&[&[[9, 0, 99, 99], [6, 99, 0, 0], [14, 255, 0, 0], [3, 3, 9, 0], [3, 0, 99, 0]]]),
+    ];
+    // Operations by number, with what must be zero.
+    all.push(program(&[&(0..=9).map(|op| [0, 10, 1 << 3, op]).collect::<Vec<_>>()]));
+    all.push(program(&[&(0..=9).map(|op| [0, 130, 1 << 3, op]).collect::<Vec<_>>()]));
+    // Each word of each ring, changed in each way, with traffic between.
+    for ring in 0..5 {
+        for word in [0, 2, 4, 5, 6, 6 | 8, 6 | 16, 6 | 24] {
+            let change = |way: u8| [[4, ring, word, way | 8], [9, 0, 60, 60], [6, 9, 0, 0]];
+            let mut verbs = (0..8).map(change).collect::<Vec<_>>().concat();
+            verbs.extend([[14, 9, 0, 0], [3, 0, 9, 0]]);
+            all.push(program(&[&verbs]));
+        }
+    }
+    all
+}
