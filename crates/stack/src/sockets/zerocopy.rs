@@ -78,7 +78,7 @@ impl Default for ZeroCopyConfig {
 }
 
 /// One call that sends by reference, from try to try: a call that waits for room keeps it, so that
-/// all of its data has one id. Its memory is not let go before this is dropped.
+/// all of its data has one id. Until all of it is queued, it does not complete before this is dropped.
 #[derive(Debug, Default)]
 pub struct ZeroCopyCall {
     completion: Option<Arc<Completion>>,
