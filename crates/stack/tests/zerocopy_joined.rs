@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Pair, pattern};
-use pagewire_mem::{Frag, FragVec};
+use pagewire_mem::{Frag, FragVec, PAGE_SIZE, Region};
 use pagewire_stack::{ErrorEntry, Notification, SocketId, ZeroCopyCall};
 
 /// A connection whose client at A has opted in: (client, server).
@@ -193,4 +193,24 @@ fn sends_that_complete_together_are_each_charged_and_the_limit_is_met_by_each() 
     assert_eq!(settle(&mut p, server), pattern(1000)[..300]);
     assert_eq!(p.a.poll_error_queue(client), done(0, 2));
     assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn ranges_of_one_region_go_on_in_memory_and_slices_of_bytes_do_not() {
+    let mut p = Pair::new();
+    let (client, server) = connected(&mut p);
+    let region = Region::memfd("ranges", PAGE_SIZE).unwrap();
+    let bytes = Bytes::from(pattern(500));
+    send(&mut p, client, region.frag(0, 100).unwrap());
+    p.a.poll_transmit(p.now, &mut Default::default());
+    send(&mut p, client, region.frag(100, 100).unwrap());
+    assert_eq!(behind(&mut p, client, region.frag(200, 100).unwrap()), Some(2));
+    for (id, at) in [(3, 0), (4, 100)] {
+        let part = Frag::from_bytes(bytes.slice(at..at + 100));
+        assert_eq!(behind(&mut p, client, part.clone()), None);
+        assert_eq!(send(&mut p, client, part), Some(id));
+    }
+    assert_eq!(p.a.sends_outstanding(client), Ok(4));
+    assert_eq!(settle(&mut p, server), [vec![0; 300], pattern(500)[..200].to_vec()].concat());
+    assert_eq!(p.a.poll_error_queue(client), done(0, 4));
 }

@@ -424,6 +424,10 @@ impl Connection {
         if self.sends_urgent() {
             return mss;
         }
+        if longest <= mss {
+            // No super-frames: nothing to choose.
+            return longest;
+        }
         let Some(srtt) = self.rtt.srtt() else { return longest };
         let nanos = (srtt.as_nanos() as u64).max(1);
         let window = u64::from(self.whole_window(mss).max(self.in_flight()));

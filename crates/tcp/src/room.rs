@@ -24,7 +24,8 @@ impl Connection {
         let window = self.snd.max_window;
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
         let piece = MAX_SEND_PIECE.min(half.max(mss));
-        (piece - piece % mss).max(mss)
+        // One segment that fills a piece is what large MTUs make of it; a division is slow.
+        if piece < 2 * mss { mss } else { piece - piece % mss }
     }
 
     /// How many of the `unsent` bytes belong to the piece that is sent next: a super-frame does not

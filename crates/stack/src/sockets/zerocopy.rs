@@ -78,7 +78,7 @@ impl Default for ZeroCopyConfig {
 }
 
 /// One call that sends by reference, from try to try: a call that waits for room keeps it, so that
-/// all of its data has one id. Its memory is not let go before this is dropped.
+/// all of its data has one id. Until all of it is queued, it does not complete before this is dropped.
 #[derive(Debug, Default)]
 pub struct ZeroCopyCall {
     completion: Option<Arc<Completion>>,
@@ -259,6 +259,11 @@ impl Stack {
         call: &mut ZeroCopyCall,
     ) -> Result<usize, Error> {
         self.drain_completions();
+        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.send_behind(now, len, grow);
+        if let Some(len) = self.sockets.join_last_send(id, frags, call, behind) {
+            self.after_queueing(id)?;
+            return Ok(len);
+        }
         let (len, flags) = (total(frags), call.flags);
         let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
         if len == 0 || !socket.conn.has_send_room() {
@@ -266,12 +271,6 @@ impl Stack {
             let mut nothing = FragVec::new();
             return self.with_connection(now, id, |conn, env| conn.send(env, &mut nothing));
         }
-        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.send_behind(now, len, grow);
-        if let Some(len) = self.sockets.join_last_send(id, frags, call, behind) {
-            self.after_queueing(id)?;
-            return Ok(len);
-        }
-        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
         if !socket.zerocopy && call.completion.is_none() {
             return self.tcp_send_copied(now, id, frags, flags);
         }
