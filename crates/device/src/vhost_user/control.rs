@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use super::events::Bell;
@@ -122,7 +123,7 @@ impl Shared {
                     }
                 }
                 Source::Connect(path) => {
-                    if let Ok(stream) = UnixStream::connect(path) {
+                    if let Ok(stream) = connect(path) {
                         return Some(stream);
                     }
                     if self.ends_before(None) {
@@ -199,6 +200,15 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     };
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Connects to a front end, without waiting for one that does not accept: what waits there could not
+/// be ended.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
 }
 
 /// Whether a socket is left over from a process that is gone.
