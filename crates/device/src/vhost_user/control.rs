@@ -11,7 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
+    socket_with,
+};
 use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
@@ -134,7 +137,7 @@ impl Shared {
                     }
                 }
                 Source::Connect(path) => {
-                    if let Ok(stream) = UnixStream::connect(path) {
+                    if let Ok(stream) = connect(path) {
                         return Some(stream);
                     }
                     if self.ends_before(None) {
@@ -251,6 +254,15 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     };
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Connects to a front end, without waiting for one that does not accept: what waits there could not
+/// be ended.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
 }
 
 /// Whether a socket is left over from a process that is gone. Files of other kinds refuse

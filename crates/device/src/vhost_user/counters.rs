@@ -37,6 +37,9 @@ pub struct VhostCounters {
     /// Rings refused because they lie outside of the memory shared, or have a size that is none.
     pub bad_rings: u64,
 
+    /// Frames discarded because the guest sent them by a ring that its front end has disabled: what a
+    /// back end must do with them.
+    pub discarded: u64,
     /// Front ends that connected.
     pub sessions: u64,
     /// Frames that came in by reference.

@@ -21,7 +21,7 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::features;
-use super::limits::{GUEST_HEADER, MAX_QUEUE_SIZE};
+use super::limits::{GUEST_HEADER, MAX_QUEUE_PAIRS, MAX_QUEUE_SIZE};
 use super::ring::{DESC_NEXT, DESC_WRITE, Desc, Part, Ring, avail_bytes, desc_bytes, used_bytes};
 use super::window::Window;
 
@@ -147,7 +147,7 @@ impl Guest {
             .ok_or(GuestError::Config("memory that cannot be shared"))?;
         let transmit = Driver::new(&window, 0, size, (2 * RING_BYTES, send))?;
         let receive = Driver::new(&window, RING_BYTES, size, (2 * RING_BYTES + sends, receive))?;
-        let frontend = Frontend::from_stream(stream, 2);
+        let frontend = Frontend::from_stream(stream, 2 * MAX_QUEUE_PAIRS as u64);
         let features = config.features();
         let mut guest = Self { window, frontend, transmit, receive, features, config };
         guest.negotiate()?;
@@ -189,27 +189,36 @@ impl Guest {
 
     /// Starts both rings, each where it is to go on.
     pub(super) fn start(&mut self, [receive, transmit]: [u32; 2]) -> Result<(), GuestError> {
-        let user = self.window.user();
-        let rings = [(0, &self.receive, RING_BYTES, receive), (1, &self.transmit, 0, transmit)];
-        for (index, driver, at, base) in rings {
-            let size = driver.ring.size();
-            self.frontend.set_vring_num(index, size)?;
-            self.frontend.set_vring_base(index, base as u16)?;
-            let [desc, avail, used] = layout(at, size).map(|at| user + at as u64);
-            let config = VringConfigData {
-                queue_max_size: size,
-                queue_size: size,
-                flags: 0,
-                desc_table_addr: desc,
-                used_ring_addr: used,
-                avail_ring_addr: avail,
-                log_addr: None,
-            };
-            self.frontend.set_vring_addr(index, &config)?;
-            self.frontend.set_vring_call(index, &driver.call)?;
-            self.frontend.set_vring_kick(index, &driver.kick)?;
-            self.frontend.set_vring_enable(index, true)?;
-        }
+        self.start_ring(0, &self.receive, RING_BYTES, receive as u16)?;
+        self.start_ring(1, &self.transmit, 0, transmit as u16)
+    }
+
+    /// Starts a ring that lies at `at`, where it is to go on.
+    pub(super) fn start_ring(
+        &self,
+        index: usize,
+        driver: &Driver,
+        at: usize,
+        base: u16,
+    ) -> Result<(), GuestError> {
+        let (mut frontend, user) = (self.frontend.clone(), self.window.user());
+        let size = driver.ring.size();
+        frontend.set_vring_num(index, size)?;
+        frontend.set_vring_base(index, base)?;
+        let [desc, avail, used] = layout(at, size).map(|at| user + at as u64);
+        let config = VringConfigData {
+            queue_max_size: size,
+            queue_size: size,
+            flags: 0,
+            desc_table_addr: desc,
+            used_ring_addr: used,
+            avail_ring_addr: avail,
+            log_addr: None,
+        };
+        frontend.set_vring_addr(index, &config)?;
+        frontend.set_vring_call(index, &driver.call)?;
+        frontend.set_vring_kick(index, &driver.kick)?;
+        frontend.set_vring_enable(index, true)?;
         Ok(())
     }
 
@@ -406,7 +415,7 @@ pub(super) fn layout(at: usize, size: u16) -> [usize; 3] {
 }
 
 impl Driver {
-    fn new(
+    pub(super) fn new(
         window: &Window,
         at: usize,
         size: u16,
@@ -452,7 +461,7 @@ impl Driver {
     }
 
     /// Makes a buffer to receive into available.
-    fn offer(&mut self, head: u16) {
+    pub(super) fn offer(&mut self, head: u16) {
         let addr = GUEST_BASE + self.buffer(head) as u64;
         let len = self.buffer_len as u32;
         self.ring.set_desc(head, Desc { addr, len, flags: DESC_WRITE, next: 0 });

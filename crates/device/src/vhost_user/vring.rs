@@ -85,7 +85,13 @@ impl Vring {
 
     /// The ring, if frames may move.
     pub(super) fn running(&self) -> Option<&Ring> {
-        self.ring.as_ref().filter(|_| self.enabled && !self.broken)
+        self.usable().filter(|_| self.enabled)
+    }
+
+    /// The ring, if it is started and believed. What a guest sends by one that is disabled is to be
+    /// taken all the same, and discarded.
+    pub(super) fn usable(&self) -> Option<&Ring> {
+        self.ring.as_ref().filter(|_| !self.broken)
     }
 
     /// Whether it was started, whether or not it may run.
@@ -182,7 +188,7 @@ impl Vring {
 
     /// How many heads wait. A guest whose index ran too far ahead is not believed again.
     pub(super) fn waiting(&mut self, counters: &mut VhostCounters) -> u16 {
-        let Some(ring) = self.running() else { return 0 };
+        let Some(ring) = self.usable() else { return 0 };
         let waiting = ring.avail_index().wrapping_sub(self.next_avail);
         if waiting > ring.size() {
             counters.bad_avail_index += 1;
@@ -194,7 +200,7 @@ impl Vring {
 
     /// The head that waits `ahead` behind the first one, which there must be.
     pub(super) fn peek(&mut self, ahead: u16, counters: &mut VhostCounters) -> Option<u16> {
-        let head = self.running()?.avail_entry(self.next_avail.wrapping_add(ahead));
+        let head = self.usable()?.avail_entry(self.next_avail.wrapping_add(ahead));
         match self.held.heads.get(usize::from(head)) {
             Some(false) => return Some(head),
             Some(true) => counters.head_in_flight += 1,
@@ -283,7 +289,7 @@ impl Vring {
     /// Asks to be kicked for the heads behind the first `ahead` that wait, and for what comes back.
     /// `true`: there is something already.
     pub(super) fn arm(&mut self, ahead: u16) -> bool {
-        let Some(ring) = self.running() else { return false };
+        let Some(ring) = self.usable() else { return false };
         let from = self.next_avail.wrapping_add(ahead);
         ring.ask_kick(from, self.event_index);
         let waits = ring.avail_index() != from;
@@ -292,7 +298,7 @@ impl Vring {
 
     /// Need not be kicked.
     pub(super) fn disarm(&mut self) {
-        if let Some(ring) = self.running() {
+        if let Some(ring) = self.usable() {
             ring.spare_kick(self.next_avail, self.event_index);
         }
     }

@@ -4,6 +4,7 @@ mod frames;
 mod lies;
 mod messages;
 mod port;
+mod queues;
 mod sending;
 mod session;
 

@@ -38,6 +38,24 @@ fn guests_may_come_one_after_another_and_the_socket_goes_with_the_device() {
 }
 
 #[test]
+fn a_front_end_that_listens_is_connected_to_again_and_again() {
+    let path = socket("listens");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let mut device = VhostUser::builder().connect(&path).unwrap();
+    for _ in 0..3 {
+        let (stream, _) = listener.accept().unwrap();
+        let mut guest = Guest::over(stream, GuestConfig::default()).unwrap();
+        assert!(guest.send(&udp(60)));
+        let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
+        device.receive(Instant::ZERO, &mut frames, 64, &mut ledger).unwrap();
+        assert_eq!(frames.len(), 1);
+    }
+    // One that does not accept does not keep the device from ending.
+    drop(device);
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
 fn fragments_stay_valid_when_their_guest_is_gone() {
     let path = socket("gone");
     let mut device = VhostUser::listen(&path).unwrap();
