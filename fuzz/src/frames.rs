@@ -1,6 +1,7 @@
 //! Whole frames into a stack with open sockets, and what the application does meanwhile.
 //!
-//! The input is a list of records: one byte of control, two bytes of length, the bytes.
+//! The input is a list of records: one byte of control, two bytes of length, the bytes. With the top
+//! bit of the length they come by the second link; packets are passed on between the two.
 //!
 //! | control bit | meaning |
 //! |---|---|
@@ -24,14 +25,20 @@ use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, RxChecksum};
 use pagewire_stack::{
-    Error, FastOpenConfig, FastOpenMode, KeepAlive, SocketId, Stack, StackConfig, TcpOption,
+    Error, FastOpenConfig, FastOpenMode, KeepAlive, LinkConfig, SocketId, Stack, StackConfig,
+    TcpOption,
 };
 
 /// The stack's station. Its addresses are 10.0.0.1/24 and fd00::1/64; on both it listens on
 /// port 80 and has a datagram socket at 53, and it is connecting to 10.0.0.2:9.
 pub(crate) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
+/// Its station on the second link. Its addresses there are 10.0.1.1/24 and fd01::1/64.
+const SECOND_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
+
 const MTU: usize = 1500;
+/// Of the second link.
+const SECOND_MTU: usize = 1280;
 /// Verbs in one input: each may do as much work as a frame.
 const MAX_VERBS: usize = 256;
 
@@ -52,6 +59,8 @@ pub(crate) struct Depth {
     pub(crate) errors: usize,
     /// Sends that completed.
     pub(crate) completed: usize,
+    /// Packets that were passed on from link to link.
+    pub(crate) forwarded: usize,
 }
 
 /// See the head of this file.
@@ -59,14 +68,15 @@ pub(crate) fn stack_frames(data: &[u8]) -> Depth {
     let mut run = Run::new();
     let mut rest = data;
     while let [control, a, b, tail @ ..] = rest {
-        let len = usize::from(u16::from_be_bytes([*a, *b])).min(tail.len());
+        let link = usize::from(a >> 7);
+        let len = usize::from(u16::from_be_bytes([*a & 0x7f, *b])).min(tail.len());
         let (bytes, next) = tail.split_at(len);
         rest = next;
         if control & 2 != 0 {
             run.now += Duration::from_millis(300);
         }
         if control & 0x80 == 0 {
-            run.frame(*control, bytes);
+            run.frame(*control, link, bytes);
         } else {
             for verb in bytes.as_chunks().0 {
                 run.verb(*verb);
@@ -75,7 +85,8 @@ pub(crate) fn stack_frames(data: &[u8]) -> Depth {
         run.turn();
     }
     assert!(run.stack.pool_audit().is_conserved());
-    Depth { completed: run.sends.completed, ..run.depth }
+    let forwarded = run.stack.counters().forwarded_packets as usize;
+    Depth { completed: run.sends.completed, forwarded, ..run.depth }
 }
 
 /// What a peer knows of a connection from what the stack sent.
@@ -114,6 +125,9 @@ impl Run {
         config.tcp.recv_buffer = 64 << 10;
         config.tcp.send_buffer = 64 << 10;
         config.receive_memory = 512 << 10;
+        let addresses = ["10.0.1.1/24", "fd01::1/64"].map(|a| a.parse().expect("address"));
+        config.links = vec![LinkConfig::new(second(), addresses.to_vec())];
+        config.ip_forwarding = true;
         let now = Instant::from_millis(1);
         let mut stack = Stack::new(now, config).expect("stack");
         let mode = FastOpenMode::CLIENT | FastOpenMode::SERVER;
@@ -154,11 +168,12 @@ impl Run {
     }
 
     /// A frame arrives.
-    fn frame(&mut self, control: u8, bytes: &[u8]) {
+    fn frame(&mut self, control: u8, link: usize, bytes: &[u8]) {
         self.frames += 1;
         let mut frame = bytes.to_vec();
         if control & 8 != 0 {
-            frame.iter_mut().zip(MAC).for_each(|(to, from)| *to = from);
+            let mac = [MAC, SECOND_MAC][link];
+            frame.iter_mut().zip(mac).for_each(|(to, from)| *to = from);
         }
         let port = (control & 0x20 != 0).then_some(self.connect_port);
         follow(&mut frame, port, (control & 0x10 != 0).then_some(&self.flows));
@@ -177,7 +192,8 @@ impl Run {
         if control & 1 != 0 {
             packet.rx_checksum = RxChecksum::Valid;
         }
-        self.stack.handle_frame(self.now, packet);
+        let link = self.stack.links().nth(link).expect("two links");
+        self.stack.handle_frame_on(self.now, link, packet);
     }
 
     /// The application does something: which verb, to which socket, how much.
@@ -306,28 +322,37 @@ impl Run {
     }
 
     fn transmit(&mut self) {
-        let mut out = VecDeque::new();
-        while self.stack.poll_transmit(self.now, &mut out) {
-            assert!(out.len() < 100_000, "the stack never stops sending");
-        }
-        for packet in out {
-            self.depth.sent += 1;
-            self.learn(&packet);
+        let links: Vec<_> = self.stack.links().collect();
+        for (link, (mac, mtu)) in links.into_iter().zip([(MAC, MTU), (SECOND_MAC, SECOND_MTU)]) {
+            let mut out = VecDeque::new();
+            while self.stack.poll_transmit_on(self.now, link, &mut out) {
+                assert!(out.len() < 100_000, "the stack never stops sending");
+            }
+            for packet in out {
+                self.depth.sent += 1;
+                let (head, len) = (packet.head(), packet.len());
+                assert!(head.len() >= 14 && head[6..12] == mac, "{head:02x?}");
+                assert!(packet.gso.is_some() || len <= 14 + mtu, "{len} bytes in one frame");
+                self.learn(&packet);
+            }
         }
     }
 
     /// Checks a frame of the stack's, and learns its numbers.
     fn learn(&mut self, packet: &PacketBuf) {
         let (head, len) = (packet.head(), packet.len());
-        assert!(head.len() >= 14 && head[6..12] == MAC, "{head:02x?}");
-        assert!(packet.gso.is_some() || len <= 14 + MTU, "{len} bytes in one frame");
         match u16_at(head, 12) {
             0x0800 => assert_eq!(usize::from(u16_at(head, 16)), len - 14, "{head:02x?}"),
             0x86dd => assert_eq!(usize::from(u16_at(head, 18)), len - 54, "{head:02x?}"),
             _ => {}
         }
         let Some(Found { at, quoted: false }) = find_tcp(head) else { return };
-        if head.len() < at + 20 {
+        // What is passed on is not the stack's.
+        let ours = match u16_at(head, 12) {
+            0x0800 => matches!(head[26..30], [10, 0, 0 | 1, 1]),
+            _ => head[22] != 0xfd || head[36..38] == [0, 1],
+        };
+        if !ours || head.len() < at + 20 {
             return;
         }
         let flags = head[at + 13];
@@ -446,6 +471,20 @@ fn add_at(bytes: &mut [u8], at: usize, n: u32) {
     let sum = u32_at(bytes, at).wrapping_add(n);
     if let Some(to) = bytes.get_mut(at..at + 4) {
         to.copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// A card that can do nothing.
+fn second() -> Capabilities {
+    Capabilities {
+        mac: SECOND_MAC,
+        mtu: SECOND_MTU,
+        max_super_frame: SECOND_MTU,
+        rx_checksum: false,
+        tx_checksum: false,
+        tso_v4: false,
+        tso_v6: false,
+        ..capabilities()
     }
 }
 

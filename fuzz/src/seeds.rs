@@ -211,8 +211,33 @@ fn conversations() -> Vec<Vec<u8>> {
     ]
     .concat();
     let bulk = [7; 1400];
+    // By the second link, from who is there.
+    let second = |mut record: Vec<u8>| {
+        record[1] |= 0x80;
+        record
+    };
+    let across = |flags: u8, len: usize| {
+        let mut packet = ipv4(PEER_V4, 17, 0, &udp(4000, 4000, &vec![7; len]));
+        (packet[6], packet[8]) = (flags, 64);
+        packet[16..20].copy_from_slice(&[10, 0, 1, 9]);
+        mend(&mut packet);
+        record(PLAIN, &ether(&[8, 0], &packet))
+    };
+    let there = [2, 0, 0, 0, 0, 9];
+    let asked = hex("0001 0800 0604 0002 020000000009 0a000109 020000000003 0a000101");
+    let answer = [&OURS[..], &there, &[8, 6], &asked].concat();
 
     let mut all: Vec<Vec<Vec<u8>>> = vec![
+        // Passed on: one waits for who is asked for, one is cut, one may not be.
+        vec![
+            hello.clone(),
+            across(0, 100),
+            second(record(PLAIN, &answer)),
+            across(0, 1400),
+            across(0x40, 1400),
+            across(0x40, 100),
+            later(17),
+        ],
         // A request, an answer, and both close.
         vec![
             accepted.clone(),

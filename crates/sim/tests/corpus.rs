@@ -68,7 +68,7 @@ fn seeds_reach_every_state_of_a_connection() {
 #[test]
 fn seeds_reach_sockets_through_whole_frames() {
     let (mut accepted, mut read, mut written, mut datagrams, mut errors) = (0, 0, 0, 0, 0);
-    let mut completed = 0;
+    let (mut completed, mut forwarded) = (0, 0);
     for (_, _, input) in seeds::all().iter().filter(|(target, ..)| *target == "stack_frames") {
         let depth = targets::stack_frames(input);
         accepted += depth.accepted;
@@ -77,11 +77,13 @@ fn seeds_reach_sockets_through_whole_frames() {
         datagrams += depth.datagrams;
         errors += depth.errors;
         completed += depth.completed;
+        forwarded += depth.forwarded;
     }
     let depth = (accepted, read, written, datagrams, errors);
     assert!(accepted >= 9 && read > 50_000 && written > 100_000, "{depth:?}");
     assert!(datagrams >= 8 && errors >= 10, "{depth:?}");
     assert!(completed >= 4, "{completed} sends by reference completed");
+    assert!(forwarded >= 3, "{forwarded} packets passed on");
 }
 
 #[test]
