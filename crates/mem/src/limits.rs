@@ -30,9 +30,10 @@ pub const SCAN_GROUPS: usize = 32;
 /// Bytes in a cache line of every machine that Pagewire runs on: what frames begin on.
 pub const CACHE_LINE: usize = 64;
 
-/// Longest copy, in bytes, of memory that others may change that is made in a loop: beyond it the
-/// string instruction is faster.
-pub const SHORT_COPY: usize = 256;
+/// Longest copy, in bytes, of memory that others may change that is made in a loop. The string
+/// instruction begins late and waits for each line that is not in the cache: taking a frame of 512
+/// bytes out of a guest's ring took 64 ns with it and 45 in a loop, one of 1500 74 and 66.
+pub const SHORT_COPY: usize = 2048;
 
 /// Pages in a block that small buffers are carved from: 32 KiB, as Linux's page fragments have it,
 /// and what a first-level cache holds.

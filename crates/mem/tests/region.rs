@@ -177,7 +177,7 @@ fn shared_bytes_of_every_length_are_copied_and_no_others() {
     let region = Region::memfd_shared("lengths", 2 * PAGE_SIZE).unwrap();
     let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|i| (i * 7 + i / 256) as u8).collect();
     assert_eq!(region.copy_shared_in(0, &bytes), bytes.len());
-    for len in (0..600).chain([1500, 4095, 4096, 4097]) {
+    for len in (0..600).chain([1500, 2047, 2048, 2049, 4095, 4096, 4097]) {
         for at in [0, 1, 7, 8, 15, 63, 100] {
             let mut into = vec![0xee; at + len + 40];
             assert_eq!(region.copy_shared_out(at + 3, &mut into[at..at + len]), len);

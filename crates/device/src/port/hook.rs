@@ -23,6 +23,27 @@ pub enum Verdict {
 pub trait EarlyHook: Send {
     /// Decides about a frame, which it may change.
     fn look(&mut self, frame: &mut RawFrame<'_>) -> Verdict;
+
+    /// How many of a frame's first bytes it looks at; all, unless it says otherwise. What lies beyond
+    /// is copied only when the frame is not dropped. The same at every call.
+    fn reach(&self) -> usize {
+        usize::MAX
+    }
+}
+
+/// A hook that looks at no more of a frame than its first so many bytes, at least 14: a filter on
+/// headers, to which the length of a frame that it drops makes no difference.
+#[derive(Debug)]
+pub struct FirstBytes<H>(pub usize, pub H);
+
+impl<H: EarlyHook> EarlyHook for FirstBytes<H> {
+    fn look(&mut self, frame: &mut RawFrame<'_>) -> Verdict {
+        self.1.look(frame)
+    }
+
+    fn reach(&self) -> usize {
+        self.0.min(self.1.reach())
+    }
 }
 
 impl<F: FnMut(&mut RawFrame<'_>) -> Verdict + Send> EarlyHook for F {
@@ -39,12 +60,13 @@ pub struct OutOfBounds;
 /// A frame in its buffer.
 ///
 /// ```text
-///   buffer (private)                              by reference
-///   | headroom | data, to be changed | tailroom |  rest: long frames only
+///   buffer (private)                              elsewhere
+///   | headroom | data, to be changed | tailroom |  rest: of some
 ///              ^ adjust_head         ^ adjust_tail
 /// ```
 ///
-/// Of a frame that goes by reference only the headers are here, and its end cannot be moved.
+/// Of a frame that goes by reference only the headers are here, of one that is longer than the hook
+/// reaches only so much, and then its end cannot be moved.
 #[derive(Debug)]
 pub struct RawFrame<'a> {
     buffer: &'a mut [u8],
@@ -70,7 +92,7 @@ impl<'a> RawFrame<'a> {
         self.buffer.get_mut(self.start..self.end).unwrap_or_default()
     }
 
-    /// Bytes of the whole frame, those by reference included.
+    /// Bytes of the whole frame, those included that are not here.
     pub fn len(&self) -> usize {
         self.end - self.start + self.rest
     }
@@ -114,7 +136,7 @@ impl<'a> RawFrame<'a> {
     ///
     /// # Errors
     /// [`OutOfBounds`], and nothing moves, if there is not that much tailroom, if fewer than 14
-    /// bytes would be left, or if part of the frame is by reference.
+    /// bytes would be left, or if part of the frame is elsewhere.
     pub fn adjust_tail(&mut self, by: isize) -> Result<(), OutOfBounds> {
         let end = self.end.checked_add_signed(by).ok_or(OutOfBounds)?;
         if self.rest > 0 || end > self.buffer.len() || end < self.start + MIN_ETHERNET {

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use account::Account;
 pub use account::{SendBuffer, Wake};
 pub use error::{PortDrop, PortError};
-pub use hook::{EarlyHook, OutOfBounds, RawFrame, Verdict};
+pub use hook::{EarlyHook, FirstBytes, OutOfBounds, RawFrame, Verdict};
 use pagewire_mem::{Carver, GsoKind, MemError, PacketBuf, PagePool, PoolAudit};
 pub use source::{BytesSource, Fault, FrameSource};
 use table::Seat;

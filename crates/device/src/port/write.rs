@@ -97,6 +97,11 @@ impl Port {
             && fits_page(len)
     }
 
+    /// How many of a frame's bytes have to be there when the hook looks.
+    fn shown(&self, len: usize) -> usize {
+        self.hook.as_ref().map_or(len, |hook| hook.reach().max(MIN_ETHERNET).min(len))
+    }
+
     /// Bytes behind a copied frame that a hook may make it longer by.
     fn tailroom(&self) -> usize {
         if self.hook.is_some() { METADATA } else { 0 }
@@ -112,14 +117,20 @@ impl Port {
         out: &mut Line,
         ledger: &mut CopyLedger,
     ) -> Result<Fate, PortError> {
-        let need = HEADROOM + len + self.tailroom();
+        let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
         let room = self.carver.room(&mut self.pool, need);
         let mut room = room.ok_or(PortError::NoMemory)?;
         let bytes = room.bytes_mut();
-        fill(source, bytes, len)?;
-        let (verdict, start, end) = ask(&mut self.hook, bytes, HEADROOM..HEADROOM + len, 0);
+        fill(source, bytes, 0..shown)?;
+        let at = HEADROOM..HEADROOM + shown;
+        let (verdict, start, mut end) = ask(&mut self.hook, bytes, at, len - shown);
         if verdict == Verdict::Drop {
             return Ok(Err(PortDrop::Hook));
+        }
+        if shown < len {
+            // The end has not moved: it cannot, where there is a rest.
+            fill(source, bytes, shown..len)?;
+            end = HEADROOM + len;
         }
         let moved = start as isize - HEADROOM as isize;
         let data = bytes.get(start..end).unwrap_or_default();
@@ -149,15 +160,21 @@ impl Port {
         if !self.account.has_room(!how.nonblock) {
             return Err(if how.nonblock { PortError::Again } else { PortError::WouldBlock });
         }
-        let need = HEADROOM + len + self.tailroom();
+        let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
         let charge = self.account.charge(need.next_multiple_of(PAGE_SIZE) + METADATA);
         let lone = Lone::new(&mut self.pool, need, charge);
         let mut lone = lone.map_err(|_charge| PortError::NoMemory)?;
         let bytes = lone.bytes_mut();
-        fill(source, bytes, len)?;
-        let (verdict, start, end) = ask(&mut self.hook, bytes, HEADROOM..HEADROOM + len, 0);
+        fill(source, bytes, 0..shown)?;
+        let at = HEADROOM..HEADROOM + shown;
+        let (verdict, start, mut end) = ask(&mut self.hook, bytes, at, len - shown);
         if verdict == Verdict::Drop {
             return Ok(Err(PortDrop::Hook));
+        }
+        if shown < len {
+            // The end has not moved: it cannot, where there is a rest.
+            fill(source, bytes, shown..len)?;
+            end = HEADROOM + len;
         }
         let moved = start as isize - HEADROOM as isize;
         let data = bytes.get(start..end).unwrap_or_default();
@@ -293,11 +310,15 @@ fn check(offload: &Offload, len: usize) -> Result<(), PortError> {
     Ok(())
 }
 
-/// Copies a frame of `len` bytes behind the headroom of `room`.
+/// Copies these bytes of a frame to their place behind the headroom of `room`.
 #[inline]
-fn fill<S: FrameSource>(source: &mut S, room: &mut [u8], len: usize) -> Result<(), PortError> {
-    let bytes = room.get_mut(HEADROOM..HEADROOM + len).ok_or(PortError::NoMemory)?;
-    source.copy_out(0, bytes).map_err(|_| PortError::Fault)
+fn fill<S: FrameSource>(
+    source: &mut S,
+    room: &mut [u8],
+    bytes: Range<usize>,
+) -> Result<(), PortError> {
+    let place = room.get_mut(HEADROOM + bytes.start..HEADROOM + bytes.end);
+    source.copy_out(bytes.start, place.ok_or(PortError::NoMemory)?).map_err(|_| PortError::Fault)
 }
 
 /// Has the hook look at the frame that lies at `at` of `buffer`, with `rest` bytes beyond by

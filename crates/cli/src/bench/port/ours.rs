@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use pagewire_device::port::{RawFrame, SendBuffer, Verdict};
+use pagewire_device::port::{EarlyHook, FirstBytes, RawFrame, SendBuffer, Verdict};
 use pagewire_device::vhost_user::double::{Guest, GuestConfig};
 use pagewire_device::{Device, VhostUser};
 use pagewire_mem::Instant;
@@ -25,6 +25,9 @@ const RING: u16 = 256;
 /// The send buffer of the accounted way: what virtual machines set where they limit it, and more than
 /// a burst.
 const SEND_BUFFER: usize = 1 << 20;
+
+/// Bytes that the hook looks at: the longest headers without options, and some.
+const FILTER_REACH: usize = 128;
 
 /// Takes `frames` frames of `len` bytes from a guest and says how much of this thread's time that
 /// took. The guest, a double with real rings in shared memory, fills its ring in between, which does
@@ -98,19 +101,18 @@ fn plug(path: PortPath, len: usize) -> Result<(VhostUser, Guest), Failure> {
     if !guest.load(&datagram(MAC, len)) {
         return Err(Failure::Failed(format!("{len} bytes do not fit a guest's buffer")));
     }
-    match path {
-        PortPath::HookPass => {
-            device.port_mut().set_hook(Some(Box::new(|frame: &mut RawFrame<'_>| {
-                if is_for_the_sink(frame) { Verdict::Pass } else { Verdict::Drop }
-            })))
-        }
-        PortPath::HookDrop => {
-            device.port_mut().set_hook(Some(Box::new(|frame: &mut RawFrame<'_>| {
-                if is_for_the_sink(frame) { Verdict::Drop } else { Verdict::Pass }
-            })))
-        }
-        PortPath::Build | PortPath::Accounted | PortPath::KernelTap => {}
-    }
+    // A filter on headers, as most are.
+    let filter = |found, otherwise| {
+        let look = move |frame: &mut RawFrame<'_>| {
+            if is_for_the_sink(frame) { found } else { otherwise }
+        };
+        Some(Box::new(FirstBytes(FILTER_REACH, look)) as Box<dyn EarlyHook>)
+    };
+    device.port_mut().set_hook(match path {
+        PortPath::HookPass => filter(Verdict::Pass, Verdict::Drop),
+        PortPath::HookDrop => filter(Verdict::Drop, Verdict::Pass),
+        PortPath::Build | PortPath::Accounted | PortPath::KernelTap => None,
+    });
     Ok((device, guest))
 }
 

@@ -261,3 +261,66 @@ fn an_open_checksum_moves_with_the_frame() {
         }
     }
 }
+
+/// Counts how many bytes of it were read.
+struct Watched<'a>(BytesSource<'static>, &'a mut usize);
+
+impl FrameSource for Watched<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_out(&mut self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
+        *self.1 += into.len();
+        self.0.copy_out(offset, into)
+    }
+
+    fn take_frags(&mut self, from: usize, max: usize) -> Option<FragVec> {
+        self.0.take_frags(from, max)
+    }
+}
+
+#[test]
+fn a_hook_that_looks_at_the_first_bytes_leaves_the_rest_of_what_it_drops_unread() {
+    for (how, len) in [(VHOST, 1500), (VHOST, PAGE_SIZE), (WriteFlags::default(), 1500)] {
+        for (verdict, expected) in [(Verdict::Drop, 42), (Verdict::Pass, len)] {
+            let mut bench = hooked(|_| Verdict::Drop);
+            let look = move |frame: &mut RawFrame<'_>| {
+                assert_eq!((frame.data().len(), frame.len()), (42, len));
+                assert_eq!(frame.adjust_tail(-1), Err(OutOfBounds));
+                frame.adjust_head(-4).unwrap();
+                frame.adjust_head(4).unwrap();
+                frame.data_mut()[0] = 0xee;
+                verdict
+            };
+            bench.port.set_hook(Some(Box::new(FirstBytes(42, look))));
+            let mut read = 0;
+            let mut source = Watched(source(len), &mut read);
+            bench.write_with(&mut source, how, Offload::default()).unwrap();
+            assert_eq!(read, expected, "each byte that was needed, once");
+            if verdict == Verdict::Pass {
+                let mut whole = udp_frame(len);
+                whole[0] = 0xee;
+                assert_eq!(bench.next(), whole);
+            }
+            bench.assert_nothing_leaks();
+        }
+    }
+}
+
+#[test]
+fn a_hook_that_looks_at_less_than_a_header_is_shown_one() {
+    for (reach, len) in [(0, 60), (13, 60), (14, 60), (usize::MAX, 60), (100, 60), (0, 14)] {
+        let shown = reach.clamp(14, 60).min(len);
+        let mut bench = hooked(|_| Verdict::Drop);
+        let look = move |frame: &mut RawFrame<'_>| {
+            assert_eq!(frame.data().len(), shown);
+            Verdict::Pass
+        };
+        bench.port.set_hook(Some(Box::new(FirstBytes(reach, look))));
+        let frame = udp_frame(60)[..len].to_vec();
+        bench.write(&frame, VHOST).unwrap();
+        assert_eq!(bench.next(), frame);
+        bench.assert_nothing_leaks();
+    }
+}
