@@ -171,6 +171,14 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        // What failed may have its reason there.
+        let mut said = String::new();
+        if std::thread::panicking()
+            && let Some(stderr) = self.0.stderr.as_mut()
+            && stderr.read_to_string(&mut said).is_ok()
+        {
+            eprintln!("the proxy said: {said}");
+        }
     }
 }
 
