@@ -336,8 +336,9 @@ fn with_root_ten_thousand_connections_get_every_byte_and_end_over_a_bad_tap() {
     lab.inside(|| {
         let fault = ["--fault", "loss=0.5%,dup=0.2%,seed=7"];
         let keepalive = talk::KEEPALIVE.as_secs().to_string();
-        let more =
-            ["--to", BACK[0], "--stats", "--backlog", "4096", "--keepalive", keepalive.as_str()];
+        // A handshake with the server may lose three SYNs in a row to full queues.
+        let times = ["--connect-timeout", "60", "--keepalive", keepalive.as_str()];
+        let more = [&["--to", BACK[0], "--stats", "--backlog", "4096"][..], &times].concat();
         let proxy = Running::start(&[&more[..], &fault].concat());
         let mut server = Command::new(std::env::current_exe().expect("this program"));
         server.args(["--exact", "a_server_of_many_serves_when_it_is_asked_to", "--nocapture"]);
