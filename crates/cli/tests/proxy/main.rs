@@ -171,6 +171,14 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        // What failed may have its reason there.
+        let mut said = String::new();
+        if std::thread::panicking()
+            && let Some(stderr) = self.0.stderr.as_mut()
+            && stderr.read_to_string(&mut said).is_ok()
+        {
+            eprintln!("the proxy said: {said}");
+        }
     }
 }
 
@@ -328,8 +336,9 @@ fn with_root_ten_thousand_connections_get_every_byte_and_end_over_a_bad_tap() {
     lab.inside(|| {
         let fault = ["--fault", "loss=0.5%,dup=0.2%,seed=7"];
         let keepalive = talk::KEEPALIVE.as_secs().to_string();
-        let more =
-            ["--to", BACK[0], "--stats", "--backlog", "4096", "--keepalive", keepalive.as_str()];
+        // A handshake with the server may lose three SYNs in a row to full queues.
+        let times = ["--connect-timeout", "60", "--keepalive", keepalive.as_str()];
+        let more = [&["--to", BACK[0], "--stats", "--backlog", "4096"][..], &times].concat();
         let proxy = Running::start(&[&more[..], &fault].concat());
         let mut server = Command::new(std::env::current_exe().expect("this program"));
         server.args(["--exact", "a_server_of_many_serves_when_it_is_asked_to", "--nocapture"]);

@@ -15,8 +15,10 @@ const LIMIT: Duration = Duration::from_secs(180);
 const DIALLERS: usize = 64;
 
 /// Silence after which each end asks whether the other is still there, and then again. A reset is sent
-/// once, and the link loses some: whoever waits for a lost one has nothing else to learn it by.
-pub(crate) const KEEPALIVE: Duration = Duration::from_secs(5);
+/// once, and the link loses some: whoever waits for a lost one has nothing else to learn it by. Much
+/// longer than it takes to open all connections: a handshake whose last step found a queue full is
+/// completed by the first data, and a question before that is answered with a reset.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// What a slow reader takes in one round.
 const SIP: usize = 700;
