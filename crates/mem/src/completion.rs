@@ -127,6 +127,34 @@ impl Completion {
         self.attach(frag)
     }
 
+    /// One more call, which sends `next`, completes together with the others, without an allocation
+    /// and without a reference: if `next` [continues](Self::is_continued_by) the last piece, which is
+    /// `piece`, and `budget`, which the calls before were charged to, has room for it. Takes the memory
+    /// and returns the id of the call; `None`, and everything is as before, if it has to be sent as any
+    /// other. Only the stack that made the completion calls this, between two turns of it.
+    pub(crate) fn join_with(
+        &self,
+        piece: u16,
+        next: &mut Frag,
+        budget: &Arc<PageBudget>,
+    ) -> Option<u32> {
+        let mut held = self.held();
+        let goes_on = held.last_piece() == Some(piece)
+            && held.memory.last().is_some_and(|last| last.can_append(next));
+        let charge = held.charges.last_mut().filter(|c| Arc::ptr_eq(&c.budget, budget))?;
+        if !goes_on || !charge.extend(next.len()) {
+            return None;
+        }
+        if let Some(last) = held.memory.last_mut() {
+            let joined = last.try_append(core::mem::take(next));
+            debug_assert!(joined.is_ok(), "it was asked before whether it can");
+        }
+        // No other thread writes it, so this need not be one step.
+        let count = self.count();
+        self.count.store(count + 1, Ordering::Relaxed);
+        Some(self.first.wrapping_add(count))
+    }
+
     /// Has the completion give `charge` back when it is over.
     pub fn charge(&self, charge: Charge) {
         let mut held = self.held();
@@ -288,14 +316,21 @@ impl PageBudget {
     /// Charges a call that sends `bytes`; `None` if that is more than is left. Linux's measure:
     /// the pages that the bytes fill, and one at either end.
     pub fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let pages = bytes / PAGE_SIZE + 2;
+        let pages = pages_of(bytes);
+        self.take(pages).then(|| Charge { budget: Arc::clone(self), pages })
+    }
+
+    fn take(&self, pages: usize) -> bool {
         let limit = self.limit();
         // Relaxed: a count, nothing is published by it.
         let take = |used: usize| used.checked_add(pages).filter(|&sum| sum <= limit);
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.used.fetch_update(set, fetch, take).ok()?;
-        Some(Charge { budget: Arc::clone(self), pages })
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
+}
+
+/// What a call that sends `bytes` is charged.
+const fn pages_of(bytes: usize) -> usize {
+    bytes / PAGE_SIZE + 2
 }
 
 /// Pages charged to a budget until this is dropped.
@@ -309,6 +344,14 @@ impl Charge {
     /// Pages charged.
     pub fn pages(&self) -> usize {
         self.pages
+    }
+
+    /// Charges one more call, of `bytes`; `false` if the budget has too little left.
+    fn extend(&mut self, bytes: usize) -> bool {
+        let pages = pages_of(bytes);
+        let taken = self.budget.take(pages);
+        self.pages += if taken { pages } else { 0 };
+        taken
     }
 
     /// Takes in another of the same budget, or gives it back.

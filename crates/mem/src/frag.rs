@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::completion::Completion;
+use crate::completion::{Completion, PageBudget};
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::held::Held;
 use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE, SNAPSHOT_LEN};
@@ -398,6 +398,22 @@ impl Frag {
     pub(crate) fn held_by(&self, completion: &Arc<Completion>, piece: u16) -> Self {
         let Self { ptr, len, access, .. } = *self;
         Self { ptr, len, piece, access, hold: Hold::Keep(Arc::clone(completion) as _) }
+    }
+
+    /// Takes in `next`, what one more zero-copy call sends, if this fragment ends with what the last
+    /// call sent and `next` goes on in the same memory: the two complete together. Returns the id of
+    /// the call; `None`, and both are as before, if that cannot be, or the pages are more than `budget`
+    /// has left. Only the stack that made the completion calls this, between two turns of it.
+    pub fn join_call(&mut self, next: &mut Self, budget: &Arc<PageBudget>) -> Option<u32> {
+        let len = next.len;
+        let fits = len > 0 && self.len() + next.len() <= MAX_FRAG_LEN;
+        if !fits || self.piece == LAST_PIECE || !self.is_followed_by(next) {
+            return None;
+        }
+        let id = self.completion()?.join_with(self.piece, next, budget)?;
+        // The bytes behind are the completion's now, which this fragment holds.
+        self.len += len;
+        Some(id)
     }
 
     /// Whether nothing here keeps the memory.

@@ -56,6 +56,11 @@ impl PageWriter {
         self.run.as_ref().map_or(0, |r| r.end - r.pos)
     }
 
+    /// Whether [`write`](Self::write) has room for `bytes` bytes.
+    pub fn has_room(&self, pool: &PagePool, bytes: usize) -> bool {
+        self.spare() >= bytes || self.spare() + pool.stats().free * PAGE_SIZE >= bytes
+    }
+
     /// Bytes by which the next byte lies beyond a page boundary.
     pub fn misalignment(&self) -> usize {
         self.run.as_ref().map_or(0, |r| r.pos % PAGE_SIZE)

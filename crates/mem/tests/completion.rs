@@ -156,3 +156,57 @@ fn charges_of_one_budget_are_kept_as_one_and_all_given_back() {
     drop(completion);
     assert_eq!((budget.used(), other.used()), (0, 0));
 }
+
+#[test]
+fn a_call_that_goes_on_behind_what_is_queued_joins_it_and_any_other_leaves_everything_as_it_was() {
+    let (queue, budget) = (CompletionQueue::new(), Arc::new(PageBudget::new(6)));
+    let memory = Frag::from_bytes(Bytes::from((0..100).collect::<Vec<u8>>()));
+    let completion = Completion::new(&queue, 1, u32::MAX);
+    completion.charge(budget.charge(30).unwrap());
+    let mut queued = completion.attach(memory.slice(0..30));
+    let mut next = memory.slice(30..50);
+    assert_eq!(queued.join_call(&mut next, &budget), Some(0), "the number behind the last");
+    assert!(next.is_empty());
+    assert_eq!(queued.as_slice(), Some(&(0..50).collect::<Vec<u8>>()[..]));
+    assert_eq!((completion.count(), budget.used()), (2, 4));
+    // What does not go on, is of another memory or another budget, or is nothing.
+    let other = Frag::from_bytes(Bytes::from(vec![0; 100]));
+    let strange = Arc::new(PageBudget::new(usize::MAX));
+    let mut cases = [
+        (memory.slice(60..70), &budget),
+        (other.slice(50..60), &budget),
+        (memory.slice(50..60), &strange),
+        (Frag::empty(), &budget),
+    ];
+    for (next, budget) in &mut cases {
+        let len = next.len();
+        assert_eq!(queued.join_call(next, budget), None);
+        assert_eq!((queued.len(), next.len(), completion.count()), (50, len, 2));
+    }
+    // A part that does not end where the last call ended.
+    let mut front = queued.slice(0..10);
+    assert_eq!(front.join_call(&mut memory.slice(10..20), &budget), None);
+    // A fragment that nobody waits to hear of.
+    assert_eq!(memory.slice(0..10).join_call(&mut memory.slice(10..20), &budget), None);
+    // The pages that are left, and no more.
+    assert_eq!(queued.join_call(&mut memory.slice(50..60), &budget), Some(1));
+    assert_eq!(queued.join_call(&mut memory.slice(60..70), &budget), None);
+    assert_eq!((queued.len(), completion.count(), budget.used()), (60, 3, 6));
+    drop((completion, front, cases));
+    assert!(!queue.is_pending());
+    drop(queued);
+    let all = Completed { owner: 1, lo: u32::MAX, hi: 1, copied: false };
+    assert_eq!((drained(&queue), budget.used()), (vec![all], 0));
+}
+
+#[test]
+fn memory_that_nobody_keeps_joins_nothing() {
+    let bytes = [7u8; 100];
+    let (queue, budget) = (CompletionQueue::new(), Arc::new(PageBudget::new(100)));
+    let completion = Completion::new(&queue, 1, 0);
+    completion.charge(budget.charge(30).unwrap());
+    let kept = Frag::from_bytes(Bytes::copy_from_slice(&bytes));
+    let mut queued = completion.attach(Frag::from_static(b"some"));
+    assert_eq!(queued.join_call(&mut kept.slice(0..4), &budget), None);
+    assert_eq!((queued.len(), completion.count()), (4, 1));
+}

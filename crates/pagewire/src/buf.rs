@@ -166,7 +166,9 @@ impl SendBuf {
 
 impl From<Frag> for SendBuf {
     fn from(frag: Frag) -> Self {
-        Self::from_iter([frag])
+        let mut buf = Self::default();
+        buf.push(frag);
+        buf
     }
 }
 

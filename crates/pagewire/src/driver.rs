@@ -1,4 +1,4 @@
-//! The driver: the thread that waits on the device and on the next deadline.
+//! The driver: the thread that waits on the devices and on the next deadline.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,11 +36,11 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         if inner.last_inline.is_some_and(|at| now < at + INLINE_GRACE) {
             inner.poller = Poller::Deferred;
             drop(inner);
-            sleep(shared, None, INLINE_GRACE);
+            sleep(shared, &[], INLINE_GRACE);
             continue;
         }
         inner.poller = Poller::Running;
-        inner.device.disarm();
+        inner.devices.disarm();
         let worked = inner.turn(now);
         if worked || inner.has_wakers() {
             idle_since = now;
@@ -51,34 +51,40 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             continue;
         }
         let wait = inner.longest_sleep(now, LONGEST_SLEEP);
-        if wait.is_zero() || inner.device.arm() || !shared.fall_asleep(&mut inner) {
-            inner.device.disarm();
+        if wait.is_zero() || inner.devices.arm() || !shared.fall_asleep(&mut inner) {
+            inner.devices.disarm();
             shared.unlock_and_wake(inner);
             continue;
         }
         inner.poller = Poller::Armed;
         inner.armed_until = now + wait;
-        let fd = inner.device_fd();
+        let fds = inner.devices.fds();
         shared.unlock_and_wake(inner);
-        sleep(shared, fd.as_ref(), wait);
+        sleep(shared, &fds, wait);
     }
 }
 
-/// Sleeps until the device, the eventfd or the clock says otherwise.
-fn sleep(shared: &Shared, device: Option<&Arc<OwnedFd>>, wait: Duration) {
+/// Sleeps until a device, the eventfd or the clock says otherwise.
+fn sleep(shared: &Shared, devices: &[Arc<OwnedFd>], wait: Duration) {
     let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
     let wake = PollFd::new(&shared.wake, PollFlags::IN);
-    let woken = match device {
-        Some(device) => {
-            let mut fds = [wake, PollFd::new(device, PollFlags::IN)];
-            let n = poll(&mut fds, Some(&timeout));
-            n.is_ok() && !fds.first().is_none_or(|f| f.revents().is_empty())
+    let woken = match devices {
+        [] => poll(&mut [wake], Some(&timeout)).is_ok_and(|n| n > 0),
+        [device] => wakes(&mut [wake, PollFd::new(device, PollFlags::IN)], &timeout),
+        devices => {
+            let devices = devices.iter().map(|device| PollFd::new(device, PollFlags::IN));
+            wakes(&mut std::iter::once(wake).chain(devices).collect::<Vec<_>>(), &timeout)
         }
-        None => poll(&mut [wake], Some(&timeout)).is_ok_and(|n| n > 0),
     };
     if woken {
         let _ = rustix::io::read(&shared.wake, &mut [0u8; 8]);
     }
+}
+
+/// Waits; whether the first is ready.
+fn wakes(fds: &mut [PollFd<'_>], timeout: &Timespec) -> bool {
+    let n = poll(fds, Some(timeout));
+    n.is_ok() && !fds.first().is_none_or(|fd| fd.revents().is_empty())
 }
 
 /// A moment outside of the lock.
@@ -94,12 +100,12 @@ pub(crate) fn wait_for_device(shared: &Shared, until: Option<Instant>) {
     let mut inner = shared.lock();
     let limit = until.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
     let wait = inner.longest_sleep(now, limit);
-    if !wait.is_zero() && !inner.device.arm() && shared.fall_asleep(&mut inner) {
-        let fd = inner.device_fd();
+    if !wait.is_zero() && !inner.devices.arm() && shared.fall_asleep(&mut inner) {
+        let fds = inner.devices.fds();
         drop(inner);
-        sleep(shared, fd.as_ref(), wait);
+        sleep(shared, &fds, wait);
         shared.wake_up();
         inner = shared.lock();
     }
-    inner.device.disarm();
+    inner.devices.disarm();
 }

@@ -1,4 +1,4 @@
-//! A host: one stack on one device.
+//! A host: one stack on its devices.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -11,10 +11,12 @@ use pagewire_device::Device;
 use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
 use pagewire_stack::TcpConfig;
 use pagewire_stack::{
-    Cidr, Error, Event, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
+    Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
 };
 
+use crate::devices::Devices;
 use crate::driver;
+use crate::link::Link;
 use crate::proxy::Service;
 use crate::shared::{Interest, Shared, io_error};
 use crate::stats::Stats;
@@ -31,7 +33,7 @@ const DEFAULT_BACKLOG: usize = 128;
 /// core costs 20 to 250 µs, a spinning one half a microsecond.
 const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
-/// One stack on one device: where connections are made and accepted.
+/// One stack on one device or several: where connections are made and accepted.
 ///
 /// Cheap to clone. Sockets keep their host running; when the last of them and the last clone are
 /// gone, what was queued is still sent for up to two seconds, in the background.
@@ -50,6 +52,9 @@ pub struct Builder {
     device: Option<Box<dyn Device>>,
     addresses: Vec<String>,
     gateways: Vec<String>,
+    links: Vec<Link>,
+    ip_forwarding: bool,
+    reverse_path_check: bool,
     pool_bytes: Option<usize>,
     receive_memory: Option<usize>,
     tcp: TcpConfig,
@@ -114,6 +119,9 @@ impl Host {
             device: None,
             addresses: Vec::new(),
             gateways: Vec::new(),
+            links: Vec::new(),
+            ip_forwarding: false,
+            reverse_path_check: true,
             pool_bytes: None,
             receive_memory: None,
             tcp: TcpConfig::default(),
@@ -236,6 +244,39 @@ impl Host {
         self.shared().lock().observer = Some(Box::new(observer));
     }
 
+    /// One more device, a link with addresses of its own, while the host runs.
+    ///
+    /// # Errors
+    /// As [`Builder::start`]; nothing has changed then.
+    pub fn add_link(&self, link: Link) -> Result<LinkId, StartError> {
+        let (shared, config) = (self.shared(), link.config()?);
+        let now = shared.now();
+        let mut inner = shared.lock();
+        let id = inner.stack.add_link(now, &config)?;
+        if let Err(error) = inner.devices.add(id, link.device) {
+            inner.stack.remove_link(id);
+            return Err(error.into());
+        }
+        inner.flush(now);
+        shared.unlock_and_wake(inner);
+        // The driver does not wait on its descriptor yet.
+        shared.kick();
+        Ok(id)
+    }
+
+    /// Takes a link's device out, with the addresses and routes of the link; `None` if that was done
+    /// before. Connections from its addresses end as they do when nobody answers.
+    pub fn remove_link(&self, link: LinkId) -> Option<Box<dyn Device>> {
+        let shared = self.shared();
+        let mut inner = shared.lock();
+        inner.stack.remove_link(link);
+        let device = inner.devices.remove(link);
+        inner.flush(shared.now());
+        shared.unlock_and_wake(inner);
+        shared.kick();
+        device
+    }
+
     /// Has `service` live inside of this host from now on.
     pub fn attach(&self, service: impl Service + 'static) {
         let shared = self.shared();
@@ -254,19 +295,21 @@ impl Host {
     /// Counters, drops by reason and the copy ledger, as they stand now.
     pub fn stats(&self) -> Stats {
         let inner = self.shared().lock();
+        let links = inner.devices.stats();
         Stats {
             ledger: *inner.stack.ledger(),
             counters: inner.stack.counters().clone(),
-            device: inner.device.counters(),
+            device: links.first().map_or_else(Default::default, |link| link.device),
+            device_error: links.iter().find_map(|link| link.device_error.clone()),
+            links,
             wakeups: inner.wakeups,
-            device_error: inner.device_error.clone(),
         }
     }
 
-    /// Pages of the host's pool, and of the device's if it has one.
+    /// Pages of the host's pool, and of each device's that has one.
     pub fn pool_audits(&self) -> Vec<pagewire_mem::PoolAudit> {
         let inner = self.shared().lock();
-        [Some(inner.stack.pool_audit()), inner.device.pool_audit()].into_iter().flatten().collect()
+        std::iter::once(inner.stack.pool_audit()).chain(inner.devices.pool_audits()).collect()
     }
 
     /// Waits until every connection has sent all it has and was acknowledged, at most `limit`;
@@ -316,7 +359,7 @@ pub(crate) fn first_address<T>(
 }
 
 impl Builder {
-    /// The device that moves this host's frames.
+    /// The device that moves this host's frames; the first link's, if there are several.
     pub fn device(mut self, device: impl Device + 'static) -> Self {
         self.device = Some(Box::new(device));
         self
@@ -328,7 +371,7 @@ impl Builder {
         self
     }
 
-    /// One of this host's addresses with the length of its network's prefix, `"10.77.0.2/24"` or
+    /// One of this host's addresses on that device with the length of its network's prefix, `"10.77.0.2/24"` or
     /// `"fd77::2/64"`; may be called several times.
     pub fn address(mut self, cidr: impl AsRef<str>) -> Self {
         self.addresses.push(cidr.as_ref().to_owned());
@@ -338,6 +381,28 @@ impl Builder {
     /// Where packets go that are for no network of ours; one for each IP version.
     pub fn gateway(mut self, ip: impl AsRef<str>) -> Self {
         self.gateways.push(ip.as_ref().to_owned());
+        self
+    }
+
+    /// A further device, a link with addresses of its own; may be called several times. Sockets
+    /// belong to no link: as on Linux, an address of this host is its own whatever link a packet to it
+    /// comes by, and packets leave by the route to their destination.
+    pub fn link(mut self, link: Link) -> Self {
+        self.links.push(link);
+        self
+    }
+
+    /// Whether packets for others are passed on from link to link, by reference (Linux's
+    /// `ip_forward`); off by default.
+    pub fn ip_forwarding(mut self, on: bool) -> Self {
+        self.ip_forwarding = on;
+        self
+    }
+
+    /// Whether packets are dropped that came by another link than answers would leave by (Linux's
+    /// `rp_filter`); on by default, so that no peer can pass for one on another link.
+    pub fn reverse_path_check(mut self, on: bool) -> Self {
+        self.reverse_path_check = on;
         self
     }
 
@@ -427,6 +492,9 @@ impl Builder {
         let zero = WallClock::now();
         let mut config = StackConfig::new(device.capabilities().clone(), addresses, rand::random());
         config.gateways = gateways;
+        config.links = self.links.iter().map(Link::config).collect::<Result<_, _>>()?;
+        config.ip_forwarding = self.ip_forwarding;
+        config.reverse_path_check = self.reverse_path_check;
         config.tcp = self.tcp;
         if let Some(pages) = self.payload_pages {
             let v6 = config.addresses.iter().any(|cidr| cidr.addr().is_ipv6());
@@ -450,7 +518,12 @@ impl Builder {
             config.pool_bytes = bytes;
         }
         let stack = Stack::new(Instant::ZERO, config)?;
-        let shared = Arc::new(Shared::new(stack, device, zero, self.spin, self.manual)?);
+        let mut devices = Devices::new();
+        let all = std::iter::once(device).chain(self.links.into_iter().map(|link| link.device));
+        for (link, device) in stack.links().zip(all) {
+            devices.add(link, device)?;
+        }
+        let shared = Arc::new(Shared::new(stack, devices, zero, self.spin, self.manual)?);
         let driver = if self.manual {
             None
         } else {
@@ -471,15 +544,19 @@ fn mss_of(pages: u8, v6: bool, config: &StackConfig) -> Result<u16, StartError> 
     Ok(mss_of_pages(pages, config.tcp.timestamps))
 }
 
-fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, StartError>
+pub(crate) fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, StartError>
 where
     T::Err: std::fmt::Display,
 {
-    let parse = |text: &String| {
-        let why = |e: T::Err| StartError::Address { text: text.clone(), why: e.to_string() };
-        text.parse().map_err(why)
-    };
-    texts.iter().map(parse).collect()
+    texts.iter().map(|text| parse(text)).collect()
+}
+
+pub(crate) fn parse<T: std::str::FromStr>(text: &str) -> Result<T, StartError>
+where
+    T::Err: std::fmt::Display,
+{
+    let why = |e: T::Err| StartError::Address { text: text.to_owned(), why: e.to_string() };
+    text.parse().map_err(why)
 }
 
 impl Handle {

@@ -104,8 +104,10 @@
 #![deny(unsafe_code)]
 
 mod buf;
+mod devices;
 mod driver;
 mod host;
+mod link;
 mod mapping;
 mod options;
 mod proxy;
@@ -121,6 +123,7 @@ mod zerocopy;
 
 pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
 pub use host::{Builder, Host, StartError};
+pub use link::Link;
 pub use mapping::{MapAvailable, Mapping};
 pub use pagewire_device as device;
 pub use pagewire_device::{Device, Pair, Tap};
@@ -128,10 +131,11 @@ pub use pagewire_mem as mem;
 pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
 pub use pagewire_ring as ring;
 pub use pagewire_stack as stack;
+pub use pagewire_stack::LinkId;
 pub use pagewire_stack::{ForwardConfig, ForwardCounters, Refusal};
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
 pub use proxy::{Proxy, Service};
-pub use stats::Stats;
+pub use stats::{LinkStats, Stats};
 pub use tcp::{Incoming, TcpListener, TcpStream};
 #[cfg(feature = "tokio")]
 pub use tokio::CompletionStream;

@@ -1,4 +1,4 @@
-//! What the application's threads and the driver share: one stack, one device, one lock.
+//! What the application's threads and the driver share: one stack, its devices, one lock.
 //!
 //! Who polls the device is one of three, decided under the lock ([`Poller`]):
 //!
@@ -12,23 +12,19 @@
 //! In `Deferred` an application thread that waits polls the device inline, which is what makes a
 //! round trip cost microseconds; the driver only looks now and then whether it still does.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant as WallClock};
 
-use pagewire_device::Device;
-use pagewire_mem::{CompletionQueue, Instant, PacketBuf};
+use pagewire_mem::{CompletionQueue, Instant};
 use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 
+use crate::devices::{Devices, RECEIVE_BURST};
 use crate::proxy::Service;
 use crate::rings::serve::{Attachments, STUCK_RETRY};
-
-/// Frames taken from the device at once: enough to share the cost of a turn, few enough that
-/// acknowledgements leave while the data is still in cache.
-const RECEIVE_BURST: usize = 64;
 
 /// Rounds of receive and transmit in one turn, so that a flood cannot hold the lock for ever.
 const ROUNDS_PER_TURN: usize = 4;
@@ -83,17 +79,11 @@ pub(crate) struct Shared {
 /// What the lock guards.
 pub(crate) struct Inner {
     pub(crate) stack: Stack,
-    pub(crate) device: Box<dyn Device>,
-    /// A duplicate of the device's descriptor.
-    wait_fd: Option<Arc<OwnedFd>>,
-    rx: VecDeque<PacketBuf>,
-    tx: VecDeque<PacketBuf>,
+    pub(crate) devices: Devices,
     waits: HashMap<SocketId, Waits>,
     /// Wakers to be called once the lock is let go: one wake per waiter and batch.
     ready: Vec<Waker>,
     pub(crate) poller: Poller,
-    /// The device never had a descriptor to wait on.
-    polled: bool,
     /// The last flush stopped before the output was through.
     unfinished: bool,
     /// When an armed driver wakes by itself.
@@ -101,7 +91,6 @@ pub(crate) struct Inner {
     /// When an application thread last polled the device.
     pub(crate) last_inline: Option<Instant>,
     pub(crate) wakeups: u64,
-    pub(crate) device_error: Option<String>,
     pub(crate) observer: Option<Observer>,
     /// Rings that applications receive through.
     pub(crate) rings: Attachments,
@@ -151,7 +140,7 @@ pub(crate) enum Interest {
 impl Shared {
     pub(crate) fn new(
         stack: Stack,
-        device: Box<dyn Device>,
+        devices: Devices,
         zero: WallClock,
         spin: Duration,
         manual: bool,
@@ -161,24 +150,16 @@ impl Shared {
         let asleep = Arc::new(AtomicBool::new(false));
         wake_on_completion(stack.completions(), &wake, &asleep);
         wake_on_return(&stack, &wake, &asleep);
-        let wait_fd =
-            device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
-        let polled = wait_fd.is_none();
         let inner = Inner {
             stack,
-            device,
-            wait_fd,
-            rx: VecDeque::with_capacity(RECEIVE_BURST),
-            tx: VecDeque::with_capacity(RECEIVE_BURST),
+            devices,
             waits: HashMap::new(),
             ready: Vec::new(),
             poller: Poller::Running,
-            polled,
             unfinished: false,
             armed_until: Instant::FAR,
             last_inline: None,
             wakeups: 0,
-            device_error: None,
             observer: None,
             rings: Attachments::default(),
             rings_worked: false,
@@ -224,13 +205,35 @@ impl Shared {
         let now = self.now();
         let mut inner = self.lock();
         let result = op(&mut inner.stack, now);
+        self.finish(inner, now);
+        result
+    }
+
+    /// The same of an operation that may need no clock, because nothing is to be sent after it: it is
+    /// tried without a time first, and if that is `None`, with one.
+    pub(crate) fn with_quick<T>(
+        &self,
+        op: &mut impl FnMut(&mut Stack, Option<Instant>) -> Option<T>,
+    ) -> Option<T> {
+        let mut inner = self.lock();
+        let quick = op(&mut inner.stack, None);
+        if quick.is_some() && !inner.has_output() {
+            return quick;
+        }
+        let now = self.now();
+        let result = quick.or_else(|| op(&mut inner.stack, Some(now)));
+        self.finish(inner, now);
+        result
+    }
+
+    /// After an operation.
+    fn finish(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         // A send may only have added to a segment that waits to be full.
         if inner.has_output() {
             inner.flush(now);
             self.rearm_timer(&mut inner);
         }
         self.unlock_and_wake(inner);
-        result
     }
 
     /// Wakes the driver if it sleeps beyond a deadline that was just set, or while frames wait
@@ -282,7 +285,7 @@ impl Inner {
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
         let mut worked = false;
         for _ in 0..ROUNDS_PER_TURN {
-            let received = self.receive(now);
+            let received = self.devices.receive(now, &mut self.stack);
             worked |= received > 0;
             self.flush(now);
             if received < RECEIVE_BURST {
@@ -295,22 +298,7 @@ impl Inner {
 
     /// Whether a flush would move anything, timers that are due left out.
     fn has_output(&self) -> bool {
-        self.unfinished || !self.tx.is_empty() || !self.stack.is_at_rest()
-    }
-
-    fn receive(&mut self, now: Instant) -> usize {
-        let Self { stack, device, rx, .. } = self;
-        let n = match device.receive(now, rx, RECEIVE_BURST, stack.ledger_mut()) {
-            Ok(n) => n,
-            Err(error) => {
-                self.note_device_error(&error);
-                0
-            }
-        };
-        while let Some(frame) = self.rx.pop_front() {
-            self.stack.handle_frame(now, frame);
-        }
-        n
+        self.unfinished || self.devices.is_blocked() || !self.stack.is_at_rest()
     }
 
     /// Timers, output, events, and what services make of these.
@@ -338,28 +326,11 @@ impl Inner {
         worked
     }
 
-    /// Output, as far as the device takes it.
+    /// Output, as far as the devices take it.
     fn send(&mut self, now: Instant) {
-        self.unfinished = true;
         for _ in 0..ROUNDS_PER_FLUSH {
-            // What the device had no room for goes first; until then, make no more. Once it has
-            // gone, there may be more.
-            let more = !self.tx.is_empty() || self.stack.poll_transmit(now, &mut self.tx);
-            self.unfinished = more;
-            if self.tx.is_empty() && self.device.poll_timeout().is_none_or(|at| at > now) {
-                // Output that loops back to this host, or waits for its neighbour's address,
-                // leaves no frame.
-                if more {
-                    continue;
-                }
-                break;
-            }
-            let Self { stack, device, tx, .. } = self;
-            if let Err(error) = device.transmit(now, tx, stack.ledger_mut()) {
-                self.note_device_error(&error);
-                self.tx.clear();
-            }
-            if !more || !self.tx.is_empty() {
+            self.unfinished = self.devices.transmit(now, &mut self.stack);
+            if !self.unfinished || self.devices.are_all_blocked() {
                 break;
             }
         }
@@ -442,8 +413,9 @@ impl Inner {
 
     /// When a turn is due although nothing comes in.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let unfinished = (self.unfinished && self.tx.is_empty()).then_some(Instant::ZERO);
-        let moments = [unfinished, self.stack.poll_timeout(), self.device.poll_timeout()];
+        let due = self.unfinished && !self.devices.are_all_blocked();
+        let unfinished = due.then_some(Instant::ZERO);
+        let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout()];
         let services = self.services.iter().map(|service| service.poll_timeout());
         moments.into_iter().chain(services).flatten().min()
     }
@@ -454,13 +426,13 @@ impl Inner {
         if let Some(at) = self.deadline() {
             sleep = sleep.min(at.saturating_since(now));
         }
-        if !self.tx.is_empty() {
+        if self.devices.is_blocked() {
             sleep = sleep.min(BLOCKED_RETRY);
         }
         if self.rings.is_stuck() {
             sleep = sleep.min(STUCK_RETRY);
         }
-        if self.polled {
+        if self.devices.are_polled() {
             sleep = sleep.min(POLLED_DEVICE);
         }
         sleep
@@ -476,25 +448,9 @@ impl Inner {
         !self.ready.is_empty()
     }
 
-    /// The device's descriptor, to wait on without the lock.
-    pub(crate) fn device_fd(&self) -> Option<Arc<OwnedFd>> {
-        self.wait_fd.clone()
-    }
-
-    /// Whether frames wait for room in the device.
+    /// Whether frames wait for room in a device.
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.tx.is_empty()
-    }
-
-    fn note_device_error(&mut self, error: &pagewire_device::DeviceError) {
-        // The descriptor of a device that is gone is ready for ever: nothing to wait for.
-        if matches!(error, pagewire_device::DeviceError::Closed) {
-            self.wait_fd = None;
-        }
-        if self.device_error.is_none() {
-            tracing::warn!(%error, "device failed");
-            self.device_error = Some(error.to_string());
-        }
+        self.devices.is_blocked()
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use pagewire_device::DeviceCounters;
 use pagewire_mem::CopyLedger;
-use pagewire_stack::Counters;
+use pagewire_stack::{Counters, LinkId};
 
 /// Counts of one host at one moment. `Display` is the report of `--stats`.
 #[derive(Clone, Debug)]
@@ -13,11 +13,24 @@ pub struct Stats {
     pub ledger: CopyLedger,
     /// Packets, connections, drops by reason.
     pub counters: Counters,
-    /// What the device counted.
+    /// What the device counted; that of the first link, if there are several.
     pub device: DeviceCounters,
+    /// Every link, the first included.
+    pub links: Vec<LinkStats>,
     /// Waiting threads that were woken.
     pub wakeups: u64,
-    /// The first failure of the device as a whole, if there was one.
+    /// The first failure of a device as a whole, if there was one.
+    pub device_error: Option<String>,
+}
+
+/// Counts of one link.
+#[derive(Clone, Debug)]
+pub struct LinkStats {
+    /// Which.
+    pub link: LinkId,
+    /// What its device counted.
+    pub device: DeviceCounters,
+    /// The first failure of its device as a whole, if there was one.
     pub device_error: Option<String>,
 }
 
@@ -27,31 +40,51 @@ impl fmt::Display for Stats {
         for (reason, bytes) in self.ledger.iter().filter(|(_, bytes)| *bytes > 0) {
             writeln!(f, "  {:<24} {bytes}", reason.name())?;
         }
-        let d = &self.device;
-        writeln!(f, "device")?;
-        for (name, value) in [
-            ("tx_frames", d.tx_frames),
-            ("tx_bytes", d.tx_bytes),
-            ("rx_frames", d.rx_frames),
-            ("rx_bytes", d.rx_bytes),
-            ("syscalls", d.syscalls),
-            ("tx_dropped_full", d.tx_dropped_full),
-            ("tx_dropped_closed", d.tx_dropped_closed),
-            ("tx_dropped_error", d.tx_dropped_error),
-            ("rx_dropped_memory", d.rx_dropped_memory),
-            ("rx_dropped_malformed", d.rx_dropped_malformed),
-            ("rx_payload_bytes", d.rx_payload_bytes),
-            ("rx_aligned_bytes", d.rx_aligned_bytes),
-            ("rx_mispredicted", d.rx_mispredicted),
-        ] {
-            if value > 0 {
-                writeln!(f, "  {name:<24} {value}")?;
+        match &self.links[..] {
+            [_, _, ..] => {
+                for link in &self.links {
+                    writeln!(f, "device of link {}", link.link.index())?;
+                    report(f, &link.device)?;
+                }
+            }
+            _ => {
+                writeln!(f, "device")?;
+                report(f, &self.device)?;
             }
         }
         write!(f, "{}", self.counters)?;
-        if let Some(error) = &self.device_error {
-            writeln!(f, "device failed: {error}")?;
+        for link in &self.links {
+            match &link.device_error {
+                Some(error) if self.links.len() > 1 => {
+                    writeln!(f, "device of link {} failed: {error}", link.link.index())?;
+                }
+                Some(error) => writeln!(f, "device failed: {error}")?,
+                None => {}
+            }
         }
         Ok(())
     }
+}
+
+fn report(f: &mut fmt::Formatter<'_>, d: &DeviceCounters) -> fmt::Result {
+    for (name, value) in [
+        ("tx_frames", d.tx_frames),
+        ("tx_bytes", d.tx_bytes),
+        ("rx_frames", d.rx_frames),
+        ("rx_bytes", d.rx_bytes),
+        ("syscalls", d.syscalls),
+        ("tx_dropped_full", d.tx_dropped_full),
+        ("tx_dropped_closed", d.tx_dropped_closed),
+        ("tx_dropped_error", d.tx_dropped_error),
+        ("rx_dropped_memory", d.rx_dropped_memory),
+        ("rx_dropped_malformed", d.rx_dropped_malformed),
+        ("rx_payload_bytes", d.rx_payload_bytes),
+        ("rx_aligned_bytes", d.rx_aligned_bytes),
+        ("rx_mispredicted", d.rx_mispredicted),
+    ] {
+        if value > 0 {
+            writeln!(f, "  {name:<24} {value}")?;
+        }
+    }
+    Ok(())
 }

@@ -3,8 +3,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pagewire_mem::{Frag, Instant};
@@ -34,30 +33,37 @@ pub(crate) struct Socket {
     nonblocking: AtomicBool,
     /// Somebody else owns it now.
     released: AtomicBool,
-    timeouts: Mutex<Timeouts>,
+    timeouts: Timeouts,
 }
 
-#[derive(Clone, Copy, Default)]
+/// In nanoseconds; 0: none.
+#[derive(Default)]
 struct Timeouts {
-    read: Option<Duration>,
-    write: Option<Duration>,
+    read: AtomicU64,
+    write: AtomicU64,
+}
+
+impl Timeouts {
+    fn of(&self, interest: Interest) -> &AtomicU64 {
+        match interest {
+            Interest::Read | Interest::Completion => &self.read,
+            Interest::Write => &self.write,
+        }
+    }
 }
 
 impl Socket {
     pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Arc<Self> {
         let (nonblocking, released) = (AtomicBool::new(false), AtomicBool::new(false));
-        Arc::new(Self { host, id, nonblocking, released, timeouts: Mutex::default() })
+        Arc::new(Self { host, id, nonblocking, released, timeouts: Timeouts::default() })
     }
 
     pub(crate) fn patience(&self, interest: Interest) -> Patience {
         if self.nonblocking.load(Ordering::Relaxed) {
             return Patience::None;
         }
-        let timeouts = *self.timeouts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        Patience::For(match interest {
-            Interest::Read | Interest::Completion => timeouts.read,
-            Interest::Write => timeouts.write,
-        })
+        let nanos = self.timeouts.of(interest).load(Ordering::Relaxed);
+        Patience::For((nanos > 0).then(|| Duration::from_nanos(nanos)))
     }
 
     pub(crate) fn set_nonblocking(&self, nonblocking: bool) {
@@ -72,11 +78,9 @@ impl Socket {
         if limit.is_some_and(|limit| limit.is_zero()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a timeout cannot be zero"));
         }
-        let mut timeouts = self.timeouts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match interest {
-            Interest::Read | Interest::Completion => timeouts.read = limit,
-            Interest::Write => timeouts.write = limit,
-        }
+        // Longer than 584 years is as good.
+        let nanos = limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        self.timeouts.of(interest).store(nanos, Ordering::Relaxed);
         Ok(())
     }
 
@@ -241,7 +245,11 @@ impl TcpStream {
         if buf.is_empty() {
             return Ok(0);
         }
-        self.0.host.wait(id, Interest::Write, patience, |stack, now| stack.tcp_write(now, id, buf))
+        let write = |stack: &mut Stack, now| match now {
+            None => stack.tcp_write_behind(id, buf).then_some(Ok(buf.len())),
+            Some(now) => Some(stack.tcp_write(now, id, buf)),
+        };
+        self.0.host.shared.wait_quick(id, Interest::Write, patience, write)
     }
 }
 

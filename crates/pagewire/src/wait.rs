@@ -47,13 +47,38 @@ impl Shared {
         patience: Patience,
         mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
     ) -> io::Result<T> {
-        let mut attempt = || match self.with(&mut op) {
-            Err(Error::WouldBlock) => None,
-            done => Some(done.map_err(io_error)),
-        };
-        if let Some(done) = attempt() {
-            return done;
+        match self.with(&mut op) {
+            Err(Error::WouldBlock) => self.wait_on(socket, interest, patience, op),
+            done => done.map_err(io_error),
         }
+    }
+
+    /// The same of an operation that may need no clock; see [`with_quick`](Self::with_quick).
+    pub(crate) fn wait_quick<T>(
+        &self,
+        socket: SocketId,
+        interest: Interest,
+        patience: Patience,
+        mut op: impl FnMut(&mut Stack, Option<Instant>) -> Option<Result<T, Error>>,
+    ) -> io::Result<T> {
+        match self.with_quick(&mut op) {
+            Some(Err(Error::WouldBlock)) | None => {
+                let op =
+                    |stack: &mut Stack, now| op(stack, Some(now)).unwrap_or(Err(Error::WouldBlock));
+                self.wait_on(socket, interest, patience, op)
+            }
+            Some(done) => done.map_err(io_error),
+        }
+    }
+
+    /// The first try was in vain.
+    fn wait_on<T>(
+        &self,
+        socket: SocketId,
+        interest: Interest,
+        patience: Patience,
+        mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+    ) -> io::Result<T> {
         let deadline = match patience {
             Patience::None => return Err(io_error(Error::WouldBlock)),
             Patience::For(limit) => limit.map(|limit| self.now() + limit),
@@ -85,7 +110,7 @@ impl Shared {
             let now = self.now();
             let mut inner = self.lock();
             if std::mem::take(&mut first) {
-                inner.device.disarm();
+                inner.devices.disarm();
                 if inner.poller == Poller::Armed {
                     inner.poller = Poller::Deferred;
                     self.kick();

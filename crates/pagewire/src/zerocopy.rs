@@ -110,10 +110,11 @@ impl TcpStream {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
         let (mut call, mut bytes) = (ZeroCopyCall::new(), 0);
         while frags.iter().any(|frag| !frag.is_empty()) {
-            let sent = self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-                stack.tcp_send_zc(now, id, frags, &mut call)
-            });
-            match sent {
+            let send = |stack: &mut Stack, now| match now {
+                None => stack.tcp_send_zc_behind(id, frags, &mut call).map(Ok),
+                Some(now) => Some(stack.tcp_send_zc(now, id, frags, &mut call)),
+            };
+            match self.0.host.shared.wait_quick(id, Interest::Write, patience, send) {
                 Ok(n) => bytes += n,
                 Err(error) if bytes == 0 => return Err(error),
                 Err(_) => break,

@@ -195,6 +195,26 @@ drop_reasons! {
     /// A router advertisement: routes and addresses are static.
     NdpRouterAdvertisement = "ndp_router_advertisement",
 
+    // Passed on from link to link (RFC 1812, RFC 8200).
+    /// In a frame to a group of stations, and to one foreign host.
+    ForwardLinkBroadcast = "forward_link_broadcast",
+    /// To an address that no router passes on to: link-local, loopback, reserved, a broadcast.
+    ForwardDestination = "forward_destination",
+    /// From such an address, or from one of ours.
+    ForwardSource = "forward_source",
+    /// No route leads on.
+    ForwardNoRoute = "forward_no_route",
+    /// The hop limit ran out here.
+    ForwardHopLimit = "forward_hop_limit",
+    /// Too long for the next link, and not ours to cut.
+    ForwardTooBig = "forward_too_big",
+    /// A super-frame whose headers are not those of a TCP segment.
+    ForwardOffload = "forward_offload",
+    /// No room among those that wait for the next link's device.
+    ForwardQueueFull = "forward_queue_full",
+    /// No room among those that wait for a neighbour's address.
+    ForwardNeighborFull = "forward_neighbor_full",
+
     // Hand-over to the transports.
     /// A transport protocol we do not speak.
     ProtocolUnknown = "protocol_unknown",
@@ -320,6 +340,11 @@ counters! {
     tx_bytes,
     /// Packets that looped back to an address of ours.
     loopback_packets,
+    /// Packets of others that were passed on from link to link, or wait for the next hop's address;
+    /// super-frames counted once.
+    forwarded_packets,
+    /// Bytes in them, IP headers included.
+    forwarded_bytes,
     /// ARP packets received.
     rx_arp,
     /// ARP packets sent.

@@ -32,6 +32,10 @@ pub const MAX_IP_PACKET: usize = 65_535;
 /// once, and header buffers of about 300 bytes each make 1.2 MiB.
 pub const OUT_QUEUE_FRAMES: usize = 4096;
 
+/// Frames that wait for a device while packets of others are still added: as many as a Linux device
+/// queues. The rest of the queue is for our own.
+pub const FORWARD_OUT_FRAMES: usize = 1024;
+
 /// Packets that wait to be looped back: one turn's worth of a bulk sender.
 pub const LOOPBACK_PACKETS: usize = 256;
 

@@ -44,6 +44,8 @@ pub struct StackConfig {
     /// their source would leave by (Linux's `rp_filter` in strict mode, RFC 3704 section 2.2). On by
     /// default: no peer can pass for one on another link.
     pub reverse_path_check: bool,
+    /// Whether packets for others are passed on from link to link (Linux's `ip_forward`).
+    pub ip_forwarding: bool,
     /// Keys for sequence numbers, ports and hashes: fresh random bytes.
     pub secret: [u8; 32],
     /// Settings of new connections.
@@ -115,6 +117,7 @@ impl StackConfig {
             routes: Vec::new(),
             links: Vec::new(),
             reverse_path_check: true,
+            ip_forwarding: false,
             secret,
             tcp: TcpConfig::default(),
             pool_bytes: DEFAULT_POOL_BYTES,
@@ -272,6 +275,7 @@ impl Stack {
             routes,
             links,
             reverse_path_check,
+            ip_forwarding,
             secret,
             tcp,
             pool_bytes,
@@ -310,6 +314,7 @@ impl Stack {
         for link in &links {
             net.add_link(now, link)?;
         }
+        net.set_forwarding(ip_forwarding);
         let pool = PagePool::new("pagewire-stack", pool_bytes)?;
         let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
         Ok(Self {
@@ -322,10 +327,12 @@ impl Stack {
     }
 
     /// Takes over from `config` what may change while the stack runs: `tcp`, for connections made
-    /// from now on, `syn_cookies`, `time_wait_reuse`, and what is said of Fast Open. The rest stays as
-    /// it was at the start.
+    /// from now on, `syn_cookies`, `time_wait_reuse`, `ip_forwarding`, and what is said of Fast Open.
+    /// The rest stays as it was at the start.
     pub fn reconfigure(&mut self, config: &StackConfig) {
-        let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, .. } = config;
+        let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, ip_forwarding, .. } =
+            config;
+        self.net.set_forwarding(*ip_forwarding);
         self.sockets.fast_open.configure(*fast_open);
         self.sockets.config = Arc::new(tcp.clone());
         self.sockets.defence =
@@ -417,6 +424,11 @@ impl Stack {
         more
     }
 
+    /// Whether frames for the device of this link wait for [`poll_transmit_on`](Self::poll_transmit_on).
+    pub fn has_frames(&self, link: LinkId) -> bool {
+        self.net.find_link(link).is_some_and(|index| self.net.has_frames(index))
+    }
+
     /// Makes frames of what waits to be sent, a bounded number; whether there is more.
     fn make_output(&mut self, now: Instant) -> bool {
         let mut looped = 0;
@@ -447,14 +459,27 @@ impl Stack {
     /// earlier than anything happens; timers of sockets fire late by less than 0.14 ms.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sockets = &self.sockets;
+        // One by one: every call of an application that sends comes by here.
+        let mut first = None;
+        let mut note = |at: Option<Instant>| {
+            if let Some(at) = at {
+                first = Some(first.map_or(at, |first: Instant| first.min(at)));
+            }
+        };
+        note(self.net.poll_timeout());
+        note(sockets.wheel.poll_timeout());
+        note(sockets.guests.poll_timeout());
+        if !sockets.starved.is_empty() {
+            note(Some(sockets.starved_until));
+        }
+        if sockets.returns.is_pending() {
+            note(Some(Instant::ZERO));
+        }
         // Only while the device takes nothing are there connections whose timers are not set yet.
-        let dirty = sockets.dirty.iter().filter_map(|&i| sockets.table.tcp(i)?.conn.poll_timeout());
-        let starved = (!sockets.starved.is_empty()).then_some(sockets.starved_until);
-        let guests = sockets.guests.poll_timeout();
-        let returned = sockets.returns.is_pending().then_some(Instant::ZERO);
-        let first =
-            [self.net.poll_timeout(), sockets.wheel.poll_timeout(), starved, guests, returned];
-        first.into_iter().flatten().chain(dirty).min()
+        for &index in &sockets.dirty {
+            note(sockets.table.tcp(index).and_then(|socket| socket.conn.poll_timeout()));
+        }
+        first
     }
 
     /// The next socket that became ready for something that it was not ready for when it was last

@@ -124,3 +124,73 @@ fn small_sends_behind_a_small_segment_wait_for_its_acknowledgement_and_leave_tog
     assert_eq!(settle(&mut p, server), pattern(1000));
     assert_eq!(p.a.poll_error_queue(client), done(0, 9));
 }
+
+/// Sends without a clock.
+fn behind(p: &mut Pair, id: SocketId, frag: Frag) -> Option<u32> {
+    let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
+    let sent = p.a.tcp_send_zc_behind(id, &mut frags, &mut call);
+    assert_eq!((sent.is_some(), call.id().is_some()), (frags.is_empty(), frags.is_empty()));
+    call.id()
+}
+
+#[test]
+fn a_send_that_only_adds_to_what_waits_needs_no_clock_and_leaves_nothing_to_do() {
+    let mut p = Pair::new();
+    let (client, server) = connected(&mut p);
+    let memory = Frag::from_bytes(Bytes::from(pattern(4000)));
+    assert_eq!(behind(&mut p, client, memory.slice(0..100)), None, "nothing waits yet");
+    send(&mut p, client, memory.slice(0..100));
+    let mut frames = std::collections::VecDeque::new();
+    p.a.poll_transmit(p.now, &mut frames);
+    while p.a.poll_event().is_some() {}
+    assert_eq!(behind(&mut p, client, memory.slice(100..200)), None, "the first has left");
+    send(&mut p, client, memory.slice(100..200));
+    for (id, at) in (2..).zip((200..1400).step_by(100)) {
+        assert_eq!(behind(&mut p, client, memory.slice(at..at + 100)), Some(id));
+        assert!(p.a.is_at_rest(), "nothing leaves, nobody is told");
+    }
+    assert_eq!(p.a.sends_outstanding(client), Ok(2));
+    assert_eq!(behind(&mut p, client, memory.slice(1400..1600)), None, "a segment is full");
+    assert_eq!(behind(&mut p, client, memory.slice(1500..1510)), None, "not where the last ended");
+    let other = Frag::from_bytes(Bytes::from(pattern(10)));
+    assert_eq!(behind(&mut p, client, other), None, "another memory");
+    assert_eq!(behind(&mut p, client, Frag::empty()), None, "nothing");
+    assert_eq!(
+        behind(&mut p, server, memory.slice(1400..1410)),
+        None,
+        "not a socket of this stack"
+    );
+    for frame in frames {
+        p.b.handle_frame(p.now, frame);
+    }
+    assert_eq!(settle(&mut p, server), pattern(4000)[..1400]);
+    assert_eq!(p.a.poll_error_queue(client), done(0, 13));
+    assert_eq!(p.a.sends_outstanding(client), Ok(0));
+    p.a.tcp_shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
+    assert_eq!(behind(&mut p, client, memory.slice(1400..1500)), None, "nothing may follow");
+}
+
+#[test]
+fn sends_that_complete_together_are_each_charged_and_the_limit_is_met_by_each() {
+    let budget = std::sync::Arc::new(pagewire_mem::PageBudget::new(7));
+    let mut a = common::config(common::capabilities(1), 1);
+    a.zerocopy.pages = std::sync::Arc::clone(&budget);
+    let mut p = Pair::with(a, common::config(common::capabilities(2), 2));
+    p.meet();
+    let (client, server) = connected(&mut p);
+    let memory = Frag::from_bytes(Bytes::from(pattern(1000)));
+    send(&mut p, client, memory.slice(0..100));
+    p.a.poll_transmit(p.now, &mut Default::default());
+    send(&mut p, client, memory.slice(100..200));
+    assert_eq!(behind(&mut p, client, memory.slice(200..300)), Some(2));
+    // Two pages for each call of less than one.
+    assert_eq!(budget.used(), 6);
+    assert_eq!(behind(&mut p, client, memory.slice(300..400)), None);
+    let (mut frags, mut call) = (FragVec::from_iter([memory.slice(300..400)]), ZeroCopyCall::new());
+    let refused = p.a.tcp_send_zc(p.now, client, &mut frags, &mut call);
+    assert_eq!((refused, call.id()), (Err(pagewire_stack::Error::TooManyPagesHeld), None));
+    assert_eq!((frags.len(), budget.used()), (1, 6));
+    assert_eq!(settle(&mut p, server), pattern(1000)[..300]);
+    assert_eq!(p.a.poll_error_queue(client), done(0, 2));
+    assert_eq!(budget.used(), 0);
+}

@@ -17,6 +17,8 @@ use proptest::prelude::*;
 enum Op {
     /// A call of pieces of these lengths, with a notification.
     SendZc(Vec<usize>),
+    /// Calls, so many of this length, that continue each other in memory.
+    Walk(usize, usize),
     Write(usize),
     Read(usize),
     Notifications(usize),
@@ -39,6 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => prop::collection::vec(1_usize..5000, 1..25).prop_map(Op::SendZc),
         2 => (100_000_usize..900_000).prop_map(|n| Op::SendZc(vec![n])),
+        6 => (1_usize..20, 1_usize..5000).prop_map(|(n, len)| Op::Walk(n, len)),
         2 => (1_usize..20_000).prop_map(Op::Write),
         6 => (1_usize..200_000).prop_map(Op::Read),
         4 => (1_usize..5).prop_map(Op::Notifications),
@@ -88,6 +91,8 @@ struct World {
     /// Buffers of calls that somebody refers to, by call.
     live: Arc<Mutex<BTreeMap<u64, usize>>>,
     calls: u64,
+    /// What calls walk through, from where, and the call that it was begun with.
+    walk: (Frag, usize, u64),
     /// Calls by id that were not told yet.
     outstanding: BTreeMap<u32, u64>,
     /// What is sent, in order, and how far it was read.
@@ -116,6 +121,7 @@ impl World {
             server,
             live: Arc::default(),
             calls: 0,
+            walk: (Frag::empty(), 0, 0),
             outstanding: BTreeMap::new(),
             stream: VecDeque::new(),
             next_id: 0,
@@ -137,8 +143,40 @@ impl World {
             let noted = Noted { bytes, call: call_number, live: Arc::clone(&self.live) };
             frags.push(Frag::from_bytes(Bytes::from_owner(noted)));
         }
+        self.call(call_number, frags, &all);
+    }
+
+    /// Each call continues the last in memory, which is let go when it was walked through.
+    fn walk(&mut self, len: usize) {
+        const LEN: usize = 100_000;
+        if self.walk.1 + len > self.walk.0.len() {
+            let call = self.calls;
+            self.calls += 1;
+            self.live.lock().unwrap().insert(call, 1);
+            let bytes = (0..LEN).map(|i| (call as usize * 31 + i) as u8).collect();
+            let noted = Noted { bytes, call, live: Arc::clone(&self.live) };
+            self.walk = (Frag::from_bytes(Bytes::from_owner(noted)), 0, call);
+        }
+        let (memory, at, _) = &mut self.walk;
+        let part = memory.slice(*at..*at + len);
+        let bytes = part.as_slice().unwrap().to_vec();
+        *at += len;
+        // A number of its own: that the memory was let go, others tell of.
+        self.calls += 1;
+        self.call(self.calls - 1, FragVec::from_iter([part]), &bytes);
+    }
+
+    /// One call, as an application's threads make it: what needs no clock has none.
+    fn call(&mut self, call_number: u64, mut frags: FragVec, all: &[u8]) {
         let mut call = ZeroCopyCall::new();
-        let sent = self.p.a.tcp_send_zc(self.p.now, self.client, &mut frags, &mut call);
+        let (now, client) = (self.p.now, self.client);
+        let sent = match self.p.a.tcp_send_zc_behind(client, &mut frags, &mut call) {
+            Some(n) => {
+                assert!(frags.is_empty() && call.id().is_some());
+                Ok(n)
+            }
+            None => self.p.a.tcp_send_zc(now, client, &mut frags, &mut call),
+        };
         match (sent, call.id()) {
             (Ok(n), Some(id)) => {
                 assert!(n > 0 && self.opted_in);
@@ -214,9 +252,14 @@ impl World {
         let now = self.p.now;
         match op {
             Op::SendZc(lens) => self.send(lens),
+            Op::Walk(n, len) => (0..*n).for_each(|_| self.walk(*len)),
             Op::Write(len) => {
                 let data: Vec<u8> = (0..*len).map(|i| i as u8).collect();
-                if let Ok(n) = self.p.a.tcp_write(now, self.client, &data) {
+                let written = match self.p.a.tcp_write_behind(self.client, &data) {
+                    true => Ok(data.len()),
+                    false => self.p.a.tcp_write(now, self.client, &data),
+                };
+                if let Ok(n) = written {
                     self.stream.extend(&data[..n]);
                 }
             }
@@ -281,6 +324,7 @@ proptest! {
         for op in &ops {
             w.apply(op);
         }
+        w.walk.0 = Frag::empty();
         // Whatever happened: the peer reads on, and then everything ends.
         w.p.carry = None;
         w.let_go();

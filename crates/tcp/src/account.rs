@@ -31,7 +31,7 @@ pub(crate) struct Account {
     pub(crate) segments_in: u32,
     pub(crate) data_segments_out: u32,
     pub(crate) data_segments_in: u32,
-    limit: Limit,
+    pub(crate) limit: Limit,
 }
 
 impl Connection {

@@ -615,7 +615,13 @@ impl Connection {
 
     /// Bytes queued that have never been sent.
     pub(crate) fn unsent(&self) -> u32 {
-        self.queue.end().saturating_since(self.snd.nxt.max(self.snd.iss + 1))
+        self.queue.end().saturating_since(self.next_data())
+    }
+
+    /// The number of the first byte that was never sent: the SYN, if that is still to be sent, is none.
+    pub(crate) fn next_data(&self) -> Seq {
+        let syn = !self.state.is_synchronized() && self.snd.nxt == self.snd.iss;
+        self.snd.nxt + u32::from(syn)
     }
 
     /// The MSS that we announce.

@@ -189,7 +189,8 @@ impl Connection {
         let [busy, window_limited, buffer_limited] = self.busy_times(None);
         let (recv_rtt, recv_space) = self.recv_tuning();
         let again = self.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
-        let first = self.snd.una.max(self.snd.iss + 1);
+        let syn = !self.state.is_synchronized() && self.snd.una == self.snd.iss;
+        let first = self.snd.una + u32::from(syn);
         let under_way = self.snd.nxt.min(self.queue.end()).saturating_since(first);
         Info {
             probes: self.keepalive_probes.max(self.persist_backoff),

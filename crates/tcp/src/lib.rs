@@ -26,6 +26,7 @@ mod account;
 mod ack;
 mod application;
 mod assembler;
+mod collect;
 mod config;
 mod congestion;
 mod connection;

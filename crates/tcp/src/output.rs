@@ -29,9 +29,6 @@ const LONGEST_SUPER: u64 = 65_536;
 /// Microseconds, as a power of two, of the shortest round trip that halve a super-frame.
 const MIN_RTT_SHIFT: u32 = 9;
 
-/// Bytes that all options of a segment take at most.
-const MAX_OPTIONS_LEN: u32 = 40;
-
 /// Bytes that the timestamps option takes with its fill.
 const TIMESTAMPS_LEN: u32 = 12;
 
@@ -48,6 +45,21 @@ impl Connection {
             }
         }
         segment
+    }
+
+    /// After a segment has left: whether [`poll_transmit`](Self::poll_transmit) would be in vain, for
+    /// the rest waits to become a full segment. It need not be asked then.
+    pub fn ends_burst(&mut self, now: Instant) -> bool {
+        let quiet = self.ack.due == AckDue::No && self.recovery.is_none();
+        if !quiet || !self.is_collecting() {
+            return false;
+        }
+        if self.is_held_by_cwnd(self.unsent(), self.send_mss()) {
+            self.validate_cwnd(true);
+        }
+        self.check_room();
+        self.note_limit(now);
+        true
     }
 
     fn next_segment(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
@@ -147,7 +159,7 @@ impl Connection {
         if !self.flight.has_lost() {
             return None;
         }
-        let mss = self.mss_beside(&self.options(now, Flags::ACK));
+        let mss = self.mss_now(now);
         let (start, len) = self.next_retransmission(mss)?;
         self.send_again(now, start, len, mss)
     }
@@ -155,7 +167,7 @@ impl Connection {
     /// One segment, new or the last again, whatever the congestion window says: somebody must
     /// answer (RFC 8985 section 7.3).
     fn poll_tail_probe(&mut self, now: Instant) -> Option<SegmentOut> {
-        let mss = self.mss_beside(&self.options(now, Flags::ACK));
+        let mss = self.mss_now(now);
         let allowed = self.send_edge().saturating_since(self.snd.nxt);
         let fresh = self.unsent().min(mss);
         let probe = if fresh > 0 && allowed >= fresh {
@@ -218,7 +230,7 @@ impl Connection {
             return None;
         }
         self.restart_after_idle(now);
-        let mss = self.mss_beside(&self.options(now, Flags::ACK));
+        let mss = self.mss_now(now);
         let Some(len) = self.plan(now, unsent, fin, mss) else {
             if self.is_held_by_cwnd(unsent, mss) {
                 self.validate_cwnd(true);
@@ -341,29 +353,9 @@ impl Connection {
         Some(len)
     }
 
-    /// Whether all that was queued last is for the segment that Nagle's algorithm holds back, which
-    /// is not full yet: [`poll_transmit`](Self::poll_transmit) would have nothing new to say.
-    pub fn is_collecting(&self) -> bool {
-        let unsent = self.unsent();
-        let due = ConnFlags::FIN_QUEUED
-            | ConnFlags::FLUSH_DUE
-            | ConnFlags::PROBE_DUE
-            | ConnFlags::CORK
-            | ConnFlags::MORE
-            | ConnFlags::WAITS_FOR_ROOM;
-        !self.flags.intersects(due)
-            && self.state.may_transmit()
-            && self.reset.is_none()
-            && !self.flight.is_empty()
-            && unsent > 0
-            && unsent + MAX_OPTIONS_LEN < self.send_mss()
-            && self.holds_back_small()
-            && self.left_of_piece(unsent) == unsent
-    }
-
     /// Whether a segment that is not full waits. Nagle's algorithm in Minshall's variant, as in
     /// Linux: it waits for small segments only, not for full ones.
-    fn holds_back_small(&self) -> bool {
+    pub(crate) fn holds_back_small(&self) -> bool {
         // The queue never ends before what is to be flushed; and 2 GiB later "before" means nothing.
         if self.queue.end() == self.snd.flush_to || self.sends_urgent() {
             return false;
@@ -503,6 +495,14 @@ impl Connection {
         self.base_mss().saturating_sub(options).max(1)
     }
 
+    /// Payload of a full wire segment that left now.
+    fn mss_now(&self, now: Instant) -> u32 {
+        if self.tells_blocks() {
+            return self.mss_beside(&self.options(now, Flags::ACK));
+        }
+        self.send_mss()
+    }
+
     /// Payload of a full wire segment with these options.
     fn mss_beside(&self, options: &TcpOptions) -> u32 {
         self.base_mss().saturating_sub(options.len() as u32).max(1)
@@ -582,9 +582,7 @@ impl Connection {
             options.mss = Some(self.announced_mss());
             options.sack_permitted = self.flags.contains(ConnFlags::SACK);
             options.window_scale = self.offers_scale().then_some(self.rcv.scale);
-        } else if self.flags.contains(ConnFlags::SACK)
-            && (self.rcv.queue.has_gaps() || self.ack.twice.is_some())
-        {
+        } else if self.tells_blocks() {
             let mut blocks = SackBlocks::new();
             // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
             if let Some(&(left, right)) = self.ack.twice.as_deref() {
@@ -596,6 +594,12 @@ impl Connection {
             options.sack = blocks.iter().take(room).collect();
         }
         options
+    }
+
+    /// Whether the next segment has SACK blocks.
+    pub(crate) fn tells_blocks(&self) -> bool {
+        self.flags.contains(ConnFlags::SACK)
+            && (self.rcv.queue.has_gaps() || self.ack.twice.is_some())
     }
 
     /// > RFC 7323 section 2.2: If a Window Scale option was received in the initial <SYN> segment,

@@ -56,7 +56,7 @@ impl Connection {
 
     /// What will be the first byte unsent once all has left that the windows let go.
     fn sent_soon(&self) -> Seq {
-        let next = self.snd.nxt.max(self.snd.iss + 1);
+        let next = self.next_data();
         if !self.state.may_transmit() {
             return next;
         }
@@ -67,7 +67,7 @@ impl Connection {
     }
 
     /// How many of `wanted` bytes may be queued now, and where the piece begins that they end in.
-    fn admit(&self, wanted: u32) -> (u32, Seq) {
+    pub(crate) fn admit(&self, wanted: u32) -> (u32, Seq) {
         let piece = self.piece();
         // A piece that is begun is filled whatever else there is room for.
         let mut known = None;

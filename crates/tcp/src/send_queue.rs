@@ -105,6 +105,26 @@ impl SendQueue {
         self.push_entry(frag, false);
     }
 
+    /// Has `grow` add bytes to the last fragment, if there is one that may: returns what it returns.
+    pub(crate) fn grow_last<T>(&mut self, grow: impl FnOnce(&mut Frag) -> T) -> Option<T> {
+        if self.record_ended {
+            return None;
+        }
+        let last = self.entries.back_mut()?;
+        let (len, pinned) = (last.frag.len(), last.frag.pinned());
+        let result = grow(&mut last.frag);
+        self.end += (last.frag.len() - len) as u32;
+        self.pinned += last.frag.pinned() - pinned;
+        // A fragment that grew for ever would never be released.
+        if last.frag.len() > MAX_MERGED_FRAG && len > 0 {
+            let front = last.frag.split_to(len);
+            let (start, frag) =
+                (last.start + len as u32, core::mem::replace(&mut last.frag, front));
+            self.entries.push_back(Entry { start, apart: false, frag });
+        }
+        Some(result)
+    }
+
     /// Appends bytes as a fragment of their own, which begins a segment if `apart`.
     pub(crate) fn push_piece(&mut self, frag: Frag, apart: bool) {
         if !frag.is_empty() {

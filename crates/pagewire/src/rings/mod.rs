@@ -146,14 +146,14 @@ impl Rings {
         rules: &[Rule],
     ) -> Result<u16, RegisterError> {
         let mut inner = self.host.shared.lock();
-        let steering = inner.device.steering().ok_or(RegisterError::Unsupported)?;
+        let steering = inner.devices.steering().ok_or(RegisterError::Unsupported)?;
         if queue >= steering.queues() {
             return Err(RegisterError::NoQueue(queue));
         }
         let engine = inner.rings.engine(self.id).ok_or(RegisterError::Gone)?;
         let (registered, memory) = engine.register_queue(queue, config)?;
         let group = registered.group;
-        let bound = inner.device.steering().ok_or(BindError::Unsupported).and_then(|steering| {
+        let bound = inner.devices.steering().ok_or(BindError::Unsupported).and_then(|steering| {
             steering.bind(queue, memory)?;
             let steered = rules.iter().try_for_each(|rule| steering.steer(*rule, queue));
             if steered.is_err() {
@@ -219,7 +219,7 @@ impl Rings {
         let queue = engine.queue_of(group);
         engine.unregister(group)?;
         self.unposted.retain(|(other, _)| *other != group);
-        if let (Some(queue), Some(steering)) = (queue, inner.device.steering()) {
+        if let (Some(queue), Some(steering)) = (queue, inner.devices.steering()) {
             drop(steering.unbind(queue));
         }
         drop(inner);

@@ -119,9 +119,9 @@ impl Shared {
         let mut inner = self.lock();
         let Some(at) = inner.rings.engines.iter().position(|a| a.id == id) else { return };
         let mut attached = inner.rings.engines.swap_remove(at);
-        let Inner { stack, device, .. } = &mut *inner;
+        let Inner { stack, devices, .. } = &mut *inner;
         attached.engine.close_all(now, stack);
-        if let Some(steering) = device.steering() {
+        if let Some(steering) = devices.steering() {
             for queue in attached.engine.queues() {
                 drop(steering.unbind(queue));
             }

@@ -337,22 +337,28 @@ impl Net {
                     self.routes.handle_dead_neighbor(now, link, addr);
                     self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
                     for packet in queue {
-                        self.notify_unreachable(&packet);
+                        if !self.notify_unreachable(&packet) {
+                            self.send_transit_unreachable(mem, now, packet);
+                        }
                     }
                 }
             }
         }
     }
 
-    /// Tells the sockets that a packet of theirs, its head at the IP header, found nobody.
-    fn notify_unreachable(&mut self, packet: &PacketBuf) {
+    /// Tells the sockets that a packet of theirs, its head at the IP header, found nobody; `false`: it
+    /// was somebody else's, and only passed on.
+    fn notify_unreachable(&mut self, packet: &PacketBuf) -> bool {
         let head = packet.head();
         let about = match head.first().map(|b| b >> 4) {
             Some(4) => icmp::parse_quoted_v4(head),
             _ => icmp::parse_quoted_v6(head),
         };
         // Later fragments say nothing that the first did not.
-        let Ok(about) = about else { return };
+        let Ok(about) = about else { return self.transit.is_none() };
+        if !self.routes.is_local(about.src) {
+            return false;
+        }
         let told = self.notices.iter().any(|notice| {
             matches!(notice, Inbound::IcmpError { about: other, .. }
                 if (other.dst, other.src_port, other.dst_port, other.protocol)
@@ -361,5 +367,6 @@ impl Net {
         if !told && self.notices.len() < NOTICES {
             self.notices.push_back(Inbound::IcmpError { about, kind: IcmpKind::HostUnreachable });
         }
+        true
     }
 }

@@ -41,6 +41,30 @@ impl ErrorOut {
         if is_v4 { Self::new(v4::UNREACHABLE, 3, 0) } else { Self::new(v6::UNREACHABLE, 4, 0) }
     }
 
+    /// A router has no way to the destination.
+    pub(super) const fn net_unreachable(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::UNREACHABLE, 0, 0) } else { Self::new(v6::UNREACHABLE, 0, 0) }
+    }
+
+    /// The last router finds nobody there.
+    pub(super) const fn host_unreachable(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::UNREACHABLE, 1, 0) } else { Self::new(v6::UNREACHABLE, 3, 0) }
+    }
+
+    /// A router may go no further with it.
+    pub(super) const fn hop_limit_exceeded(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::TIME_EXCEEDED, 0, 0) } else { Self::new(v6::TIME_EXCEEDED, 0, 0) }
+    }
+
+    /// A router's next link takes packets of `mtu` bytes.
+    pub(super) const fn packet_too_big(is_v4: bool, mtu: usize) -> Self {
+        if is_v4 {
+            Self::new(v4::UNREACHABLE, 4, mtu)
+        } else {
+            Self::new(v6::PACKET_TOO_BIG, 0, mtu)
+        }
+    }
+
     const fn reassembly_timeout(is_v4: bool) -> Self {
         if is_v4 { Self::new(v4::TIME_EXCEEDED, 1, 0) } else { Self::new(v6::TIME_EXCEEDED, 1, 0) }
     }
@@ -174,7 +198,7 @@ impl Net {
             }
             IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
         };
-        let mut packet = with_headroom(mem, take(packet), room)?;
+        let mut packet = with_headroom(mem, take(packet), room, CopyReason::Icmp)?;
         (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
         // Refusals are counted where they happen.
         if self.send_icmp(mem, now, src, meta.src, None, packet) {
@@ -300,7 +324,8 @@ impl Net {
         // address, a datagram sent as a link-layer broadcast, a non-initial fragment, a datagram
         // whose source address does not define a single host". RFC 4443 section 2.4(e) agrees,
         // but for errors that are sent about multicast too. Later fragments never get here.
-        let to_one = meta.delivery == Delivery::Unicast && !meta.origin.group;
+        let to_one =
+            matches!(meta.delivery, Delivery::Unicast | Delivery::Foreign) && !meta.origin.group;
         if !quotable
             || !(to_one || error.about_multicast)
             || meta.src.is_unspecified()

@@ -192,7 +192,12 @@ impl Net {
         // total length field of the IP header".
         trim(packet, usize::from(header.total_len));
         let (src, dst) = (IpAddr::V4(header.src), IpAddr::V4(header.dst));
-        let delivery = self.deliver(src, dst, origin)?;
+        let delivery = match self.deliver(src, dst, origin) {
+            Err(DropReason::Ipv4NotForUs) if self.transit.is_some() && !dst.is_multicast() => {
+                return self.forward_v4(mem, now, packet, &header, origin);
+            }
+            delivery => delivery?,
+        };
         let meta = Meta {
             src,
             dst,
@@ -231,7 +236,12 @@ impl Net {
         let header = ipv6::Header::parse(packet.head(), packet.len())?;
         trim(packet, ipv6::LEN + usize::from(header.payload_len));
         let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
-        let delivery = self.deliver(src, dst, origin)?;
+        let delivery = match self.deliver(src, dst, origin) {
+            Err(DropReason::Ipv6NotForUs) if self.transit.is_some() && !dst.is_multicast() => {
+                return self.forward_v6(mem, now, packet, &header, origin);
+            }
+            delivery => delivery?,
+        };
         let meta = Meta {
             src,
             dst,

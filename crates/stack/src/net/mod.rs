@@ -24,6 +24,7 @@ use self::link::{Interface, Links};
 use self::neighbor::Keyed;
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
+use self::transit::Transit;
 use crate::cidr::Cidr;
 use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
@@ -39,6 +40,7 @@ mod neighbor;
 mod output;
 mod reassembly;
 mod route;
+mod transit;
 mod transport;
 pub(crate) mod wire;
 
@@ -210,6 +212,8 @@ pub(crate) struct Net {
     looped_copy: bool,
     reverse_path_check: bool,
     announce: bool,
+    /// What passing packets on from link to link keeps; where it is asked for.
+    transit: Option<Box<Transit>>,
     /// Packets to ourselves, heads at the IP header.
     loopback: VecDeque<PacketBuf>,
     /// Packets that found nobody.
@@ -256,6 +260,7 @@ impl Net {
             looped_copy: config.looped_copy,
             reverse_path_check: config.reverse_path_check,
             announce: config.announce,
+            transit: None,
             loopback: VecDeque::new(),
             notices: VecDeque::new(),
             last_delivered: None,
@@ -473,6 +478,11 @@ impl Net {
     /// Whether [`poll_inbound`](Self::poll_inbound) has something to look at.
     pub(crate) fn has_inbound(&self) -> bool {
         !self.notices.is_empty() || !self.loopback.is_empty()
+    }
+
+    /// Whether there are frames for the device of a link.
+    pub(crate) fn has_frames(&self, link: LinkIndex) -> bool {
+        !self.links.at(link).out.is_empty()
     }
 
     /// Whether nothing is on its way in or out.

@@ -204,6 +204,16 @@ impl Neighbors {
         fresh
     }
 
+    /// Whether a packet that is not ours may wait for the address of `addr`: half of the room is
+    /// for our own.
+    pub(crate) fn has_room_for_others(&self, addr: IpAddr) -> bool {
+        let room = self.queued < NEIGHBOR_QUEUE_TOTAL / 2;
+        match self.table.get(&addr) {
+            Some(entry) => room && entry.queue.len() < NEIGHBOR_QUEUE_PACKETS / 2,
+            None => room && self.incomplete < NEIGHBORS_INCOMPLETE / 2,
+        }
+    }
+
     /// Proof from above that packets to `addr` arrive (RFC 4861 section 7.3.1).
     pub(crate) fn confirm(&mut self, now: Instant, addr: IpAddr) {
         if let Some(entry) = self.table.get_mut(&addr)

@@ -190,26 +190,12 @@ impl Net {
             ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
         let each = mtu.saturating_sub(overhead) & !7;
         let total = packet.len();
-        if each <= packet.head().len() {
-            return Err(TOO_LONG);
-        }
-        let mut frags: VecDeque<_> = packet.take_frags().into_iter().collect();
-        let mut pieces = Vec::with_capacity(total.div_ceil(each));
+        let mut pieces = slice(packet, each)?;
         let mut offset = 0;
-        let mut piece = packet;
-        while offset < total {
-            let len = each.min(total - offset);
-            while piece.len() < len {
-                let Some(frag) = frags.front_mut() else { return Err(TOO_LONG) };
-                let part = frag.split_to(len - piece.len());
-                if frag.is_empty() {
-                    frags.pop_front();
-                }
-                piece.push_frag(part).map_err(|_| TOO_LONG)?;
-            }
+        for piece in &mut pieces {
+            let len = piece.len();
             let more = offset + len < total;
-            self.wrap_fragment(&mut piece, to, (offset as u16, more, id))?;
-            pieces.push(core::mem::replace(&mut piece, PacketBuf::for_tx()));
+            self.wrap_fragment(piece, to, (offset as u16, more, id))?;
             offset += len;
         }
         Ok(pieces)
@@ -279,6 +265,7 @@ impl Net {
             dst,
             generation,
             until: until.min(mtu_until),
+            by: 0,
             out,
             link,
             mtu,
@@ -357,11 +344,18 @@ impl Net {
         link: LinkIndex,
     ) -> Result<(), Refused> {
         self.counters.tx_bytes += packet.len() as u64;
+        // As an IP packet.
+        let len = packet.len().saturating_sub(ethernet::LEN);
         let Interface { link: device, out, .. } = self.links.at_mut(link);
         let cuts = match packet.gso.map(|gso| gso.kind) {
             None => true,
-            Some(GsoKind::TcpV4) => device.tso_v4 && device.tx_checksum,
-            Some(GsoKind::TcpV6) => device.tso_v6 && device.tx_checksum,
+            // Our own are as long as the device takes; what is forwarded may be longer.
+            Some(GsoKind::TcpV4) => {
+                device.tso_v4 && device.tx_checksum && len <= device.max_super_v4
+            }
+            Some(GsoKind::TcpV6) => {
+                device.tso_v6 && device.tx_checksum && len <= device.max_super_v6
+            }
         };
         if cuts {
             self.counters.tx_frames += 1;
@@ -485,6 +479,33 @@ pub(super) fn fits(
     if to.protocol == protocol::TCP { Err(TOO_LONG) } else { Ok(false) }
 }
 
+/// Cuts a packet into pieces of `each` bytes, the last one excepted; payload by reference. The head
+/// stays with the first.
+pub(super) fn slice(mut packet: PacketBuf, each: usize) -> Result<Vec<PacketBuf>, Refused> {
+    let total = packet.len();
+    if each <= packet.head().len() {
+        return Err(TOO_LONG);
+    }
+    let mut frags: VecDeque<_> = packet.take_frags().into_iter().collect();
+    let mut pieces = Vec::with_capacity(total.div_ceil(each));
+    let mut left = total;
+    let mut piece = packet;
+    while left > 0 {
+        let len = each.min(left);
+        while piece.len() < len {
+            let Some(frag) = frags.front_mut() else { return Err(TOO_LONG) };
+            let part = frag.split_to(len - piece.len());
+            if frag.is_empty() {
+                frags.pop_front();
+            }
+            piece.push_frag(part).map_err(|_| TOO_LONG)?;
+        }
+        pieces.push(core::mem::replace(&mut piece, PacketBuf::for_tx()));
+        left -= len;
+    }
+    Ok(pieces)
+}
+
 /// Makes one piece of each of the last `frames` frames, for a device that takes no other.
 #[cold]
 fn join(mem: &mut Mem, out: &mut VecDeque<PacketBuf>, frames: usize) -> Result<(), Refused> {
@@ -550,7 +571,11 @@ fn copy_privately(mem: &mut Mem, packet: &mut PacketBuf) -> Result<(), Refused> 
     Ok(())
 }
 
-fn complete(frame: &mut PacketBuf, mem: &mut Mem, count: &mut u64) -> Result<(), Refused> {
+pub(super) fn complete(
+    frame: &mut PacketBuf,
+    mem: &mut Mem,
+    count: &mut u64,
+) -> Result<(), Refused> {
     if let TxChecksum::Partial { .. } = frame.tx_checksum {
         let refused = (Error::InvalidInput, DropReason::OutOffload);
         offload::complete_checksum(frame, &mut mem.ledger).map_err(|_| refused)?;

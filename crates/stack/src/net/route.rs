@@ -273,6 +273,11 @@ impl Routes {
         !is_link_local(src) && best.peek().is_some() && !best.any(|route| route.link == link)
     }
 
+    /// Whether they would leave by `link`.
+    pub(crate) fn leads_to(&self, link: LinkIndex, src: IpAddr) -> bool {
+        self.best(src).any(|route| route.link == link)
+    }
+
     // Decisions.
 
     /// Where a packet from `src` to `dst` goes next, and by which link.
@@ -562,6 +567,8 @@ pub(crate) struct CachedHop {
     /// Of the link's neighbours, routes and path MTUs together.
     pub(crate) generation: u32,
     pub(crate) until: Instant,
+    /// The link it came in by, if it is not ours but forwarded.
+    pub(crate) by: LinkIndex,
     /// The link it leaves by.
     pub(crate) out: LinkIndex,
     /// The finished link header; `None` on a medium without stations.

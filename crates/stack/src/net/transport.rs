@@ -99,7 +99,7 @@ impl Net {
 
     /// Verifies the transport checksum unless the device has: the sum over pseudo-header, header
     /// and payload must be all ones.
-    fn verify(
+    pub(super) fn verify(
         &mut self,
         mem: &mut Mem,
         packet: &PacketBuf,
@@ -192,11 +192,12 @@ pub(super) fn with_headroom(
     mem: &mut Mem,
     mut packet: PacketBuf,
     room: usize,
+    reason: CopyReason,
 ) -> Result<PacketBuf, DropReason> {
     if packet.headroom() >= room {
         return Ok(packet);
     }
-    spill_head(mem, &mut packet, HEAD_CAPACITY - room, CopyReason::Icmp)?;
+    spill_head(mem, &mut packet, HEAD_CAPACITY - room, reason)?;
     let mut new = PacketBuf::for_tx();
     let head = packet.head();
     new.push(head.len()).ok_or(DropReason::HeadTooLong)?.copy_from_slice(head);

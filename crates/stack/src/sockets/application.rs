@@ -16,6 +16,7 @@ use super::time_wait;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::STARVED_CHECK;
+use crate::net::Mem;
 use crate::stack::{Stack, TcpOption};
 use crate::{TcpConfig, TcpInfo};
 
@@ -172,6 +173,17 @@ impl Stack {
     /// `WouldBlock` too, and the socket becomes writable when pages come home.
     pub fn tcp_write(&mut self, now: Instant, id: SocketId, data: &[u8]) -> Result<usize, Error> {
         self.tcp_write_with(now, id, data, SendFlags::empty())
+    }
+
+    /// [`tcp_write`](Self::tcp_write) of all of `data`, if it only adds to what waits to become a full
+    /// segment: nothing follows from it, and no clock is needed. `false`: it has to be written as any
+    /// other.
+    pub fn tcp_write_behind(&mut self, id: SocketId, data: &[u8]) -> bool {
+        let Ok(Socket::Tcp(socket)) = self.sockets.table.get_mut(id) else { return false };
+        // Charges and the connection's own ledger are kept by the long way.
+        let plain = socket.extra.as_ref().is_none_or(|extra| extra.ledger.is_none());
+        let Mem { pool, writer, ledger, .. } = &mut self.mem;
+        plain && socket.forwards.is_none() && socket.conn.collect_copy(pool, writer, ledger, data)
     }
 
     /// As [`tcp_write`](Self::tcp_write), with flags.
@@ -460,22 +472,29 @@ impl Stack {
         verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
     ) -> Result<T, Error> {
         let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
-        let result = socket.work(&mut self.mem, now, verb);
-        if result.is_ok() && socket.conn.is_collecting() {
-            return result.map_err(error_from);
-        }
-        socket.reported &= socket.readiness();
-        match result {
-            Err(TcpError::WouldBlock) => Err(Error::WouldBlock),
-            Err(error) => {
-                self.sockets.touch(id.index());
-                Err(error_from(error))
-            }
+        match socket.work(&mut self.mem, now, verb) {
             Ok(done) => {
-                self.sockets.touch(id.index());
+                self.after_queueing(id)?;
                 Ok(done)
             }
+            Err(error) => {
+                socket.reported &= socket.readiness();
+                if error != TcpError::WouldBlock {
+                    self.sockets.touch(id.index());
+                }
+                Err(error_from(error))
+            }
         }
+    }
+
+    /// Something was queued: it is looked after, unless it waits for company.
+    pub(super) fn after_queueing(&mut self, id: SocketId) -> Result<(), Error> {
+        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        if !socket.conn.is_collecting() {
+            socket.reported &= socket.readiness();
+            self.sockets.touch(id.index());
+        }
+        Ok(())
     }
 
     pub(super) fn connection_mut(&mut self, id: SocketId) -> Result<&mut TcpSocket, Error> {

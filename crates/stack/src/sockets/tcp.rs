@@ -379,14 +379,17 @@ impl Stack {
         while budget > 0
             && let Some(index) = self.sockets.dirty.pop_front()
         {
-            let mut burst = budget.min(SEGMENTS_PER_CONNECTION);
+            let (mut burst, mut sent) = (budget.min(SEGMENTS_PER_CONNECTION), false);
             self.refresh_path(index);
             while let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) {
                 if burst == 0 {
                     self.sockets.dirty.push_back(index);
                     break;
                 }
-                let segment = socket.work(&mut self.mem, now, |conn, env| conn.poll_transmit(env));
+                let segment = match sent && socket.conn.ends_burst(now) {
+                    true => None,
+                    false => socket.work(&mut self.mem, now, |conn, env| conn.poll_transmit(env)),
+                };
                 let Some(mut segment) = segment else {
                     socket.dirty = false;
                     if let Some(extra) = &mut socket.extra {
@@ -403,6 +406,7 @@ impl Stack {
                 self.send_segment_by(now, &tuple, segment, dont_fragment, hop_limit);
                 burst -= 1;
                 budget -= 1;
+                sent = true;
             }
         }
         !self.sockets.dirty.is_empty()

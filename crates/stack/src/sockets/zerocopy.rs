@@ -119,6 +119,9 @@ pub(super) struct Sends {
     lends: bool,
 }
 
+/// What adds a call's memory to the fragment that was queued last, and returns the call's id.
+type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
+
 /// A send that may still fail.
 struct Begun {
     completion: Arc<Completion>,
@@ -148,10 +151,8 @@ impl ErrorQueue {
         let sends = &mut self.sends;
         let charge = || config.pages.charge(bytes).ok_or(Error::TooManyPagesHeld);
         if shared
-            && sends.last_bytes.saturating_add(bytes) <= MAX_SHARED_BYTES
             && let Some(last) = sends.last.upgrade()
-            && last.count() < MAX_SHARED_SENDS
-            && last.next_id() == sends.next_id
+            && sends.may_share(&last, bytes)
         {
             let charge = charge()?;
             let id = last.join();
@@ -179,6 +180,19 @@ impl Sends {
     fn is_continued_by(&self, next: Option<&Frag>) -> bool {
         let last = self.last.upgrade();
         last.zip(next).is_some_and(|(last, next)| last.is_continued_by(next))
+    }
+
+    /// Whether this is the completion of the last send.
+    fn is_last(&self, completion: &Completion) -> bool {
+        // It lives, so no other has its address.
+        core::ptr::eq(self.last.as_ptr(), completion)
+    }
+
+    /// Whether a call of `bytes` more bytes may complete together with the last one.
+    fn may_share(&self, last: &Completion, bytes: usize) -> bool {
+        self.last_bytes.saturating_add(bytes) <= MAX_SHARED_BYTES
+            && last.count() < MAX_SHARED_SENDS
+            && last.next_id() == self.next_id
     }
 
     /// Something was queued: the id is taken.
@@ -252,6 +266,12 @@ impl Stack {
             let mut nothing = FragVec::new();
             return self.with_connection(now, id, |conn, env| conn.send(env, &mut nothing));
         }
+        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.send_behind(now, len, grow);
+        if let Some(len) = self.sockets.join_last_send(id, frags, call, behind) {
+            self.after_queueing(id)?;
+            return Ok(len);
+        }
+        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
         if !socket.zerocopy && call.completion.is_none() {
             return self.tcp_send_copied(now, id, frags, flags);
         }
@@ -316,6 +336,20 @@ impl Stack {
             (None, None) => {}
         }
         self.unless_starved(now, id, sent)
+    }
+
+    /// [`tcp_send_zc`](Self::tcp_send_zc) of all of one fragment, if it only adds to what waits to become
+    /// a full segment, and goes on in memory where the last call ended: nothing follows from it, and
+    /// no clock is needed. `None`: it has to be sent as any other.
+    pub fn tcp_send_zc_behind(
+        &mut self,
+        id: SocketId,
+        frags: &mut FragVec,
+        call: &mut ZeroCopyCall,
+    ) -> Option<usize> {
+        self.drain_completions();
+        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.collect(len, grow);
+        self.sockets.join_last_send(id, frags, call, behind)
     }
 
     /// There was room, but no page for a copy: the socket waits for pages.
@@ -422,6 +456,42 @@ impl Stack {
 }
 
 impl Sockets {
+    /// One more call, of one fragment, completes together with the last, whose memory the fragment
+    /// continues, if `send` can queue it behind that.
+    fn join_last_send(
+        &mut self,
+        id: SocketId,
+        frags: &mut FragVec,
+        call: &mut ZeroCopyCall,
+        send: impl FnOnce(&mut Connection, usize, Grow<'_>) -> Option<u32>,
+    ) -> Option<usize> {
+        let [frag] = frags.as_mut_slice() else { return None };
+        let config = &self.zerocopy;
+        let Ok(Socket::Tcp(socket)) = self.table.get_mut(id) else { return None };
+        let plain = socket.zerocopy
+            && socket.forwards.is_none()
+            && call.id.is_none()
+            && call.flags.is_empty()
+            && config.coalescing == Coalescing::SameKind;
+        let sends = &mut socket.extra.as_mut()?.errors.as_mut()?.sends;
+        if !plain {
+            return None;
+        }
+        let len = frag.len();
+        let mut grow = |last: &mut Frag| {
+            let completion = last.completion()?;
+            let shares = sends.is_last(completion) && sends.may_share(completion, len);
+            shares.then(|| last.join_call(frag, &config.pages))?
+        };
+        let joined = send(&mut socket.conn, len, &mut grow)?;
+        frags.clear();
+        sends.next_id = joined.wrapping_add(1);
+        sends.last_bytes += len;
+        sends.last_end = Some(socket.conn.send_end());
+        call.id = Some(joined);
+        Some(len)
+    }
+
     #[cold]
     fn drain_completions(&mut self) {
         let mut drained = core::mem::take(&mut self.drained);

@@ -189,11 +189,13 @@ impl Connection {
     /// Enters, works on and leaves the states.
     #[cold]
     pub(crate) fn alert(&mut self, now: Instant, heard: &mut Heard, prior_una: Seq) {
-        let una = self.snd.una;
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
         let echo = heard.news.contains(News::ECHO);
         let recovery = self.recovery_mut();
-        recovery.next = recovery.next.max(una);
-        recovery.judged = recovery.judged.max(una);
+        // What is no number under way is one of long ago, even if it seems to be ahead.
+        for at in [&mut recovery.next, &mut recovery.judged] {
+            *at = if at.between(una, nxt) { *at } else { una };
+        }
         if echo {
             // The network says that it is congested: whatever the reason, the cut was right.
             recovery.prior_ssthresh = 0;

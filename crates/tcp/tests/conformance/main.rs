@@ -5,6 +5,7 @@
 mod support;
 
 mod buffers;
+mod collecting;
 mod hostile;
 mod hostile_bounds;
 mod hostile_lies;

@@ -1,6 +1,7 @@
 //! Loss by time and tail loss probes (RFC 8985).
 
-use pagewire_tcp::{CaState, Config};
+use pagewire_mem::{Frag, FragVec};
+use pagewire_tcp::{CaState, Config, Disposition};
 
 use crate::support::*;
 
@@ -147,4 +148,36 @@ fn without_sack_nothing_is_probed() {
     t.send(4000).expect_bytes(1, 4001);
     let since = t.now;
     t.wait(260).expect_after(since, 250, ". 1:1001(1000)");
+}
+
+#[test]
+fn a_loss_long_after_the_last_is_found_as_soon() {
+    // What was noted of the first is half of the numbers away by then, and seems to be ahead.
+    let mut t = ten();
+    t.peer(". 1:1(0) ack 1 <sack 2001:10001>").wait(40);
+    assert_eq!(t.conn.info().ca_state, CaState::Recovery);
+    let _ = t.sent();
+    t.peer(". 1:1(0) ack 10001");
+    let bytes = bytes::Bytes::from(vec![7; 30_000]);
+    let mut ack = header(". 1:1(0) ack 10001 win 65535");
+    let mut left = 5 << 29;
+    while left > 0 || t.conn.queued_send() > 0 {
+        if left > 0 {
+            t.send_frags(&mut FragVec::from_iter([Frag::from_bytes(bytes.clone())])).unwrap();
+            left = usize::saturating_sub(left, bytes.len());
+        }
+        ack.ack += (t.conn.queued_send() - t.conn.queued_unsent()) as u32;
+        assert_eq!(t.peer_header(&ack, FragVec::new()), Disposition::Accepted);
+        let _ = t.sent_segments();
+    }
+    assert_eq!(t.conn.queued_send(), 0);
+    t.send(10_000);
+    let _ = t.sent_segments();
+    let una = ack.ack;
+    ack.options.sack = [(una + 1000, una + 10_000)].into_iter().collect();
+    assert_eq!(t.peer_header(&ack, FragVec::new()), Disposition::Accepted);
+    t.wait(40);
+    let again = t.sent_segments();
+    assert_eq!(again.first().map(|s| s.header.seq), Some(una), "the hole is filled at once");
+    assert_eq!(t.conn.info().timeouts, 0);
 }

@@ -79,6 +79,7 @@ fn small_segments_are_told_apart_from_those_of_another_turn_of_the_numbers() {
         t.send(10);
         assert_eq!(t.sent_segments().len(), 1, "nothing is under way");
         t.send(10).send(10).nothing();
+        assert_eq!((t.conn.queued_send(), t.conn.queued_unsent()), (30, 20));
         ack.ack += 10;
         assert_eq!(t.peer_header(&ack, FragVec::new()), Disposition::Accepted);
         assert_eq!(t.sent_segments().len(), 1, "what waited leaves as one");

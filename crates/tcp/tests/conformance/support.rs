@@ -175,12 +175,25 @@ impl Test {
     }
 
     pub(crate) fn drain(&mut self) {
+        self.drain_until(|_| false);
+    }
+
+    /// As [`drain`](Self::drain), but the last, vain question is left out where the connection says so.
+    pub(crate) fn drain_burst(&mut self) {
+        let now = self.now;
+        self.drain_until(|conn| conn.ends_burst(now));
+    }
+
+    fn drain_until(&mut self, mut ends: impl FnMut(&mut Connection) -> bool) {
         for _ in 0..10_000 {
             let Some(segment) = self.env(|c, env| c.poll_transmit(env)) else { return };
             let wire = segment.gso_size.map_or(usize::MAX, usize::from);
             let len: usize = segment.payload.iter().map(Frag::len).sum();
             assert!(segment.gso_size.is_none() || len > wire, "a super-frame is longer than one");
             self.out.push_back((self.now, segment));
+            if ends(&mut self.conn) {
+                return;
+            }
         }
         panic!("the connection never stops sending");
     }

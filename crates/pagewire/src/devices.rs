@@ -1,0 +1,194 @@
+//! The devices of a host: each is a link of its stack, with a queue of its own towards it.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use pagewire_device::{Device, DeviceError, Steering};
+use pagewire_mem::{Instant, PacketBuf, PoolAudit};
+use pagewire_stack::{LinkId, Stack};
+
+use crate::stats::LinkStats;
+
+/// Frames taken from a device at once: enough to share the cost of a turn, few enough that
+/// acknowledgements leave while the data is still in cache.
+pub(crate) const RECEIVE_BURST: usize = 64;
+
+/// All devices of one host, in turns.
+pub(crate) struct Devices {
+    ports: Vec<Port>,
+    /// Who is first in the next round.
+    first: usize,
+    rx: VecDeque<PacketBuf>,
+    /// Duplicates of the devices' descriptors, to wait on without the lock.
+    fds: Arc<[Arc<OwnedFd>]>,
+}
+
+/// One of them.
+struct Port {
+    link: LinkId,
+    device: Box<dyn Device>,
+    /// `None` once the device is gone: its descriptor would be ready for ever.
+    fd: Option<Arc<OwnedFd>>,
+    /// It never had a descriptor.
+    polled: bool,
+    /// What the device had no room for yet.
+    tx: VecDeque<PacketBuf>,
+    /// The first failure.
+    error: Option<String>,
+}
+
+impl Devices {
+    pub(crate) fn new() -> Self {
+        Self {
+            ports: Vec::new(),
+            first: 0,
+            rx: VecDeque::with_capacity(RECEIVE_BURST),
+            fds: Arc::new([]),
+        }
+    }
+
+    /// One more.
+    pub(crate) fn add(&mut self, link: LinkId, device: Box<dyn Device>) -> std::io::Result<()> {
+        let fd = device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
+        let (polled, tx) = (fd.is_none(), VecDeque::with_capacity(RECEIVE_BURST));
+        self.ports.push(Port { link, device, fd, polled, tx, error: None });
+        self.gather_fds();
+        Ok(())
+    }
+
+    /// Takes one out.
+    pub(crate) fn remove(&mut self, link: LinkId) -> Option<Box<dyn Device>> {
+        let at = self.ports.iter().position(|port| port.link == link)?;
+        let port = self.ports.remove(at);
+        self.first = 0;
+        self.gather_fds();
+        Some(port.device)
+    }
+
+    fn gather_fds(&mut self) {
+        self.fds = self.ports.iter().filter_map(|port| port.fd.clone()).collect();
+    }
+
+    // A turn.
+
+    /// Receives from each device, a burst at most, and lets the stack work; returns the longest
+    /// burst.
+    pub(crate) fn receive(&mut self, now: Instant, stack: &mut Stack) -> usize {
+        let mut longest = 0;
+        let mut failed = false;
+        let (begin, end) = self.ports.split_at_mut(self.first);
+        for port in end.iter_mut().chain(begin) {
+            match port.device.receive(now, &mut self.rx, RECEIVE_BURST, stack.ledger_mut()) {
+                Ok(n) => longest = longest.max(n),
+                Err(error) => failed |= port.note_error(&error),
+            }
+            while let Some(frame) = self.rx.pop_front() {
+                stack.handle_frame_on(now, port.link, frame);
+            }
+        }
+        if failed {
+            self.gather_fds();
+        }
+        self.first = if self.first + 1 < self.ports.len() { self.first + 1 } else { 0 };
+        longest
+    }
+
+    /// One round of output: what devices had no room for goes first, and until it has gone, no more
+    /// is made for them. Whether there is more, for a device that may have room.
+    pub(crate) fn transmit(&mut self, now: Instant, stack: &mut Stack) -> bool {
+        let (mut more, mut freed, mut failed) = (true, false, false);
+        for port in &mut self.ports {
+            let blocked = port.is_blocked();
+            if !blocked {
+                more = stack.poll_transmit_on(now, port.link, &mut port.tx);
+            }
+            // Output that loops back to this host, or waits for its neighbour's address, leaves no
+            // frame.
+            if port.tx.is_empty() && port.device.poll_timeout().is_none_or(|at| at > now) {
+                continue;
+            }
+            if let Err(error) = port.device.transmit(now, &mut port.tx, stack.ledger_mut()) {
+                failed |= port.note_error(&error);
+                port.tx.clear();
+            }
+            freed |= blocked && !port.is_blocked();
+        }
+        if failed {
+            self.gather_fds();
+        }
+        let waits = |port: &Port| !port.is_blocked() && stack.has_frames(port.link);
+        more || freed || self.ports.iter().any(waits)
+    }
+
+    /// Whether frames wait for room in a device.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.ports.iter().any(Port::is_blocked)
+    }
+
+    /// Whether no device has room.
+    pub(crate) fn are_all_blocked(&self) -> bool {
+        self.ports.iter().all(Port::is_blocked)
+    }
+
+    /// When a device wants a turn although nothing came in.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.ports.iter().filter_map(|port| port.device.poll_timeout()).min()
+    }
+
+    // Waiting.
+
+    /// Arms the descriptors of all; `true`: some device has something already, do not wait.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.ports.iter_mut().any(|port| port.device.arm())
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.ports.iter_mut().for_each(|port| port.device.disarm());
+    }
+
+    /// Their descriptors, to wait on without the lock.
+    pub(crate) fn fds(&self) -> Arc<[Arc<OwnedFd>]> {
+        Arc::clone(&self.fds)
+    }
+
+    /// Whether some device never had a descriptor to wait on.
+    pub(crate) fn are_polled(&self) -> bool {
+        self.ports.iter().any(|port| port.polled)
+    }
+
+    // Getters.
+
+    /// Steering rules, of the first device that has any.
+    pub(crate) fn steering(&mut self) -> Option<&mut Steering> {
+        self.ports.iter_mut().find_map(|port| port.device.steering())
+    }
+
+    pub(crate) fn stats(&self) -> Vec<LinkStats> {
+        let stats = |port: &Port| LinkStats {
+            link: port.link,
+            device: port.device.counters(),
+            device_error: port.error.clone(),
+        };
+        self.ports.iter().map(stats).collect()
+    }
+
+    pub(crate) fn pool_audits(&self) -> impl Iterator<Item = PoolAudit> {
+        self.ports.iter().filter_map(|port| port.device.pool_audit())
+    }
+}
+
+impl Port {
+    fn is_blocked(&self) -> bool {
+        !self.tx.is_empty()
+    }
+
+    /// Whether its descriptor is not to be waited on any more.
+    fn note_error(&mut self, error: &DeviceError) -> bool {
+        if self.error.is_none() {
+            tracing::warn!(%error, link = self.link.index(), "device failed");
+            self.error = Some(error.to_string());
+        }
+        matches!(error, DeviceError::Closed) && self.fd.take().is_some()
+    }
+}

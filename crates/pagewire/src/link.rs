@@ -1,0 +1,75 @@
+//! A further link of a host: a device with addresses of its own.
+
+use std::net::IpAddr;
+
+use pagewire_device::Device;
+use pagewire_stack::{Cidr, LinkConfig};
+
+use crate::host::{StartError, parse, parse_all};
+
+/// A link to be added to a host: when it starts ([`Builder::link`](crate::Builder::link)) or while it
+/// runs ([`Host::add_link`](crate::Host::add_link)).
+///
+/// ```
+/// use pagewire::{Host, Link, Pair};
+/// let (left, _peer) = Pair::new(Default::default())?;
+/// let (right, _other_peer) = Pair::new(Default::default())?;
+/// let host = Host::builder()
+///     .device(left)
+///     .address("10.0.0.1/24")
+///     .link(Link::new(right).address("10.0.1.1/24"))
+///     .ip_forwarding(true)
+///     .start()?;
+/// assert_eq!(host.stats().links.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub struct Link {
+    pub(crate) device: Box<dyn Device>,
+    addresses: Vec<String>,
+    gateways: Vec<String>,
+    routes: Vec<(String, String)>,
+}
+
+impl Link {
+    /// A link without addresses, of which it needs one at least.
+    pub fn new(device: impl Device + 'static) -> Self {
+        Self::boxed(Box::new(device))
+    }
+
+    /// The same, the device chosen at run time.
+    pub fn boxed(device: Box<dyn Device>) -> Self {
+        Self { device, addresses: Vec::new(), gateways: Vec::new(), routes: Vec::new() }
+    }
+
+    /// One of the host's addresses on this link with the length of its network's prefix,
+    /// `"10.77.1.2/24"` or `"fd78::2/64"`; may be called several times. No other link has the same.
+    pub fn address(mut self, cidr: impl AsRef<str>) -> Self {
+        self.addresses.push(cidr.as_ref().to_owned());
+        self
+    }
+
+    /// Where packets go that are for no network of ours, if the gateways of earlier links do not
+    /// answer; one for each IP version.
+    pub fn gateway(mut self, ip: impl AsRef<str>) -> Self {
+        self.gateways.push(ip.as_ref().to_owned());
+        self
+    }
+
+    /// A network behind a gateway on this link: `"10.88.0.0/16"`, `"10.77.1.9"`.
+    pub fn route(mut self, network: impl AsRef<str>, gateway: impl AsRef<str>) -> Self {
+        self.routes.push((network.as_ref().to_owned(), gateway.as_ref().to_owned()));
+        self
+    }
+
+    /// What the stack is told.
+    pub(crate) fn config(&self) -> Result<LinkConfig, StartError> {
+        let addresses = parse_all::<Cidr>(&self.addresses)?;
+        let mut config = LinkConfig::new(self.device.capabilities().clone(), addresses);
+        config.gateways = parse_all::<IpAddr>(&self.gateways)?;
+        for (network, gateway) in &self.routes {
+            config.routes.push((parse(network)?, parse(gateway)?));
+        }
+        Ok(config)
+    }
+}

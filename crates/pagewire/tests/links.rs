@@ -1,0 +1,181 @@
+//! A host with several devices: what a program sees. What the stack does with them is in virtual
+//! time in `crates/stack/tests/links`.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::thread;
+
+use bytes::Bytes;
+use pagewire::device::{Capabilities, DeviceCounters, DeviceError, Pair, PairEnd};
+use pagewire::mem::{Instant, PacketBuf};
+use pagewire::{Builder, CopyLedger, Device, Host, Link, LinkId, TcpStream};
+
+fn pair() -> (PairEnd, PairEnd) {
+    Pair::new(Default::default()).expect("pair")
+}
+
+/// A host with two links, forwarding or not, and a peer on each.
+fn three(forwarding: bool) -> (Host, Host, Host) {
+    let ((here, left), (there, right)) = (pair(), pair());
+    let host = Host::builder()
+        .device(here)
+        .address("10.0.0.1/24")
+        .address("fd00::1/64")
+        .link(Link::new(there).address("10.0.1.1/24").address("fd01::1/64"))
+        .ip_forwarding(forwarding)
+        .start()
+        .expect("host");
+    let left = Host::builder().device(left).address("10.0.0.2/24").address("fd00::2/64");
+    let left = left.gateway("10.0.0.1").gateway("fd00::1").start().expect("left");
+    let right = Host::builder().device(right).address("10.0.1.2/24").address("fd01::2/64");
+    let right = right.gateway("10.0.1.1").gateway("fd01::1").start().expect("right");
+    (host, left, right)
+}
+
+/// Sends `len` bytes each way between the ends of a connection and checks them.
+fn exchange(near: TcpStream, far: TcpStream, len: usize) {
+    let pattern = move |seed: usize| -> Bytes {
+        (0..len).map(|i| (i * 31 + i / 251 + seed) as u8).collect::<Vec<u8>>().into()
+    };
+    let talk = |stream: TcpStream, says: Bytes, hears: Bytes| {
+        let reader = stream.clone();
+        let sender = thread::spawn(move || {
+            stream.send(says).expect("send");
+            stream.shutdown(std::net::Shutdown::Write).expect("shutdown");
+        });
+        let mut heard = Vec::new();
+        { reader }.read_to_end(&mut heard).expect("read");
+        sender.join().expect("sender");
+        assert!(heard == hears, "what was sent arrives");
+    };
+    let there = thread::spawn(move || talk(far, pattern(7), pattern(1)));
+    talk(near, pattern(1), pattern(7));
+    there.join().expect("far end");
+}
+
+#[test]
+fn each_link_reaches_its_own_peer_and_counts_for_itself() {
+    let (host, left, right) = three(false);
+    let listener = host.listen("0.0.0.0:80").expect("listen");
+    for (peer, to) in [(&left, "10.0.0.1:80"), (&right, "10.0.1.1:80")] {
+        let near = peer.connect(to).expect("connect");
+        let (far, from) = listener.accept().expect("accept");
+        assert_eq!(from, near.local_addr().expect("address"));
+        exchange(near, far, 100_000);
+    }
+    let stats = host.stats();
+    assert_eq!(stats.links.len(), 2);
+    for link in &stats.links {
+        assert!(link.device.rx_bytes > 100_000 && link.device.tx_bytes > 100_000, "{link:?}");
+        assert_eq!(link.device_error, None);
+    }
+    assert!(stats.to_string().contains("device of link 1"));
+}
+
+#[test]
+fn the_address_of_one_link_is_reached_by_the_other() {
+    let (host, left, _right) = three(false);
+    let listener = host.listen("10.0.1.1:80").expect("listen");
+    let near = left.connect("10.0.1.1:80").expect("connect");
+    exchange(near, listener.accept().expect("accept").0, 10_000);
+}
+
+#[test]
+fn peers_on_two_links_reach_each_other_by_reference() {
+    const LEN: usize = 4 << 20;
+    let (host, left, right) = three(true);
+    for to in ["10.0.1.2:80", "[fd01::2]:80"] {
+        let listener = right.listen(to).expect("listen");
+        let near = left.connect(to).expect("connect");
+        let (far, from) = listener.accept().expect("accept");
+        assert_eq!(from, near.local_addr().expect("address"), "no address is translated");
+        exchange(near, far, LEN);
+    }
+    let stats = host.stats();
+    assert!(stats.counters.forwarded_bytes > 4 * LEN as u64);
+    assert_eq!(stats.ledger.ours(), 0, "{stats}");
+}
+
+/// A device that has failed for good.
+struct Broken(PairEnd);
+
+impl Device for Broken {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+
+    fn transmit(
+        &mut self,
+        _: Instant,
+        _: &mut VecDeque<PacketBuf>,
+        _: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::Closed)
+    }
+
+    fn receive(
+        &mut self,
+        _: Instant,
+        _: &mut VecDeque<PacketBuf>,
+        _: usize,
+        _: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        Err(DeviceError::Closed)
+    }
+}
+
+#[test]
+fn a_link_whose_device_fails_leaves_the_others_working() {
+    let ((here, _left), (there, right)) = (pair(), pair());
+    let host = Host::builder()
+        .device(Broken(here))
+        .address("10.0.0.1/24")
+        .link(Link::new(there).address("10.0.1.1/24"))
+        .manual()
+        .start()
+        .expect("host");
+    let right = Host::builder().device(right).address("10.0.1.2/24").start().expect("right");
+    let socket = host.udp("0.0.0.0:0").expect("socket");
+    socket.send_to(b"anybody there?", "10.0.0.2:9").expect("it waits for an answer");
+    host.turn();
+    let error = host.stats().links[0].device_error.clone();
+    assert_eq!(error, Some(DeviceError::Closed.to_string()));
+    assert_eq!(host.stats().links[1].device_error, None);
+
+    let listener = right.listen("10.0.1.2:80").expect("listen");
+    let mut near = host.connect("10.0.1.2:80").expect("connect");
+    near.write_all(b"still here").expect("write");
+    let mut far = listener.accept().expect("accept").0;
+    let mut heard = [0; 10];
+    far.read_exact(&mut heard).expect("read");
+    assert_eq!(&heard, b"still here");
+}
+
+#[test]
+fn links_come_and_go_while_the_host_runs() {
+    let (here, _left) = pair();
+    let host = Host::builder().device(here).address("10.0.0.1/24").start().expect("host");
+    let listener = host.listen("0.0.0.0:80").expect("listen");
+    let mut last = LinkId::FIRST;
+    for _ in 0..3 {
+        let (there, right) = pair();
+        let link = host.add_link(Link::new(there).address("10.0.1.1/24")).expect("link");
+        assert!(link != last, "an id is not used again");
+        let right: Builder = Host::builder().device(right).address("10.0.1.2/24");
+        let right = right.start().expect("right");
+        let near = right.connect("10.0.1.1:80").expect("connect");
+        exchange(near, listener.accept().expect("accept").0, 10_000);
+        assert!(host.remove_link(link).is_some());
+        assert!(host.remove_link(link).is_none(), "it is gone");
+        last = link;
+    }
+    assert_eq!(host.stats().links.len(), 1);
+    let (there, _) = pair();
+    let twice = host.add_link(Link::new(there).address("10.0.0.1/24"));
+    assert!(twice.expect_err("refused").to_string().contains("twice"));
+    assert_eq!(host.stats().links.len(), 1, "nothing has changed");
+}

@@ -1,0 +1,130 @@
+//! Byte path, step S1: sends that only add to a segment which waits to be full.
+//!
+//! While Nagle's algorithm holds a small segment back, a further small send changes nothing but the
+//! queue: no segment leaves, no timer is set, nobody's readiness changes. Whoever knows that beforehand
+//! needs neither a clock nor a look at what follows, and most calls of an application that sends small
+//! pieces are such: fifteen of sixteen, if they are pages and a segment has fifteen.
+
+use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PagePool, PageWriter};
+
+use crate::account::Limit;
+use crate::connection::{ConnFlags, Connection};
+use crate::io_flags::SendFlags;
+use crate::limits::MAX_SEND_BUFFER;
+use crate::options::MAX_OPTIONS_LEN;
+use crate::seq::Seq;
+
+/// What `poll_transmit` has to be asked for, or what makes it ask for more than Nagle's algorithm.
+const DUE: ConnFlags = ConnFlags::FIN_QUEUED
+    .union(ConnFlags::FLUSH_DUE)
+    .union(ConnFlags::PROBE_DUE)
+    .union(ConnFlags::CORK)
+    .union(ConnFlags::MORE)
+    .union(ConnFlags::WAITS_FOR_ROOM);
+
+impl Connection {
+    /// Whether all that was queued last is for the segment that Nagle's algorithm holds back, which
+    /// is not full yet: [`poll_transmit`](Self::poll_transmit) would have nothing new to say.
+    pub fn is_collecting(&self) -> bool {
+        self.collects(0)
+    }
+
+    /// Whether that holds now, and after `more` bytes.
+    fn collects(&self, more: u32) -> bool {
+        let unsent = self.unsent();
+        // Blocks make a segment shorter, and more of them may be told than now.
+        let spare = if self.tells_blocks() { MAX_OPTIONS_LEN as u32 } else { 0 };
+        let full = self.send_mss();
+        !self.flags.intersects(DUE)
+            && self.state.may_transmit()
+            && self.reset.is_none()
+            && !self.flight.is_empty()
+            && unsent > 0
+            && unsent.saturating_add(more).saturating_add(spare) < full
+            && self.holds_back_small()
+            && self.left_of_piece(unsent + more) == unsent + more
+    }
+
+    /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it
+    /// was begun, so it is filled whatever else there is room for (see `room.rs`).
+    fn begun_piece(&self, len: usize) -> Option<Seq> {
+        let len = u32::try_from(len).ok().filter(|&len| len > 0)?;
+        let end = self.queue.end();
+        let begun = self.snd.piece.max(self.snd.nxt).min(end);
+        let filled = end.saturating_since(begun);
+        let adds = filled > 0 && filled.saturating_add(len) <= self.piece();
+        let ready = self.state.can_send()
+            && self.error.is_none()
+            && self.account.limit != Limit::Idle
+            && self.queue.has_entry_room();
+        (adds && ready && self.collects(len)).then_some(begun)
+    }
+
+    /// Adds `len` bytes to the fragment that was queued last, if that is all that comes of it, and if
+    /// `grow`, which is given that fragment, says so: then it has added them. Needs no clock, and
+    /// [`poll_transmit`](Self::poll_transmit) need not be asked afterwards.
+    pub fn collect<T>(
+        &mut self,
+        len: usize,
+        grow: impl FnOnce(&mut Frag) -> Option<T>,
+    ) -> Option<T> {
+        let piece = self.begun_piece(len)?;
+        let before = self.queue.end();
+        let grown = self.queue.grow_last(grow)??;
+        debug_assert_eq!(self.queue.end(), before + len as u32, "it has grown by as much");
+        self.snd.piece = piece;
+        self.snd.pushed = self.queue.end();
+        Some(grown)
+    }
+
+    /// Adds `len` bytes to the fragment that was queued last, if some of that was never sent, there is
+    /// room for all of them, and `grow`, which is given that fragment, says so: then it has added
+    /// them. Otherwise they have to be [sent](Self::send) as any other.
+    pub fn send_behind<T>(
+        &mut self,
+        now: Instant,
+        len: usize,
+        grow: impl FnOnce(&mut Frag) -> Option<T>,
+    ) -> Option<T> {
+        let wanted = u32::try_from(len).ok().filter(|&len| len > 0 && len <= MAX_SEND_BUFFER)?;
+        let ready = self.state.can_send()
+            && self.error.is_none()
+            && !self.flags.contains(ConnFlags::FIN_QUEUED)
+            && self.queue.has_entry_room();
+        if !ready || self.unsent() == 0 {
+            return None;
+        }
+        let (room, piece) = self.admit(wanted);
+        if room < wanted {
+            return None;
+        }
+        let before = self.queue.end();
+        let grown = self.queue.grow_last(grow)??;
+        debug_assert_eq!(self.queue.end(), before + wanted, "it has grown by as much");
+        self.snd.piece = piece;
+        self.after_queueing(now, len, len, SendFlags::empty());
+        Some(grown)
+    }
+
+    /// Queues a copy of all of `data`, if that is all that comes of it; see
+    /// [`collect`](Self::collect). `false`: it has to be [written](Self::write) as any other.
+    pub fn collect_copy(
+        &mut self,
+        pool: &mut PagePool,
+        writer: &mut PageWriter,
+        ledger: &mut CopyLedger,
+        data: &[u8],
+    ) -> bool {
+        let Some(piece) = self.begun_piece(data.len()) else { return false };
+        if !writer.has_room(pool, data.len()) {
+            return false;
+        }
+        let (frags, _) = writer.write(pool, data, ledger, CopyReason::AppWrite);
+        for frag in frags {
+            self.queue.push(frag);
+        }
+        self.snd.piece = piece;
+        self.snd.pushed = self.queue.end();
+        true
+    }
+}

@@ -1,0 +1,177 @@
+//! Sends that only add to a segment which waits to be full: nothing is to be done after them, and
+//! they are the same as others.
+
+use pagewire_mem::{Frag, FragVec};
+use pagewire_tcp::{Config, LinkLimits};
+use proptest::prelude::*;
+
+use crate::support::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    /// An application writes.
+    Write(usize),
+    /// The same by reference.
+    Send(usize),
+    /// The peer acknowledges so many thousandths of what is under way.
+    Acknowledge(u32),
+    /// The peer tells of a hole in front of what came last.
+    Hole,
+    /// The peer sends so much.
+    Data(u32),
+    Window(u16),
+    NoDelay(bool),
+    Cork(bool),
+    Wait(u64),
+    Shutdown,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        12 => (1_usize..600).prop_map(Op::Write),
+        4 => (1_usize..5000).prop_map(Op::Write),
+        4 => (1_usize..600).prop_map(Op::Send),
+        4 => (1_u32..=1000).prop_map(Op::Acknowledge),
+        4 => Just(Op::Acknowledge(1000)),
+        1 => Just(Op::Hole),
+        1 => (1_u32..500).prop_map(Op::Data),
+        1 => (0_u16..20_000).prop_map(Op::Window),
+        1 => any::<bool>().prop_map(Op::NoDelay),
+        1 => any::<bool>().prop_map(Op::Cork),
+        2 => (1_u64..400).prop_map(Op::Wait),
+        1 => Just(Op::Shutdown),
+    ]
+}
+
+/// One connection and what its peer has.
+struct Side {
+    t: Test,
+    /// Numbers of the peer's, relative.
+    una: u32,
+    their_end: u32,
+    window: u16,
+    /// Calls that were made without a clock.
+    quick: usize,
+}
+
+impl Side {
+    fn new(config: &Config, link: LinkLimits) -> Self {
+        let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK,TS val 1 ecr 0>";
+        let t = Test::established_with(config.clone(), link, syn_ack);
+        Self { t, una: 1, their_end: 1, window: 60_000, quick: 0 }
+    }
+
+    /// How many bytes have left, relative.
+    fn nxt(&mut self) -> u32 {
+        self.una + (self.t.conn.queued_send() - self.t.conn.queued_unsent()) as u32
+    }
+
+    fn answer(&mut self, more: &str) {
+        let (end, una, window) = (self.their_end, self.una, self.window);
+        let _ = self.t.peer_any(&format!(". {end}:{end}(0) ack {una} win {window} {more}"));
+    }
+
+    fn apply(&mut self, op: &Op, quickly: bool) {
+        match *op {
+            Op::Write(len) => {
+                let data = vec![7; len];
+                let behind = quickly
+                    && self.t.env(|c, env| c.collect_copy(env.pool, env.writer, env.ledger, &data));
+                if behind {
+                    self.quick += 1;
+                    assert!(self.t.conn.is_collecting());
+                    let vain = self.t.env(|c, env| c.poll_transmit(env));
+                    assert!(vain.is_none(), "nothing leaves: {vain:?}");
+                } else {
+                    let _ = self.t.env(|c, env| c.write(env, &data));
+                    self.look(quickly);
+                }
+            }
+            Op::Send(len) => {
+                let mut frags = FragVec::from_iter([Frag::from_bytes(vec![7; len].into())]);
+                let _ = self.t.env(|c, env| c.send(env, &mut frags));
+                self.look(quickly);
+            }
+            Op::Acknowledge(part) => {
+                let under_way = self.nxt() - self.una;
+                self.una += (u64::from(under_way) * u64::from(part) / 1000) as u32;
+                self.answer("");
+            }
+            Op::Hole => {
+                let (una, nxt) = (self.una, self.nxt());
+                if nxt - una > 2000 {
+                    self.answer(&format!("<sack {}:{nxt}>", nxt - 1000));
+                }
+            }
+            Op::Data(len) => {
+                let (at, una, window) = (self.their_end, self.una, self.window);
+                self.their_end += len;
+                let end = self.their_end;
+                let _ = self.t.peer_any(&format!("P. {at}:{end}({len}) ack {una} win {window}"));
+            }
+            Op::Window(window) => {
+                self.window = window;
+                self.answer("");
+            }
+            Op::NoDelay(on) => drop(self.t.set(|c| c.set_nodelay(on))),
+            Op::Cork(on) => drop(self.t.set(|c| c.set_cork(on))),
+            Op::Wait(ms) => drop(self.t.wait(ms)),
+            Op::Shutdown => {
+                let _ = self.t.env(|c, env| c.shutdown_write(env));
+                self.t.drain();
+            }
+        }
+    }
+
+    /// Whoever says that it collects has nothing to send, and after a segment nothing more.
+    fn look(&mut self, quickly: bool) {
+        if self.t.conn.is_collecting() {
+            let vain = self.t.env(|c, env| c.poll_transmit(env));
+            assert!(vain.is_none(), "nothing leaves: {vain:?}");
+        }
+        match quickly {
+            true => self.t.drain_burst(),
+            false => self.t.drain(),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_collected_without_a_clock_leaves_as_if_it_had_been_written(
+        ops in prop::collection::vec(op(), 1..80),
+        timestamps in any::<bool>(),
+        super_frames in any::<bool>(),
+    ) {
+        let config = Config { nagle: true, timestamps, ..plain() };
+        let max_super_payload = if super_frames { 8000 } else { 1000 };
+        let link = LinkLimits { mss: 1000, max_super_payload };
+        let (mut one, mut other) = (Side::new(&config, link), Side::new(&config, link));
+        for op in &ops {
+            one.apply(op, true);
+            other.apply(op, false);
+            prop_assert_eq!(one.t.sent(), other.t.sent(), "{:?}", op);
+            let (a, b) = (&one.t.conn, &other.t.conn);
+            prop_assert_eq!(a.poll_timeout(), b.poll_timeout());
+            prop_assert_eq!(a.readiness(), b.readiness());
+            prop_assert_eq!(a.send_space(), b.send_space());
+            prop_assert_eq!(format!("{:?}", a.info()), format!("{:?}", b.info()));
+        }
+    }
+}
+
+#[test]
+fn pages_are_collected_until_a_segment_is_full() {
+    let config = Config { nagle: true, ..plain() };
+    let mut side = Side::new(&config, LinkLimits { mss: 1000, max_super_payload: 1000 });
+    side.apply(&Op::Write(100), true);
+    side.apply(&Op::Write(100), true);
+    for _ in 0..7 {
+        side.apply(&Op::Write(100), true);
+    }
+    assert_eq!((side.quick, side.t.sent().len()), (7, 1), "all but the one that begins");
+    side.apply(&Op::Write(200), true);
+    assert_eq!((side.quick, side.t.sent().len()), (7, 1), "a full segment leaves");
+}
