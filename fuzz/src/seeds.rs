@@ -5,6 +5,7 @@
 //! them to `fuzz/target/seeds`, for a corpus made anew.
 
 mod calls;
+mod guests;
 mod packets;
 mod ring_seeds;
 
@@ -93,6 +94,8 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
         add("tcp_header", name, vec![header[..20].to_vec(), header[..19].to_vec()]);
     }
     add("tap_frame", "frames", tap_frames());
+    add("virtqueue", "guest", guests::virtqueues(&frame4(17, &udp(1, 53, b"question"))));
+    add("vhost_messages", "front-end", guests::messages());
     add(
         "cidr",
         "text",

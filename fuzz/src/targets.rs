@@ -36,6 +36,8 @@ pub(crate) fn replay(target: &str, data: &[u8]) -> bool {
         "tcp_connection" => |data| _ = tcp_connection(data),
         "tcp_header" => tcp_header,
         "udp" => udp,
+        "vhost_messages" => vhost_messages,
+        "virtqueue" => virtqueue,
         _ => return false,
     };
     run(data);
@@ -91,6 +93,16 @@ pub(crate) fn udp(data: &[u8]) {
 /// Frames with their virtio header, as a tap's kernel side could write them.
 pub(crate) fn tap_frame(data: &[u8]) {
     pagewire_device::fuzzing::tap_frame(data);
+}
+
+/// A virtqueue that its driver writes whatever it likes into, walked between its writes.
+pub(crate) fn virtqueue(data: &[u8]) {
+    pagewire_device::fuzzing::virtqueue(data);
+}
+
+/// A front end's messages.
+pub(crate) fn vhost_messages(data: &[u8]) {
+    pagewire_device::fuzzing::vhost_messages(data);
 }
 
 /// The text of `--fault`: what parses prints as text that parses to the same.

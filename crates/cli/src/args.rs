@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pagewire_device::{Chance, FaultConfig};
 
 use crate::limits::{
-    COPY_BELOW, MAX_SEND_SIZE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS, PROXY_LEAST_MEMORY,
-    PROXY_MAX_CONNECTIONS, PROXY_MEMORY,
+    COPY_BELOW, MAX_SEND_SIZE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS, PROXY_KEEPALIVE_SECONDS,
+    PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS, PROXY_MEMORY,
 };
 
 /// A TCP/IP stack that moves pages instead of copying bytes: server, client, measurements.
@@ -28,6 +28,8 @@ Examples:
   pagewire fetch --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 http://10.77.0.1:8000/name
   pagewire proxy --tap pw0 --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 \\
                  --listen 10.77.0.2:80 --to 10.77.0.1:8000
+  pagewire serve --link vhost-user --socket /tmp/pw.sock --addr 10.77.0.2/24 --dhcp /srv/files
+      to a virtual machine, without privilege
   pagewire bench stream --link tap --json
 
 Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted (but 0 if serve or
@@ -85,7 +87,13 @@ Examples:
       then: curl http://10.77.0.2/        curl -g 'http://[fd77::2]/'
   pagewire serve --addr 10.77.0.2/24 --host-addr 10.77.0.1/24 --port 8080 \\
                  --fault 'loss=2%,reorder=2%,dup=1%,delay=5ms,seed=1' --stats .
-      on a bad link, with counters at the end";
+      on a bad link, with counters at the end
+  pagewire serve --link vhost-user --socket /tmp/pw.sock --addr 10.77.0.2/24 --dhcp /srv/files
+      to a virtual machine, which needs memory that can be shared:
+      qemu-system-x86_64 … -object memory-backend-memfd,id=m,size=1G,share=on -m 1G \\
+          -machine memory-backend=m -chardev socket,id=c0,path=/tmp/pw.sock,reconnect=1 \\
+          -netdev vhost-user,id=n0,chardev=c0 -device virtio-net-pci,netdev=n0,vectors=0
+      (scripts/guest/boot --vhost-user /tmp/pw.sock does that with a guest of its own)";
 
 const FETCH_EXAMPLES: &str = "\
 Examples:
@@ -107,6 +115,8 @@ const BENCH_EXAMPLES: &str = "\
 Examples:
   pagewire bench stream                 bulk rate over the pair link, beside kernel loopback
   pagewire bench stream --link tap      to and from a kernel socket, beside veth (root)
+  pagewire bench stream --link vhost-user --socket /tmp/pw.sock
+                                        to and from a virtual machine
   pagewire bench stream --via-proxy     and forwarded by reference, beside direct
   pagewire bench send --plot send.svg   CPU time of a sender, by copy and by reference
   pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
@@ -122,12 +132,25 @@ Examples:
 #[command(next_help_heading = "Network options")]
 pub(crate) struct NetOptions {
     /// Kind of link. `pair` joins two stacks of one process: demo and bench use it
-    #[arg(long, value_enum, default_value_t = Link::Tap, value_name = "KIND")]
-    pub(crate) link: Link,
+    #[arg(long, value_enum, default_value_t = NetLink::Tap, value_name = "KIND")]
+    pub(crate) link: NetLink,
 
     /// Name of the tap device, up to 15 bytes; made if it does not exist
     #[arg(long, default_value = "pw0", value_name = "NAME")]
     pub(crate) tap: String,
+
+    /// Unix socket of `--link vhost-user`, up to 107 bytes: we listen there, and QEMU or another
+    /// program that runs virtual machines connects; again whenever it or we were restarted
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+
+    /// Most pairs of queues that a virtual machine may use, 1 to 64 [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) queues: Option<u8>,
+
+    /// Our link address on `--link vhost-user` [default: one that follows from the socket's path]
+    #[arg(long, value_name = "MAC", value_parser = link_address)]
+    pub(crate) mac: Option<[u8; 6]>,
 
     /// Address of this stack with the prefix length in bits; IPv4 or IPv6, repeatable
     #[arg(long, value_name = "CIDR")]
@@ -178,13 +201,24 @@ pub(crate) struct NetOptions {
     pub(crate) stats: bool,
 }
 
-/// Kinds of links.
+/// Kinds of links that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Link {
     /// Two ends in one process, frames by reference
     Pair,
     /// A tap device of the kernel; needs root or CAP_NET_ADMIN
     Tap,
+}
+
+/// Kinds of links that a command of its own can be on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NetLink {
+    /// Two ends in one process, frames by reference
+    Pair,
+    /// A tap device of the kernel; needs root or CAP_NET_ADMIN
+    Tap,
+    /// A port for a virtual machine: QEMU, Cloud Hypervisor and others connect to a Unix socket
+    VhostUser,
 }
 
 /// `pagewire demo`
@@ -272,6 +306,11 @@ pub(crate) struct ProxyOptions {
     #[arg(long, default_value_t = PROXY_IDLE_SECONDS, value_name = "S")]
     pub(crate) idle_timeout: u32,
 
+    /// Seconds of silence after which a client or an upstream is asked whether it is still there; one
+    /// that is gone has the other side reset, although its own reset was lost on the way. 0: never
+    #[arg(long, default_value_t = PROXY_KEEPALIVE_SECONDS, value_parser = clap::value_parser!(u32).range(0..=7200), value_name = "S")]
+    pub(crate) keepalive: u32,
+
     /// Bytes of memory to receive into, 8M to 16G, a number with K, M or G. All connections together
     /// hold at most three quarters of it. When nearly that much is held, those that hold some and have
     /// not got on for ten seconds are reset
@@ -319,6 +358,11 @@ pub(crate) enum Bench {
     Rr(RrOptions),
     /// Memory that an established idle connection takes
     Idle(IdleOptions),
+    /// Small frames into the stack through a port, beside writes to a kernel's tap
+    ///
+    /// Frames per second of one core: built in place, by the accounted way, with a hook that passes
+    /// or drops them, and written to a tap of the kernel (root).
+    Port(PortOptions),
 }
 
 /// What all measurements have in common.
@@ -341,14 +385,20 @@ pub(crate) struct BenchCommon {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StreamOptions {
     /// Kind of link
-    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
-    pub(crate) link: Link,
+    #[arg(long, value_enum, default_value_t = NetLink::Pair, value_name = "KIND")]
+    pub(crate) link: NetLink,
 
-    /// Direction over a tap, as seen from Pagewire [default: both]; not with --link pair
+    /// Unix socket of `--link vhost-user`, where a virtual machine is to be plugged in; what to run in
+    /// it is said at the start
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+
+    /// Direction over a tap or to a virtual machine, as seen from Pagewire [default: both]; not with --link pair
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) direction: Option<Direction>,
 
-    /// Also with a proxy between sender and receiver, which forwards by reference
+    /// Also with a proxy between sender and receiver, which forwards by reference: twice as many sends
+    /// and receives, on the same processors
     #[arg(long)]
     pub(crate) via_proxy: bool,
 
@@ -639,6 +689,40 @@ pub(crate) struct IdleOptions {
     pub(crate) json: bool,
 }
 
+/// `pagewire bench port`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PortOptions {
+    /// Bytes of a frame, its Ethernet header included; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "60,128,256,512,1024,1500", value_parser = clap::value_parser!(u32).range(60..=9014), value_name = "BYTES")]
+    pub(crate) frame: Vec<u32>,
+
+    /// Frames of a round
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), value_name = "N")]
+    pub(crate) frames: u64,
+
+    /// Only these paths; several with commas
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "PATH")]
+    pub(crate) path: Vec<PortPath>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// How frames enter, in `pagewire bench port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PortPath {
+    /// Built in place
+    Build,
+    /// Copied to pages of their own, and charged
+    Accounted,
+    /// Built in place, a hook passes them
+    HookPass,
+    /// Built in place, a hook drops them
+    HookDrop,
+    /// Written to a tap of the kernel
+    KernelTap,
+}
+
 /// A number of bytes with an optional unit.
 fn size(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.strip_suffix(['K', 'k']) {
@@ -651,6 +735,14 @@ fn size(text: &str) -> Result<u64, String> {
     let n: u64 =
         digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
     n.checked_mul(1 << shift).ok_or_else(|| "this is more than 2^64 bytes".to_owned())
+}
+
+/// Six bytes in hexadecimal with colons between.
+fn link_address(text: &str) -> Result<[u8; 6], String> {
+    let byte = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2);
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    let address = bytes.and_then(|bytes| <[u8; 6]>::try_from(bytes).ok());
+    address.ok_or_else(|| "give six bytes, as in 02:50:57:00:00:01".to_owned())
 }
 
 fn proxy_memory(text: &str) -> Result<u64, String> {

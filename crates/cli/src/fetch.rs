@@ -33,6 +33,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
     let opened = net::open(&options.net)?;
     let report = opened.report.clone();
     let stop = signals::watch(move || eprint!("{report}"))?;
+    opened.wait_for_peer(&options.net, &stop)?;
     let connect = |to: SocketAddr| opened.host.connect_timeout(to, CONNECT_TIME);
     let done = fetch(connect, &url, &output, &stop);
     if let Ok(summary) = &done {
@@ -167,6 +168,10 @@ enum Sink {
 impl Sink {
     /// Writes all of the fragments with as few calls as possible. The kernel reads them where they
     /// lie, also where somebody else may change them, as in a virtual machine's memory.
+    ///
+    /// Chunks, not mappings: one call takes pages that lie apart and bytes that fill no page. A
+    /// mapping would give the same pages, and leave what comes before the first and behind the last
+    /// to be copied.
     fn write(&mut self, frags: &[Frag]) -> io::Result<()> {
         let mut left: usize = frags.iter().map(Frag::len).sum();
         let mut frags = frags.to_vec();

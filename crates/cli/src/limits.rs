@@ -17,6 +17,10 @@ pub(crate) const PROXY_CONNECT_SECONDS: u32 = 7;
 /// min (RFC 5382 section 5, REQ-5).
 pub(crate) const PROXY_IDLE_SECONDS: u32 = 7440;
 
+/// Seconds of silence after which a proxy asks its peers whether they are still there, unless told
+/// otherwise.
+pub(crate) const PROXY_KEEPALIVE_SECONDS: u32 = 300;
+
 /// Bytes of memory that a proxy receives into unless told otherwise; three quarters of it may be
 /// under way. Ten thousand connections have 19 KiB each; memory is touched only as far as used.
 pub(crate) const PROXY_MEMORY: &str = "256M";
@@ -117,3 +121,6 @@ pub(crate) const PROGRESS_AFTER: Duration = Duration::from_millis(750);
 /// Bytes of one send that is measured: beyond the longest of the source document, far below the
 /// buffer that is walked through.
 pub(crate) const MAX_SEND_SIZE: u64 = 16 << 20;
+
+/// How often `fetch` looks whether a virtual machine was plugged in.
+pub(crate) const PORT_LOOK: Duration = Duration::from_millis(10);

@@ -1,14 +1,22 @@
 //! From network options to a running host.
 
+use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::Host;
 use pagewire::stack::mtu_of_pages;
-use pagewire_device::{Device, Dhcp, DhcpConfig, DhcpWatch, Fault, Pcap, PcapConfig, Tap};
+use pagewire_device::vhost_user::VhostMonitor;
+use pagewire_device::{
+    Device, DeviceError, Dhcp, DhcpConfig, DhcpWatch, Fault, Pcap, PcapConfig, Tap, VhostUser,
+};
 
-use crate::args::{Link, NetOptions};
+use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason};
+use crate::limits::PORT_LOOK;
+use crate::signals::Stop;
 
 /// A host on the link that was asked for.
 pub(crate) struct Opened {
@@ -17,18 +25,73 @@ pub(crate) struct Opened {
     pub(crate) addresses: Vec<IpAddr>,
     /// What `--stats` prints.
     pub(crate) report: Report,
+    _socket: Option<SocketFile>,
+}
+
+/// The socket that we listen on, removed at the command's end. The device would do that when it is
+/// dropped, but threads that wait keep their host, and with it the device, until the process ends.
+struct SocketFile {
+    path: PathBuf,
+    /// Which file it is: another program may have taken the path since.
+    inode: u64,
+}
+
+impl SocketFile {
+    fn new(path: &Path) -> Option<Self> {
+        let inode = std::fs::symlink_metadata(path).ok()?.ino();
+        Some(Self { path: path.to_owned(), inode })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Opened {
+    /// Waits until somebody can be at the other side: on a port, until a virtual machine's driver has
+    /// set it up. Says so if it has to wait; an interrupt ends it.
+    pub(crate) fn wait_for_peer(&self, options: &NetOptions, stop: &Stop) -> Result<(), Failure> {
+        let Some(port) = self.report.port.as_ref().filter(|port| !port.is_up()) else {
+            return Ok(());
+        };
+        let path = options.socket.as_deref().unwrap_or(Path::new(""));
+        eprintln!("waiting for a virtual machine at {}", path.display());
+        while !port.is_up() {
+            if stop.is_set() {
+                return Err(Failure::Interrupted(
+                    "interrupted before a virtual machine came".into(),
+                ));
+            }
+            std::thread::park_timeout(PORT_LOOK);
+        }
+        Ok(())
+    }
 }
 
 /// Counters of a host and of what stands at its link, as they are when it is printed.
 #[derive(Clone)]
 pub(crate) struct Report {
     host: Host,
+    port: Option<VhostMonitor>,
     dhcp: Option<DhcpWatch>,
 }
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.host.stats())?;
+        if let Some(port) = &self.port {
+            writeln!(f, "port")?;
+            for (name, value) in port.counters().iter().filter(|(_, value)| *value > 0) {
+                writeln!(f, "  {name:<24} {value}")?;
+            }
+            if let Some(why) = port.refused() {
+                writeln!(f, "  the last front end was disconnected: {why}")?;
+            }
+        }
         let Some(dhcp) = &self.dhcp else { return Ok(()) };
         writeln!(f, "dhcp")?;
         for (name, value) in dhcp.counters().iter() {
@@ -49,28 +112,27 @@ pub(crate) fn open(options: &NetOptions) -> Result<Opened, Failure> {
 
 /// [`open`], with so many bytes of memory to receive into.
 pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Opened, Failure> {
-    if options.link == Link::Pair {
+    if options.link == NetLink::Pair {
         let text = "--link pair joins two stacks of one process; this command needs --link tap \
                     (pagewire demo serves and fetches over a pair)";
         return Err(Failure::Usage(text.into()));
     }
+    check_link(options)?;
     let ours = networks("--addr", &options.addr)?;
     let theirs = networks("--host-addr", &options.host_addr)?;
     check_addresses(&ours, &theirs)?;
     let gateways = gateways(options, &ours)?;
     let dhcp_config = dhcp_config(options, &ours, &gateways)?;
 
-    let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
-    // Enough for both versions: over IPv4 the MSS alone keeps segments to whole pages.
-    let of_pages = options.payload_pages.map(|pages| mtu_of_pages(pages, true));
-    if let Some(mtu) = options.mtu.map(|mtu| mtu as usize).or(of_pages) {
-        tap = tap.mtu(mtu);
-    }
-    if let Some(bytes) = memory {
-        tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-    let tap = tap.open().map_err(|e| Failure::Failed(e.to_string()))?;
-    let mut device = wrap(Box::new(tap), options)?;
+    let (link, port) = match options.link {
+        NetLink::VhostUser => {
+            let port = vhost_user(options, memory)?;
+            let monitor = port.monitor();
+            (Box::new(port) as Box<dyn Device>, Some(monitor))
+        }
+        NetLink::Tap | NetLink::Pair => (Box::new(tap(options, memory)?) as Box<dyn Device>, None),
+    };
+    let mut device = wrap(link, options)?;
     let mut dhcp = None;
     if let Some(config) = dhcp_config {
         let server = Dhcp::new(device, config).map_err(|e| Failure::Failed(e.to_string()))?;
@@ -93,8 +155,104 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
         builder = builder.payload_pages(pages);
     }
     let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
-    let report = Report { host: host.clone(), dhcp };
-    Ok(Opened { host, addresses: ours.iter().map(|n| n.address).collect(), report })
+    let report = Report { host: host.clone(), port, dhcp };
+    let socket = options.socket.as_deref().and_then(SocketFile::new);
+    let addresses = ours.iter().map(|n| n.address).collect();
+    Ok(Opened { host, addresses, report, _socket: socket })
+}
+
+/// The MTU that was asked for, in bytes.
+fn mtu(options: &NetOptions) -> Option<usize> {
+    // Enough for both versions: over IPv4 the MSS alone keeps segments to whole pages.
+    let of_pages = options.payload_pages.map(|pages| mtu_of_pages(pages, true));
+    options.mtu.map(|mtu| mtu as usize).or(of_pages)
+}
+
+fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Failure> {
+    let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
+    if let Some(mtu) = mtu(options) {
+        tap = tap.mtu(mtu);
+    }
+    if let Some(bytes) = memory {
+        tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    tap.open().map_err(|e| Failure::Failed(e.to_string()))
+}
+
+fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Failure> {
+    let path = options.socket.as_deref().unwrap_or(Path::new(""));
+    let mut port = VhostUser::builder();
+    if let Some(mtu) = mtu(options) {
+        port = port.mtu(mtu);
+    }
+    if let Some(bytes) = memory {
+        port = port.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    if let Some(queues) = options.queues {
+        port = port.queue_pairs(queues.into());
+    }
+    if let Some(mac) = options.mac {
+        port = port.mac(mac);
+    }
+    port.listen(path).map_err(|error| socket_failure(path, error))
+}
+
+/// A port that could not be made at `path`.
+pub(crate) fn socket_failure(path: &Path, error: DeviceError) -> Failure {
+    let socket = format!("--socket {}", path.display());
+    match error {
+        DeviceError::System { source, .. } => {
+            Failure::because(socket, socket_reason(path, &source))
+        }
+        other => Failure::because(socket, other),
+    }
+}
+
+/// Why a socket could not be made, and what to do about it.
+fn socket_reason(path: &Path, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        // A path that is too long, or has a zero byte.
+        io::ErrorKind::InvalidInput => {
+            "a Unix socket's path has at most 107 bytes; take a shorter one"
+        }
+        io::ErrorKind::AddrInUse
+            if std::fs::symlink_metadata(path).is_ok_and(|m| !m.file_type().is_socket()) =>
+        {
+            "there is a file that is no socket; take another path"
+        }
+        io::ErrorKind::AddrInUse => "another program listens there; take another path",
+        io::ErrorKind::PermissionDenied => "take a path in a directory that you may write to",
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            "take a path in a directory that exists"
+        }
+        _ => "take another path",
+    };
+    // The library's words for a long path say the same.
+    if error.kind() == io::ErrorKind::InvalidInput {
+        hint.to_owned()
+    } else {
+        format!("{}; {hint}", reason(error))
+    }
+}
+
+/// Options of one kind of link, given with another.
+fn check_link(options: &NetOptions) -> Result<(), Failure> {
+    let usage = |text: &str| Err(Failure::Usage(text.into()));
+    let port = options.link == NetLink::VhostUser;
+    match options {
+        _ if port && options.socket.is_none() => usage(
+            "--link vhost-user needs --socket PATH: where a virtual machine is to be plugged in, \
+             such as --socket /tmp/pw.sock",
+        ),
+        _ if port && !options.host_addr.is_empty() => usage(
+            "--host-addr is for a tap; a virtual machine has its addresses from inside, or with \
+             --dhcp from us",
+        ),
+        _ if !port && options.socket.is_some() => usage("--socket needs --link vhost-user"),
+        _ if !port && options.queues.is_some() => usage("--queues needs --link vhost-user"),
+        _ if !port && options.mac.is_some() => usage("--mac needs --link vhost-user"),
+        _ => Ok(()),
+    }
 }
 
 /// How an address is reached.

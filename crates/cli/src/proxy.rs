@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagewire::{ForwardConfig, Host, Proxy, Refusal};
+use pagewire::{ForwardConfig, Host, KeepAlive, Proxy, Refusal};
 
 use crate::args::ProxyOptions;
 use crate::failure::{Failure, reason, say};
@@ -19,6 +19,12 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
         connect_timeout: Duration::from_secs(options.connect_timeout.into()),
         idle_timeout: (options.idle_timeout > 0)
             .then(|| Duration::from_secs(options.idle_timeout.into())),
+        keepalive: (options.keepalive > 0).then(|| {
+            let (idle, usual) =
+                (Duration::from_secs(options.keepalive.into()), KeepAlive::default());
+            // Who is to know soon asks again soon.
+            KeepAlive { idle, interval: idle.min(usual.interval), ..usual }
+        }),
         ..ForwardConfig::default()
     };
     let proxy = Arc::new(Proxy::new(&opened.host, config));

@@ -2,8 +2,9 @@
 
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -119,6 +120,15 @@ pub(crate) fn process_usage() -> Usage {
     usage(libc::RUSAGE_SELF)
 }
 
+/// Processor time of this thread so far, to the nanosecond; what [`thread_usage`] says can be a tick
+/// old. By way of the C library: under valgrind there is no vDSO.
+pub(crate) fn thread_time() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is one `timespec`, which outlives the call; a failure leaves the zeroes.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
 fn usage(who: libc::c_int) -> Usage {
     // SAFETY: all zeroes is a valid `rusage`: integers only.
     let mut all: libc::rusage = unsafe { std::mem::zeroed() };
@@ -133,6 +143,17 @@ fn usage(who: libc::c_int) -> Usage {
         system: time(all.ru_stime),
         switches: all.ru_nvcsw.unsigned_abs(),
     }
+}
+
+/// Asks the system to put huge pages behind the whole pages of a buffer. It is a wish: where there are
+/// none, or none are wanted, small ones do.
+pub(crate) fn prefer_huge_pages(bytes: &mut [u8]) {
+    let skip = bytes.as_ptr().align_offset(PAGE).min(bytes.len());
+    let Some(whole) = bytes.get_mut(skip..) else { return };
+    let len = whole.len() - whole.len() % PAGE;
+    // SAFETY: the range is page-aligned, and lies in one live allocation that is borrowed for as long
+    // as the call lasts; this advice changes no byte of it.
+    let _ = unsafe { libc::madvise(whole.as_mut_ptr().cast(), len, libc::MADV_HUGEPAGE) };
 }
 
 /// A region of memory that nobody writes any more.
@@ -242,6 +263,23 @@ impl Drop for KernelWindow {
         // SAFETY: the mapping that `new` made, of which no reference exists any more.
         unsafe { libc::munmap(self.base.as_ptr(), self.len) };
     }
+}
+
+/// A tap of the kernel as it comes: no offloads, one queue, an unlimited send buffer, writes that do not
+/// wait.
+pub(crate) fn open_tap(name: &str) -> io::Result<OwnedFd> {
+    let fd = OwnedFd::from(File::options().read(true).write(true).open("/dev/net/tun")?);
+    rustix::io::ioctl_fionbio(&fd, true)?;
+    // SAFETY: all zeroes is a valid `ifreq`: arrays and unions of integers and null pointers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // One byte less than there is room for: the name ends with a zero.
+    for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: TUNSETIFF reads and writes one `ifreq`, which outlives the call.
+    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
+    if set == 0 { Ok(fd) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The time-stamp counter, which goes on at one rate whatever the processor does; nanoseconds where

@@ -341,6 +341,35 @@ fn bench_idle_prints_what_a_connection_costs() {
 }
 
 #[test]
+fn bench_port_prints_every_path_of_every_frame_and_loses_none() {
+    let lines = bench(&["port", "--frames", "2000", "--frame", "60,1500"]);
+    let ours = ["build", "accounted", "hook-pass", "hook-drop"];
+    for frame in [60, 1500] {
+        for path in ours {
+            let of = |l: &&BTreeMap<String, Value>| l["path"] == path && l["frame"] == frame;
+            let line = lines.iter().find(of).expect("one line each");
+            check_fields(line, &["frames", "mpps", "min_mpps", "max_mpps"], &["path"]);
+            assert_eq!(line["engine"], "pagewire");
+            assert!(line["mpps"].as_f64() > Some(0.0), "{line:?}");
+        }
+    }
+    let kernel = lines.iter().filter(|l| l["path"] == "kernel-tap").count();
+    assert_eq!(lines.len(), 2 * ours.len() + kernel);
+}
+
+#[test]
+fn with_root_bench_port_writes_the_same_frames_to_a_tap_of_the_kernel() {
+    if !can_make_taps() {
+        return;
+    }
+    let paths = ["build", "kernel-tap"];
+    let lines = bench(&["port", "--frames", "2000", "--frame", "60", "--path", &paths.join(",")]);
+    assert_eq!(lines.iter().map(|l| &l["path"]).collect::<Vec<_>>(), paths);
+    assert_eq!((&lines[1]["engine"], &lines[1]["link"]), (&"kernel".into(), &"tap".into()));
+    assert!(lines[0]["to_kernel_tap"].is_number());
+}
+
+#[test]
 fn the_readable_form_says_what_was_measured_on() {
     let output = pagewire(&["bench", "rr", "--seconds", "0.05"]);
     let out = text(&output.stdout);

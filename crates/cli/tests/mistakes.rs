@@ -44,6 +44,13 @@ fn wrong_usage_exits_with_2() {
         &["serve", "--mtu", "65536", "/"],
         &["serve", "--copy-below", "many", "/"],
         &["serve", "--link", "vhost-user", "/"],
+        &["serve", "--link", "vhost-user", "--socket", "/x", "--host-addr", "10.77.0.1/24", "/"],
+        &["serve", "--socket", "/tmp/x", "/"],
+        &["serve", "--queues", "2", "/"],
+        &["serve", "--mac", "02:50:57:00:00:01", "/"],
+        &["serve", "--link", "vhost-user", "--socket", "/x", "--mac", "2:50:57", "/"],
+        &["serve", "--link", "vhost-user", "--socket", "/x", "--queues", "65", "/"],
+        &["bench", "stream", "--link", "vhost-user"],
         &["serve", "--link", "pair", "/"],
         &["serve", "--fault", "loss=200%", "/"],
         &["serve", "--fault", "gremlins=1", "/"],
@@ -86,7 +93,7 @@ fn help_says_units_and_shows_examples() {
     }
     let text = pagewire(&["serve", "--help"]).stdout;
     let text = String::from_utf8_lossy(&text);
-    assert!(text.contains("in bytes") && !text.contains("vhost"), "{text}");
+    assert!(text.contains("in bytes") && text.contains("--socket /tmp/pw.sock"), "{text}");
     assert!(pagewire(&["--version"]).status.success());
 }
 
@@ -151,6 +158,59 @@ fn a_plot_that_cannot_be_written_is_reported_before_anything_is_measured() {
         &["bench", "send", "--plot", "/no/such/directory/x.svg", "--seconds", "3600"],
         &["--plot /no/such/directory/x.svg", "No such file"],
     );
+}
+
+fn port(socket: &str) -> Vec<&str> {
+    serve(&[&ADDR[..], &["--link", "vhost-user", "--socket", socket]].concat())
+}
+
+#[test]
+fn a_socket_that_cannot_be_made_says_what_to_do() {
+    let missing = serve(&[&ADDR[..], &["--link", "vhost-user"]].concat());
+    let output = pagewire(&missing);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("needs --socket PATH"));
+    let long = format!("/tmp/{}", "long/".repeat(30));
+    fails(&port(&long), &["--socket", "at most 107 bytes"]);
+    fails(&port("/no/such/directory/x"), &["No such file", "in a directory that exists"]);
+    // No file of somebody else's is taken for a socket that is left over.
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("file");
+    std::fs::write(&file, "precious").expect("a file");
+    fails(&port(file.to_str().expect("text")), &["no socket"]);
+    assert_eq!(std::fs::read(&file).expect("it is still there"), b"precious");
+    let closed = directory.path().join("closed");
+    std::fs::create_dir(&closed).expect("a directory");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode;
+    std::fs::set_permissions(directory.path(), mode(0o755)).expect("permissions");
+    std::fs::set_permissions(&closed, mode(0o000)).expect("permissions");
+    let closed = closed.join("port");
+    let args = port(closed.to_str().expect("text"));
+    if let Some(output) = unprivileged(&args) {
+        judge(&output, &args, &["Permission denied", "that you may write to"]);
+    }
+}
+
+#[test]
+fn a_socket_in_use_is_refused_and_one_left_over_is_taken() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("port");
+    let socket = path.to_str().expect("text");
+    // What a process leaves that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+    let mut server = Command::new(PAGEWIRE);
+    server.args(port(socket)).stdout(Stdio::piped());
+    let mut server = Running(server.spawn().expect("the server starts"));
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(server.0.stdout.take().expect("piped"));
+    std::io::BufRead::read_line(&mut stdout, &mut line).expect("a line");
+    assert!(line.contains("http://10.77.0.2/"), "{line}");
+    fails(&port(socket), &[socket, "another program listens there"]);
+    // It goes with the server that made it.
+    let pid = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a signal is sent");
+    assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
+    assert!(!path.exists());
 }
 
 #[test]

@@ -39,4 +39,5 @@ pub use vhost_user::{VhostUser, VhostUserBuilder};
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::tap::fuzzing::tap_frame;
+    pub use crate::vhost_user::fuzzing::{messages as vhost_messages, virtqueue};
 }

@@ -10,6 +10,7 @@ use pagewire_mem::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 
 use crate::headers::{Layout, TCP_CWR, Transport};
 use crate::limits::VNET_HEADER;
+use crate::port::{FrameChecksum, Offload};
 
 const F_NEEDS_CSUM: u8 = 1;
 const F_DATA_VALID: u8 = 2;
@@ -62,6 +63,8 @@ pub(crate) fn is_ecn(header: &[u8; VNET_HEADER]) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     pub(crate) checksum: RxChecksum,
+    /// Where the sum begins, and from there its field, if it is to be completed.
+    partial: Option<(u16, u16)>,
     /// Kind and segment size of a super-frame.
     gso: Option<(GsoKind, u16)>,
 }
@@ -70,12 +73,13 @@ pub(crate) struct Received {
 pub(crate) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received> {
     let [flags, kind, l0, l1, s0, s1, c0, c1, o0, o1] = *header;
     let size = u16::from_ne_bytes([s0, s1]);
+    let mut partial = None;
     if flags & F_NEEDS_CSUM != 0 {
-        let start = usize::from(u16::from_ne_bytes([c0, c1]));
-        let offset = usize::from(u16::from_ne_bytes([o0, o1]));
-        if start + offset + 2 > len {
+        let (start, offset) = (u16::from_ne_bytes([c0, c1]), u16::from_ne_bytes([o0, o1]));
+        if usize::from(start) + usize::from(offset) + 2 > len {
             return None;
         }
+        partial = Some((start, offset));
     }
     let gso_kind = match kind & !GSO_ECN {
         GSO_NONE if kind == GSO_NONE => None,
@@ -93,10 +97,20 @@ pub(crate) fn decode(header: &[u8; VNET_HEADER], len: usize) -> Option<Received>
         // Verified, or made on this machine and never on a wire.
         _ => RxChecksum::Valid,
     };
-    Some(Received { checksum, gso: gso_kind.map(|kind| (kind, size)) })
+    Some(Received { checksum, partial, gso: gso_kind.map(|kind| (kind, size)) })
 }
 
 impl Received {
+    /// All of it, for a port.
+    pub(crate) fn offload(&self) -> Offload {
+        let checksum = match (self.partial, self.checksum) {
+            (Some((start, offset)), _) => FrameChecksum::Partial { start, offset },
+            (None, RxChecksum::Valid) => FrameChecksum::Valid,
+            (None, RxChecksum::Unknown) => FrameChecksum::Unknown,
+        };
+        Offload { gso: self.gso, checksum }
+    }
+
     /// The super-frame in the packet's terms; `Err` if the headers found are not of the kind.
     pub(crate) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
         let Some((kind, size)) = self.gso else { return Ok(None) };

@@ -80,6 +80,31 @@ fn tap_that_was_made_vanishes_when_dropped() {
     });
 }
 
+/// Datagrams that wait in a tap when the kernel has sent so many at once and nobody has looked.
+fn waiting(tap: Tap, sent: usize) -> usize {
+    let mut link = Link::new(tap);
+    let mac = link.tap.capabilities().mac.map(|byte| format!("{byte:02x}")).join(":");
+    ip(&format!("neigh replace 10.77.0.2 lladdr {mac} dev pwtest0"));
+    let socket = UdpSocket::bind("10.77.0.1:7000").unwrap();
+    for _ in 0..sent {
+        socket.send_to(b"at once", "10.77.0.2:7001").unwrap();
+    }
+    while link.poll() > 0 {}
+    link.inbox.iter().filter(|packet| carries(packet, 17)).count()
+}
+
+#[test]
+fn a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once() {
+    in_namespace("a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once", || {
+        assert_eq!(waiting(tap(1500), 10_000), 10_000);
+        // One that somebody else made keeps the queue that it was given.
+        ip("tuntap add pwtest0 mode tap");
+        ip("link set pwtest0 txqueuelen 50");
+        assert!(waiting(tap(1500), 1000) <= 50);
+        ip("link del pwtest0");
+    });
+}
+
 #[test]
 fn tap_without_a_name_gets_one() {
     in_namespace("tap_without_a_name_gets_one", || {

@@ -3,6 +3,8 @@
 use core::ptr::NonNull;
 
 use crate::frag::Access;
+#[cfg(target_arch = "x86_64")]
+use crate::limits::SHORT_COPY;
 
 /// Why payload was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -153,6 +155,15 @@ pub(crate) unsafe fn copy_payload(
 /// `dst` is valid for writes of `len` bytes and `src` for reads.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
+    match len {
+        // The string instruction takes some thirty cycles to begin: for a header or a small frame
+        // more than the copy itself.
+        // SAFETY: the caller's promise, and the length.
+        16..=SHORT_COPY => return unsafe { copy_short(dst, src, len) },
+        // SAFETY: the caller's promise, and the length.
+        8..16 => return unsafe { copy_words(dst, src, len) },
+        _ => {}
+    }
     // SAFETY: `rep movsb` reads and writes exactly `len` bytes, valid by the caller's promise. An
     // `asm!` block is opaque to the compiler, so a concurrent writer is no data race of the
     // abstract machine. The direction flag is clear on entry by the ABI.
@@ -162,6 +173,59 @@ unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
             inout("rcx") len => _,
             inout("rdi") dst => _,
             inout("rsi") src => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// `copy_shared` of 16 bytes or more, by sixteen. The last sixteen may cover some of those before:
+/// what they were read as first, nobody has seen.
+///
+/// # Safety
+/// As [`copy_shared`], and `len` is at least 16.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: reads and writes at `0, 16, …` as long as that is before `len - 16`, and at `len - 16`:
+    // always within `len` bytes, valid by the caller's promise. Opaque as `copy_shared` is.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "movups {part}, [{src} + {at}]",
+            "movups [{dst} + {at}], {part}",
+            "add {at}, 16",
+            "cmp {at}, {last}",
+            "jb 2b",
+            "movups {part}, [{src} + {last}]",
+            "movups [{dst} + {last}], {part}",
+            at = inout(reg) 0usize => _,
+            last = in(reg) len - 16,
+            src = in(reg) src,
+            dst = in(reg) dst,
+            part = out(xmm_reg) _,
+            options(nostack)
+        );
+    }
+}
+
+/// `copy_shared` of 8 to 16 bytes: the first eight, and the last.
+///
+/// # Safety
+/// As [`copy_shared`], and `len` is 8 to 16.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_words(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: eight bytes at 0 and at `len - 8`, within `len` bytes, valid by the caller's promise.
+    // Opaque as `copy_shared` is.
+    unsafe {
+        core::arch::asm!(
+            "mov {first}, [{src}]",
+            "mov {end}, [{src} + {last}]",
+            "mov [{dst}], {first}",
+            "mov [{dst} + {last}], {end}",
+            last = in(reg) len - 8,
+            src = in(reg) src,
+            dst = in(reg) dst,
+            first = out(reg) _,
+            end = out(reg) _,
             options(nostack, preserves_flags)
         );
     }

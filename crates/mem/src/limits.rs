@@ -30,6 +30,10 @@ pub const SCAN_GROUPS: usize = 32;
 /// Bytes in a cache line of every machine that Pagewire runs on: what frames begin on.
 pub const CACHE_LINE: usize = 64;
 
+/// Longest copy, in bytes, of memory that others may change that is made in a loop: beyond it the
+/// string instruction is faster.
+pub const SHORT_COPY: usize = 256;
+
 /// Pages in a block that small buffers are carved from: 32 KiB, as Linux's page fragments have it,
 /// and what a first-level cache holds.
 pub const BLOCK_PAGES: usize = if GROUP_PAGES < 8 { GROUP_PAGES } else { 8 };

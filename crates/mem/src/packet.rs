@@ -190,7 +190,19 @@ impl PacketBuf {
     /// Adds a fragment at the end; gives it back if there are [`MAX_FRAGS`] already, or if all
     /// together would be longer than one may be. Empty ones vanish, ones that continue the last
     /// are merged.
+    #[inline]
     pub fn push_frag(&mut self, frag: Frag) -> Result<(), Frag> {
+        // The first one, which is the only one of most packets.
+        if self.frags.is_empty() && !frag.is_empty() {
+            self.frag_len = frag.len() as u32;
+            self.frags.push(frag);
+            return Ok(());
+        }
+        self.push_another(frag)
+    }
+
+    /// The rest of `push_frag`.
+    fn push_another(&mut self, frag: Frag) -> Result<(), Frag> {
         let len = frag.len() as u32;
         if self.frag_len.checked_add(len).is_none() {
             return Err(frag);

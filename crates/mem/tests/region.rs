@@ -171,3 +171,19 @@ fn adopted_memory_is_kept_until_its_last_fragment_goes() {
     drop(bytes);
     assert_eq!(Arc::strong_count(&keep), 1);
 }
+
+#[test]
+fn shared_bytes_of_every_length_are_copied_and_no_others() {
+    let region = Region::memfd_shared("lengths", 2 * PAGE_SIZE).unwrap();
+    let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|i| (i * 7 + i / 256) as u8).collect();
+    assert_eq!(region.copy_shared_in(0, &bytes), bytes.len());
+    for len in (0..600).chain([1500, 4095, 4096, 4097]) {
+        for at in [0, 1, 7, 8, 15, 63, 100] {
+            let mut into = vec![0xee; at + len + 40];
+            assert_eq!(region.copy_shared_out(at + 3, &mut into[at..at + len]), len);
+            assert_eq!(into[at..at + len], bytes[at + 3..at + 3 + len], "{len} bytes at {at}");
+            let around = into[..at].iter().chain(&into[at + len..]);
+            assert!(around.copied().all(|byte| byte == 0xee), "{len} bytes at {at}");
+        }
+    }
+}

@@ -83,9 +83,7 @@ impl Devices {
                 Ok(n) => longest = longest.max(n),
                 Err(error) => failed |= port.note_error(&error),
             }
-            while let Some(frame) = self.rx.pop_front() {
-                stack.handle_frame_on(now, port.link, frame);
-            }
+            stack.handle_frames_on(now, port.link, &mut self.rx);
         }
         if failed {
             self.gather_fds();

@@ -132,7 +132,7 @@ pub use pagewire_mem::{CopyLedger, CopyReason, Frag, Region};
 pub use pagewire_ring as ring;
 pub use pagewire_stack as stack;
 pub use pagewire_stack::LinkId;
-pub use pagewire_stack::{ForwardConfig, ForwardCounters, Refusal};
+pub use pagewire_stack::{ForwardConfig, ForwardCounters, KeepAlive, Refusal};
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
 pub use proxy::{Proxy, Service};
 pub use stats::{LinkStats, Stats};

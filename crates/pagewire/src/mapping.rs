@@ -170,6 +170,38 @@ impl TcpStream {
     /// a read; and what to read by copy before there is more. Never waits. Steps over an urgent
     /// byte as a read does.
     ///
+    /// A stream of any length is received like this: pages as they come, and what fills no page by
+    /// copy.
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// # use pagewire::{Host, Pair};
+    /// # let (left, right) = Pair::new(Default::default())?;
+    /// # let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+    /// # let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+    /// # let listener = server.listen("10.0.0.1:9000")?;
+    /// # let mut conn = client.connect("10.0.0.1:9000")?;
+    /// # let (mut peer, _) = listener.accept()?;
+    /// # peer.write_all(&[7; 100_000])?;
+    /// # peer.shutdown(std::net::Shutdown::Write)?;
+    /// let (mut total, mut buffer) = (0, vec![0; 65_536]);
+    /// loop {
+    ///     conn.wait_readable()?;
+    ///     let found = conn.map_available(1 << 20)?;
+    ///     if let Some(view) = &found.mapping {
+    ///         view.for_each_piece(|bytes| total += bytes.len());
+    ///     }
+    ///     if found.copy_next > 0 {
+    ///         let most = buffer.len().min(found.copy_next);
+    ///         total += conn.read(&mut buffer[..most])?;
+    ///     } else if found.mapping.is_none() && found.ended {
+    ///         break;
+    ///     }
+    /// }
+    /// assert_eq!(total, 100_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// `Listening`, `NoMemory`, `Socket`: nothing to be mapped is no error.
     pub fn map_available(&self, max: usize) -> Result<MapAvailable, MapError> {

@@ -199,13 +199,19 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// Lets go of pages in reserved addresses, which stay reserved: `madvise` with `MADV_DONTNEED`.
+    /// The length is rounded up to whole pages; 0 does nothing.
     ///
     /// # Errors
-    /// `EINVAL` for an address that begins no page and for other advice, `ENOMEM` if the range is
-    /// not reserved.
+    /// `EINVAL` for an address that begins no page, for a range that ends behind the last address,
+    /// and for other advice; `ENOMEM` if the range is not reserved.
     pub fn madvise(&self, addr: usize, len: usize, advice: i32) -> Result<(), Errno> {
+        let whole = len.checked_next_multiple_of(PAGE_SIZE);
+        let len = whole.filter(|&len| addr.checked_add(len).is_some()).ok_or(Errno::INVAL)?;
         if advice != libc::MADV_DONTNEED || !addr.is_multiple_of(PAGE_SIZE) {
             return Err(Errno::INVAL);
+        }
+        if len == 0 {
+            return Ok(());
         }
         let mut mappings = self.mappings.lock();
         match mappings.range_mut(..=addr).next_back() {

@@ -373,6 +373,12 @@ fn pages_in_reserved_addresses_go_when_they_are_not_needed() {
     let at = address as usize;
     assert_eq!(right.madvise(at, PAGE, libc::MADV_WILLNEED), Err(Errno::INVAL));
     assert_eq!(right.madvise(at + 8 * PAGE, PAGE, libc::MADV_DONTNEED), Err(Errno::NOMEM));
+    for (len, error) in [(usize::MAX, Errno::INVAL), (usize::MAX - at, Errno::INVAL)] {
+        assert_eq!(right.madvise(at + PAGE, len, libc::MADV_DONTNEED), Err(error), "{len}");
+    }
+    assert_eq!(right.madvise(at + PAGE, PAGE + 1, libc::MADV_DONTNEED), Err(Errno::NOMEM));
+    assert_eq!(right.madvise(at, 0, libc::MADV_DONTNEED), Ok(()), "nothing");
+    assert_eq!(shown(at, 2 * PAGE), bytes(2 * PAGE), "all of it stays");
     assert_eq!(right.madvise(at, PAGE, libc::MADV_DONTNEED), Ok(()));
     assert_eq!(shown(at + PAGE, PAGE), bytes(2 * PAGE)[PAGE..], "the other stays");
     assert!(right.is_mapped(at), "and so do the addresses");

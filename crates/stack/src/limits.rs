@@ -32,6 +32,10 @@ pub const MAX_IP_PACKET: usize = 65_535;
 /// once, and header buffers of about 300 bytes each make 1.2 MiB.
 pub const OUT_QUEUE_FRAMES: usize = 4096;
 
+/// Frames that wait for a link's device from which on connections wait too, where there are several
+/// links: a few turns' worth, so that a device that takes nothing costs no connection a segment.
+pub const CONGESTED_FRAMES: usize = 256;
+
 /// Frames that wait for a device while packets of others are still added: as many as a Linux device
 /// queues. The rest of the queue is for our own.
 pub const FORWARD_OUT_FRAMES: usize = 1024;
@@ -249,6 +253,11 @@ pub const FORWARD_CONNECT_TIME: Duration = Duration::from_secs(7);
 /// Time without a byte either way after which a forwarded connection is given up, unless told
 /// otherwise (RFC 5382 section 5, REQ-5: not less than 2 hours 4 minutes).
 pub const FORWARD_IDLE_TIME: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
+
+/// Longest time until a forwarder looks at a connection's clocks again. A connection that has ended is
+/// remembered for so long, in 16 bytes: with those of hours, whoever opens and closes a thousand in a
+/// second would fill a hundred megabytes.
+pub const FORWARD_LOOK: Duration = Duration::from_secs(60);
 
 /// Silence after which a forwarded connection's peers are asked whether they are still there, unless
 /// told otherwise: their resets may have been lost, and a connection is held for them.

@@ -340,22 +340,50 @@ impl Stack {
     }
 
     /// Byte path, step R2: a frame that the device (the first link's) received.
-    pub fn handle_frame(&mut self, now: Instant, frame: PacketBuf) {
-        self.handle_frame_at(now, 0, frame);
+    pub fn handle_frame(&mut self, now: Instant, mut frame: PacketBuf) {
+        self.handle_frame_at(now, 0, &mut frame);
     }
 
     /// Byte path, step R2: a frame that the device of this link received.
-    pub fn handle_frame_on(&mut self, now: Instant, link: LinkId, frame: PacketBuf) {
+    pub fn handle_frame_on(&mut self, now: Instant, link: LinkId, mut frame: PacketBuf) {
         match self.net.find_link(link) {
-            Some(index) => self.handle_frame_at(now, index, frame),
+            Some(index) => self.handle_frame_at(now, index, &mut frame),
             None => self.net.counters.drop_one(DropReason::LinkRemoved),
         }
     }
 
+    /// Byte path, step R2: a burst of frames that the device received, which are all taken. They stay
+    /// where they lie until they are done with: moving a packet costs as much as a layer's work.
+    pub fn handle_frames(&mut self, now: Instant, frames: &mut VecDeque<PacketBuf>) {
+        self.handle_burst(now, 0, frames);
+    }
+
+    /// Byte path, step R2: a burst of frames that the device of this link received.
+    pub fn handle_frames_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frames: &mut VecDeque<PacketBuf>,
+    ) {
+        if let Some(index) = self.net.find_link(link) {
+            return self.handle_burst(now, index, frames);
+        }
+        for _ in frames.drain(..) {
+            self.net.counters.drop_one(DropReason::LinkRemoved);
+        }
+    }
+
+    fn handle_burst(&mut self, now: Instant, link: LinkIndex, frames: &mut VecDeque<PacketBuf>) {
+        for frame in frames.iter_mut() {
+            self.handle_frame_at(now, link, frame);
+        }
+        frames.clear();
+    }
+
     #[inline(always)]
-    fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, mut frame: PacketBuf) {
-        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, link, &mut frame) {
-            self.dispatch(now, &inbound, &mut frame);
+    fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) {
+        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, link, frame) {
+            self.dispatch(now, &inbound, frame);
         }
     }
 
@@ -406,7 +434,7 @@ impl Stack {
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
         let more = self.make_output(now);
         self.net.poll_transmit(0, out);
-        more
+        self.sockets.resume(0) || more
     }
 
     /// The same for the device of this link. Any call makes output for all links; the other links'
@@ -418,10 +446,9 @@ impl Stack {
         out: &mut VecDeque<PacketBuf>,
     ) -> bool {
         let more = self.make_output(now);
-        if let Some(index) = self.net.find_link(link) {
-            self.net.poll_transmit(index, out);
-        }
-        more
+        let Some(index) = self.net.find_link(link) else { return more };
+        self.net.poll_transmit(index, out);
+        self.sockets.resume(index) || more
     }
 
     /// Whether frames for the device of this link wait for [`poll_transmit_on`](Self::poll_transmit_on).
@@ -505,6 +532,9 @@ impl Stack {
     /// that was done before. Connections from its addresses find no way out any more, and end as they
     /// do when nobody answers.
     pub fn remove_link(&mut self, link: LinkId) -> bool {
+        if let Some(index) = self.net.find_link(link) {
+            self.sockets.resume(index);
+        }
         self.net.remove_link(link)
     }
 

@@ -305,7 +305,7 @@ fn wait_for_link(name: &str) -> Result<(), Failure> {
 }
 
 /// Runs iproute2 in this thread's network namespace.
-fn ip(args: &[&str]) -> Result<(), Failure> {
+pub(crate) fn ip(args: &[&str]) -> Result<(), Failure> {
     let what = format!("ip {}", args.join(" "));
     let output = Command::new("ip").args(args).output().map_err(|e| {
         Failure::because(&what, reason(&e) + "; install iproute2 to compare with veth")

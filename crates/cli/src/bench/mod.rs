@@ -10,6 +10,7 @@ mod idle;
 mod kernel;
 mod machine;
 mod path;
+mod port;
 mod receive;
 mod report;
 mod ring;
@@ -33,5 +34,6 @@ pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
         Bench::Ring(options) => ring::run(options),
         Bench::Rr(options) => rr::run(options),
         Bench::Idle(options) => idle::run(options),
+        Bench::Port(options) => port::run(options),
     }
 }

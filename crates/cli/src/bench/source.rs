@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pagewire_mem::{CopyLedger, Frag, PAGE_SIZE};
 
 use crate::args::ReaderKind;
-use crate::sys::region_of;
+use crate::sys::{prefer_huge_pages, region_of};
 
 /// Bytes of the buffer that senders walk through in order: larger than any cache, so that no
 /// figure comes from a buffer that is hot.
@@ -16,7 +16,9 @@ pub(crate) const SOURCE_LEN: usize = 256 << 20;
 /// Of each round, before its clock runs: windows open, pages are touched, spins adapt.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
 
-/// A buffer to send from, page-aligned; clones share it.
+/// A buffer to send from, page-aligned, on huge pages where the system has them: a program that walks
+/// through so much memory asks for them, and with small ones every reader of cold memory, whatever the
+/// engine, waits for page tables as well. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Source {
     bytes: Bytes,
@@ -25,6 +27,8 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn new() -> Self {
         let mut bytes = vec![0; SOURCE_LEN + PAGE_SIZE];
+        // Before the first byte is written: from then on the pages are what they are.
+        prefer_huge_pages(&mut bytes);
         for (i, word) in bytes.chunks_exact_mut(8).enumerate() {
             word.copy_from_slice(&(i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
         }

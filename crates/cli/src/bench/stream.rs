@@ -4,8 +4,9 @@
 //! reference; with a reader that touches nothing, and with one that sums every byte. Both hosts
 //! are driven on one thread, and then each on its own. Over a tap: to and from a kernel socket.
 //! Beside it, in the same rounds, kernel to kernel: over loopback for the pair, over veth for the
-//! tap.
+//! tap. Over a port, to and from a virtual machine.
 
+mod guest;
 mod via;
 
 use std::io;
@@ -21,7 +22,7 @@ use super::kernel::{self, Between, PATIENCE};
 use super::machine::{Machine, Sides, pin};
 use super::report::{Record, print, rounded};
 use super::source::{Meter, Reader, Round, Source};
-use crate::args::{Direction, Link, StreamOptions};
+use crate::args::{Direction, NetLink, StreamOptions};
 use crate::failure::{Failure, reason};
 use crate::limits::RECV_PIECE;
 
@@ -38,7 +39,13 @@ const PORT: u16 = 9000;
 
 /// Measures and prints.
 pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
-    if options.link == Link::Pair && options.direction.is_some() {
+    if options.link == NetLink::VhostUser {
+        return guest::run(options);
+    }
+    if options.socket.is_some() {
+        return Err(Failure::Usage("--socket needs --link vhost-user".into()));
+    }
+    if options.link == NetLink::Pair && options.direction.is_some() {
         let text = "--direction says which way over a tap; with it give --link tap";
         return Err(Failure::Usage(text.into()));
     }
@@ -50,8 +57,8 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
         stats: options.common.stats,
     };
     let kernel = match options.link {
-        Link::Pair => Between::Loopback,
-        Link::Tap => Between::Veth { mtu: options.mtu },
+        NetLink::Pair => Between::Loopback,
+        NetLink::Tap | NetLink::VhostUser => Between::Veth { mtu: options.mtu },
     };
     let message = kernel::best_message(kernel, &bench.source, Reader::None, bench.sides)?;
     let mut lines: Vec<Line> = lines(options, kernel, message);
@@ -115,7 +122,7 @@ fn lines(options: &StreamOptions, kernel: Between, message: usize) -> Vec<Line> 
     let both = [Reader::None, Reader::Sum];
     let mut all: Vec<What> = Vec::new();
     match options.link {
-        Link::Pair => {
+        NetLink::Pair => {
             for threads in [1, 2] {
                 all.extend(both.map(|reader| What::Pair { reader, threads }));
                 if options.via_proxy {
@@ -123,7 +130,7 @@ fn lines(options: &StreamOptions, kernel: Between, message: usize) -> Vec<Line> 
                 }
             }
         }
-        Link::Tap => {
+        NetLink::Tap | NetLink::VhostUser => {
             let wanted = |d: &Direction| options.direction.is_none_or(|only| only == *d);
             for direction in [Direction::Send, Direction::Receive].into_iter().filter(wanted) {
                 all.push(What::Tap { direction, reader: Reader::None });
@@ -133,7 +140,7 @@ fn lines(options: &StreamOptions, kernel: Between, message: usize) -> Vec<Line> 
             }
         }
     }
-    if options.via_proxy && options.link == Link::Tap {
+    if options.via_proxy && options.link == NetLink::Tap {
         all.extend(both.map(|reader| What::TapViaProxy { reader }));
     }
     all.extend(both.map(|reader| What::Kernel { between: kernel, message, reader }));
@@ -250,6 +257,18 @@ impl Bench {
         let right = Host::builder().device(b).address(format!("{RIGHT}/24")).manual().start();
         let (left, right) = (left.map_err(|e| failed(&e))?, right.map_err(|e| failed(&e))?);
         let (sender, receiver) = connect_in_turns(&left, &right)?;
+        let round = self.in_turns(&sender, &receiver, reader, || left.turn() | right.turn())?;
+        Ok(self.finish(round, mtu, &[&left, &right]))
+    }
+
+    /// Sends and receives on one thread; `turn` drives the hosts, and says whether anything came.
+    fn in_turns(
+        &self,
+        sender: &TcpStream,
+        receiver: &TcpStream,
+        reader: Reader,
+        turn: impl Fn() -> bool,
+    ) -> Result<Round, Failure> {
         let mut source = self.source.frags(SEND_PIECE);
         let mut meter = Meter::new(self.seconds);
         let mut pending = SendBuf::default();
@@ -263,8 +282,9 @@ impl Bench {
                     break;
                 }
             }
-            left.turn();
-            right.turn();
+            if !turn() {
+                std::hint::spin_loop();
+            }
             let mut got = 0;
             while let Some(n) = would_block(receiver.recv_into(RECV_PIECE, &mut frags))? {
                 if n == 0 {
@@ -276,7 +296,7 @@ impl Bench {
             if got > 0
                 && let Some(round) = meter.count(got)
             {
-                return Ok(self.finish(round, mtu, &[&left, &right]));
+                return Ok(round);
             }
         }
     }
@@ -406,7 +426,7 @@ fn receive(connection: &TcpStream, reader: Reader, seconds: f64) -> Result<Round
     loop {
         let n = connection.recv_into(RECV_PIECE, &mut frags).map_err(|e| failed(&reason(&e)))?;
         if n == 0 {
-            return Err(Failure::Failed("the kernel's sender ended too early".into()));
+            return Err(Failure::Failed("the sender ended too early".into()));
         }
         frags.drain(..).for_each(|frag| reader.see_frag(&frag));
         if let Some(round) = meter.count(n) {

@@ -54,6 +54,7 @@ fn wrong_usage_exits_with_2() {
         &["--listen", FRONT[0], "--to", BACK[0], "--connections", "28233"],
         &["--listen", FRONT[0], "--to", BACK[0], "--backlog", "5000"],
         &["--listen", FRONT[0], "--to", BACK[0], "--connect-timeout", "0"],
+        &["--listen", FRONT[0], "--to", BACK[0], "--keepalive", "7201"],
         &["--listen", FRONT[0], "--to", BACK[0], "--memory", "1M"],
         &["--listen", FRONT[0], "--to", BACK[0], "--addr", "10.77.0.2/24", "--link", "pair"],
     ] {
@@ -318,7 +319,7 @@ fn may_open_many() -> bool {
 }
 
 #[test]
-fn with_root_ten_thousand_connections_get_every_byte_over_a_bad_tap() {
+fn with_root_ten_thousand_connections_get_every_byte_and_end_over_a_bad_tap() {
     let Some(lab) = Lab::new("proxymany") else { return };
     if !may_open_many() {
         eprintln!("SKIPPED proxymany: {MANY} open files are not to be had");
@@ -326,7 +327,9 @@ fn with_root_ten_thousand_connections_get_every_byte_over_a_bad_tap() {
     }
     lab.inside(|| {
         let fault = ["--fault", "loss=0.5%,dup=0.2%,seed=7"];
-        let more = ["--to", BACK[0], "--stats", "--backlog", "4096"];
+        let keepalive = talk::KEEPALIVE.as_secs().to_string();
+        let more =
+            ["--to", BACK[0], "--stats", "--backlog", "4096", "--keepalive", keepalive.as_str()];
         let proxy = Running::start(&[&more[..], &fault].concat());
         let mut server = Command::new(std::env::current_exe().expect("this program"));
         server.args(["--exact", "a_server_of_many_serves_when_it_is_asked_to", "--nocapture"]);
@@ -348,6 +351,9 @@ fn with_root_ten_thousand_connections_get_every_byte_over_a_bad_tap() {
         // Of a handshake that the proxy has not seen the end of, the client may know already.
         assert!(count(&report, "most_at_once") > MANY * 9 / 10, "{report}");
         assert!(count(&report, "finished") >= polite, "{report}");
+        // None had to be given up for another reason than that a peer was gone.
+        let ended = count(&report, "finished") + count(&report, "broken");
+        assert_eq!(ended, MANY, "{report}");
         // What is short is moved out of pages that it would pin; nothing else is copied.
         for reason in ["app_read", "app_write", "device_linearize", "loop_private", "snapshot"] {
             assert_eq!(count(&report, reason), 0, "{report}");

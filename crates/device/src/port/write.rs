@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 
 use pagewire_mem::{
-    CopyLedger, CopyReason, FragVec, Gso, GsoKind, HEAD_CAPACITY, Lone, MAX_FRAGS, PAGE_SIZE,
+    CopyLedger, CopyReason, Frag, FragVec, Gso, GsoKind, HEAD_CAPACITY, Lone, MAX_FRAGS, PAGE_SIZE,
     PacketBuf, RxChecksum, TxChecksum,
 };
 
@@ -18,8 +18,13 @@ use super::{FrameChecksum, Offload, Path, Port, WriteFlags};
 use crate::device::Medium;
 use crate::headers::{self, Layout, Transport};
 
-/// What became of a frame that came in: a packet and where it goes, or why it was dropped.
-type Looked = Result<(PacketBuf, Verdict), PortDrop>;
+/// What became of a frame that came in: where the packet goes that is now last in line, or why there
+/// is none.
+type Fate = Result<Verdict, PortDrop>;
+
+/// Packets for the stack. A packet is made where it will lie: it is some 230 bytes long, and moving it
+/// twice costs as much as everything else that building does.
+type Line = VecDeque<PacketBuf>;
 
 impl Port {
     /// Takes a frame from a writer. One for the stack is appended to `out`; one that a hook sent
@@ -51,7 +56,7 @@ impl Port {
         source: &mut S,
         how: WriteFlags,
         offload: Offload,
-        out: &mut VecDeque<PacketBuf>,
+        out: &mut Line,
         ledger: &mut CopyLedger,
     ) -> Result<Path, PortError> {
         let len = source.len();
@@ -64,21 +69,22 @@ impl Port {
         }
         check(&offload, len)?;
         if how.zerocopy
-            && let Some(looked) = self.refer(source, len, &offload)
+            && let Some(fate) = self.refer(source, len, &offload, out)
         {
+            let fate = fate?;
             self.counters.zerocopy += 1;
-            self.deliver(looked?, out);
+            self.send_on(fate, out);
             return Ok(Path::ZeroCopy);
         }
         if self.builds(len, how) {
-            let looked = self.build(source, len, &offload, ledger)?;
+            let fate = self.build(source, len, &offload, out, ledger)?;
             self.counters.built += 1;
-            self.deliver(looked, out);
+            self.send_on(fate, out);
             return Ok(Path::Built);
         }
-        let looked = self.account(source, len, how, &offload, ledger)?;
+        let fate = self.account(source, len, how, &offload, out, ledger)?;
         self.counters.accounted += 1;
-        self.deliver(looked, out);
+        self.send_on(fate, out);
         Ok(Path::Accounted)
     }
 
@@ -103,8 +109,9 @@ impl Port {
         source: &mut S,
         len: usize,
         offload: &Offload,
+        out: &mut Line,
         ledger: &mut CopyLedger,
-    ) -> Result<Looked, PortError> {
+    ) -> Result<Fate, PortError> {
         let need = HEADROOM + len + self.tailroom();
         let room = self.carver.room(&mut self.pool, need);
         let mut room = room.ok_or(PortError::NoMemory)?;
@@ -116,15 +123,16 @@ impl Port {
         }
         let moved = start as isize - HEADROOM as isize;
         let data = bytes.get(start..end).unwrap_or_default();
-        match dissect(self.medium, data, 0, offload, moved, verdict)? {
-            Err(reason) => Ok(Err(reason)),
-            Ok((mut packet, payload)) => {
-                ledger.note(CopyReason::DeviceRx, end - start - payload);
-                let frag = room.commit(start + payload..end);
-                packet.push_frag(frag).map_err(|_| PortError::NoMemory)?;
-                Ok(Ok((packet, verdict)))
-            }
-        }
+        let frame = Dissect { medium: self.medium, data, rest: 0, offload, moved };
+        let headers = match frame.into_line(out, verdict)? {
+            Ok(headers) => headers,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        ledger.note(CopyReason::DeviceRx, end - start - headers);
+        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+        // The first fragment of a packet always finds room.
+        let _ = packet.push_frag(room.commit(start + headers..end));
+        Ok(Ok(verdict))
     }
 
     /// The usual way: pages and a record of the frame's own, charged to the send buffer for as long
@@ -135,8 +143,9 @@ impl Port {
         len: usize,
         how: WriteFlags,
         offload: &Offload,
+        out: &mut Line,
         ledger: &mut CopyLedger,
-    ) -> Result<Looked, PortError> {
+    ) -> Result<Fate, PortError> {
         if !self.account.has_room(!how.nonblock) {
             return Err(if how.nonblock { PortError::Again } else { PortError::WouldBlock });
         }
@@ -152,15 +161,16 @@ impl Port {
         }
         let moved = start as isize - HEADROOM as isize;
         let data = bytes.get(start..end).unwrap_or_default();
-        match dissect(self.medium, data, 0, offload, moved, verdict)? {
-            Err(reason) => Ok(Err(reason)),
-            Ok((mut packet, payload)) => {
-                ledger.note(CopyReason::DeviceRx, end - start - payload);
-                let frag = lone.commit(start + payload..end);
-                packet.push_frag(frag).map_err(|_| PortError::NoMemory)?;
-                Ok(Ok((packet, verdict)))
-            }
-        }
+        let frame = Dissect { medium: self.medium, data, rest: 0, offload, moved };
+        let headers = match frame.into_line(out, verdict)? {
+            Ok(headers) => headers,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        ledger.note(CopyReason::DeviceRx, end - start - headers);
+        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+        // The first fragment of a packet always finds room.
+        let _ = packet.push_frag(lone.commit(start + headers..end));
+        Ok(Ok(verdict))
     }
 
     /// Leaves the payload in the writer's memory; the headers are copied out, and only the copy is
@@ -171,7 +181,8 @@ impl Port {
         source: &mut S,
         len: usize,
         offload: &Offload,
-    ) -> Option<Result<Looked, PortError>> {
+        out: &mut Line,
+    ) -> Option<Result<Fate, PortError>> {
         let mut head = [0; HEAD_CAPACITY];
         let shown = len.min(HEAD_CAPACITY);
         let front = head.get_mut(..shown).unwrap_or_default();
@@ -183,7 +194,7 @@ impl Port {
             0 => FragVec::new(),
             _ => source.take_frags(headers, MAX_FRAGS)?,
         };
-        Some(self.refer_to(head, headers, len - headers, frags, offload))
+        Some(self.refer_to(head, headers, len - headers, frags, offload, out))
     }
 
     /// The packet of these headers and these fragments.
@@ -194,8 +205,9 @@ impl Port {
         rest: usize,
         frags: FragVec,
         offload: &Offload,
-    ) -> Result<Looked, PortError> {
-        if frags.iter().map(pagewire_mem::Frag::len).sum::<usize>() != rest {
+        out: &mut Line,
+    ) -> Result<Fate, PortError> {
+        if frags.iter().map(Frag::len).sum::<usize>() != rest {
             return Err(PortError::Fault);
         }
         // A hook finds all the room that is left in front.
@@ -207,26 +219,30 @@ impl Port {
         }
         let moved = start as isize - at as isize;
         let data = head.get(start..end).unwrap_or_default();
-        match dissect(self.medium, data, rest, offload, moved, verdict)? {
+        let frame = Dissect { medium: self.medium, data, rest, offload, moved };
+        match frame.into_line(out, verdict)? {
+            Ok(_) => fill_last(out, frags).map(|()| Ok(verdict)),
             Err(reason) => Ok(Err(reason)),
-            Ok((mut packet, _)) => {
-                for frag in frags {
-                    packet.push_frag(frag).map_err(|_| PortError::Fault)?;
-                }
-                Ok(Ok((packet, verdict)))
-            }
         }
     }
 
-    /// Sends a frame where the hook said.
-    fn deliver(&mut self, looked: Looked, out: &mut VecDeque<PacketBuf>) {
-        let (packet, to) = match looked {
-            Ok(looked) => looked,
-            Err(reason) => return self.counters.drop_one(reason),
-        };
+    /// Sends the packet that is last in line where the hook said: most stay where they are.
+    #[inline]
+    fn send_on(&mut self, fate: Fate, out: &mut Line) {
+        match fate {
+            Ok(Verdict::Pass) => {}
+            Ok(to) => {
+                if let Some(packet) = out.pop_back() {
+                    self.send_away(packet, to);
+                }
+            }
+            Err(reason) => self.counters.drop_one(reason),
+        }
+    }
+
+    /// Sends a packet that is not for the stack.
+    fn send_away(&mut self, packet: PacketBuf, to: Verdict) {
         match to {
-            Verdict::Pass => out.push_back(packet),
-            Verdict::Drop => self.counters.drop_one(PortDrop::Hook),
             Verdict::SendBack if self.back.len() >= QUEUED_FRAMES => {
                 self.counters.drop_one(PortDrop::BackFull);
             }
@@ -242,8 +258,20 @@ impl Port {
                     Err(Refused::Full) => self.counters.drop_one(PortDrop::RedirectFull),
                 }
             }
+            Verdict::Pass | Verdict::Drop => self.counters.drop_one(PortDrop::Hook),
         }
     }
+}
+
+/// Gives the last packet in line its payload. One that cannot take it is taken back: its source gave
+/// more fragments than it was asked for.
+fn fill_last(out: &mut Line, frags: FragVec) -> Result<(), PortError> {
+    let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+    if frags.into_iter().all(|frag| packet.push_frag(frag).is_ok()) {
+        return Ok(());
+    }
+    out.pop_back();
+    Err(PortError::Fault)
 }
 
 /// Whether the virtio header makes sense for a frame of `len` bytes.
@@ -302,52 +330,79 @@ fn header_len(medium: Medium, data: &[u8], len: usize) -> (usize, Option<Layout>
     (known.map_or(len.min(HEAD_CAPACITY), |l| l.payload), layout)
 }
 
-/// Makes a packet of a frame's private bytes `data`, behind which `rest` bytes come by reference; how
-/// many bytes of `data` went into its head comes with it, all if there is a rest.
-#[inline]
-fn dissect(
+/// A frame whose first bytes are private, to become a packet.
+struct Dissect<'a> {
     medium: Medium,
-    data: &[u8],
+    /// All of it, or its headers.
+    data: &'a [u8],
+    /// Bytes behind `data` that come by reference.
     rest: usize,
-    offload: &Offload,
+    offload: &'a Offload,
+    /// How far the hook has moved the frame's start.
     moved: isize,
-    to: Verdict,
-) -> Result<Result<(PacketBuf, usize), PortDrop>, PortError> {
-    let len = data.len() + rest;
-    // A tun takes nothing but IP.
-    if medium == Medium::Ip && !matches!(data.first().map(|b| b >> 4), Some(4 | 6)) {
-        return Err(PortError::Length(len));
-    }
-    let (headers, layout) = header_len(medium, data, len);
-    let headers = if rest > 0 { data.len() } else { headers };
-    let mut packet = PacketBuf::for_rx();
-    if let Some((kind, size)) = offload.gso {
-        let tcp = |l: &Layout| {
-            l.transport == Transport::Tcp
-                && l.v6 == (kind == GsoKind::TcpV6)
-                && l.payload == headers
+}
+
+impl Dissect<'_> {
+    /// Puts the packet at the end of the line, to go `to`, its headers in its head and no payload yet.
+    /// Returns how many bytes of `data` its head took: all, if there is a rest. Whatever fails, the
+    /// line is as it was.
+    #[inline]
+    fn into_line(self, out: &mut Line, to: Verdict) -> Result<Result<usize, PortDrop>, PortError> {
+        let Self { medium, data, rest, offload, .. } = self;
+        let len = data.len() + rest;
+        // A tun takes nothing but IP.
+        if medium == Medium::Ip && !matches!(data.first().map(|b| b >> 4), Some(4 | 6)) {
+            return Err(PortError::Length(len));
+        }
+        let (headers, layout) = header_len(medium, data, len);
+        let headers = if rest > 0 { data.len() } else { headers };
+        let gso = super_frame(offload, layout, headers)?;
+        let (rx_checksum, tx_checksum) = match self.checksum(to, len) {
+            Ok(checksums) => checksums,
+            Err(reason) => return Ok(Err(reason)),
         };
-        layout.filter(tcp).ok_or(PortError::Offload)?;
-        packet.gso = Some(Gso { kind, size, header_len: headers as u16 });
-    }
-    match offload.checksum {
-        FrameChecksum::Unknown => {}
-        FrameChecksum::Valid => packet.rx_checksum = RxChecksum::Valid,
-        // For us it is as good as verified: it never was on a wire.
-        FrameChecksum::Partial { .. } if to == Verdict::Pass => {
-            packet.rx_checksum = RxChecksum::Valid;
+        out.push_back(PacketBuf::for_rx());
+        let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
+        (packet.gso, packet.rx_checksum, packet.tx_checksum) = (gso, rx_checksum, tx_checksum);
+        if let (Some(head), Some(bytes)) = (packet.append(headers), data.get(..headers)) {
+            head.copy_from_slice(bytes);
         }
-        // Somebody else has to finish it, from where it is now.
-        FrameChecksum::Partial { start, offset } => {
-            let start = usize::from(start).checked_add_signed(-moved);
-            let inside = |&at: &usize| at + usize::from(offset) + 2 <= len;
-            let Some(start) = start.filter(inside).and_then(|at| u16::try_from(at).ok()) else {
-                return Ok(Err(PortDrop::HookMoved));
-            };
-            packet.tx_checksum = TxChecksum::Partial { start, offset };
+        Ok(Ok(headers))
+    }
+
+    /// What is known of the transport checksum, and what is left to do for it.
+    #[inline]
+    fn checksum(&self, to: Verdict, len: usize) -> Result<(RxChecksum, TxChecksum), PortDrop> {
+        match self.offload.checksum {
+            FrameChecksum::Unknown => Ok((RxChecksum::Unknown, TxChecksum::Done)),
+            FrameChecksum::Valid => Ok((RxChecksum::Valid, TxChecksum::Done)),
+            // For us it is as good as verified: it never was on a wire.
+            FrameChecksum::Partial { .. } if to == Verdict::Pass => {
+                Ok((RxChecksum::Valid, TxChecksum::Done))
+            }
+            // Somebody else has to finish it, from where it is now.
+            FrameChecksum::Partial { start, offset } => {
+                let start = usize::from(start).checked_add_signed(-self.moved);
+                let inside = |&at: &usize| at + usize::from(offset) + 2 <= len;
+                let start = start.filter(inside).and_then(|at| u16::try_from(at).ok());
+                let start = start.ok_or(PortDrop::HookMoved)?;
+                Ok((RxChecksum::Unknown, TxChecksum::Partial { start, offset }))
+            }
         }
     }
-    let head = packet.append(headers).ok_or(PortError::Length(len))?;
-    head.copy_from_slice(data.get(..headers).ok_or(PortError::Length(len))?);
-    Ok(Ok((packet, headers)))
+}
+
+/// The super-frame in the packet's terms, if it is one with these headers.
+#[inline]
+fn super_frame(
+    offload: &Offload,
+    layout: Option<Layout>,
+    headers: usize,
+) -> Result<Option<Gso>, PortError> {
+    let Some((kind, size)) = offload.gso else { return Ok(None) };
+    let tcp = |l: &Layout| {
+        l.transport == Transport::Tcp && l.v6 == (kind == GsoKind::TcpV6) && l.payload == headers
+    };
+    layout.filter(tcp).ok_or(PortError::Offload)?;
+    Ok(Some(Gso { kind, size, header_len: headers as u16 }))
 }

@@ -9,8 +9,8 @@ use pagewire_mem::{MAX_FRAGS, PagePool};
 use rustix::io::Errno;
 
 use super::limits::{
-    LANE_BYTES, MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES, SETTLE_PAUSE,
-    SETTLE_TRIES, SPARE_LANES,
+    LANE_BYTES, MAX_MTU, MAX_NAME, MAX_QUEUES, MIN_MTU, MIN_POOL_BYTES, POOL_BYTES, QUEUE_FRAMES,
+    SETTLE_PAUSE, SETTLE_TRIES, SPARE_LANES,
 };
 use super::netlink::{Link, Netlink};
 use super::sys::{self, Queues, Step};
@@ -39,6 +39,10 @@ pub struct TapBuilder {
 impl TapBuilder {
     /// Name of the network device, up to 15 bytes. It is made if there is none of that name, and
     /// then vanishes with the last queue. Without a name the kernel gives it one (`pw0`, `pw1`, …).
+    ///
+    /// One that is made has room for 16,384 frames that wait for us in each queue. One that exists
+    /// keeps what it has, 1000 unless somebody changed it (`ip link set pw0 txqueuelen 16384`): with
+    /// thousands of connections the kernel then drops what they send at the same time.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
@@ -107,6 +111,7 @@ impl TapBuilder {
         };
         // A device that exists already keeps its settings unless they are asked for.
         let existing = if name.contains('%') { None } else { link(name)? };
+        let is_new = existing.is_none();
         let own =
             if queues == 1 && existing.is_none() { attach_own(name, settings.lanes) } else { None };
         let (fds, spare, name) = match own {
@@ -127,6 +132,11 @@ impl TapBuilder {
         if let Some(mtu) = self.mtu.filter(|&mtu| mtu != found.mtu) {
             netlink.set_mtu(found.index, mtu).map_err(|e| {
                 system(format!("set the MTU of tap {name} to {mtu}{}", needs(&e)), e)
+            })?;
+        }
+        if is_new {
+            netlink.set_queue_frames(found.index, QUEUE_FRAMES).map_err(|e| {
+                system(format!("make the queue of tap {name} longer{}", needs(&e)), e)
             })?;
         }
         if !found.up {

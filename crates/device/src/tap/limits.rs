@@ -25,6 +25,12 @@ pub const POOL_BYTES: usize = 64 << 20;
 /// Least memory to receive into, in bytes: a frame must always fit beside those that are held.
 pub const MIN_POOL_BYTES: usize = 1 << 20;
 
+/// Frames that wait in each queue of a tap that we made. The kernel's 1000 are less than ten thousand
+/// connections have to say at once, and what finds the queue full is lost: a reset for good, because
+/// nobody sends it again. A frame that waits is memory of the connection that sent it; a place in the
+/// queue is 8 bytes.
+pub const QUEUE_FRAMES: u32 = 16_384;
+
 /// Longest payload, in bytes, that is moved out of the way of bulk data instead of pinning a page
 /// (and the alignment of what follows): below this a copy costs less than handling a reference.
 pub const SMALL_PAYLOAD: usize = 512;

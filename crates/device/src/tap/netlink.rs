@@ -1,5 +1,5 @@
-//! The kernel's side of a tap, through rtnetlink: look it up, set its MTU, bring it up, give it
-//! addresses. Four requests, so the messages are built here rather than by a library.
+//! The kernel's side of a tap, through rtnetlink: look it up, set its MTU and the length of its
+//! queue, bring it up, give it addresses. A few requests, so the messages are built here rather than by a library.
 //!
 //! ```text
 //!   0 length u32 | 4 type u16 | 6 flags u16 | 8 sequence u32 | 12 port u32 | 16 body … attributes
@@ -29,6 +29,7 @@ const NLM_F_CREATE_EXCL: u16 = 0x600;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_TXQLEN: u16 = 13;
 const IFF_UP: u32 = 1;
 const IFF_LOWER_UP: u32 = 0x1_0000;
 
@@ -80,6 +81,13 @@ impl Netlink {
     pub(super) fn set_mtu(&self, index: u32, mtu: usize) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, NLM_F_ACK, &link_body(index, 0));
         message.attribute(IFLA_MTU, &(mtu as u32).to_ne_bytes());
+        self.ask(message).map(drop)
+    }
+
+    /// How many frames wait for us, at most, before the kernel drops what it sends.
+    pub(super) fn set_queue_frames(&self, index: u32, frames: u32) -> io::Result<()> {
+        let mut message = Message::new(RTM_NEWLINK, NLM_F_ACK, &link_body(index, 0));
+        message.attribute(IFLA_TXQLEN, &frames.to_ne_bytes());
         self.ask(message).map(drop)
     }
 

@@ -5,15 +5,17 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pagewire_mem::{MAX_FRAGS, PagePool};
+use pagewire_mem::MAX_FRAGS;
 
 use super::control::{Control, Source, listen};
 use super::events::{Bell, Events};
-use super::limits::{MAX_QUEUE_PAIRS, MIN_POOL_BYTES, POOL_BYTES};
+use super::limits::{BY_REFERENCE, MAX_QUEUE_PAIRS};
 use super::receive::Receiver;
 use super::session::Session;
 use super::{VhostUser, features};
 use crate::limits::{MAX_MTU, MIN_MTU};
+use crate::port::limits::MIN_POOL_BYTES;
+use crate::port::{Port, PortConfig, PortTable, SendBuffer};
 use crate::{Capabilities, DeviceError, HeaderSplit, Medium};
 
 /// Settings of a [`VhostUser`].
@@ -29,6 +31,9 @@ pub struct VhostUserBuilder {
     mac: Option<[u8; 6]>,
     queue_pairs: Option<usize>,
     pool_bytes: Option<usize>,
+    by_reference: Option<usize>,
+    send_buffer: SendBuffer,
+    table: Option<Arc<PortTable>>,
 }
 
 impl VhostUserBuilder {
@@ -60,6 +65,29 @@ impl VhostUserBuilder {
     #[must_use]
     pub fn pool_bytes(mut self, bytes: usize) -> Self {
         self.pool_bytes = Some(bytes);
+        self
+    }
+
+    /// Shortest frame, in bytes, that stays in the guest's memory and is passed by reference; 1,024 by
+    /// default. Shorter ones are copied. `usize::MAX`: all are.
+    #[must_use]
+    pub fn by_reference_from(mut self, bytes: usize) -> Self {
+        self.by_reference = Some(bytes);
+        self
+    }
+
+    /// How much of what is copied may be under way; unlimited by default, and only then are frames
+    /// built in place. A guest whose frames find no room waits.
+    #[must_use]
+    pub fn send_buffer(mut self, send_buffer: SendBuffer) -> Self {
+        self.send_buffer = send_buffer;
+        self
+    }
+
+    /// The ports that a hook may redirect to this one from, and from this one to.
+    #[must_use]
+    pub fn table(mut self, table: &Arc<PortTable>) -> Self {
+        self.table = Some(Arc::clone(table));
         self
     }
 
@@ -104,12 +132,18 @@ impl VhostUserBuilder {
     fn start(self, source: Source, path: &Path) -> Result<VhostUser, DeviceError> {
         self.check()?;
         let pairs = self.queue_pairs.unwrap_or(1);
-        let pool_bytes = self.pool_bytes.unwrap_or(POOL_BYTES);
-        let pool = PagePool::new("pagewire-vhost", pool_bytes).map_err(|e| {
-            system(format!("map {pool_bytes} bytes to receive into"), io::Error::other(e))
-        })?;
         let bell = Arc::new(Bell::new().map_err(descriptors)?);
         let events = Arc::new(Events::new(&bell).map_err(descriptors)?);
+        let mut config = PortConfig::new(Medium::Ethernet);
+        config.pool_bytes = self.pool_bytes.unwrap_or(config.pool_bytes);
+        let (send_buffer, waker) = (self.send_buffer, Arc::clone(&bell));
+        (config.send_buffer, config.table) = (send_buffer, self.table);
+        config.wake = Some(Arc::new(move || waker.ring()));
+        let pool_bytes = config.pool_bytes;
+        let port = Port::new(config).map_err(|e| {
+            system(format!("map {pool_bytes} bytes to receive into"), io::Error::other(e))
+        })?;
+        let receiver = Receiver::new(port, self.by_reference.unwrap_or(BY_REFERENCE));
         let session = Session::new(features::offered(pairs), pairs, &events, &bell);
         let control = Control::start(session, source)
             .map_err(|e| system("start a thread for the socket".into(), e))?;
@@ -129,7 +163,7 @@ impl VhostUserBuilder {
             queues: pairs,
             by_reference: false,
         };
-        Ok(VhostUser::over(control, capabilities, events, Receiver::new(pool)))
+        Ok(VhostUser::over(control, capabilities, events, receiver))
     }
 
     fn check(&self) -> Result<(), DeviceError> {
@@ -142,6 +176,9 @@ impl VhostUserBuilder {
         }
         if self.mac.is_some_and(|[first, ..]| first & 1 != 0) {
             return refuse("our link address must be a unicast one".into());
+        }
+        if self.send_buffer == SendBuffer::Bytes(0) {
+            return refuse("a send buffer has at least one byte".into());
         }
         if let Some(bytes) = self.pool_bytes.filter(|&bytes| bytes < MIN_POOL_BYTES) {
             return refuse(format!("{bytes} bytes to receive into are less than {MIN_POOL_BYTES}"));

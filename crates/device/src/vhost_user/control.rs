@@ -4,17 +4,29 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vhost::vhost_user::{BackendReqHandler, Error};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use vhost::vhost_user::message::FrontendReq;
+use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
 use super::events::Bell;
+use super::features;
 use super::limits::RECONNECT;
 use super::session::Session;
+
+/// Bytes of the message that enables a ring.
+const EARLY_ENABLE: usize = 12 + 8;
+
+/// Flags of a message: the protocol's version, that it is an answer, that it wants one.
+const VERSION: u32 = 1;
+const REPLY: u32 = 1 << 2;
+const NEED_REPLY: u32 = 1 << 3;
 
 /// What both threads share.
 pub(super) struct Shared {
@@ -149,9 +161,46 @@ impl Shared {
         self.link().ending
     }
 
+    /// Takes a ring's enabling that comes before any features were chosen; `false`: the next message
+    /// is another. QEMU sends it so, at its device's reset and then never again; the library refuses
+    /// it, although the ring's state does not depend on features.
+    fn enables_early(&self, stream: &UnixStream) -> bool {
+        if self.session().has(features::PROTOCOL_FEATURES) {
+            return false;
+        }
+        // Header: request, flags, bytes that follow; then the ring and its state.
+        let mut message = [0; EARLY_ENABLE];
+        let peek = RecvFlags::PEEK | RecvFlags::WAITALL;
+        let request = FrontendReq::SET_VRING_ENABLE as u32;
+        let word = |bytes: &[u8], at: usize| {
+            let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+            word.map_or(0, u32::from_ne_bytes)
+        };
+        // A shorter message is another one, and must not be waited for beyond its end.
+        let (head, _) = message.split_at_mut(12);
+        if !matches!(recv(stream, head, peek), Ok((_, 12)))
+            || (word(&message, 0), word(&message, 8)) != (request, 8)
+            || !matches!(recv(stream, &mut message[..], RecvFlags::WAITALL), Ok((_, EARLY_ENABLE)))
+        {
+            return false;
+        }
+        let (index, state) = (word(&message, 12), word(&message, 16));
+        let mut session = self.session();
+        let done = session.set_vring_enable(index, state == 1).is_ok();
+        let replies = session.replies();
+        drop(session);
+        if replies && word(&message, 4) & NEED_REPLY != 0 {
+            let words = [request, VERSION | REPLY, 8, u32::from(!done), 0];
+            let reply: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            // Not sent: it is gone, which the next message says.
+            let _ = send(stream, &reply, SendFlags::NOSIGNAL);
+        }
+        true
+    }
+
     /// Serves one front end until it goes, or breaks the rules.
     fn serve(&self, stream: UnixStream) {
-        let Ok(ours) = stream.try_clone() else { return };
+        let (Ok(ours), Ok(early)) = (stream.try_clone(), stream.try_clone()) else { return };
         {
             let mut link = self.link();
             if link.ending {
@@ -167,6 +216,9 @@ impl Shared {
         tracing::debug!(fd = stream.as_raw_fd(), "vhost-user: a front end connected");
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&self.session));
         let error = loop {
+            if self.enables_early(&early) {
+                continue;
+            }
             if let Err(error) = handler.handle_request() {
                 break error;
             }
@@ -201,7 +253,9 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether a socket is left over from a process that is gone.
+/// Whether a socket is left over from a process that is gone. Files of other kinds refuse
+/// connections just so, and are not ours to remove.
 fn is_dead(path: &Path) -> bool {
-    UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+    std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
+        && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }

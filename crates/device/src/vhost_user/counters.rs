@@ -77,4 +77,58 @@ impl VhostCounters {
         .iter()
         .sum()
     }
+
+    /// Names and counts.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        // Taken apart, so that none is forgotten.
+        let Self {
+            bad_avail_index,
+            bad_head,
+            head_in_flight,
+            bad_next,
+            chain_too_long,
+            bad_address,
+            wrong_direction,
+            bad_indirect,
+            bad_length,
+            bad_header,
+            bad_receive_buffer,
+            bad_messages,
+            bad_event_fds,
+            bad_memory,
+            bad_rings,
+            sessions,
+            referenced,
+            copied,
+            copied_instead,
+            returned,
+            held,
+            calls,
+        } = *self;
+        [
+            ("bad_avail_index", bad_avail_index),
+            ("bad_head", bad_head),
+            ("head_in_flight", head_in_flight),
+            ("bad_next", bad_next),
+            ("chain_too_long", chain_too_long),
+            ("bad_address", bad_address),
+            ("wrong_direction", wrong_direction),
+            ("bad_indirect", bad_indirect),
+            ("bad_length", bad_length),
+            ("bad_header", bad_header),
+            ("bad_receive_buffer", bad_receive_buffer),
+            ("bad_messages", bad_messages),
+            ("bad_event_fds", bad_event_fds),
+            ("bad_memory", bad_memory),
+            ("bad_rings", bad_rings),
+            ("sessions", sessions),
+            ("referenced", referenced),
+            ("copied", copied),
+            ("copied_instead", copied_instead),
+            ("returned", returned),
+            ("held", held),
+            ("calls", calls),
+        ]
+        .into_iter()
+    }
 }

@@ -26,7 +26,7 @@ use super::ring::{DESC_NEXT, DESC_WRITE, Desc, Part, Ring, avail_bytes, desc_byt
 use super::window::Window;
 
 /// Where the guest's memory begins, in its own addresses.
-const GUEST_BASE: u64 = 0x1_0000_0000;
+pub(super) const GUEST_BASE: u64 = 0x1_0000_0000;
 
 /// Bytes set aside for a ring of the largest size, in pages: descriptors, available and used ring.
 const RING_BYTES: usize = 8 * PAGE_SIZE;

@@ -19,22 +19,13 @@ pub const GUEST_HEADER: usize = crate::limits::VNET_HEADER + 2;
 /// IP packet.
 pub const MAX_FRAME: usize = 18 + 65_535;
 
-/// Shortest frame, in bytes: an Ethernet header.
-pub const MIN_FRAME: usize = 14;
-
-/// Frames of this many bytes or more become fragments of the guest's memory; shorter ones are
-/// copied, which costs less than a reference that comes back.
+/// Frames of this many bytes or more become fragments of the guest's memory, unless the builder says
+/// otherwise; shorter ones are copied, which costs less than a reference that comes back.
 pub const BY_REFERENCE: usize = 1024;
 
 /// Of a ring's descriptors, one in so many may be held by fragments; then frames are copied, so
 /// that a reader who keeps what it got cannot stop the guest's sending.
 pub const HELD_SHARE: u16 = 2;
-
-/// Memory to copy frames into, in bytes, unless the builder says otherwise.
-pub const POOL_BYTES: usize = 16 << 20;
-
-/// Least memory to copy frames into, in bytes.
-pub const MIN_POOL_BYTES: usize = 1 << 20;
 
 /// How long the device waits before it connects again to a front end that listens.
 pub const RECONNECT: core::time::Duration = core::time::Duration::from_millis(500);

@@ -4,8 +4,8 @@
 //! ```text
 //!   front end --messages--> control thread --lock--> session: features, memory, rings
 //!                                                         ^
-//!   guest's TX ring --> receive --> frames --> stack      | lock, once per burst
-//!   guest's RX ring <-- transmit <------------ stack   device thread
+//!   guest's TX ring --> receive --> port --> stack        | lock, once per burst
+//!   guest's RX ring <-- transmit <---------- stack     device thread
 //! ```
 //!
 //! Read [`VhostUser`]'s `Device` implementation first, then `receive` and `transmit`; `chain` (what
@@ -28,6 +28,7 @@ mod counters;
 pub mod double;
 mod events;
 mod features;
+pub(crate) mod fuzzing;
 mod held;
 pub mod limits;
 mod memory;
@@ -50,12 +51,10 @@ pub use builder::VhostUserBuilder;
 use control::{Control, Shared};
 pub use counters::VhostCounters;
 use events::Events;
-use limits::FLOWS;
 use receive::Receiver;
-use session::Session;
-use transmit::{Sender, Sent};
+use transmit::Sender;
 
-use crate::headers;
+use crate::port::{Port, PortCounters};
 use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 
 /// A port that a virtual machine is plugged into: the back end of a vhost-user network device.
@@ -74,10 +73,6 @@ pub struct VhostUser {
     counters: DeviceCounters,
     /// The pair to look at next.
     next: usize,
-    /// The pair by which the flow of each slot came last.
-    flows: [u8; FLOWS],
-    /// The pair whose buffers were too few, and how many waited there.
-    short: Option<(usize, u16)>,
     armed: bool,
 }
 
@@ -115,24 +110,21 @@ impl VhostUser {
             capabilities,
             events,
             receiver,
-            sender: Sender::default(),
+            sender: Sender::new(),
             counters: DeviceCounters::default(),
             next: 0,
-            flows: [0; FLOWS],
-            short: None,
             armed: false,
         }
     }
 
-    /// The pair to send a frame by: the one its flow came by, if that runs, else the first.
-    fn pair_for(flows: &[u8; FLOWS], session: &Session, packet: &PacketBuf) -> usize {
-        if session.vrings.len() <= 2 {
-            return 0;
-        }
-        let runs =
-            |pair: usize| session.vrings.get(2 * pair).is_some_and(|v| v.running().is_some());
-        let pair = flow(packet.head()).and_then(|slot| flows.get(slot)).map_or(0, |&p| p.into());
-        if runs(pair) { pair } else { 0 }
+    /// The port that frames come in by: its hook, its counts, its place in a table.
+    pub fn port(&self) -> &Port {
+        &self.receiver.port
+    }
+
+    /// The same, to change.
+    pub fn port_mut(&mut self) -> &mut Port {
+        &mut self.receiver.port
     }
 }
 
@@ -155,18 +147,15 @@ impl VhostMonitor {
         VhostCounters { held, ..session.counters }
     }
 
+    /// The port's counts, as of the last burst.
+    pub fn port_counters(&self) -> PortCounters {
+        self.0.session().port
+    }
+
     /// Why the last front end was disconnected, if it was.
     pub fn refused(&self) -> Option<String> {
         self.0.session().refused.clone()
     }
-}
-
-/// The slot of a frame's flow, the same in both directions: what is exclusive-or'ed is symmetric.
-fn flow(head: &[u8]) -> Option<usize> {
-    let layout = headers::parse(head).ok()?;
-    let ports = head.get(layout.transport_at..layout.transport_at + 4);
-    let bytes = layout.addresses(head)?.iter().chain(ports.unwrap_or_default());
-    Some(usize::from(bytes.fold(0, |sum: u8, byte| sum ^ byte)) % FLOWS)
 }
 
 impl Device for VhostUser {
@@ -180,57 +169,12 @@ impl Device for VhostUser {
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
-        self.short = None;
         if frames.is_empty() {
+            self.sender.rest();
             return Ok(());
         }
         let mut session = self.control.shared().session();
-        let session = &mut *session;
-        let up = session.vrings.first().is_some_and(|vring| vring.running().is_some());
-        if !up {
-            self.counters.tx_dropped_closed += frames.len() as u64;
-            frames.clear();
-            return Ok(());
-        }
-        loop {
-            // What was cut from a super-frame goes before the frames behind it.
-            let mut packet = match self.sender.cut.pop_front().or_else(|| frames.pop_front()) {
-                Some(packet) => packet,
-                None => break,
-            };
-            if self.sender.prepare(session, &mut packet, &mut self.counters, ledger) {
-                continue;
-            }
-            let pair = Self::pair_for(&self.flows, session, &packet);
-            let Some(before) = session.waiting(pair) else {
-                self.counters.tx_dropped_closed += 1;
-                continue;
-            };
-            match self.sender.send(session, pair, &packet, ledger) {
-                Sent::Done => {
-                    self.counters.tx_frames += 1;
-                    self.counters.tx_bytes += packet.len() as u64;
-                }
-                Sent::Never => self.counters.tx_dropped_error += 1,
-                Sent::Later => {
-                    self.sender.cut.push_front(packet);
-                    // The ring broke, or one that was given back empty was not the last.
-                    let now = session.waiting(pair);
-                    if now.is_none_or(|now| now > 0 && now < before) {
-                        continue;
-                    }
-                    self.short = now.map(|now| (pair, now));
-                    break;
-                }
-            }
-        }
-        // They are ordinary frames, and the caller's to keep.
-        while let Some(packet) = self.sender.cut.pop_back() {
-            frames.push_front(packet);
-        }
-        for vring in session.vrings.iter_mut().step_by(2) {
-            vring.publish(&mut session.counters);
-        }
+        self.sender.send_all(&mut session, frames, &mut self.counters, ledger);
         Ok(())
     }
 
@@ -241,28 +185,29 @@ impl Device for VhostUser {
         max: usize,
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
-        self.receiver.pool.drain();
+        self.receiver.port.end_turn();
+        self.receiver.blocked = false;
         let mut session = self.control.shared().session();
         let pairs = session.vrings.len() / 2;
         let before = frames.len();
         let mut looked = 0;
         for turn in 0..pairs {
             let pair = (self.next + turn) % pairs;
-            let flows = &mut self.flows;
-            let take = |packet: PacketBuf| {
-                if pairs > 1
-                    && let Some(slot) = flow(packet.head()).and_then(|slot| flows.get_mut(slot))
-                {
-                    *slot = pair as u8;
-                }
-                frames.push_back(packet);
-            };
+            let from = frames.len();
             let counts = (&mut self.counters, &mut *ledger);
-            looked += self.receiver.receive(&mut session, pair, max - looked, counts, take);
+            looked += self.receiver.receive(&mut session, pair, max - looked, counts, frames);
+            for packet in frames.range(from..).filter(|_| pairs > 1) {
+                self.sender.note(packet, pair);
+            }
             if looked >= max {
                 self.next = pair + 1;
                 break;
             }
+        }
+        let port = &mut self.receiver.port;
+        self.sender.send_returned(&mut session, port, &mut self.counters, ledger);
+        if looked > 0 {
+            session.port = *self.receiver.port.counters();
         }
         Ok(frames.len() - before)
     }
@@ -274,10 +219,11 @@ impl Device for VhostUser {
     fn arm(&mut self) -> bool {
         self.armed = true;
         let mut session = self.control.shared().session();
-        let mut ready = false;
+        let mut ready = self.receiver.blocked && self.receiver.port.wait_for_room();
         for (index, vring) in session.vrings.iter_mut().enumerate() {
-            match self.short {
-                _ if index % 2 == 1 => ready |= vring.arm(0),
+            match self.sender.short {
+                // One that is blocked has frames, which can wait.
+                _ if index % 2 == 1 => ready |= !self.receiver.blocked && vring.arm(0),
                 Some((pair, waiting)) if index == 2 * pair => ready |= vring.arm(waiting),
                 _ => {}
             }
@@ -301,7 +247,7 @@ impl Device for VhostUser {
     }
 
     fn pool_audit(&self) -> Option<PoolAudit> {
-        Some(self.receiver.pool.audit())
+        Some(self.receiver.port.pool_audit())
     }
 }
 

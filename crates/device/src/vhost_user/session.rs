@@ -21,6 +21,7 @@ use super::limits::{GUEST_HEADER, MAX_MEMORY_REGIONS, MAX_QUEUE_SIZE};
 use super::memory::{Announced, Memory, MemoryError};
 use super::vring::{Addresses, Vring};
 use crate::limits::VNET_HEADER;
+use crate::port::PortCounters;
 
 /// The state that both threads share.
 pub(super) struct Session {
@@ -36,6 +37,8 @@ pub(super) struct Session {
     pub(super) connected: bool,
     pub(super) events: Arc<Events>,
     pub(super) bell: Arc<Bell>,
+    /// The port's counts, as of the last burst.
+    pub(super) port: PortCounters,
     /// What was refused last, in words.
     pub(super) refused: Option<String>,
 }
@@ -52,6 +55,7 @@ impl Session {
             connected: false,
             events: Arc::clone(events),
             bell: Arc::clone(bell),
+            port: PortCounters::default(),
             refused: None,
         }
     }
@@ -78,6 +82,11 @@ impl Session {
     /// Whether a feature was negotiated.
     pub(super) fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
+    }
+
+    /// Whether the front end may ask for answers.
+    pub(super) fn replies(&self) -> bool {
+        self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
     }
 
     /// Bytes of the virtio header in front of each frame (Virtio 1.2, section 5.1.6.1).

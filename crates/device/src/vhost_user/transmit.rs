@@ -6,26 +6,32 @@ use pagewire_mem::{CopyLedger, GsoKind, PacketBuf, TxChecksum};
 
 use super::chain::{Purpose, Walk};
 use super::features;
-use super::limits::{GUEST_HEADER, MAX_FRAME};
+use super::limits::{FLOWS, GUEST_HEADER, MAX_FRAME};
 use super::memory::{Memory, Piece};
 use super::session::Session;
 use crate::limits::VNET_HEADER;
-use crate::{DeviceCounters, offload, vnet};
+use crate::port::Port;
+use crate::{DeviceCounters, headers, offload, vnet};
 
 /// What sending needs.
-#[derive(Default)]
 pub(super) struct Sender {
     /// Where the buffers for the frame at hand lie.
     pieces: Vec<Piece>,
     /// The chains that they are of: head, bytes of room.
     chains: Vec<(u16, usize)>,
     /// Frames cut from a super-frame that the guest does not take whole.
-    pub(super) cut: VecDeque<PacketBuf>,
+    cut: VecDeque<PacketBuf>,
+    /// Frames that hooks sent to this guest, in front of which there was no room.
+    returned: VecDeque<PacketBuf>,
+    /// The pair by which the flow of each slot came last.
+    flows: [u8; FLOWS],
+    /// The pair whose buffers were too few, and how many waited there.
+    pub(super) short: Option<(usize, u16)>,
 }
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+enum Sent {
     Done,
     /// There is no room now.
     Later,
@@ -49,8 +55,113 @@ fn takes_whole(session: &Session, packet: &PacketBuf) -> bool {
 }
 
 impl Sender {
+    pub(super) fn new() -> Self {
+        Self {
+            pieces: Vec::new(),
+            chains: Vec::new(),
+            cut: VecDeque::new(),
+            returned: VecDeque::new(),
+            flows: [0; FLOWS],
+            short: None,
+        }
+    }
+
+    /// Sends what there is room for; the rest stays, in order. Without a guest, all is dropped.
+    pub(super) fn send_all(
+        &mut self,
+        session: &mut Session,
+        frames: &mut VecDeque<PacketBuf>,
+        counters: &mut DeviceCounters,
+        ledger: &mut CopyLedger,
+    ) {
+        self.short = None;
+        // What was cut from a super-frame goes before the frames behind it.
+        while let Some(mut packet) = self.cut.pop_front().or_else(|| frames.pop_front()) {
+            if self.prepare(session, &mut packet, counters, ledger) {
+                continue;
+            }
+            let pair = self.pair_for(session, &packet);
+            let Some(before) = session.waiting(pair) else {
+                counters.tx_dropped_closed += 1;
+                continue;
+            };
+            match self.send(session, pair, &packet, ledger) {
+                Sent::Done => {
+                    counters.tx_frames += 1;
+                    counters.tx_bytes += packet.len() as u64;
+                }
+                Sent::Never => counters.tx_dropped_error += 1,
+                Sent::Later => {
+                    self.cut.push_front(packet);
+                    // The ring broke, or one that was given back empty was not the last.
+                    let now = session.waiting(pair);
+                    if now.is_none_or(|now| now > 0 && now < before) {
+                        continue;
+                    }
+                    self.short = now.map(|now| (pair, now));
+                    break;
+                }
+            }
+        }
+        // They are ordinary frames, and the caller's to keep.
+        while let Some(packet) = self.cut.pop_back() {
+            frames.push_front(packet);
+        }
+        for vring in session.vrings.iter_mut().step_by(2) {
+            vring.publish(&mut session.counters);
+        }
+    }
+
+    /// Sends what hooks sent here: back, or from other ports. What finds no room waits, and more is
+    /// not taken from the port, whose queues are bounded.
+    pub(super) fn send_returned(
+        &mut self,
+        session: &mut Session,
+        port: &mut Port,
+        counters: &mut DeviceCounters,
+        ledger: &mut CopyLedger,
+    ) {
+        let mut returned = std::mem::take(&mut self.returned);
+        if returned.is_empty() {
+            port.poll_transmit(&mut returned);
+        }
+        if !returned.is_empty() {
+            let before = self.short;
+            self.send_all(session, &mut returned, counters, ledger);
+            // What found no room before has not been tried again.
+            self.short = self.short.or(before);
+        }
+        self.returned = returned;
+    }
+
+    /// Nothing waits for room but, perhaps, what hooks sent here.
+    pub(super) fn rest(&mut self) {
+        if self.returned.is_empty() {
+            self.short = None;
+        }
+    }
+
+    /// Remembers the pair that a flow came by.
+    pub(super) fn note(&mut self, packet: &PacketBuf, pair: usize) {
+        if let Some(slot) = flow(packet.head()).and_then(|slot| self.flows.get_mut(slot)) {
+            *slot = pair as u8;
+        }
+    }
+
+    /// The pair to send a frame by: the one its flow came by, if that runs, else the first.
+    fn pair_for(&self, session: &Session, packet: &PacketBuf) -> usize {
+        if session.vrings.len() <= 2 {
+            return 0;
+        }
+        let runs =
+            |pair: usize| session.vrings.get(2 * pair).is_some_and(|v| v.running().is_some());
+        let slot = flow(packet.head()).and_then(|slot| self.flows.get(slot));
+        let pair = slot.map_or(0, |&pair| usize::from(pair));
+        if runs(pair) { pair } else { 0 }
+    }
+
     /// Makes of a frame what the guest takes, in `cut`. `false`: it takes it as it is.
-    pub(super) fn prepare(
+    fn prepare(
         &mut self,
         session: &Session,
         packet: &mut PacketBuf,
@@ -73,7 +184,7 @@ impl Sender {
     }
 
     /// Sends one frame by the ring of pair `pair`; the used entries are not yet visible.
-    pub(super) fn send(
+    fn send(
         &mut self,
         session: &mut Session,
         pair: usize,
@@ -193,4 +304,12 @@ impl Sender {
             }
         }
     }
+}
+
+/// The slot of a frame's flow, the same in both directions: an exclusive or is symmetric.
+fn flow(head: &[u8]) -> Option<usize> {
+    let layout = headers::parse(head).ok()?;
+    let ports = head.get(layout.transport_at..layout.transport_at + 4);
+    let bytes = layout.addresses(head)?.iter().chain(ports.unwrap_or_default());
+    Some(usize::from(bytes.fold(0, |sum: u8, byte| sum ^ byte)) % FLOWS)
 }

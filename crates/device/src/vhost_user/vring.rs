@@ -226,6 +226,14 @@ impl Vring {
         &self.held.returns
     }
 
+    /// It is not held after all: nothing was made that would give it back.
+    pub(super) fn unhold(&mut self, head: u16) {
+        if let Some(held) = self.held.heads.get_mut(usize::from(head)).filter(|held| **held) {
+            *held = false;
+            self.held.count -= 1;
+        }
+    }
+
     /// Heads held now.
     pub(super) fn held(&self) -> u16 {
         self.held.count

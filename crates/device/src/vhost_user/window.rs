@@ -80,12 +80,6 @@ impl Window {
         self.region.copy_shared_in(offset, from)
     }
 
-    /// Bytes `offset..offset + len` as a fragment that keeps the mapping and nothing else: to copy
-    /// from.
-    pub(super) fn borrow(&self, offset: usize, len: usize) -> Option<Frag> {
-        self.region.frag(offset, len).ok()
-    }
-
     /// Bytes `offset..offset + len` as a fragment that `keep` keeps, and the mapping with it.
     /// `None` if they do not lie in the window, or `keep` is another window's.
     pub(super) fn lend(&self, offset: usize, len: usize, keep: &Arc<Keep>) -> Option<Frag> {

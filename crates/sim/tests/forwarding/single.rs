@@ -258,6 +258,22 @@ fn silence_ends_a_connection_and_a_byte_either_way_keeps_it() {
     assert_eq!(line.read(server, theirs), Err(Error::ConnectionReset));
 }
 
+#[test]
+fn a_connection_that_has_ended_is_forgotten_within_a_minute() {
+    let mut line = Line::usual();
+    let (client, server) = (line.client, line.server);
+    for _ in 0..3 {
+        let (ours, theirs) = line.connect();
+        // Longer than an upstream may take to answer: from then on only silence would end it.
+        line.sim.drive_bounded(line.sim.now() + Duration::from_secs(10)).expect("no failure");
+        line.abort(client, ours);
+        line.abort(server, theirs);
+    }
+    assert_eq!((line.proxy().len(), line.proxy().counters().broken), (0, 3));
+    line.sim.drive_bounded(line.sim.now() + Duration::from_secs(61)).expect("no failure");
+    assert_eq!(line.proxy().poll_timeout(), None);
+}
+
 /// Sends as much as there is room for, for as long as there is ever more.
 fn fill(line: &mut Line, ours: SocketId) -> u64 {
     let (mut sent, mut before) = (0, u64::MAX);
@@ -370,6 +386,7 @@ fn two_connections_that_stand_already_can_be_joined() {
     let Station { stack, app, .. } = line.sim.node_mut(proxy);
     let mut accept = || stack.tcp_accept(now, listener).expect("it waits").0;
     let (a, b) = (accept(), accept());
+    assert_eq!(app.proxy_mut().join(now, stack, a, a), Err(Error::InvalidInput));
     app.proxy_mut().join(now, stack, a, b).expect("both stand");
     assert_eq!(line.read(client, one), Ok(b"two".to_vec()));
     assert_eq!(line.read(server, two), Ok(b"one".to_vec()));

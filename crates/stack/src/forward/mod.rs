@@ -32,7 +32,7 @@ use pagewire_tcp::KeepAlive;
 use slab::Slab;
 
 use crate::limits::{
-    FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE,
+    FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE, FORWARD_LOOK,
     FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY, FORWARD_STALL_TIME,
 };
 use crate::stack::{Stack, TcpOption};
@@ -139,7 +139,8 @@ pub struct Forwarder {
     pairs: Slab<Pair>,
     /// Whose a socket is, by its place in the stack's table.
     places: Vec<Option<Place>>,
-    /// For each pair one entry: when to look at its clocks again.
+    /// For each pair one entry: when to look at its clocks again, soon. Entries of pairs that have
+    /// ended stay until then.
     deadlines: BinaryHeap<Reverse<(Instant, Key)>>,
     /// Pairs that had no share of the memory.
     starved: VecDeque<Key>,
@@ -240,6 +241,9 @@ impl Forwarder {
 
     /// From now on, what comes on one of two connections leaves on the other. Both are the
     /// forwarder's to close.
+    ///
+    /// # Errors
+    /// `InvalidInput` if both are the same one; that of a connection which is over.
     pub fn join(
         &mut self,
         now: Instant,
@@ -247,6 +251,9 @@ impl Forwarder {
         a: SocketId,
         b: SocketId,
     ) -> Result<(), Error> {
+        if a == b {
+            return Err(Error::InvalidInput);
+        }
         let (client, upstream) = (stack.remote_addr(a)?, stack.remote_addr(b)?);
         self.adopt(now, stack, a, b)?;
         let at = self.insert(now, Pair::new([a, b], client, upstream, now));
@@ -349,7 +356,7 @@ impl Forwarder {
                 *place = Some(Place { id, at: key.at });
             }
         }
-        self.deadlines.push(Reverse((now + self.config.connect_timeout, key)));
+        self.look_again(now, now + self.config.connect_timeout, key);
         self.counters.most_at_once = self.counters.most_at_once.max(self.pairs.len() as u64);
         at
     }
@@ -411,6 +418,10 @@ impl Forwarder {
         }
     }
 
+    fn look_again(&mut self, now: Instant, deadline: Instant, key: Key) {
+        self.deadlines.push(Reverse((deadline.min(now + FORWARD_LOOK), key)));
+    }
+
     fn expire(&mut self, now: Instant, stack: &mut Stack) {
         while let Some(&Reverse((due, key))) = self.deadlines.peek() {
             if due > now {
@@ -424,7 +435,7 @@ impl Forwarder {
             // The clock may have begun again since the entry was made.
             let at = key.at as usize;
             match pair.deadline(&self.config) {
-                Some(deadline) if deadline > now => self.deadlines.push(Reverse((deadline, key))),
+                Some(deadline) if deadline > now => self.look_again(now, deadline, key),
                 Some(_) if !pair.connected => self.refuse(now, stack, at, Error::TimedOut),
                 Some(_) => {
                     self.counters.idle += 1;

@@ -28,7 +28,7 @@ use self::transit::Transit;
 use crate::cidr::Cidr;
 use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
-use crate::limits::MAX_IP_PACKET;
+use crate::limits::{CONGESTED_FRAMES, MAX_IP_PACKET};
 
 mod answer;
 mod discovery;
@@ -478,6 +478,22 @@ impl Net {
     /// Whether [`poll_inbound`](Self::poll_inbound) has something to look at.
     pub(crate) fn has_inbound(&self) -> bool {
         !self.notices.is_empty() || !self.loopback.is_empty()
+    }
+
+    /// The link that packets from `src` (ours) to `dst` would have to wait for, if there are others
+    /// that need not.
+    pub(crate) fn congested_link(
+        &self,
+        now: Instant,
+        (src, dst): (IpAddr, IpAddr),
+    ) -> Option<LinkIndex> {
+        let is_full = |link: &Interface| link.out.len() >= CONGESTED_FRAMES;
+        if !self.links.are_several() || !self.links.iter().any(is_full) || self.is_local(dst) {
+            return None;
+        }
+        let cached = self.cache.get(now, src, dst, |out| self.generation(out)).map(|hop| hop.out);
+        let link = cached.unwrap_or_else(|| self.link_to(now, Some(src), dst));
+        is_full(self.links.at(link)).then_some(link)
     }
 
     /// Whether there are frames for the device of a link.

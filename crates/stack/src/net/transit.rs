@@ -26,7 +26,7 @@ use super::neighbor::Lookup;
 use super::output::{complete, slice};
 use super::route::{CachedHop, Delivery, Hop, HopCache, is_link_local};
 use super::transport::{spill_head, with_headroom};
-use super::wire::{ethernet, ipv4, ipv6, protocol, pseudo_header_sum};
+use super::wire::{ethernet, icmp, ipv4, ipv6, protocol, pseudo_header_sum};
 use super::{Mem, Net};
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_HEADERS, FORWARD_OUT_FRAMES, MAX_IP_PACKET};
@@ -510,13 +510,18 @@ fn leave_checksum_open(packet: &mut PacketBuf, meta: &Meta, Transport { protocol
     let (len, offset) = match protocol {
         protocol::TCP => (TCP_LEN, TCP_CHECKSUM),
         protocol::UDP => (UDP_LEN, UDP_CHECKSUM),
+        protocol::ICMP | protocol::ICMPV6 => (icmp::LEN, usize::from(icmp::CHECKSUM_OFFSET)),
         _ => return,
     };
     let Some(payload) = packet.len().checked_sub(at) else { return };
     if !packet.linearize(at + len) {
         return;
     }
-    let sum = pseudo_header_sum(meta.src, meta.dst, protocol, payload);
+    let sum = match protocol {
+        // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
+        protocol::ICMP => 0,
+        _ => pseudo_header_sum(meta.src, meta.dst, protocol, payload),
+    };
     let Some(field) = packet.head_mut().get_mut(at + offset..at + offset + 2) else { return };
     // RFC 768: "An all zero transmitted checksum value means that the transmitter generated no
     // checksum".

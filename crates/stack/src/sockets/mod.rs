@@ -38,6 +38,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::TcpConfig;
 use crate::event::{Event, Readiness};
+use crate::net::LinkIndex;
 use crate::stack::{SynCookies, TimeWaitReuse};
 use crate::timer_wheel::TimerWheel;
 use demux::{Binds, Demux};
@@ -88,6 +89,8 @@ pub(crate) struct Sockets {
     pub(crate) cookies: CookieJar,
     /// Connections that may have something to send, each once; entries may be stale.
     pub(crate) dirty: VecDeque<u32>,
+    /// Those of them that wait for the device of a link, by link; entries may be stale.
+    pub(crate) held_up: Vec<Vec<u32>>,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) unchecked: VecDeque<u32>,
     /// Connections in TIME-WAIT that nobody owns, oldest first; entries may be stale.
@@ -140,6 +143,7 @@ impl Sockets {
             defence,
             cookies: CookieJar::new(derive(secret, b"syn cookies")),
             dirty: VecDeque::new(),
+            held_up: Vec::new(),
             unchecked: VecDeque::new(),
             time_wait: VecDeque::new(),
             starved: Vec::new(),
@@ -163,6 +167,14 @@ impl Sockets {
         if !core::mem::replace(&mut socket.unchecked, true) {
             self.unchecked.push_back(index);
         }
+    }
+
+    /// The device of a link has room again; whether connections have waited for that.
+    pub(crate) fn resume(&mut self, link: LinkIndex) -> bool {
+        let held_up = self.held_up.get_mut(usize::from(link)).filter(|list| !list.is_empty());
+        let Some(list) = held_up else { return false };
+        self.dirty.extend(list.drain(..));
+        true
     }
 
     /// The socket at `index`, no connection, may be ready for more.

@@ -380,6 +380,9 @@ impl Stack {
             && let Some(index) = self.sockets.dirty.pop_front()
         {
             let (mut burst, mut sent) = (budget.min(SEGMENTS_PER_CONNECTION), false);
+            if self.is_held_up(now, index) {
+                continue;
+            }
             self.refresh_path(index);
             while let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) {
                 if burst == 0 {
@@ -410,6 +413,25 @@ impl Stack {
             }
         }
         !self.sockets.dirty.is_empty()
+    }
+
+    /// Whether the connection at `index` has to wait for the device of its link, where others need
+    /// not. Its timer runs meanwhile.
+    fn is_held_up(&mut self, now: Instant, index: u32) -> bool {
+        let Some(socket) = self.sockets.table.tcp(index).filter(|s| s.dirty) else { return false };
+        let ends = (socket.tuple.local, socket.tuple.remote);
+        let Some(link) = self.net.congested_link(now, ends) else { return false };
+        if let Some(at) = socket.conn.poll_timeout()
+            && !self.sockets.wheel.covers(index, at)
+        {
+            self.sockets.wheel.schedule(index, at);
+        }
+        let (lists, link) = (&mut self.sockets.held_up, usize::from(link));
+        lists.resize_with(lists.len().max(link + 1), Vec::new);
+        if let Some(list) = lists.get_mut(link) {
+            list.push(index);
+        }
+        true
     }
 
     /// A segment that no connection, or none any more, has sent.

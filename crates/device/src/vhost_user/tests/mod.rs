@@ -1,6 +1,9 @@
 //! A port with the double of a guest at the other end of its socket: no root, no QEMU.
 
 mod frames;
+mod lies;
+mod messages;
+mod port;
 mod sending;
 mod session;
 

@@ -1,0 +1,258 @@
+//! Packets that are passed on from link to link (RFC 1812, RFC 8200).
+
+use std::time::Duration;
+
+use etherparse::PacketBuilder;
+use pagewire_device::Capabilities;
+use pagewire_stack::{DropReason, Error};
+
+use super::world::*;
+
+/// Between the peers, over both IP versions.
+const RIGHT_PEER: [&str; 2] = ["10.0.1.2:80", "[fd01::2]:80"];
+
+/// A frame that the left peer sends to 10.0.1.2 or what else is wanted.
+fn udp(src: [u8; 4], dst: [u8; 4], ttl: u8, len: usize) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC).ipv4(src, dst, ttl).udp(1000, 2000);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &vec![7; len]).unwrap();
+    frame
+}
+
+const LEFT_V4: [u8; 4] = [10, 0, 0, 2];
+const RIGHT_V4: [u8; 4] = [10, 0, 1, 2];
+
+/// Type and code of the ICMP errors that the left peer was sent.
+fn errors_to_left(world: &World) -> Vec<(u8, u8)> {
+    let sent = world.seen.iter().filter(|s| s.wire == WEST && s.from == MIDDLE);
+    sent.filter_map(|s| match s.bytes.get(12..14)? {
+        [8, 0] if s.bytes[23] == 1 => Some((s.bytes[34], s.bytes[35])),
+        [0x86, 0xdd] if s.bytes[20] == 58 && s.bytes[54] < 128 => Some((s.bytes[54], s.bytes[55])),
+        _ => None,
+    })
+    .collect()
+}
+
+#[test]
+fn nothing_is_passed_on_unless_that_is_asked_for() {
+    let mut config = middle();
+    config.ip_forwarding = false;
+    let mut world = World::three_with(config.clone(), able, able);
+    world.meet();
+    world.inject(MIDDLE, 0, &udp(LEFT_V4, RIGHT_V4, 64, 10));
+    assert_eq!(world.drops(MIDDLE, DropReason::Ipv4NotForUs), 1);
+    assert_eq!(world.stacks[MIDDLE].counters().forwarded_packets, 0);
+    // And it can be switched on and off while the stack runs.
+    config.ip_forwarding = true;
+    world.middle().reconfigure(&config);
+    let (near, far) = world.connect((LEFT, RIGHT), addr(RIGHT_PEER[0]));
+    world.exchange((LEFT, near), (RIGHT, far), 10_000);
+    config.ip_forwarding = false;
+    world.middle().reconfigure(&config);
+    world.inject(MIDDLE, 0, &udp(LEFT_V4, RIGHT_V4, 64, 10));
+    assert_eq!(world.drops(MIDDLE, DropReason::Ipv4NotForUs), 2);
+}
+
+#[test]
+fn streams_pass_both_ways_by_reference_and_super_frames_whole() {
+    const LEN: usize = 1 << 20;
+    for to in RIGHT_PEER {
+        let mut world = World::three();
+        world.meet();
+        world.watch = true;
+        let (near, far) = world.connect((LEFT, RIGHT), addr(to));
+        world.exchange((LEFT, near), (RIGHT, far), LEN);
+        let middle = &world.stacks[MIDDLE];
+        assert_eq!(middle.ledger().ours(), 0, "nothing is copied");
+        assert_eq!(middle.counters().rx_checksums_verified, 0, "nothing is looked at");
+        let counters = middle.counters();
+        assert!(counters.forwarded_bytes > 2 * LEN as u64);
+        assert_eq!(counters.tx_cut_in_software, 0);
+        // As many frames out as in: super-frames stay in one piece.
+        let supers = |wire, from| {
+            let sent = |s: &&Seen| s.wire == wire && s.from == from && s.is_super;
+            world.seen.iter().filter(sent).count()
+        };
+        assert!(supers(WEST, LEFT) > 10);
+        assert_eq!(supers(WEST, LEFT), supers(EAST, MIDDLE));
+        assert_eq!(supers(EAST, RIGHT), supers(WEST, MIDDLE));
+        world.pages_are_conserved();
+    }
+}
+
+#[test]
+fn super_frames_are_cut_for_a_link_that_cannot() {
+    for to in RIGHT_PEER {
+        let mut world = World::three_with(middle(), able, plain);
+        let (near, far) = world.connect((LEFT, RIGHT), addr(to));
+        world.exchange((LEFT, near), (RIGHT, far), 500_000);
+        let counters = world.stacks[MIDDLE].counters();
+        assert!(counters.tx_cut_in_software > 0);
+        assert!(counters.tx_checksums_completed > 0, "checksums that were left open are taken");
+        assert_eq!(world.stacks[MIDDLE].ledger().ours(), 0);
+    }
+}
+
+#[test]
+fn super_frames_are_cut_where_the_next_device_takes_shorter_ones() {
+    let short = |mac| Capabilities { max_super_frame: 16_000, ..able(mac) };
+    let mut world = World::three_with(middle(), able, short);
+    let (near, far) = world.connect((LEFT, RIGHT), addr(RIGHT_PEER[0]));
+    world.exchange((LEFT, near), (RIGHT, far), 500_000);
+    assert!(world.stacks[MIDDLE].counters().tx_cut_in_software > 0);
+}
+
+#[test]
+fn a_card_that_gathers_nothing_gets_whole_frames() {
+    let flat = |mac| Capabilities { max_frags: 0, ..plain(mac) };
+    let mut world = World::three_with(middle(), able, flat);
+    let (near, far) = world.connect((LEFT, RIGHT), addr(RIGHT_PEER[0]));
+    world.exchange((LEFT, near), (RIGHT, far), 100_000);
+}
+
+#[test]
+fn the_hop_limit_falls_by_one_and_nothing_else_changes() {
+    let mut world = World::three();
+    world.meet();
+    world.watch = true;
+    // Every checksum that a hop limit of 64 can meet, the wrap among them.
+    for id in 0..=255u8 {
+        let mut frame = udp(LEFT_V4, RIGHT_V4, 64, 10);
+        frame[18] = id;
+        frame[19] = id ^ 0x5a;
+        let sum = |frame: &[u8]| {
+            let words =
+                frame[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+            let sum = words.sum::<u32>();
+            let sum = (sum & 0xffff) + (sum >> 16);
+            (sum & 0xffff) + (sum >> 16)
+        };
+        (frame[24], frame[25]) = (0, 0);
+        let checksum = !(sum(&frame) as u16);
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+        world.inject(MIDDLE, 0, &frame);
+        world.flush();
+        let out = world.seen.pop().unwrap();
+        assert_eq!((out.wire, out.from), (EAST, MIDDLE));
+        assert_eq!(sum(&out.bytes), 0xffff, "the header's checksum is right");
+        assert_eq!(out.bytes[22], 63);
+        assert_eq!(out.bytes[34..], frame[34..]);
+        let mut same = out.bytes[14..34].to_vec();
+        (same[8], same[10], same[11]) = (64, frame[24], frame[25]);
+        assert_eq!(same, frame[14..34]);
+    }
+}
+
+#[test]
+fn a_packet_whose_hop_limit_runs_out_is_dropped_and_its_sender_told() {
+    let mut world = World::three();
+    world.meet();
+    world.watch = true;
+    for ttl in [0, 1] {
+        world.inject(MIDDLE, 0, &udp(LEFT_V4, RIGHT_V4, ttl, 10));
+    }
+    let v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+    let builder = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
+        .ipv6(v6("fd00::2"), v6("fd01::2"), 1)
+        .udp(1000, 2000);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &[7; 10]).unwrap();
+    world.inject(MIDDLE, 0, &frame);
+    world.flush();
+    assert_eq!(world.drops(MIDDLE, DropReason::ForwardHopLimit), 3);
+    assert_eq!(errors_to_left(&world), [(11, 0), (11, 0), (3, 0)]);
+    // From the address of the link that it leaves by, and with what it is about.
+    let told = &world.seen[1].bytes;
+    assert_eq!(told[26..30], [10, 0, 0, 1]);
+    assert_eq!(told[42..], udp(LEFT_V4, RIGHT_V4, 1, 10)[14..]);
+}
+
+#[test]
+fn path_mtu_discovery_works_through_it() {
+    let narrow = |mac| Capabilities { mtu: 1280, ..able(mac) };
+    // Wide, narrow, wide: neither end sees what lies between.
+    let mut right = config(narrow(4), &["10.0.1.2/24"], &["10.0.1.1"]);
+    right.links = vec![link(able(5), &["10.0.2.1/24"])];
+    right.ip_forwarding = true;
+    let far = config(able(6), &["10.0.2.2/24"], &["10.0.2.1"]);
+    let mut narrowed = middle();
+    narrowed.links[0].capabilities = narrow(3);
+    narrowed.links[0].routes = vec![("10.0.2.0/24".parse().unwrap(), ip("10.0.1.2"))];
+    let left = config(able(2), &["10.0.0.2/24"], &["10.0.0.1"]);
+    let mut world = World::new(vec![left, narrowed, right, far]);
+    world.join((LEFT, 0), (MIDDLE, 0), able(0));
+    world.join((MIDDLE, 1), (RIGHT, 0), narrow(0));
+    world.join((RIGHT, 1), (3, 0), able(0));
+    let (near, other) = world.connect((LEFT, 3), addr("10.0.2.2:80"));
+    assert_eq!(world.stacks[LEFT].tcp_path_mtu(near), Ok(1500));
+    world.exchange((LEFT, near), (3, other), 200_000);
+    assert_eq!(world.stacks[LEFT].tcp_path_mtu(near), Ok(1280));
+    assert!(world.drops(MIDDLE, DropReason::ForwardTooBig) > 0);
+    assert!(world.drops(RIGHT, DropReason::ForwardTooBig) > 0, "and the other way");
+}
+
+#[test]
+fn without_a_route_on_the_sender_is_told() {
+    let mut world = World::three();
+    world.meet();
+    world.watch = true;
+    world.inject(MIDDLE, 0, &udp(LEFT_V4, [8, 8, 8, 8], 64, 10));
+    world.flush();
+    assert_eq!(world.drops(MIDDLE, DropReason::ForwardNoRoute), 1);
+    assert_eq!(errors_to_left(&world), [(3, 0)]);
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_reported_to_the_sender() {
+    let mut world = World::three();
+    let now = world.now;
+    let id = world.stacks[LEFT].tcp_connect(now, addr("10.0.1.77:80"), None).unwrap();
+    world.run(Duration::from_secs(10));
+    assert!(world.stacks[MIDDLE].counters().neighbors_failed > 0);
+    assert!(world.drops(MIDDLE, DropReason::NeighborUnreachable) > 0);
+    assert!(world.stacks[LEFT].counters().icmp_errors_received > 0);
+    world.until("the end", |w| w.stacks[LEFT].take_error(id).is_some());
+    world.pages_are_conserved();
+}
+
+#[test]
+fn what_waits_for_a_neighbour_passes_when_it_answers() {
+    let mut world = World::three();
+    let now = world.now;
+    // Nobody knows anybody yet.
+    let to = world.stacks[RIGHT].udp_bind(addr("0.0.0.0:53")).unwrap();
+    let from = world.stacks[LEFT].udp_bind(addr("0.0.0.0:0")).unwrap();
+    for n in 0..5 {
+        world.stacks[LEFT].udp_write_to(now, from, &[n; 700], Some(addr("10.0.1.2:53"))).unwrap();
+    }
+    world.run(Duration::from_millis(10));
+    let now = world.now;
+    for n in 0..5 {
+        let (datagram, _) = world.stacks[RIGHT].udp_recv_from(now, to).unwrap();
+        assert_eq!(datagram.iter().map(|f| f.len()).sum::<usize>(), 700, "datagram {n}");
+    }
+    assert_eq!(world.stacks[RIGHT].udp_recv_from(now, to).err(), Some(Error::WouldBlock));
+}
+
+#[test]
+fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
+    let mut world = World::three();
+    world.meet();
+    world.watch = true;
+    let echo = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
+        .ipv4(LEFT_V4, RIGHT_V4, 64)
+        .icmpv4_echo_request(1, 2);
+    let mut frame = Vec::new();
+    echo.write(&mut frame, b"are you there?").unwrap();
+    world.inject(MIDDLE, 0, &frame);
+    world.run(Duration::from_millis(1));
+    assert_eq!(world.stacks[RIGHT].counters().icmp_echo_answered, 1);
+    assert_eq!(world.stacks[LEFT].counters().drops(DropReason::IcmpEchoReply), 1);
+    // Nobody listens there: the peer's own error comes through.
+    let now = world.now;
+    let id = world.stacks[LEFT].udp_bind(addr("0.0.0.0:0")).unwrap();
+    world.stacks[LEFT].udp_connect(now, id, addr("10.0.1.2:7")).unwrap();
+    world.stacks[LEFT].udp_write_to(now, id, b"x", None).unwrap();
+    world.run(Duration::from_millis(1));
+    assert_eq!(world.stacks[LEFT].take_error(id), Some(Error::ConnectionRefused));
+}

@@ -1,0 +1,249 @@
+//! What a guest on one link may try.
+
+use std::time::Duration;
+
+use etherparse::PacketBuilder;
+use pagewire_mem::{Gso, GsoKind, RxChecksum};
+use pagewire_stack::DropReason;
+use pagewire_stack::limits::{
+    FORWARD_OUT_FRAMES, ICMP_ERRORS_BURST, NEIGHBOR_QUEUE_TOTAL, NEIGHBORS_INCOMPLETE,
+};
+
+use super::world::*;
+
+fn v4(src: &str, dst: &str) -> Vec<u8> {
+    let octets = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().octets();
+    let builder = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
+        .ipv4(octets(src), octets(dst), 64)
+        .udp(1000, 2000);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &[7; 10]).unwrap();
+    frame
+}
+
+fn v6(src: &str, dst: &str) -> Vec<u8> {
+    let octets = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().octets();
+    let builder = PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
+        .ipv6(octets(src), octets(dst), 64)
+        .udp(1000, 2000);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &[7; 10]).unwrap();
+    frame
+}
+
+/// The frame is dropped for this reason, and nothing is sent because of it.
+fn refused(world: &mut World, frame: &[u8], reason: DropReason) {
+    let before = world.drops(MIDDLE, reason);
+    let sent = world.stacks[MIDDLE].counters().tx_frames;
+    world.inject(MIDDLE, 0, frame);
+    world.flush();
+    let counters = world.stacks[MIDDLE].counters();
+    assert_eq!(counters.drops(reason), before + 1, "{}\n{counters}", reason.name());
+    assert_eq!(counters.tx_frames, sent, "{}", reason.name());
+}
+
+#[test]
+fn nobody_passes_for_somebody_on_another_link() {
+    let mut world = World::three();
+    world.meet();
+    let to_right = |src: &str| match src.contains(':') {
+        false => v4(src, "10.0.1.2"),
+        true => v6(src, "fd01::2"),
+    };
+    // The right peer, and strangers whom no route leads to.
+    for src in ["10.0.1.2", "10.0.1.77", "fd01::2", "8.8.8.8", "2001:db8::1"] {
+        refused(&mut world, &to_right(src), DropReason::SourceOtherLink);
+    }
+    // Us, and what no host is called.
+    for src in ["10.0.0.1", "10.0.1.1", "fd00::1", "fd01::1", "0.0.0.0", "127.0.0.1", "::1"] {
+        refused(&mut world, &to_right(src), DropReason::ForwardSource);
+    }
+    for src in ["224.0.0.1", "240.0.0.1", "10.0.0.255", "10.0.1.255", "255.255.255.255"] {
+        refused(&mut world, &to_right(src), DropReason::ForwardSource);
+    }
+    for src in ["169.254.1.1", "fe80::2", "ff02::1", "::", "::ffff:10.0.0.2"] {
+        refused(&mut world, &to_right(src), DropReason::ForwardSource);
+    }
+    // Nor towards us.
+    refused(&mut world, &v4("10.0.1.2", "10.0.0.1"), DropReason::SourceOtherLink);
+    refused(&mut world, &v6("fd01::2", "fd00::1"), DropReason::SourceOtherLink);
+    refused(&mut world, &v4("10.0.1.2", "10.0.1.1"), DropReason::SourceOtherLink);
+}
+
+#[test]
+fn a_way_that_was_found_good_is_good_from_its_own_link_only() {
+    let mut world = World::three();
+    let (near, far) = world.connect((LEFT, RIGHT), addr("10.0.1.2:80"));
+    world.exchange((LEFT, near), (RIGHT, far), 1000);
+    // The same addresses, but from the other side.
+    let frame = v4("10.0.0.2", "10.0.1.2");
+    let before = world.drops(MIDDLE, DropReason::SourceOtherLink);
+    let mut frame = frame;
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
+    world.inject(MIDDLE, 1, &frame);
+    assert_eq!(world.drops(MIDDLE, DropReason::SourceOtherLink), before + 1);
+}
+
+#[test]
+fn the_check_of_sources_can_be_left_out() {
+    let mut config = middle();
+    config.reverse_path_check = false;
+    let mut world = World::three_with(config, able, able);
+    world.meet();
+    world.inject(MIDDLE, 0, &v4("8.8.8.8", "10.0.1.2"));
+    assert_eq!(world.stacks[MIDDLE].counters().forwarded_packets, 1);
+}
+
+#[test]
+fn some_destinations_are_never_passed_on_to() {
+    let mut world = World::three();
+    world.meet();
+    for dst in ["0.0.0.1", "127.0.0.1", "169.254.1.1", "240.0.0.1", "10.0.1.255"] {
+        // (Loopback addresses are refused as such.)
+        refused(&mut world, &v4("10.0.0.2", dst), DropReason::ForwardDestination);
+    }
+    for dst in ["fe80::9", "::1", "::", "::ffff:10.0.1.2"] {
+        refused(&mut world, &v6("fd00::2", dst), DropReason::ForwardDestination);
+    }
+    // Groups are nobody's to pass on.
+    refused(&mut world, &v4("10.0.0.2", "224.0.0.251"), DropReason::Ipv4NotForUs);
+    refused(&mut world, &v6("fd00::2", "ff0e::1"), DropReason::Ipv6NotForUs);
+    // Nor is what was sent to all stations.
+    let mut frame = v4("10.0.0.2", "10.0.1.2");
+    frame[..6].fill(0xff);
+    refused(&mut world, &frame, DropReason::ForwardLinkBroadcast);
+}
+
+#[test]
+fn errors_are_limited_and_each_link_has_its_own_limit() {
+    let mut world = World::three();
+    world.meet();
+    let mut frame = v4("10.0.0.2", "8.8.8.8");
+    for _ in 0..1000 {
+        world.inject(MIDDLE, 0, &frame);
+    }
+    let counters = world.stacks[MIDDLE].counters();
+    assert_eq!(counters.icmp_errors_sent, u64::from(ICMP_ERRORS_BURST));
+    assert_eq!(counters.icmp_errors_withheld, 1000 - u64::from(ICMP_ERRORS_BURST));
+    // The other link's peers are still told.
+    frame = v4("10.0.1.2", "8.8.8.8");
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
+    world.inject(MIDDLE, 1, &frame);
+    assert_eq!(world.stacks[MIDDLE].counters().icmp_errors_sent, u64::from(ICMP_ERRORS_BURST) + 1);
+}
+
+#[test]
+fn no_error_answers_an_error() {
+    let mut world = World::three();
+    world.meet();
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
+        .ipv4([10, 0, 0, 2], [8, 8, 8, 8], 64)
+        .icmpv4_raw(3, 1, [0; 4])
+        .write(&mut frame, &v4("8.8.8.8", "10.0.0.2")[14..])
+        .unwrap();
+    refused(&mut world, &frame, DropReason::ForwardNoRoute);
+}
+
+#[test]
+fn a_flood_to_nobody_leaves_room_for_our_own() {
+    let mut world = World::three();
+    world.meet();
+    for n in 0..4 * NEIGHBORS_INCOMPLETE {
+        let dst = format!("10.0.1.{}", 3 + n % 250);
+        world.inject(MIDDLE, 0, &v4("10.0.0.2", &dst));
+    }
+    assert!(world.drops(MIDDLE, DropReason::ForwardNeighborFull) > 0);
+    let waiting = world.stacks[MIDDLE].counters().forwarded_packets as usize;
+    assert!(waiting <= NEIGHBOR_QUEUE_TOTAL / 2, "{waiting}");
+    // Our own is still asked for, and gets there.
+    let now = world.now;
+    let to = world.stacks[RIGHT].udp_bind(addr("0.0.0.0:53")).unwrap();
+    let id = world.middle().udp_bind(addr("0.0.0.0:0")).unwrap();
+    world.middle().udp_write_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    world.run(Duration::from_millis(10));
+    let now = world.now;
+    assert!(world.stacks[RIGHT].udp_recv_from(now, to).is_ok());
+    assert_eq!(world.drops(MIDDLE, DropReason::NeighborQueueFull), 0);
+    world.run(Duration::from_secs(10));
+    world.pages_are_conserved();
+}
+
+#[test]
+fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
+    let mut world = World::three();
+    world.meet();
+    world.set_stuck(EAST, true);
+    for _ in 0..FORWARD_OUT_FRAMES + 100 {
+        world.inject(MIDDLE, 0, &v4("10.0.0.2", "10.0.1.2"));
+    }
+    assert_eq!(world.drops(MIDDLE, DropReason::ForwardQueueFull), 100);
+    // There is still room for what is ours, and for the other link.
+    let (now, to) = (world.now, [Some(addr("10.0.1.2:53")), Some(addr("10.0.0.2:53"))]);
+    let id = world.middle().udp_bind(addr("0.0.0.0:0")).unwrap();
+    for to in to {
+        world.middle().udp_write_to(now, id, b"x", to).unwrap();
+    }
+    assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);
+}
+
+#[test]
+fn lies_about_super_frames_are_not_believed() {
+    let mut world = World::three();
+    world.meet();
+    let mut tcp = Vec::new();
+    PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
+        .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)
+        .tcp(1000, 80, 1, 1000)
+        .write(&mut tcp, &[7; 8000])
+        .unwrap();
+    let link = world.middle().links().next().unwrap();
+    let mut offered = 0;
+    for frame in [&tcp, &v4("10.0.0.2", "10.0.1.2")] {
+        for size in [0, 1, 9, 1460, u16::MAX] {
+            for header_len in [0, 54, 9000] {
+                for checksum in [RxChecksum::Valid, RxChecksum::Unknown] {
+                    for kind in [GsoKind::TcpV4, GsoKind::TcpV6] {
+                        let mut packet = packet(frame);
+                        packet.gso = Some(Gso { kind, size, header_len });
+                        packet.rx_checksum = checksum;
+                        let now = world.now;
+                        world.middle().handle_frame_on(now, link, packet);
+                        // The wire checks what comes out.
+                        world.flush();
+                        offered += 1;
+                    }
+                }
+            }
+        }
+    }
+    let counters = world.stacks[MIDDLE].counters();
+    let dropped = [
+        DropReason::ForwardOffload,
+        DropReason::ForwardTooBig,
+        DropReason::OutOffload,
+        DropReason::TcpChecksum,
+    ];
+    let dropped: u64 = dropped.into_iter().map(|reason| counters.drops(reason)).sum();
+    assert_eq!(counters.forwarded_packets + dropped, offered, "{counters}");
+    assert!(counters.drops(DropReason::ForwardOffload) > 0);
+}
+
+#[test]
+fn a_wrong_checksum_is_not_made_right_by_cutting() {
+    let mut world = World::three_with(middle(), able, plain);
+    world.meet();
+    let mut tcp = Vec::new();
+    PacketBuilder::ethernet2(LEFT_MAC, WEST_MAC)
+        .ipv4([10, 0, 0, 2], [10, 0, 1, 2], 64)
+        .tcp(1000, 80, 1, 1000)
+        .write(&mut tcp, &[7; 8000])
+        .unwrap();
+    *tcp.last_mut().unwrap() ^= 1;
+    let mut packet = packet(&tcp);
+    packet.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1460, header_len: 54 });
+    let (now, link) = (world.now, world.middle().links().next().unwrap());
+    world.middle().handle_frame_on(now, link, packet);
+    assert_eq!(world.drops(MIDDLE, DropReason::TcpChecksum), 1);
+    assert_eq!(world.stacks[MIDDLE].counters().forwarded_packets, 0);
+}

@@ -1,0 +1,409 @@
+//! Stacks, and wires between their links, under a virtual clock.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use pagewire_device::{Capabilities, HeaderSplit, Medium, hand_over};
+use pagewire_mem::{
+    CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum,
+};
+use pagewire_stack::{DropReason, Error, LinkConfig, LinkId, SocketId, Stack, StackConfig};
+
+/// The stacks that most tests have: two peers, and between them one with a link to each.
+pub(crate) const LEFT: usize = 0;
+pub(crate) const MIDDLE: usize = 1;
+pub(crate) const RIGHT: usize = 2;
+
+/// And the wires.
+pub(crate) const WEST: usize = 0;
+pub(crate) const EAST: usize = 1;
+
+pub(crate) const LEFT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub(crate) const WEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// One end of a wire.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    stack: usize,
+    link: LinkId,
+}
+
+/// A wire joins two links of the same kind.
+struct Wire {
+    ends: [End; 2],
+    capabilities: Capabilities,
+    delay: Duration,
+    /// Carries nothing: the devices take no frames.
+    pub(crate) stuck: bool,
+    under_way: [VecDeque<(Instant, PacketBuf)>; 2],
+}
+
+/// A frame that was put on a wire.
+pub(crate) struct Seen {
+    pub(crate) wire: usize,
+    /// The stack that sent it.
+    pub(crate) from: usize,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) is_super: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) stacks: Vec<Stack>,
+    wires: Vec<Wire>,
+    pub(crate) now: Instant,
+    pub(crate) seen: Vec<Seen>,
+    /// Keep the bytes of what is sent.
+    pub(crate) watch: bool,
+}
+
+/// A card that cuts and sums.
+pub(crate) fn able(mac: u8) -> Capabilities {
+    Capabilities {
+        medium: Medium::Ethernet,
+        mac: [2, 0, 0, 0, 0, mac],
+        mtu: 1500,
+        max_super_frame: 65_535,
+        rx_checksum: true,
+        tx_checksum: true,
+        tso_v4: true,
+        tso_v6: true,
+        max_frags: MAX_FRAGS,
+        header_split: HeaderSplit::Native,
+        queues: 1,
+        by_reference: true,
+    }
+}
+
+/// A card that can do nothing.
+pub(crate) fn plain(mac: u8) -> Capabilities {
+    Capabilities {
+        max_super_frame: 1500,
+        rx_checksum: false,
+        tx_checksum: false,
+        tso_v4: false,
+        tso_v6: false,
+        ..able(mac)
+    }
+}
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+pub(crate) fn config(
+    capabilities: Capabilities,
+    addresses: &[&str],
+    gateways: &[&str],
+) -> StackConfig {
+    let addresses = addresses.iter().map(|a| a.parse().unwrap()).collect();
+    let secret = [capabilities.mac[5]; 32];
+    let mut config = StackConfig::new(capabilities, addresses, secret);
+    config.gateways = gateways.iter().map(|a| ip(a)).collect();
+    config.pool_bytes = 8 << 20;
+    config.announce = false;
+    config
+}
+
+pub(crate) fn link(capabilities: Capabilities, addresses: &[&str]) -> LinkConfig {
+    LinkConfig::new(capabilities, addresses.iter().map(|a| a.parse().unwrap()).collect())
+}
+
+/// The stack between the two peers, before it is built.
+pub(crate) fn middle() -> StackConfig {
+    let mut middle = config(able(1), &["10.0.0.1/24", "fd00::1/64"], &[]);
+    middle.links = vec![link(able(3), &["10.0.1.1/24", "fd01::1/64"])];
+    middle.ip_forwarding = true;
+    middle
+}
+
+impl World {
+    pub(crate) fn new(configs: Vec<StackConfig>) -> Self {
+        let now = Instant::from_millis(1000);
+        let stacks = configs.into_iter().map(|c| Stack::new(now, c).unwrap()).collect();
+        Self { stacks, wires: Vec::new(), now, seen: Vec::new(), watch: false }
+    }
+
+    /// Two peers and a stack between them, which passes packets on.
+    pub(crate) fn three() -> Self {
+        Self::three_with(middle(), able, able)
+    }
+
+    /// The same with cards of other kinds, and another stack between them.
+    pub(crate) fn three_with(
+        mut middle: StackConfig,
+        west: fn(u8) -> Capabilities,
+        east: fn(u8) -> Capabilities,
+    ) -> Self {
+        middle.capabilities = west(1);
+        middle.links[0].capabilities = east(3);
+        let left = config(west(2), &["10.0.0.2/24", "fd00::2/64"], &["10.0.0.1", "fd00::1"]);
+        let right = config(east(4), &["10.0.1.2/24", "fd01::2/64"], &["10.0.1.1", "fd01::1"]);
+        let mut world = Self::new(vec![left, middle, right]);
+        world.join((LEFT, 0), (MIDDLE, 0), west(0));
+        world.join((MIDDLE, 1), (RIGHT, 0), east(0));
+        world
+    }
+
+    /// A wire between two links, each the stack's so manieth.
+    pub(crate) fn join(&mut self, a: (usize, usize), b: (usize, usize), kind: Capabilities) {
+        let end = |(stack, at): (usize, usize)| {
+            let link = self.stacks[stack].links().nth(at).unwrap();
+            End { stack, link }
+        };
+        let ends = [end(a), end(b)];
+        let delay = Duration::from_micros(10);
+        let under_way = Default::default();
+        self.wires.push(Wire { ends, capabilities: kind, delay, stuck: false, under_way });
+    }
+
+    pub(crate) fn middle(&mut self) -> &mut Stack {
+        &mut self.stacks[MIDDLE]
+    }
+
+    pub(crate) fn drops(&self, stack: usize, reason: DropReason) -> u64 {
+        self.stacks[stack].counters().drops(reason)
+    }
+
+    /// The devices of a wire take no frames, or do again.
+    pub(crate) fn set_stuck(&mut self, wire: usize, stuck: bool) {
+        self.wires[wire].stuck = stuck;
+    }
+
+    /// A frame from nobody comes to a stack by a link.
+    pub(crate) fn inject(&mut self, stack: usize, at: usize, frame: &[u8]) {
+        let link = self.stacks[stack].links().nth(at).unwrap();
+        self.stacks[stack].handle_frame_on(self.now, link, packet(frame));
+    }
+
+    /// Puts on the wires what all stacks have to send.
+    pub(crate) fn flush(&mut self) {
+        let now = self.now;
+        for (number, wire) in self.wires.iter_mut().enumerate() {
+            for (side, end) in wire.ends.into_iter().enumerate() {
+                let stack = &mut self.stacks[end.stack];
+                let mut frames = VecDeque::new();
+                while !wire.stuck && stack.poll_transmit_on(now, end.link, &mut frames) {
+                    assert!(frames.len() < 1_000_000, "it never stops sending");
+                }
+                while stack.poll_event().is_some() {}
+                for mut frame in frames {
+                    check(&frame, &wire.capabilities);
+                    if self.watch {
+                        let (bytes, is_super) = (flat(&frame), frame.gso.is_some());
+                        self.seen.push(Seen { wire: number, from: end.stack, bytes, is_super });
+                    }
+                    hand_over(&mut frame);
+                    wire.under_way[1 - side].push_back((now + wire.delay, frame));
+                }
+            }
+        }
+        self.stacks.iter_mut().for_each(Stack::end_turn);
+    }
+
+    /// Moves on to the next thing that happens before `limit`; `false`: nothing does.
+    pub(crate) fn step(&mut self, limit: Instant) -> bool {
+        self.flush();
+        let queues = self.wires.iter().flat_map(|wire| &wire.under_way);
+        let arrivals = queues.filter_map(|queue| queue.front().map(|(at, _)| *at));
+        let timers = self.stacks.iter().filter_map(Stack::poll_timeout);
+        let Some(next) = arrivals.chain(timers).min().filter(|&at| at <= limit) else {
+            return false;
+        };
+        self.now = self.now.max(next);
+        let now = self.now;
+        for wire in &mut self.wires {
+            for (end, queue) in wire.ends.into_iter().zip(&mut wire.under_way) {
+                while let Some((_, frame)) = queue.pop_front_if(|(at, _)| *at <= now) {
+                    self.stacks[end.stack].handle_frame_on(now, end.link, frame);
+                }
+            }
+        }
+        for stack in &mut self.stacks {
+            if stack.poll_timeout().is_some_and(|at| at <= now) {
+                stack.handle_timeout(now);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn run(&mut self, time: Duration) {
+        let limit = self.now + time;
+        let mut steps = 0;
+        while self.step(limit) {
+            steps += 1;
+            assert!(steps < 10_000_000, "livelock at {:?}", self.now);
+        }
+        self.now = limit;
+        self.flush();
+    }
+
+    /// Lets time pass until `done`, at most two virtual minutes.
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        let limit = self.now + Duration::from_secs(120);
+        loop {
+            self.flush();
+            if done(self) {
+                return;
+            }
+            assert!(self.step(limit), "{what} did not happen");
+        }
+    }
+
+    /// Lets the peers and the stack between them learn each other's stations.
+    pub(crate) fn meet(&mut self) {
+        for (peer, to) in [
+            (LEFT, "10.0.0.1:9"),
+            (LEFT, "[fd00::1]:9"),
+            (RIGHT, "10.0.1.1:9"),
+            (RIGHT, "[fd01::1]:9"),
+        ] {
+            let id = self.stacks[peer].tcp_connect(self.now, addr(to), None).unwrap();
+            self.run(Duration::from_millis(1));
+            let now = self.now;
+            self.stacks[peer].close(now, id);
+        }
+        self.seen.clear();
+    }
+
+    /// Opens a connection; the ends of who asked and who was asked.
+    pub(crate) fn connect(
+        &mut self,
+        (from, to): (usize, usize),
+        at: SocketAddr,
+    ) -> (SocketId, SocketId) {
+        let now = self.now;
+        let listener = self.stacks[to].tcp_listen(now, unscoped(at), 8).unwrap();
+        let near = self.stacks[from].tcp_connect(now, at, None).unwrap();
+        let mut far = None;
+        self.until("a connection", |w| {
+            let now = w.now;
+            if let Ok((id, _)) = w.stacks[to].tcp_accept(now, listener) {
+                far = Some(id);
+            }
+            far.is_some()
+        });
+        let now = self.now;
+        self.stacks[to].close(now, listener);
+        (near, far.unwrap())
+    }
+
+    /// Sends `len` bytes each way and checks them.
+    pub(crate) fn exchange(&mut self, a: (usize, SocketId), b: (usize, SocketId), len: usize) {
+        let mut flows = [Flow::new(a, b, len, 1), Flow::new(b, a, len, 7)];
+        self.until("a transfer", |w| {
+            flows.iter_mut().for_each(|flow| flow.work(w));
+            flows.iter().all(|flow| flow.received == flow.len)
+        });
+    }
+
+    /// No page of any stack is lost, or in two places.
+    pub(crate) fn pages_are_conserved(&mut self) {
+        for stack in &mut self.stacks {
+            stack.end_turn();
+            assert!(stack.pool_audit().is_conserved(), "{:?}", stack.pool_audit());
+        }
+    }
+}
+
+fn unscoped(at: SocketAddr) -> SocketAddr {
+    SocketAddr::new(at.ip(), at.port())
+}
+
+/// Bytes on their way from one socket to another.
+struct Flow {
+    from: (usize, SocketId),
+    to: (usize, SocketId),
+    len: usize,
+    seed: usize,
+    sent: usize,
+    received: usize,
+}
+
+impl Flow {
+    fn new(from: (usize, SocketId), to: (usize, SocketId), len: usize, seed: usize) -> Self {
+        Self { from, to, len, seed, sent: 0, received: 0 }
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        (at * 31 + at / 251 + self.seed) as u8
+    }
+
+    fn work(&mut self, world: &mut World) {
+        let now = world.now;
+        while self.sent < self.len {
+            let end = self.len.min(self.sent + 16_384);
+            let bytes: Vec<u8> = (self.sent..end).map(|at| self.byte(at)).collect();
+            match world.stacks[self.from.0].tcp_write(now, self.from.1, &bytes) {
+                Ok(n) => self.sent += n,
+                Err(Error::WouldBlock) => break,
+                Err(error) => panic!("{error} after {} bytes", self.sent),
+            }
+        }
+        let mut buf = [0; 16_384];
+        loop {
+            match world.stacks[self.to.0].tcp_read(now, self.to.1, &mut buf) {
+                Ok(n) => {
+                    assert!(n > 0, "the stream ends after {} bytes", self.received);
+                    let expected = (self.received..).map(|at| self.byte(at));
+                    assert!(buf[..n].iter().copied().eq(expected.take(n)), "other bytes");
+                    self.received += n;
+                }
+                Err(Error::WouldBlock) => break,
+                Err(error) => panic!("{error} after {} bytes", self.received),
+            }
+        }
+    }
+}
+
+/// What no device of that kind would take.
+fn check(frame: &PacketBuf, caps: &Capabilities) {
+    let limit = match frame.gso {
+        Some(gso) => {
+            assert!(caps.tso_v4 && frame.tx_checksum != TxChecksum::Done, "{gso:?}");
+            let on_wire = usize::from(gso.header_len) + usize::from(gso.size);
+            assert!(on_wire <= caps.mtu + 14 && gso.size > 0, "{gso:?}");
+            assert_eq!(usize::from(gso.header_len), frame.head().len(), "{gso:?}");
+            caps.max_super_frame
+        }
+        None => caps.mtu,
+    };
+    assert!(frame.len() <= limit + 14, "{} bytes where {limit} go", frame.len());
+    assert!(caps.tx_checksum || frame.tx_checksum == TxChecksum::Done);
+    match caps.max_frags {
+        // In one piece.
+        0 => assert!(frame.frags().is_empty() || frame.head().is_empty()),
+        max => assert!(frame.frags().len() <= max),
+    }
+}
+
+/// Head and fragments, one behind the other.
+fn flat(packet: &PacketBuf) -> Vec<u8> {
+    [packet.head(), &bytes_of(packet.frags())].concat()
+}
+
+pub(crate) fn bytes_of(frags: &[Frag]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for frag in frags {
+        let at = bytes.len();
+        bytes.resize(at + frag.len(), 0);
+        frag.copy_to(0, &mut bytes[at..], &mut CopyLedger::new(), CopyReason::AppRead);
+    }
+    bytes
+}
+
+/// A received frame, as much of it in the head as fits.
+pub(crate) fn packet(frame: &[u8]) -> PacketBuf {
+    let mut packet = PacketBuf::for_rx();
+    let (head, rest) = frame.split_at(frame.len().min(pagewire_mem::HEAD_CAPACITY));
+    packet.append(head.len()).unwrap().copy_from_slice(head);
+    for part in rest.chunks(4096) {
+        packet.push_frag(Frag::from_bytes(bytes::Bytes::copy_from_slice(part))).unwrap();
+    }
+    packet.rx_checksum = RxChecksum::Unknown;
+    packet
+}
