@@ -288,7 +288,9 @@ fn bench_ring(args: &[&str]) -> Vec<BTreeMap<String, Value>> {
 
 #[test]
 fn bench_ring_receives_by_copy_and_by_reference() {
-    for (args, memory, copied_by_us) in [(&[][..], "lent", 0), (&["--place"][..], "placed", 0)] {
+    let small = &["--place", "--region", "1"][..];
+    let placed = [(&["--place"][..], "placed", 0), (small, "placed", 0)];
+    for (args, memory, copied_by_us) in [(&[][..], "lent", 0)].into_iter().chain(placed) {
         let lines = bench_ring(args);
         let share = |line: &BTreeMap<String, Value>| {
             line["zc_bytes"].as_f64().unwrap() / line["total_bytes"].as_f64().unwrap()

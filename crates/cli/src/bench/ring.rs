@@ -33,6 +33,9 @@ const SEND_PIECE: usize = 1 << 20;
 /// Bytes of single writes of a kernel peer.
 const PEER_MESSAGE: usize = 1 << 20;
 
+/// Pieces that may be delivered and not given back.
+const ENTRIES: u32 = 16_384;
+
 /// What the submissions of this measurement are called.
 const ACCEPT: u64 = 1;
 const RECEIVE: u64 = 2;
@@ -156,14 +159,16 @@ impl Bench {
 
     fn rings(&self, host: &Host) -> Result<Rings, Failure> {
         let copy = self.memory_of("pagewire-copy")?;
-        let config = EngineConfig { entries: 16_384, ..EngineConfig::new(copy) };
+        let config = EngineConfig { entries: ENTRIES, ..EngineConfig::new(copy) };
         host.rings(config).map_err(|e| failed(&e))
     }
 
     fn memory_of(&self, name: &str) -> Result<QueueConfig, Failure> {
         let bytes = (self.options.region as usize) << 20;
         let region = Region::memfd(name, bytes).map_err(|e| failed(&e))?;
-        Ok(QueueConfig::new(region))
+        // Whatever is delivered can be given back at once, whoever has the next turn: at most half of it
+        // is left in there by the host.
+        Ok(QueueConfig { fill_entries: 2 * ENTRIES, ..QueueConfig::new(region) })
     }
 
     fn round(&self, mode: Mode) -> Result<Outcome, Failure> {
