@@ -251,6 +251,18 @@ impl Device for VhostUser {
     }
 }
 
+impl Drop for VhostUser {
+    /// The guest gets all of its descriptors back, so that its driver and the next device agree on
+    /// where the rings are. What fragments are left stay mapped, but the guest may write there now.
+    fn drop(&mut self) {
+        let mut session = self.control.shared().session();
+        let session = &mut *session;
+        for vring in &mut session.vrings {
+            vring.surrender(&mut session.counters);
+        }
+    }
+}
+
 impl std::fmt::Debug for VhostUser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mac = self.capabilities.mac;

@@ -257,6 +257,21 @@ impl Vring {
         before - self.held.count
     }
 
+    /// Gives back everything that fragments hold: the device is going, and a front end that connects to
+    /// another one later counts from what came back.
+    pub(super) fn surrender(&mut self, counters: &mut VhostCounters) {
+        self.drain();
+        let held = std::mem::take(&mut self.held.heads);
+        if self.usable().is_some() {
+            for (head, _) in held.iter().enumerate().filter(|(_, held)| **held) {
+                self.give_back(head as u16, 0);
+            }
+            self.publish(counters);
+        }
+        self.held.heads = vec![false; held.len()];
+        self.held.count = 0;
+    }
+
     fn drain_into(&mut self, ring: &Ring) {
         let Self { held: Held { heads, count, returns }, next_used, .. } = self;
         returns.drain(|head| {

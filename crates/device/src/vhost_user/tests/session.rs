@@ -56,6 +56,20 @@ fn a_front_end_that_listens_is_connected_to_again_and_again() {
 }
 
 #[test]
+fn a_device_that_ends_gives_everything_back_so_that_another_can_go_on() {
+    let mut rig = Rig::new(GuestConfig::default());
+    for len in [2000, 3000, 60, 4000, 60] {
+        assert!(rig.guest.send(&udp(len)));
+    }
+    let mut frames = rig.receive();
+    drop(frames.remove(1));
+    drop(rig.device);
+    assert_eq!(rig.guest.sendable(), 256, "those held, in whatever order");
+    assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
+    assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
+}
+
+#[test]
 fn fragments_stay_valid_when_their_guest_is_gone() {
     let path = socket("gone");
     let mut device = VhostUser::listen(&path).unwrap();
