@@ -178,6 +178,12 @@ impl Vring {
 
     /// Takes the descriptor by which the guest is interrupted.
     pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
+        // What was published until now was told by another one, or by none: QEMU starts a ring with
+        // a descriptor that it does not look at, and names the guest's afterwards. A guest that
+        // missed its event is not told again, and one that is told for nothing only looks.
+        if let Some(call) = &call {
+            signal(call);
+        }
         self.call = call;
     }
 

@@ -213,6 +213,27 @@ fn the_guest_is_interrupted_once_per_burst_and_only_if_it_asks() {
     }
 }
 
+/// QEMU starts a ring first, and names the eventfd that the guest really listens to after that.
+#[test]
+fn a_guest_whose_interrupt_is_plugged_in_after_its_ring_ran_is_told_of_what_came_before() {
+    use vhost::VhostBackend;
+    let mut rig = Rig::new(GuestConfig::default());
+    let other = vmm_sys_util::eventfd::EventFd::new(libc::EFD_NONBLOCK).unwrap();
+    for index in [0, 1] {
+        rig.guest.frontend.set_vring_call(index, &other).unwrap();
+    }
+    rig.guest.interrupts();
+    rig.guest.ask_interrupts();
+    assert!(rig.guest.send(&udp(60)));
+    rig.receive();
+    assert!(rig.transmit([packet(&udp(60), 42)]).is_empty());
+    assert_eq!(rig.guest.interrupts(), [0, 0], "they went elsewhere");
+    rig.guest.plug_interrupts().unwrap();
+    assert_eq!(rig.guest.interrupts(), [1, 1], "the guest looks, and finds both");
+    assert!(rig.guest.receive().is_some());
+    assert_eq!(rig.guest.sendable(), 256);
+}
+
 #[test]
 fn settings_that_make_no_sense_are_refused() {
     let refused = |builder: VhostUserBuilder| {
