@@ -243,7 +243,8 @@ impl Sender {
             let Some(ring) = vring.running() else { return Sent::Later(0) };
             let walk = Walk { ring, memory, indirect };
             let before = self.pieces.len();
-            let len = match walk.chain(head, Purpose::Write(need - room), &mut self.pieces) {
+            let found = walk.chain(head, Purpose::Write(need - room), &mut self.pieces);
+            let len = match found.map(|found| found.len) {
                 // Of the first, at least the header must fit.
                 Ok(len) if len >= if taken == 0 { header_len } else { 1 } => len,
                 walked => {
