@@ -111,6 +111,10 @@ impl Shared {
     fn run(&self, mut source: Source) {
         while let Some(stream) = self.next(&mut source) {
             self.serve(stream);
+            // One that hangs up at once is not called again and again.
+            if matches!(source, Source::Connect(_)) && self.ends_before(None) {
+                break;
+            }
         }
         if let Source::Listen(_, path) = source {
             let _ = std::fs::remove_file(path);

@@ -2,6 +2,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::super::limits::RECONNECT;
 use super::*;
 
 /// Whether the device's descriptor is readable now.
@@ -51,6 +52,20 @@ fn a_front_end_that_listens_is_connected_to_again_and_again() {
         assert_eq!(frames.len(), 1);
     }
     // One that does not accept does not keep the device from ending.
+    drop(device);
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn a_front_end_that_hangs_up_at_once_is_not_called_at_full_speed() {
+    let path = socket("hangs-up");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let device = VhostUser::builder().connect(&path).unwrap();
+    let (first, _) = listener.accept().unwrap();
+    let hung_up = std::time::Instant::now();
+    drop(first);
+    drop(listener.accept().unwrap());
+    assert!(hung_up.elapsed() >= RECONNECT, "{:?}", hung_up.elapsed());
     drop(device);
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
