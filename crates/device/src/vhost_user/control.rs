@@ -262,7 +262,7 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// Connects to a front end, without waiting for one that does not accept: what waits there could not
 /// be ended.
-fn connect(path: &Path) -> io::Result<UnixStream> {
+pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -273,5 +273,5 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 /// connections just so, and are not ours to remove.
 fn is_dead(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-        && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+        && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }

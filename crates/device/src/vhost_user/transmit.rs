@@ -108,6 +108,7 @@ impl Sender {
                     counters.tx_frames += 1;
                     counters.tx_bytes += packet.len() as u64;
                 }
+                Sent::Never if packet.gso.is_some() => self.segment(packet, counters, ledger),
                 Sent::Never => counters.tx_dropped_error += 1,
                 Sent::Later(seen) => {
                     self.cut.push_front(packet);
@@ -206,10 +207,20 @@ impl Sender {
             return false;
         }
         let whole = std::mem::replace(packet, PacketBuf::for_tx());
+        self.segment(whole, counters, ledger);
+        true
+    }
+
+    /// Cuts a super-frame into frames, in `cut`.
+    fn segment(
+        &mut self,
+        whole: PacketBuf,
+        counters: &mut DeviceCounters,
+        ledger: &mut CopyLedger,
+    ) {
         if offload::segment(whole, &mut self.cut, ledger).is_err() {
             counters.tx_dropped_error += 1;
         }
-        true
     }
 
     /// Sends one frame by the ring of pair `pair`; the used entries are not yet visible.
@@ -237,7 +248,9 @@ impl Sender {
         while room < need {
             let taken = self.chains.len() as u16;
             if taken >= waiting {
-                return Sent::Later(waiting);
+                // A whole ring is too short: there will never be more.
+                let all = vring.running().is_some_and(|ring| ring.size() == waiting);
+                return if all { Sent::Never } else { Sent::Later(waiting) };
             }
             let Some(head) = vring.peek(taken, lies) else { return Sent::Later(0) };
             let Some(ring) = vring.running() else { return Sent::Later(0) };

@@ -137,6 +137,22 @@ fn room_that_comes_at_any_moment_is_seen_or_wakes_the_device() {
 }
 
 #[test]
+fn a_super_frame_longer_than_the_whole_ring_goes_in_segments_and_holds_nobody_up() {
+    let mut rig = Rig::new(GuestConfig { queue_size: 4, ..GuestConfig::default() });
+    let mut left = rig.transmit([super_frame(false, 1448 * 6), packet(&udp(60), 42)]);
+    let mut lengths = Vec::new();
+    for _ in 0..2 {
+        lengths.extend(guest_frames(&mut rig).iter().map(|frame| frame.bytes.len()));
+        left = rig.transmit(left);
+    }
+    assert!(left.is_empty());
+    assert_eq!(lengths, [1502, 1502, 1502, 1502, 1502, 1502, 60]);
+    // What cannot be cut is lost, and counted.
+    assert!(rig.transmit([packet(&udp(9000), 42), packet(&udp(60), 42)]).is_empty());
+    assert_eq!((guest_frames(&mut rig).len(), rig.device.counters().tx_dropped_error), (1, 1));
+}
+
+#[test]
 fn segments_that_find_no_buffer_stay_with_the_sender_as_frames() {
     let config = GuestConfig { queue_size: 4, offload: false, ..GuestConfig::default() };
     let mut rig = Rig::new(config);

@@ -39,6 +39,21 @@ fn guests_may_come_one_after_another_and_the_socket_goes_with_the_device() {
 }
 
 #[test]
+fn a_listener_that_never_accepts_is_another_program_and_holds_nobody_up() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket as new};
+    let path = socket("full");
+    let listener = new(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
+    let waits = super::super::control::connect(&path).unwrap();
+    assert!(super::super::control::connect(&path).is_err(), "no room for one more");
+    assert!(matches!(VhostUser::listen(&path), Err(crate::DeviceError::System { .. })));
+    drop((waits, listener));
+    drop(VhostUser::listen(&path).unwrap());
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
 fn a_front_end_that_listens_is_connected_to_again_and_again() {
     let path = socket("listens");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
