@@ -238,6 +238,8 @@ impl Shared {
                 let why = session.refused.take().unwrap_or_else(|| error.to_string());
                 tracing::warn!("vhost-user: the front end was disconnected: {why}");
                 session.refused = Some(why);
+                // It is still there, and when it comes again it counts from what came back.
+                session.surrender();
             }
         }
         session.end();

@@ -259,11 +259,7 @@ impl Drop for VhostUser {
     /// The guest gets all of its descriptors back, so that its driver and the next device agree on
     /// where the rings are. What fragments are left stay mapped, but the guest may write there now.
     fn drop(&mut self) {
-        let mut session = self.control.shared().session();
-        let session = &mut *session;
-        for vring in &mut session.vrings {
-            vring.surrender(&mut session.counters);
-        }
+        self.control.shared().session().surrender();
     }
 }
 

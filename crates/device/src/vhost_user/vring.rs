@@ -271,8 +271,8 @@ impl Vring {
         before - self.held.count
     }
 
-    /// Gives back everything that fragments hold: the device is going, and a front end that connects to
-    /// another one later counts from what came back.
+    /// Gives back everything that fragments hold: the device is going, or hangs up, and a front end that
+    /// connects later counts from what came back.
     pub(super) fn surrender(&mut self, counters: &mut VhostCounters) {
         self.drain();
         let held = std::mem::take(&mut self.held.heads);

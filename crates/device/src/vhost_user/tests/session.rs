@@ -1,6 +1,7 @@
 //! Front ends that come, stop, go on and go; who wakes whom.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vhost::VhostBackend;
 
 use super::super::limits::RECONNECT;
 use super::*;
@@ -96,6 +97,23 @@ fn a_device_that_ends_gives_everything_back_so_that_another_can_go_on() {
     drop(rig.device);
     assert_eq!(rig.guest.sendable(), 256, "those held, in whatever order");
     assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
+    assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
+}
+
+#[test]
+fn a_front_end_that_is_hung_up_on_finds_everything_given_back_and_may_come_again() {
+    let mut rig = Rig::new(GuestConfig::default());
+    for len in [2000, 3000, 60, 4000] {
+        assert!(rig.guest.send(&udp(len)));
+    }
+    let mut frames = rig.receive();
+    drop(frames.remove(1));
+    assert!(rig.guest.frontend.set_vring_num(0, 3).is_err());
+    while rig.monitor.is_connected() {
+        std::thread::yield_now();
+    }
+    assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
+    assert_eq!(rig.guest.sendable(), 256);
     assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
 }
 
@@ -246,7 +264,6 @@ fn the_guest_is_interrupted_once_per_burst_and_only_if_it_asks() {
 /// QEMU starts a ring first, and names the eventfd that the guest really listens to after that.
 #[test]
 fn a_guest_whose_interrupt_is_plugged_in_after_its_ring_ran_is_told_of_what_came_before() {
-    use vhost::VhostBackend;
     let mut rig = Rig::new(GuestConfig::default());
     let other = vmm_sys_util::eventfd::EventFd::new(libc::EFD_NONBLOCK).unwrap();
     for index in [0, 1] {
