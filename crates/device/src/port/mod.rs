@@ -250,6 +250,11 @@ impl Port {
         }
     }
 
+    /// Whether [`poll_transmit`](Self::poll_transmit) would move any.
+    pub fn has_transmit(&self) -> bool {
+        !self.back.is_empty() || self.table.as_ref().is_some_and(|(_, seat)| seat.has_some())
+    }
+
     /// Ends a turn: takes home the pages of what was dropped.
     pub fn end_turn(&mut self) {
         self.pool.drain();

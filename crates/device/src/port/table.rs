@@ -111,6 +111,11 @@ impl Seat {
         self.id
     }
 
+    /// Whether there is something to take; what is being queued right now, its wake tells of.
+    pub(super) fn has_some(&self) -> bool {
+        self.place.pending.load(Ordering::Relaxed)
+    }
+
     /// Moves what was redirected here to the back of `out`.
     pub(super) fn take(&self, out: &mut VecDeque<PacketBuf>) {
         // Relaxed: a hint. What is queued right now is found at the next call, which the wake is for.

@@ -46,6 +46,15 @@ pub(super) enum Purpose {
     Write(usize),
 }
 
+/// What a walk found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Bytes.
+    pub(super) len: usize,
+    /// Descriptors of the ring that the guest cannot use meanwhile; a table is one.
+    pub(super) descriptors: u16,
+}
+
 /// The walker of one ring.
 pub(super) struct Walk<'a> {
     pub(super) ring: &'a Ring,
@@ -55,27 +64,27 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Appends to `pieces` where the bytes of the chain at `head` lie, in order; returns how many
-    /// there are.
+    /// Appends to `pieces` where the bytes of the chain at `head` lie, in order.
     pub(super) fn chain(
         &self,
         head: u16,
         purpose: Purpose,
         pieces: &mut Vec<Piece>,
-    ) -> Result<usize, Lie> {
+    ) -> Result<Found, Lie> {
         let (mut index, mut total) = (head, 0);
-        for _ in 0..self.ring.size() {
+        for descriptors in 1..=self.ring.size() {
             let desc = self.ring.desc(index).ok_or(Lie::Next)?;
             if desc.flags & DESC_INDIRECT != 0 {
                 // Virtio 1.2, section 2.7.5.3.1: a driver must not set both flags.
                 if !self.indirect || desc.flags & DESC_NEXT != 0 {
                     return Err(Lie::Indirect);
                 }
-                return self.table(desc, total, purpose, pieces);
+                let len = self.table(desc, total, purpose, pieces)?;
+                return Ok(Found { len, descriptors });
             }
             total = self.add(desc, total, purpose, pieces)?;
             if desc.flags & DESC_NEXT == 0 {
-                return Ok(total);
+                return Ok(Found { len: total, descriptors });
             }
             index = desc.next;
         }

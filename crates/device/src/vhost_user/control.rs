@@ -111,6 +111,10 @@ impl Shared {
     fn run(&self, mut source: Source) {
         while let Some(stream) = self.next(&mut source) {
             self.serve(stream);
+            // One that hangs up at once is not called again and again.
+            if matches!(source, Source::Connect(_)) && self.ends_before(None) {
+                break;
+            }
         }
         if let Source::Listen(_, path) = source {
             let _ = std::fs::remove_file(path);
@@ -234,6 +238,8 @@ impl Shared {
                 let why = session.refused.take().unwrap_or_else(|| error.to_string());
                 tracing::warn!("vhost-user: the front end was disconnected: {why}");
                 session.refused = Some(why);
+                // It is still there, and when it comes again it counts from what came back.
+                session.surrender();
             }
         }
         session.end();
@@ -258,7 +264,7 @@ pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// Connects to a front end, without waiting for one that does not accept: what waits there could not
 /// be ended.
-fn connect(path: &Path) -> io::Result<UnixStream> {
+pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -269,5 +275,5 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 /// connections just so, and are not ours to remove.
 fn is_dead(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
-        && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+        && connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
 }

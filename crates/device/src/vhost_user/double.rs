@@ -222,6 +222,14 @@ impl Guest {
         Ok(())
     }
 
+    /// Names the eventfds to interrupt the guest by, while the rings run.
+    #[cfg(test)]
+    pub(super) fn plug_interrupts(&self) -> Result<(), GuestError> {
+        let frontend = self.frontend.clone();
+        frontend.set_vring_call(0, &self.receive.call)?;
+        Ok(frontend.set_vring_call(1, &self.transmit.call)?)
+    }
+
     /// Has the back end stop both rings; where each would go on.
     ///
     /// # Errors

@@ -23,11 +23,12 @@ pub const MAX_FRAME: usize = 18 + 65_535;
 /// otherwise; shorter ones are copied, which costs less than a reference that comes back.
 pub const BY_REFERENCE: usize = 1024;
 
-/// Of a ring's descriptors, one in so many may be held by fragments; then frames are copied, so
-/// that a reader who keeps what it got cannot stop the guest's sending.
+/// Of a ring's descriptors, one in so many may be held by fragments, all of each chain counted; then
+/// frames are copied, so that a reader who keeps what it got cannot stop the guest's sending.
 pub const HELD_SHARE: u16 = 2;
 
-/// How long the device waits before it connects again to a front end that listens.
+/// How long the device waits before it connects again to a front end that listens, whether it was not
+/// there or has gone.
 pub const RECONNECT: core::time::Duration = core::time::Duration::from_millis(500);
 
 /// Flows whose queue pair is remembered, so that a guest's flow is answered on the pair it came by

@@ -220,12 +220,16 @@ impl Device for VhostUser {
         self.armed = true;
         let mut session = self.control.shared().session();
         let mut ready = self.receiver.blocked && self.receiver.port.wait_for_room();
+        // Its wake is for the first of them only.
+        ready |= self.sender.has_returned(&self.receiver.port);
         for (index, vring) in session.vrings.iter_mut().enumerate() {
-            match self.sender.short {
+            if index % 2 == 1 {
                 // One that is blocked has frames, which can wait.
-                _ if index % 2 == 1 => ready |= !self.receiver.blocked && vring.arm(0),
-                Some((pair, waiting)) if index == 2 * pair => ready |= vring.arm(waiting),
-                _ => {}
+                ready |= !self.receiver.blocked && vring.arm(0);
+                continue;
+            }
+            for seen in self.sender.short_of(index / 2) {
+                ready |= vring.arm(seen);
             }
         }
         ready
@@ -255,11 +259,7 @@ impl Drop for VhostUser {
     /// The guest gets all of its descriptors back, so that its driver and the next device agree on
     /// where the rings are. What fragments are left stay mapped, but the guest may write there now.
     fn drop(&mut self) {
-        let mut session = self.control.shared().session();
-        let session = &mut *session;
-        for vring in &mut session.vrings {
-            vring.surrender(&mut session.counters);
-        }
+        self.control.shared().session().surrender();
     }
 }
 

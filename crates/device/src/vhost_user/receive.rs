@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, FragVec, PacketBuf};
 
-use super::chain::{Lie, Purpose, Walk};
+use super::chain::{Found, Lie, Purpose, Walk};
 use super::counters::VhostCounters;
 use super::features;
 use super::held::Keep;
@@ -44,6 +44,8 @@ struct Chain<'a> {
     vring: &'a mut Vring,
     pieces: &'a [Piece],
     head: u16,
+    /// How many of the ring's it has.
+    descriptors: u16,
     /// Bytes of the virtio header, which come first.
     header: usize,
     /// Bytes of the frame behind it.
@@ -94,11 +96,19 @@ impl Receiver {
                     count(lie, lies, counters);
                     Some(false)
                 }
-                Ok(total) => {
-                    let len = total.saturating_sub(header);
+                Ok(Found { len, descriptors }) => {
+                    let len = len.saturating_sub(header);
                     let pieces = std::mem::take(&mut self.pieces);
-                    let chain =
-                        Chain { memory, vring, pieces: &pieces, head, header, len, taken: false };
+                    let chain = Chain {
+                        memory,
+                        vring,
+                        pieces: &pieces,
+                        head,
+                        descriptors,
+                        header,
+                        len,
+                        taken: false,
+                    };
                     let taken = self.frame(chain, lies, counters, ledger, out);
                     self.pieces = pieces;
                     taken
@@ -139,7 +149,8 @@ impl Receiver {
         };
         let long = chain.len >= self.by_reference;
         let limit = chain.vring.running().map_or(0, |ring| ring.size() / HELD_SHARE);
-        let how = WriteFlags { nonblock: true, zerocopy: long && chain.vring.held() < limit };
+        let held = chain.vring.held_descriptors() + usize::from(chain.descriptors);
+        let how = WriteFlags { nonblock: true, zerocopy: long && held <= usize::from(limit) };
         let before = out.len();
         let mut written = self.port.write(&mut chain, how, about.offload(), out, ledger);
         if written.is_err_and(PortError::is_full) && self.port.wait_for_room() {
@@ -222,7 +233,7 @@ impl FrameSource for Chain<'_> {
         if self.behind(skip).take(max + 1).count() > max {
             return None;
         }
-        let returns = Arc::clone(self.vring.hold(self.head));
+        let returns = Arc::clone(self.vring.hold(self.head, self.descriptors));
         let mut frags = FragVec::new();
         let mut keep: Option<(Piece, Arc<Keep>)> = None;
         for piece in self.behind(skip) {

@@ -67,6 +67,13 @@ impl Session {
         self.counters.sessions += 1;
     }
 
+    /// Gives the guest everything back that fragments hold, while the front end is still there.
+    pub(super) fn surrender(&mut self) {
+        for vring in &mut self.vrings {
+            vring.surrender(&mut self.counters);
+        }
+    }
+
     /// It is gone: its rings are not touched again. What fragments hold stays mapped until they go.
     pub(super) fn end(&mut self) {
         for vring in &mut self.vrings {

@@ -25,16 +25,21 @@ pub(super) struct Sender {
     returned: VecDeque<PacketBuf>,
     /// The pair by which the flow of each slot came last.
     flows: [u8; FLOWS],
-    /// The pair whose buffers were too few, and how many waited there.
-    pub(super) short: Option<(usize, u16)>,
+    /// Where the stack's frames wait for room.
+    short: Option<Short>,
+    /// Where `returned` does.
+    short_returned: Option<Short>,
 }
+
+/// Frames wait: the pair whose buffers were too few, and how many waited there when it was looked.
+type Short = (usize, u16);
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sent {
+pub(super) enum Sent {
     Done,
-    /// There is no room now.
-    Later,
+    /// There is no room now: so many buffers are too few. What waits beyond them came meanwhile.
+    Later(u16),
     /// It can never be sent.
     Never,
 }
@@ -63,10 +68,12 @@ impl Sender {
             returned: VecDeque::new(),
             flows: [0; FLOWS],
             short: None,
+            short_returned: None,
         }
     }
 
-    /// Sends what there is room for; the rest stays, in order. Without a guest, all is dropped.
+    /// Sends what there is room for of the stack's frames; the rest stays, in order. Without a guest,
+    /// all is dropped.
     pub(super) fn send_all(
         &mut self,
         session: &mut Session,
@@ -74,7 +81,18 @@ impl Sender {
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
     ) {
-        self.short = None;
+        self.short = self.send_what_fits(session, frames, counters, ledger);
+    }
+
+    /// The same of any frames; where the rest waits, if there is one.
+    fn send_what_fits(
+        &mut self,
+        session: &mut Session,
+        frames: &mut VecDeque<PacketBuf>,
+        counters: &mut DeviceCounters,
+        ledger: &mut CopyLedger,
+    ) -> Option<Short> {
+        let mut short = None;
         // What was cut from a super-frame goes before the frames behind it.
         while let Some(mut packet) = self.cut.pop_front().or_else(|| frames.pop_front()) {
             if self.prepare(session, &mut packet, counters, ledger) {
@@ -90,15 +108,17 @@ impl Sender {
                     counters.tx_frames += 1;
                     counters.tx_bytes += packet.len() as u64;
                 }
+                Sent::Never if packet.gso.is_some() => self.segment(packet, counters, ledger),
                 Sent::Never => counters.tx_dropped_error += 1,
-                Sent::Later => {
+                Sent::Later(seen) => {
                     self.cut.push_front(packet);
                     // The ring broke, or one that was given back empty was not the last.
                     let now = session.waiting(pair);
                     if now.is_none_or(|now| now > 0 && now < before) {
                         continue;
                     }
-                    self.short = now.map(|now| (pair, now));
+                    // Not `now`: a guest that filled its ring since then would never kick again.
+                    short = Some((pair, seen));
                     break;
                 }
             }
@@ -110,6 +130,7 @@ impl Sender {
         for vring in session.vrings.iter_mut().step_by(2) {
             vring.publish(&mut session.counters);
         }
+        short
     }
 
     /// Sends what hooks sent here: back, or from other ports. What finds no room waits, and more is
@@ -125,20 +146,29 @@ impl Sender {
         if returned.is_empty() {
             port.poll_transmit(&mut returned);
         }
+        self.short_returned = None;
         if !returned.is_empty() {
-            let before = self.short;
-            self.send_all(session, &mut returned, counters, ledger);
-            // What found no room before has not been tried again.
-            self.short = self.short.or(before);
+            self.short_returned = self.send_what_fits(session, &mut returned, counters, ledger);
         }
         self.returned = returned;
     }
 
-    /// Nothing waits for room but, perhaps, what hooks sent here.
+    /// None of the stack's frames waits for room.
     pub(super) fn rest(&mut self) {
-        if self.returned.is_empty() {
-            self.short = None;
-        }
+        self.short = None;
+    }
+
+    /// How many buffers in the ring of `pair` are too few for what waits.
+    pub(super) fn short_of(&self, pair: usize) -> impl Iterator<Item = u16> {
+        [self.short, self.short_returned]
+            .into_iter()
+            .flatten()
+            .filter_map(move |(short, seen)| (short == pair).then_some(seen))
+    }
+
+    /// Whether the port has frames that can be taken from it now: none of those before them waits.
+    pub(super) fn has_returned(&self, port: &Port) -> bool {
+        self.returned.is_empty() && port.has_transmit()
     }
 
     /// Remembers the pair that a flow came by.
@@ -177,14 +207,24 @@ impl Sender {
             return false;
         }
         let whole = std::mem::replace(packet, PacketBuf::for_tx());
-        if offload::segment(whole, &mut self.cut, ledger).is_err() {
-            counters.tx_dropped_error += 1;
-        }
+        self.segment(whole, counters, ledger);
         true
     }
 
+    /// Cuts a super-frame into frames, in `cut`.
+    fn segment(
+        &mut self,
+        whole: PacketBuf,
+        counters: &mut DeviceCounters,
+        ledger: &mut CopyLedger,
+    ) {
+        if offload::segment(whole, &mut self.cut, ledger).is_err() {
+            counters.tx_dropped_error += 1;
+        }
+    }
+
     /// Sends one frame by the ring of pair `pair`; the used entries are not yet visible.
-    fn send(
+    pub(super) fn send(
         &mut self,
         session: &mut Session,
         pair: usize,
@@ -208,13 +248,16 @@ impl Sender {
         while room < need {
             let taken = self.chains.len() as u16;
             if taken >= waiting {
-                return Sent::Later;
+                // A whole ring is too short: there will never be more.
+                let all = vring.running().is_some_and(|ring| ring.size() == waiting);
+                return if all { Sent::Never } else { Sent::Later(waiting) };
             }
-            let Some(head) = vring.peek(taken, lies) else { return Sent::Later };
-            let Some(ring) = vring.running() else { return Sent::Later };
+            let Some(head) = vring.peek(taken, lies) else { return Sent::Later(0) };
+            let Some(ring) = vring.running() else { return Sent::Later(0) };
             let walk = Walk { ring, memory, indirect };
             let before = self.pieces.len();
-            let len = match walk.chain(head, Purpose::Write(need - room), &mut self.pieces) {
+            let found = walk.chain(head, Purpose::Write(need - room), &mut self.pieces);
+            let len = match found.map(|found| found.len) {
                 // Of the first, at least the header must fit.
                 Ok(len) if len >= if taken == 0 { header_len } else { 1 } => len,
                 walked => {
@@ -227,7 +270,7 @@ impl Sender {
                         // Nothing hangs on it: give it back empty.
                         vring.advance(1);
                         vring.give_back(head, 0);
-                        return Sent::Later;
+                        return Sent::Later(0);
                     }
                     // The frame has begun in others. They go back empty, all of them, in order.
                     self.chains.push((head, 0));
@@ -235,7 +278,7 @@ impl Sender {
                     for &(head, _) in &self.chains {
                         vring.give_back(head, 0);
                     }
-                    return Sent::Later;
+                    return Sent::Later(0);
                 }
             };
             room += len;

@@ -50,8 +50,12 @@ pub(super) struct Vring {
 
 /// Descriptors that fragments hold.
 struct Held {
-    heads: Vec<bool>,
+    /// Of each head, how many descriptors its chain has; 0: it is not held.
+    heads: Vec<u16>,
+    /// Heads.
     count: u16,
+    /// Their descriptors. Chains of a guest that lies may share some.
+    descriptors: usize,
     returns: Arc<Returns>,
 }
 
@@ -178,6 +182,12 @@ impl Vring {
 
     /// Takes the descriptor by which the guest is interrupted.
     pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
+        // What was published until now was told by another one, or by none: QEMU starts a ring with
+        // a descriptor that it does not look at, and names the guest's afterwards. A guest that
+        // missed its event is not told again, and one that is told for nothing only looks.
+        if let Some(call) = &call {
+            signal(call);
+        }
         self.call = call;
     }
 
@@ -202,8 +212,8 @@ impl Vring {
     pub(super) fn peek(&mut self, ahead: u16, counters: &mut VhostCounters) -> Option<u16> {
         let head = self.usable()?.avail_entry(self.next_avail.wrapping_add(ahead));
         match self.held.heads.get(usize::from(head)) {
-            Some(false) => return Some(head),
-            Some(true) => counters.head_in_flight += 1,
+            Some(0) => return Some(head),
+            Some(_) => counters.head_in_flight += 1,
             None => counters.bad_head += 1,
         }
         self.fail();
@@ -223,26 +233,30 @@ impl Vring {
         }
     }
 
-    /// Marks a head as held; the list it comes back by.
-    pub(super) fn hold(&mut self, head: u16) -> &Arc<Returns> {
-        if let Some(held) = self.held.heads.get_mut(usize::from(head)) {
-            self.held.count += u16::from(!*held);
-            *held = true;
+    /// Marks a head as held, with the descriptors of its chain, at least one; the list it comes back
+    /// by.
+    pub(super) fn hold(&mut self, head: u16, descriptors: u16) -> &Arc<Returns> {
+        if let Some(held) = self.held.heads.get_mut(usize::from(head)).filter(|held| **held == 0) {
+            *held = descriptors.max(1);
+            self.held.count += 1;
+            self.held.descriptors += usize::from(*held);
         }
         &self.held.returns
     }
 
     /// It is not held after all: nothing was made that would give it back.
     pub(super) fn unhold(&mut self, head: u16) {
-        if let Some(held) = self.held.heads.get_mut(usize::from(head)).filter(|held| **held) {
-            *held = false;
-            self.held.count -= 1;
-        }
+        self.held.release(head);
     }
 
     /// Heads held now.
     pub(super) fn held(&self) -> u16 {
         self.held.count
+    }
+
+    /// Descriptors that they keep from the guest.
+    pub(super) fn held_descriptors(&self) -> usize {
+        self.held.descriptors
     }
 
     /// Gives back what fragments let go of; returns how many heads.
@@ -257,27 +271,26 @@ impl Vring {
         before - self.held.count
     }
 
-    /// Gives back everything that fragments hold: the device is going, and a front end that connects to
-    /// another one later counts from what came back.
+    /// Gives back everything that fragments hold: the device is going, or hangs up, and a front end that
+    /// connects later counts from what came back.
     pub(super) fn surrender(&mut self, counters: &mut VhostCounters) {
         self.drain();
         let held = std::mem::take(&mut self.held.heads);
         if self.usable().is_some() {
-            for (head, _) in held.iter().enumerate().filter(|(_, held)| **held) {
+            for (head, _) in held.iter().enumerate().filter(|(_, held)| **held > 0) {
                 self.give_back(head as u16, 0);
             }
             self.publish(counters);
         }
-        self.held.heads = vec![false; held.len()];
-        self.held.count = 0;
+        self.held.heads = vec![0; held.len()];
+        (self.held.count, self.held.descriptors) = (0, 0);
     }
 
     fn drain_into(&mut self, ring: &Ring) {
-        let Self { held: Held { heads, count, returns }, next_used, .. } = self;
+        let Self { held, next_used, .. } = self;
+        let returns = Arc::clone(&held.returns);
         returns.drain(|head| {
-            if let Some(held) = heads.get_mut(usize::from(head)).filter(|held| **held) {
-                *held = false;
-                *count -= 1;
+            if held.release(head) {
                 ring.set_used_entry(*next_used, head, 0);
                 *next_used = next_used.wrapping_add(1);
             }
@@ -329,7 +342,15 @@ impl Vring {
 
 impl Held {
     fn new(size: u16, bell: &Arc<Bell>) -> Self {
-        let heads = vec![false; usize::from(size)];
-        Self { heads, count: 0, returns: Returns::new(size, bell) }
+        let heads = vec![0; usize::from(size)];
+        Self { heads, count: 0, descriptors: 0, returns: Returns::new(size, bell) }
+    }
+
+    /// Holds a head no more; `false`: it was not held.
+    fn release(&mut self, head: u16) -> bool {
+        let held = self.heads.get_mut(usize::from(head)).map_or(0, std::mem::take);
+        self.count -= u16::from(held > 0);
+        self.descriptors -= usize::from(held);
+        held > 0
     }
 }

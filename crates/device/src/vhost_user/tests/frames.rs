@@ -5,6 +5,29 @@ use pagewire_mem::{Access, Gso, GsoKind, RxChecksum};
 use super::super::limits::BY_REFERENCE;
 use super::*;
 
+#[test]
+fn a_reader_who_keeps_chains_of_many_descriptors_leaves_the_guest_half_of_them() {
+    let config = GuestConfig { queue_size: 16, indirect: false, ..GuestConfig::default() };
+    let mut rig = Rig::new(config);
+    let mut kept = Vec::new();
+    for _ in 0..8 {
+        // The header, the frame's headers, two pages: four descriptors each.
+        assert!(rig.guest.send_super([0; 12], &udp(3000), 42, 1500));
+        kept.extend(rig.receive());
+        assert!(rig.guest.sendable() >= 8);
+    }
+    assert_eq!(rig.guest.sendable(), 8);
+    let counters = rig.monitor.counters();
+    assert_eq!((counters.referenced, counters.copied_instead, counters.held), (2, 6, 2));
+    assert!(kept.iter().all(|frame| all_bytes(frame) == udp(3000)));
+    kept.clear();
+    rig.receive();
+    assert_eq!(rig.guest.sendable(), 16);
+    assert!(rig.guest.send(&udp(2000)));
+    assert_eq!(rig.receive().len(), 1);
+    assert_eq!(rig.monitor.counters().referenced, 3, "by reference again");
+}
+
 /// A guest whose buffers hold the longest frames.
 fn roomy() -> GuestConfig {
     GuestConfig { send_buffer: 70_000, queue_size: 64, ..GuestConfig::default() }

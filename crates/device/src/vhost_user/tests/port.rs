@@ -65,6 +65,62 @@ fn a_hook_moves_frames_from_one_guest_to_another_by_reference() {
 }
 
 #[test]
+fn what_was_redirected_while_the_guest_had_no_room_is_not_forgotten_when_it_has() {
+    let table = PortTable::new();
+    let new = |queue_size| {
+        let config = GuestConfig { queue_size, ..GuestConfig::default() };
+        Rig::with(VhostUser::builder().table(&table), config)
+    };
+    let (mut from, mut to) = (new(256), new(4));
+    let id = to.device.port().id().unwrap();
+    always(&mut from, Verdict::Redirect(id));
+    let mut redirect = |lengths: std::ops::Range<usize>| {
+        for len in lengths {
+            assert!(from.guest.send(&udp(len)));
+            from.receive();
+        }
+    };
+    // Four find room, two wait in the device; two more wait in front of the port.
+    redirect(60..66);
+    to.receive();
+    redirect(66..68);
+    let mut got: Vec<_> = std::iter::from_fn(|| to.guest.receive()).collect();
+    assert_eq!(got.len(), 4);
+    assert!(to.transmit([packet(&udp(59), 42)]).is_empty());
+    // The device sleeps when, and only when, it says that there is nothing to do.
+    for _ in 0..2 {
+        while to.device.arm() {
+            to.device.disarm();
+            to.receive();
+        }
+        to.device.disarm();
+        got.extend(std::iter::from_fn(|| to.guest.receive()));
+    }
+    let got: Vec<_> = got.into_iter().map(|frame| frame.bytes).collect();
+    assert_eq!(got, [60, 61, 62, 63, 59, 64, 65, 66, 67].map(udp));
+}
+
+#[test]
+fn a_device_sleeps_when_what_hooks_sent_has_found_room() {
+    let mut rig = Rig::new(GuestConfig { queue_size: 4, ..GuestConfig::default() });
+    always(&mut rig, Verdict::SendBack);
+    for len in 60..66 {
+        assert!(rig.guest.send(&udp(len)));
+        rig.receive();
+    }
+    assert!(!rig.device.arm());
+    rig.device.disarm();
+    assert_eq!(std::iter::from_fn(|| rig.guest.receive()).count(), 4);
+    assert!(rig.device.arm(), "room for two, and more");
+    rig.device.disarm();
+    rig.receive();
+    rig.receive();
+    assert!(!rig.device.arm(), "nothing waits for the room that is left");
+    rig.device.disarm();
+    assert_eq!(std::iter::from_fn(|| rig.guest.receive()).count(), 2);
+}
+
+#[test]
 fn a_guest_whose_frames_find_the_send_buffer_full_waits_and_loses_nothing() {
     let builder = VhostUser::builder().send_buffer(SendBuffer::Bytes(20_000));
     let mut rig = Rig::with(builder, GuestConfig::default());

@@ -89,6 +89,70 @@ fn what_finds_no_buffer_stays_with_the_sender_in_order() {
 }
 
 #[test]
+fn room_that_comes_between_two_looks_is_room() {
+    use super::super::transmit::Sent;
+    let mut rig = Rig::new(GuestConfig { queue_size: 4, ..GuestConfig::default() });
+    assert!(rig.transmit((0..4).map(|_| packet(&udp(60), 42))).is_empty());
+    let VhostUser { control, sender, .. } = &mut rig.device;
+    let mut session = control.shared().session();
+    let sent = sender.send(&mut session, 0, &packet(&udp(60), 42), &mut rig.ledger);
+    drop(session);
+    // The guest fills its ring here. It will not kick again before a frame arrives.
+    assert_eq!(guest_frames(&mut rig).len(), 4);
+    assert_eq!(sent, Sent::Later(0), "what was seen, not what is there now");
+    let mut session = rig.device.control.shared().session();
+    let Sent::Later(seen) = sent else { panic!("there was no room") };
+    assert!(session.vrings[0].arm(seen), "the device does not sleep");
+}
+
+/// Both at full speed: whenever the device says that it may sleep, the guest's next buffer wakes it.
+#[test]
+fn room_that_comes_at_any_moment_is_seen_or_wakes_the_device() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    const FRAMES: usize = 5_000;
+    let Rig { mut device, mut guest, mut ledger, .. } =
+        Rig::new(GuestConfig { queue_size: 4, ..GuestConfig::default() });
+    let reader = std::thread::spawn(move || {
+        let mut got = 0;
+        while got < FRAMES {
+            match guest.receive() {
+                Some(_) => got += 1,
+                None => std::thread::yield_now(),
+            }
+        }
+    });
+    let mut frames: VecDeque<_> = (0..FRAMES).map(|_| packet(&udp(60), 42)).collect();
+    while !frames.is_empty() {
+        device.transmit(Instant::ZERO, &mut frames, &mut ledger).unwrap();
+        if frames.is_empty() || device.arm() {
+            device.disarm();
+            continue;
+        }
+        let mut fds = [PollFd::from_borrowed_fd(device.wait_fd().unwrap(), PollFlags::IN)];
+        let long = Timespec { tv_sec: 60, tv_nsec: 0 };
+        assert_eq!(poll(&mut fds, Some(&long)).unwrap(), 1, "{} are left", frames.len());
+        device.disarm();
+    }
+    reader.join().unwrap();
+}
+
+#[test]
+fn a_super_frame_longer_than_the_whole_ring_goes_in_segments_and_holds_nobody_up() {
+    let mut rig = Rig::new(GuestConfig { queue_size: 4, ..GuestConfig::default() });
+    let mut left = rig.transmit([super_frame(false, 1448 * 6), packet(&udp(60), 42)]);
+    let mut lengths = Vec::new();
+    for _ in 0..2 {
+        lengths.extend(guest_frames(&mut rig).iter().map(|frame| frame.bytes.len()));
+        left = rig.transmit(left);
+    }
+    assert!(left.is_empty());
+    assert_eq!(lengths, [1502, 1502, 1502, 1502, 1502, 1502, 60]);
+    // What cannot be cut is lost, and counted.
+    assert!(rig.transmit([packet(&udp(9000), 42), packet(&udp(60), 42)]).is_empty());
+    assert_eq!((guest_frames(&mut rig).len(), rig.device.counters().tx_dropped_error), (1, 1));
+}
+
+#[test]
 fn segments_that_find_no_buffer_stay_with_the_sender_as_frames() {
     let config = GuestConfig { queue_size: 4, offload: false, ..GuestConfig::default() };
     let mut rig = Rig::new(config);

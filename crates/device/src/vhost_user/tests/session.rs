@@ -1,7 +1,9 @@
 //! Front ends that come, stop, go on and go; who wakes whom.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vhost::VhostBackend;
 
+use super::super::limits::RECONNECT;
 use super::*;
 
 /// Whether the device's descriptor is readable now.
@@ -38,6 +40,21 @@ fn guests_may_come_one_after_another_and_the_socket_goes_with_the_device() {
 }
 
 #[test]
+fn a_listener_that_never_accepts_is_another_program_and_holds_nobody_up() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket as new};
+    let path = socket("full");
+    let listener = new(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
+    let waits = super::super::control::connect(&path).unwrap();
+    assert!(super::super::control::connect(&path).is_err(), "no room for one more");
+    assert!(matches!(VhostUser::listen(&path), Err(crate::DeviceError::System { .. })));
+    drop((waits, listener));
+    drop(VhostUser::listen(&path).unwrap());
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
 fn a_front_end_that_listens_is_connected_to_again_and_again() {
     let path = socket("listens");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -56,6 +73,20 @@ fn a_front_end_that_listens_is_connected_to_again_and_again() {
 }
 
 #[test]
+fn a_front_end_that_hangs_up_at_once_is_not_called_at_full_speed() {
+    let path = socket("hangs-up");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let device = VhostUser::builder().connect(&path).unwrap();
+    let (first, _) = listener.accept().unwrap();
+    let hung_up = std::time::Instant::now();
+    drop(first);
+    drop(listener.accept().unwrap());
+    assert!(hung_up.elapsed() >= RECONNECT, "{:?}", hung_up.elapsed());
+    drop(device);
+    std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+}
+
+#[test]
 fn a_device_that_ends_gives_everything_back_so_that_another_can_go_on() {
     let mut rig = Rig::new(GuestConfig::default());
     for len in [2000, 3000, 60, 4000, 60] {
@@ -66,6 +97,23 @@ fn a_device_that_ends_gives_everything_back_so_that_another_can_go_on() {
     drop(rig.device);
     assert_eq!(rig.guest.sendable(), 256, "those held, in whatever order");
     assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
+    assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
+}
+
+#[test]
+fn a_front_end_that_is_hung_up_on_finds_everything_given_back_and_may_come_again() {
+    let mut rig = Rig::new(GuestConfig::default());
+    for len in [2000, 3000, 60, 4000] {
+        assert!(rig.guest.send(&udp(len)));
+    }
+    let mut frames = rig.receive();
+    drop(frames.remove(1));
+    assert!(rig.guest.frontend.set_vring_num(0, 3).is_err());
+    while rig.monitor.is_connected() {
+        std::thread::yield_now();
+    }
+    assert_eq!(rig.guest.transmit.ring.used_index(), rig.guest.transmit.next_avail);
+    assert_eq!(rig.guest.sendable(), 256);
     assert_eq!(all_bytes(&frames[0]), udp(2000), "and still mapped");
 }
 
@@ -211,6 +259,26 @@ fn the_guest_is_interrupted_once_per_burst_and_only_if_it_asks() {
         rig.receive();
         assert_eq!(rig.guest.interrupts(), [0, 1]);
     }
+}
+
+/// QEMU starts a ring first, and names the eventfd that the guest really listens to after that.
+#[test]
+fn a_guest_whose_interrupt_is_plugged_in_after_its_ring_ran_is_told_of_what_came_before() {
+    let mut rig = Rig::new(GuestConfig::default());
+    let other = vmm_sys_util::eventfd::EventFd::new(libc::EFD_NONBLOCK).unwrap();
+    for index in [0, 1] {
+        rig.guest.frontend.set_vring_call(index, &other).unwrap();
+    }
+    rig.guest.interrupts();
+    rig.guest.ask_interrupts();
+    assert!(rig.guest.send(&udp(60)));
+    rig.receive();
+    assert!(rig.transmit([packet(&udp(60), 42)]).is_empty());
+    assert_eq!(rig.guest.interrupts(), [0, 0], "they went elsewhere");
+    rig.guest.plug_interrupts().unwrap();
+    assert_eq!(rig.guest.interrupts(), [1, 1], "the guest looks, and finds both");
+    assert!(rig.guest.receive().is_some());
+    assert_eq!(rig.guest.sendable(), 256);
 }
 
 #[test]
