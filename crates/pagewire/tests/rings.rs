@@ -319,6 +319,55 @@ fn what_the_device_refuses_is_not_registered() {
     two.register(1, private(1 << 20), &[]).unwrap();
 }
 
+/// Numbers of groups are used again, and the notice that one is free may not have been read.
+#[test]
+fn a_group_that_has_the_number_of_lent_memory_is_not_taken_for_it() {
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    let lent = rings.register_lent(Frag::from_bytes(vec![0xee; 100_000].into())).unwrap();
+    let completions = rings.counters().completions;
+    rings.unregister(lent).unwrap();
+    until_completed(&rings, completions + 1);
+    let group = rings.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
+    assert_eq!(group, lent);
+    let sender = send(client, listener.local_addr());
+    let mut got: Vec<u8> = Vec::new();
+    block_on(async {
+        let stream = listener.accept().await.unwrap();
+        loop {
+            let received = stream.receive(group, 100_000).await.unwrap();
+            if received.buffers.is_empty() {
+                break;
+            }
+            received.buffers.iter().for_each(|buffer| got.extend(buffer.as_slice().unwrap()));
+        }
+    });
+    sender.join().unwrap();
+    assert!(got == data());
+}
+
+/// Two applications on one host: the second wants what the first has.
+#[test]
+fn what_another_application_has_is_refused_and_nothing_of_the_attempt_stays() {
+    let (server, _client) = hosts();
+    let (mut first, mut second) = (rings(&server), rings(&server));
+    first.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
+    let region = Region::memfd_shared("rings-test", 1 << 20).unwrap();
+    let config = || QueueConfig::new(region.clone());
+    let taken = second.register(1, config(), &[]).unwrap_err();
+    assert!(matches!(taken, RegisterError::QueueTaken(1)), "{taken}");
+    let stolen = second.register(0, config(), &[Rule::tcp_port(9000)]).unwrap_err();
+    assert!(matches!(stolen, RegisterError::Steered(1)), "{stolen}");
+    // The same memory can be registered at once, and no notice of what never was ends it.
+    let group = second.register(0, config(), &[Rule::tcp_port(9001)]).unwrap();
+    assert!(second.submit(Submission::new(Op::Nop, 0, 7)));
+    assert!(second.wait(PATIENCE));
+    assert_eq!(second.next_completion().map(|done| done.user_data), Some(7));
+    assert!(second.next_completion().is_none());
+    assert!(second.view(group).is_some());
+}
+
 /// One task on this thread.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(Thread);

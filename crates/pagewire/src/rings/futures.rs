@@ -114,6 +114,8 @@ impl AsyncRings {
     ) -> Result<u16, RegisterError> {
         let mut state = self.0.state();
         let group = state.rings.register(queue, config, rules)?;
+        // Nobody may have looked at the notice of the group that had the number before.
+        state.lent.remove(&group);
         if let Some(view) = state.rings.registered(group).and_then(|found| found.view.clone()) {
             state.views.insert(group, view);
         }
@@ -127,6 +129,7 @@ impl AsyncRings {
     pub fn register_lent(&self, memory: Frag) -> Result<u16, RegisterError> {
         let mut state = self.0.state();
         let group = state.rings.register_lent(memory.clone())?;
+        state.views.remove(&group);
         state.lent.insert(group, memory);
         Ok(group)
     }

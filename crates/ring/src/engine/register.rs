@@ -143,8 +143,7 @@ impl Engine {
 
     /// Registers memory for a device's queue to receive into. The memory that is returned goes to
     /// the device ([`Steering::bind`](pagewire_device::Steering::bind)); all its buffers are the
-    /// application's, until it gives them. If the device refuses it,
-    /// [`unregister`](Self::unregister).
+    /// application's, until it gives them. If the device refuses it, [`discard`](Self::discard).
     ///
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
@@ -239,6 +238,22 @@ impl Engine {
         match self.groups.get_mut(usize::from(group)) {
             Some(Some(found)) if group != COPY_GROUP && !found.dying => {
                 found.dying = true;
+                Ok(())
+            }
+            _ => Err(RegisterError::NoGroup(group)),
+        }
+    }
+
+    /// Undoes a registration of which the application knows nothing yet, because the device has
+    /// refused the memory, which the caller has dropped: nothing of it stays, and no notice comes.
+    /// That would be taken for one of the group that has the number next.
+    ///
+    /// # Errors
+    /// [`RegisterError::NoGroup`], also of a group whose memory is in use.
+    pub fn discard(&mut self, group: u16) -> Result<(), RegisterError> {
+        match self.groups.get_mut(usize::from(group)) {
+            Some(place) if group != COPY_GROUP && place.as_ref().is_some_and(Group::is_home) => {
+                *place = None;
                 Ok(())
             }
             _ => Err(RegisterError::NoGroup(group)),
