@@ -22,6 +22,10 @@ pub enum RegisterError {
     /// The stack may not write the region.
     #[error("the region is read-only")]
     ReadOnly,
+    /// The threshold is more than half of the region's buffers: windows that were closed could never
+    /// open again.
+    #[error("a threshold of {0} buffers is more than half of the region's")]
+    Threshold(usize),
     /// The region shares bytes with one that is registered.
     #[error("the region overlaps with group {0}")]
     Overlap(u16),
@@ -92,6 +96,7 @@ impl RegisterError {
             | Self::Entries(_)
             | Self::Unaligned(_)
             | Self::Length(_)
+            | Self::Threshold(_)
             | Self::TooManyGroups => 22, // EINVAL
             Self::ReadOnly | Self::Shared => 14, // EFAULT
             Self::Overlap(_) | Self::InUse(_) | Self::QueueTaken(_) | Self::Steered(_) => 17, // EEXIST

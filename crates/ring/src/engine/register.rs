@@ -52,7 +52,7 @@ pub struct QueueConfig {
     /// Entries of the fill ring, a power of two.
     pub fill_entries: u32,
     /// With fewer buffers than this left, the application is told and the windows of the queue's
-    /// flows are closed.
+    /// flows are closed. At most half of the region's.
     pub threshold: usize,
     /// The application is told whenever so many fill entries were taken; 0: never.
     pub notify_every: u32,
@@ -118,6 +118,8 @@ impl Engine {
             sockets: Handles::new(MAX_SOCKETS),
             handle_of: std::collections::HashMap::new(),
             ready: std::collections::VecDeque::new(),
+            parked: Default::default(),
+            full: false,
             sends: Handles::new(MAX_SOCKETS),
             connecting: Vec::new(),
             let_go: CompletionQueue::new(),
@@ -160,6 +162,9 @@ impl Engine {
             return Err(RegisterError::QueueTaken(queue));
         }
         self.check(&config.region)?;
+        if config.threshold > config.region.len() / PAGE_SIZE / 2 {
+            return Err(RegisterError::Threshold(config.threshold));
+        }
         let id = self.free_group()?;
         let (fill, taken) = new_ring("pagewire-fill", config.fill_entries)?;
         let mut pool = PagePool::over(config.region).map_err(in_use)?;
