@@ -11,7 +11,7 @@ use pagewire::device::PairEnd;
 use pagewire::device::{Queues, Rule};
 use pagewire::ring::layout::COPY_GROUP;
 use pagewire::ring::{EngineConfig, Op, QueueConfig, RegisterError, Submission};
-use pagewire::rings::{AsyncRings, Rings};
+use pagewire::rings::{AsyncRings, RingListener, Rings};
 use pagewire::{Frag, Host, Pair, Region, SendBuf};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -345,6 +345,42 @@ fn a_group_that_has_the_number_of_lent_memory_is_not_taken_for_it() {
     });
     sender.join().unwrap();
     assert!(got == data());
+}
+
+/// An executor that is shutting down drops the tasks that are woken, inside the wake.
+#[test]
+fn a_task_may_end_inside_its_wake() {
+    struct EndsWhenWoken(std::sync::Mutex<Option<(RingListener, RingListener)>>);
+    impl Wake for EndsWhenWoken {
+        fn wake(self: Arc<Self>) {
+            // By whoever sorts the completions, not by the host's thread before.
+            if std::thread::current().name() == Some("task") {
+                let task = self.0.lock().unwrap().take();
+                drop(task);
+            }
+        }
+    }
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    let (first, second) = (rings.listen("10.0.0.1:9000"), rings.listen("10.0.0.1:9001"));
+    let third = rings.listen("10.0.0.1:9002").unwrap();
+    let owned = std::sync::Mutex::new(Some((first.unwrap(), second.unwrap())));
+    let waker = Waker::from(Arc::new(EndsWhenWoken(owned)));
+    let (done, ended) = std::sync::mpsc::channel();
+    let task = std::thread::Builder::new().name("task".into()).spawn(move || {
+        {
+            let mut accept = pin!(third.accept());
+            assert!(accept.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            drop(waker);
+            let _stream = client.connect("10.0.0.1:9002").unwrap();
+            until_completed(&rings, 1);
+            // Whoever looks at all completions wakes it.
+            poll_once(&mut pin!(rings.notice()));
+        }
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(PATIENCE).expect("nothing is locked while a task is woken");
+    task.unwrap().join().unwrap();
 }
 
 /// Two applications on one host: the second wants what the first has.
