@@ -236,6 +236,9 @@ pub enum BindError {
         "the device needs memory that nobody else writes: a region that does not count as shared"
     )]
     Shared,
+    /// The same rule leads to another queue, perhaps another application's.
+    #[error("the rule leads to queue {0} already")]
+    Steered(usize),
     /// There are too many rules.
     #[error("the device takes no more than {MAX_RULES} rules")]
     TooManyRules,
@@ -309,15 +312,18 @@ impl Steering {
         memory
     }
 
-    /// Sends the flows that `rule` names to a queue from now on.
+    /// Sends the flows that `rule` names to a queue from now on. A rule that is there already is no
+    /// further one; it is never moved to another queue, which would take another owner's flows away.
     ///
     /// # Errors
-    /// [`BindError::NoQueue`], [`BindError::TooManyRules`].
+    /// [`BindError::NoQueue`], [`BindError::Steered`], [`BindError::TooManyRules`].
     pub fn steer(&mut self, rule: Rule, queue: usize) -> Result<(), BindError> {
         if queue >= self.queues.len() {
             return Err(BindError::NoQueue(queue));
         }
-        self.rules.retain(|(known, _)| *known != rule);
+        if let Some((_, to)) = self.rules.iter().find(|(known, _)| *known == rule) {
+            return if *to == queue { Ok(()) } else { Err(BindError::Steered(*to)) };
+        }
         if self.rules.len() >= MAX_RULES {
             return Err(BindError::TooManyRules);
         }

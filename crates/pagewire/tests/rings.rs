@@ -11,7 +11,7 @@ use pagewire::device::PairEnd;
 use pagewire::device::{Queues, Rule};
 use pagewire::ring::layout::COPY_GROUP;
 use pagewire::ring::{EngineConfig, Op, QueueConfig, RegisterError, Submission};
-use pagewire::rings::{AsyncRings, Rings};
+use pagewire::rings::{AsyncRings, RingListener, Rings};
 use pagewire::{Frag, Host, Pair, Region, SendBuf};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -317,6 +317,91 @@ fn what_the_device_refuses_is_not_registered() {
     assert!(matches!(taken, RegisterError::QueueTaken(1)));
     one.unregister(group).unwrap();
     two.register(1, private(1 << 20), &[]).unwrap();
+}
+
+/// Numbers of groups are used again, and the notice that one is free may not have been read.
+#[test]
+fn a_group_that_has_the_number_of_lent_memory_is_not_taken_for_it() {
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    let lent = rings.register_lent(Frag::from_bytes(vec![0xee; 100_000].into())).unwrap();
+    let completions = rings.counters().completions;
+    rings.unregister(lent).unwrap();
+    until_completed(&rings, completions + 1);
+    let group = rings.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
+    assert_eq!(group, lent);
+    let sender = send(client, listener.local_addr());
+    let mut got: Vec<u8> = Vec::new();
+    block_on(async {
+        let stream = listener.accept().await.unwrap();
+        loop {
+            let received = stream.receive(group, 100_000).await.unwrap();
+            if received.buffers.is_empty() {
+                break;
+            }
+            received.buffers.iter().for_each(|buffer| got.extend(buffer.as_slice().unwrap()));
+        }
+    });
+    sender.join().unwrap();
+    assert!(got == data());
+}
+
+/// An executor that is shutting down drops the tasks that are woken, inside the wake.
+#[test]
+fn a_task_may_end_inside_its_wake() {
+    struct EndsWhenWoken(std::sync::Mutex<Option<(RingListener, RingListener)>>);
+    impl Wake for EndsWhenWoken {
+        fn wake(self: Arc<Self>) {
+            // By whoever sorts the completions, not by the host's thread before.
+            if std::thread::current().name() == Some("task") {
+                let task = self.0.lock().unwrap().take();
+                drop(task);
+            }
+        }
+    }
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    let (first, second) = (rings.listen("10.0.0.1:9000"), rings.listen("10.0.0.1:9001"));
+    let third = rings.listen("10.0.0.1:9002").unwrap();
+    let owned = std::sync::Mutex::new(Some((first.unwrap(), second.unwrap())));
+    let waker = Waker::from(Arc::new(EndsWhenWoken(owned)));
+    let (done, ended) = std::sync::mpsc::channel();
+    let task = std::thread::Builder::new().name("task".into()).spawn(move || {
+        {
+            let mut accept = pin!(third.accept());
+            assert!(accept.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            drop(waker);
+            let _stream = client.connect("10.0.0.1:9002").unwrap();
+            until_completed(&rings, 1);
+            // Whoever looks at all completions wakes it.
+            poll_once(&mut pin!(rings.notice()));
+        }
+        done.send(()).unwrap();
+    });
+    ended.recv_timeout(PATIENCE).expect("nothing is locked while a task is woken");
+    task.unwrap().join().unwrap();
+}
+
+/// Two applications on one host: the second wants what the first has.
+#[test]
+fn what_another_application_has_is_refused_and_nothing_of_the_attempt_stays() {
+    let (server, _client) = hosts();
+    let (mut first, mut second) = (rings(&server), rings(&server));
+    first.register(1, private(1 << 20), &[Rule::tcp_port(9000)]).unwrap();
+    let region = Region::memfd_shared("rings-test", 1 << 20).unwrap();
+    let config = || QueueConfig::new(region.clone());
+    let taken = second.register(1, config(), &[]).unwrap_err();
+    assert!(matches!(taken, RegisterError::QueueTaken(1)), "{taken}");
+    let stolen = second.register(0, config(), &[Rule::tcp_port(9000)]).unwrap_err();
+    assert!(matches!(stolen, RegisterError::Steered(1)), "{stolen}");
+    // The same memory can be registered at once, and no notice of what never was ends it.
+    let group = second.register(0, config(), &[Rule::tcp_port(9001)]).unwrap();
+    assert!(second.submit(Submission::new(Op::Nop, 0, 7)));
+    assert!(second.wait(PATIENCE));
+    assert_eq!(second.next_completion().map(|done| done.user_data), Some(7));
+    assert!(second.next_completion().is_none());
+    assert!(second.view(group).is_some());
 }
 
 /// One task on this thread.

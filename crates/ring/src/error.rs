@@ -22,6 +22,10 @@ pub enum RegisterError {
     /// The stack may not write the region.
     #[error("the region is read-only")]
     ReadOnly,
+    /// The threshold is more than half of the region's buffers: windows that were closed could never
+    /// open again.
+    #[error("a threshold of {0} buffers is more than half of the region's")]
+    Threshold(usize),
     /// The region shares bytes with one that is registered.
     #[error("the region overlaps with group {0}")]
     Overlap(u16),
@@ -45,6 +49,9 @@ pub enum RegisterError {
     /// The device's queue has memory of somebody already.
     #[error("queue {0} of the device is taken")]
     QueueTaken(usize),
+    /// One of the rules leads to another queue already.
+    #[error("the same rule leads to queue {0} of the device")]
+    Steered(usize),
     /// The device has no such queue.
     #[error("the device has no queue {0}")]
     NoQueue(usize),
@@ -75,6 +82,7 @@ impl From<BindError> for RegisterError {
             BindError::NoQueue(queue) => Self::NoQueue(queue),
             BindError::Taken(queue) => Self::QueueTaken(queue),
             BindError::Shared => Self::Shared,
+            BindError::Steered(queue) => Self::Steered(queue),
             BindError::TooManyRules => Self::TooManyRules,
         }
     }
@@ -88,15 +96,16 @@ impl RegisterError {
             | Self::Entries(_)
             | Self::Unaligned(_)
             | Self::Length(_)
+            | Self::Threshold(_)
             | Self::TooManyGroups => 22, // EINVAL
             Self::ReadOnly | Self::Shared => 14, // EFAULT
-            Self::Overlap(_) | Self::InUse(_) | Self::QueueTaken(_) => 17, // EEXIST
+            Self::Overlap(_) | Self::InUse(_) | Self::QueueTaken(_) | Self::Steered(_) => 17, // EEXIST
             Self::Memory { .. } | Self::System(_) => 12, // ENOMEM
-            Self::TooManySockets => 24,          // EMFILE
-            Self::TooManyRules => 28,            // ENOSPC
-            Self::NoQueue(_) | Self::Gone => 19, // ENODEV
-            Self::Unsupported => 95,             // EOPNOTSUPP
-            Self::NoGroup(_) => 6,               // ENXIO
+            Self::TooManySockets => 24,                  // EMFILE
+            Self::TooManyRules => 28,                    // ENOSPC
+            Self::NoQueue(_) | Self::Gone => 19,         // ENODEV
+            Self::Unsupported => 95,                     // EOPNOTSUPP
+            Self::NoGroup(_) => 6,                       // ENXIO
         }
     }
 }

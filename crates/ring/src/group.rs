@@ -211,6 +211,16 @@ impl Group {
         self.threshold
     }
 
+    /// Buffers from which on windows that were closed open again: more than the threshold, but no
+    /// more than there can be while the device and others keep some.
+    pub(crate) fn relief(&self) -> usize {
+        let (threshold, Memory::Queue { lease, .. }) = (self.threshold.max(1), &self.memory) else {
+            return 1;
+        };
+        let rest = lease.pages().saturating_sub(threshold);
+        threshold.saturating_mul(2).min(threshold.saturating_add(rest / 4))
+    }
+
     /// Whether a fragment can be delivered in this group as it is.
     pub(crate) fn owns(&self, frag: &Frag) -> bool {
         match &self.memory {

@@ -69,7 +69,8 @@ pub struct Config {
     /// The send buffer that a connection begins with. It grows up to `send_buffer` with the
     /// congestion window; a buffer that begins at its largest is fixed.
     pub send_buffer_initial: u32,
-    /// Upper bound of the window that we announce, in bytes (Linux's `TCP_WINDOW_CLAMP`).
+    /// Upper bound of the window that we announce, in bytes (Linux's `TCP_WINDOW_CLAMP`). 0 closes
+    /// it: nothing is added to what was announced.
     pub window_clamp: Option<u32>,
     /// Bytes that have to be there before the connection is readable (`SO_RCVLOWAT`); at least 1.
     pub recv_lowat: u32,

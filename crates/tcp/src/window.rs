@@ -37,6 +37,10 @@ impl Connection {
 
     /// What the window may grow to while the buffer is what it is, as far as the header can say it.
     pub(crate) fn window_limit(&self) -> u32 {
+        // 0 is no small window but none: what is announced already stays, nothing is added.
+        if self.config.window_clamp == Some(0) {
+            return 0;
+        }
         let limit = self.recv_buffer().min(largest(&self.config));
         limit.min(u32::from(u16::MAX) << self.rcv.scale)
     }

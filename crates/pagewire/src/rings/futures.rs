@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -61,6 +62,51 @@ struct State {
     /// Submissions that found no room.
     unsubmitted: VecDeque<Submission>,
     notices: VecDeque<Completion>,
+    /// To be woken, and to be dropped, once nothing is locked.
+    woken: Vec<Waker>,
+    replaced: Vec<Waker>,
+}
+
+/// The state, locked. Wakers are other people's code: they are called, and dropped, after the lock is
+/// let go of, because a task may end in there, and give back what it had of these rings.
+struct Locked<'a> {
+    /// Before `later`: fields are dropped in this order.
+    state: MutexGuard<'a, State>,
+    later: Later,
+}
+
+#[derive(Default)]
+struct Later {
+    woken: Vec<Waker>,
+    replaced: Vec<Waker>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.later.woken = std::mem::take(&mut self.state.woken);
+        self.later.replaced = std::mem::take(&mut self.state.replaced);
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        self.woken.drain(..).for_each(Waker::wake);
+        self.replaced.clear();
+    }
 }
 
 #[derive(Default)]
@@ -96,6 +142,8 @@ impl Rings {
             unfilled: VecDeque::new(),
             unsubmitted: VecDeque::new(),
             notices: VecDeque::new(),
+            woken: Vec::new(),
+            replaced: Vec::new(),
         };
         AsyncRings(Arc::new(Router(Mutex::new(state))))
     }
@@ -114,6 +162,8 @@ impl AsyncRings {
     ) -> Result<u16, RegisterError> {
         let mut state = self.0.state();
         let group = state.rings.register(queue, config, rules)?;
+        // Nobody may have looked at the notice of the group that had the number before.
+        state.lent.remove(&group);
         if let Some(view) = state.rings.registered(group).and_then(|found| found.view.clone()) {
             state.views.insert(group, view);
         }
@@ -127,6 +177,7 @@ impl AsyncRings {
     pub fn register_lent(&self, memory: Frag) -> Result<u16, RegisterError> {
         let mut state = self.0.state();
         let group = state.rings.register_lent(memory.clone())?;
+        state.views.remove(&group);
         state.lent.insert(group, memory);
         Ok(group)
     }
@@ -239,8 +290,9 @@ impl Drop for Operation<'_> {
             Some(Wait { done: Some((done, entries)), what, .. }) => {
                 state.unwanted(what, done, entries);
             }
-            Some(wait) => {
-                let abandoned = Wait { abandoned: true, waker: None, ..wait };
+            Some(mut wait) => {
+                state.replaced.extend(wait.waker.take());
+                let abandoned = Wait { abandoned: true, ..wait };
                 state.waits.insert(self.user_data, abandoned);
                 let what = self.user_data;
                 state.begin(Submission::cancel(self.target, what, 0));
@@ -308,7 +360,7 @@ impl RingStream {
         (!left.is_empty()).then(|| self.received(state, left))
     }
 
-    fn received(&self, mut state: MutexGuard<'_, State>, entries: Vec<Entry>) -> Received {
+    fn received(&self, mut state: Locked<'_>, entries: Vec<Entry>) -> Received {
         let mut received = Received::default();
         for entry in entries {
             match state.bytes_of(entry) {
@@ -378,8 +430,9 @@ fn result(done: &Completion) -> io::Result<usize> {
 }
 
 impl Router {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Locked<'_> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { state, later: Later::default() }
     }
 
     pub(super) fn give_back(&self, entry: Entry) {
@@ -449,7 +502,7 @@ impl State {
                 return Poll::Ready(done);
             }
             if let Some(wait) = self.waits.get_mut(&user_data) {
-                wait.waker = Some(cx.waker().clone());
+                self.replaced.extend(wait.waker.replace(cx.waker().clone()));
             }
             if self.sleep(cx) {
                 return Poll::Pending;
@@ -481,9 +534,7 @@ impl State {
             match self.waits.get_mut(&completion.user_data) {
                 Some(wait) if !wait.abandoned => {
                     wait.done = Some((completion, entries));
-                    if let Some(waker) = wait.waker.take() {
-                        waker.wake();
-                    }
+                    self.woken.extend(wait.waker.take());
                 }
                 _ => {
                     let wait = self.waits.remove(&completion.user_data);

@@ -163,7 +163,7 @@ impl Rings {
         });
         if let Err(why) = bound {
             if let Some(engine) = inner.rings.engine(self.id) {
-                let _ = engine.unregister(group);
+                let _ = engine.discard(group);
             }
             return Err(why.into());
         }

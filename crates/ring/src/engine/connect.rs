@@ -6,7 +6,7 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Error, Readiness, Stack};
 
 use super::operations::Answer;
-use super::{ENOBUFS, ENOENT, Engine, Kind, Outcome, Socket};
+use super::{ENOBUFS, ENOENT, Engine, Kind, Need, Outcome, Socket};
 use crate::layout::Completion;
 use crate::limits::MAX_CONNECTS;
 
@@ -23,7 +23,7 @@ impl Engine {
             return Err(ENOBUFS);
         }
         let id = stack.tcp_connect(now, to, None).map_err(|error| error.errno())?;
-        let socket = Socket { id, kind: Kind::Connecting { user_data }, ready: false };
+        let socket = Socket::new(id, Kind::Connecting { user_data });
         let Ok(handle) = self.sockets.insert(socket) else {
             stack.close(now, id);
             return Err(Error::TooManySockets.errno());
@@ -55,7 +55,7 @@ impl Engine {
     ) -> Outcome {
         if self.completions.free() == 0 {
             self.counters.ring_waits += 1;
-            return Outcome::Stuck;
+            return Outcome::Stuck(Need::Completions);
         }
         let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
         let id = socket.id;

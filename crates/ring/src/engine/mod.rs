@@ -7,6 +7,7 @@
 
 mod connect;
 mod operations;
+mod park;
 mod receive;
 mod register;
 
@@ -23,6 +24,7 @@ use crate::layout::{COPY_GROUP, Completion, Entry, NOTICE, Submission};
 use crate::limits::MAX_SOCKETS;
 use crate::ring::{Consumer, Producer};
 
+use park::{Need, Parked};
 pub use register::{Ends, EngineConfig, QueueConfig, Registered};
 
 /// The stack's side of one application's rings.
@@ -37,6 +39,10 @@ pub struct Engine {
     handle_of: HashMap<SocketId, u64>,
     /// Sockets to look at, each once; handles may be stale.
     ready: VecDeque<u64>,
+    /// Sockets that wait for room.
+    parked: Parked,
+    /// Submissions wait until completions are read.
+    full: bool,
     sends: Handles<Send>,
     /// Handles of connections that are being opened.
     connecting: Vec<u64>,
@@ -63,6 +69,14 @@ struct Socket {
     kind: Kind,
     /// On the list of those to look at.
     ready: bool,
+    /// On these lists of those that wait for room, one bit each.
+    parked: u8,
+}
+
+impl Socket {
+    fn new(id: SocketId, kind: Kind) -> Self {
+        Self { id, kind, ready: false, parked: 0 }
+    }
 }
 
 enum Kind {
@@ -110,11 +124,13 @@ struct Send {
 }
 
 /// What finds no room waits.
-pub(super) enum Outcome {
+enum Outcome {
     /// Done for now.
     Idle,
     /// Again next turn.
-    Stuck,
+    Again,
+    /// When there is room.
+    Stuck(Need),
 }
 
 /// Linux's number for an operation that was cancelled.
@@ -141,18 +157,19 @@ impl Engine {
         let before = self.counters.work();
         self.refill();
         self.report_sends();
+        // What is over comes before what is new, or the one would keep the other out.
+        self.tell_waiting();
         self.submit(now, stack);
         self.stuck = false;
+        self.unpark(now, stack);
         for _ in 0..self.ready.len() {
             let Some(handle) = self.ready.pop_front() else { break };
-            if let Outcome::Stuck = self.serve(now, stack, handle) {
-                self.stuck = true;
-                self.look_at(handle);
-            }
+            self.serve(now, stack, handle);
         }
         self.report_sends();
         self.watch(now, stack);
         self.notify();
+        self.full = !self.can_answer();
         self.note_jumps();
         self.counters.work() != before
     }
@@ -167,7 +184,8 @@ impl Engine {
     /// Declares that nobody takes turns until the rings' bells ring. `false`: there is something to
     /// do already.
     pub fn arm(&mut self) -> bool {
-        let mut quiet = self.submissions.arm() && !self.let_go.is_pending();
+        // Submissions that cannot be answered are nothing to do.
+        let mut quiet = (self.submissions.arm() || self.full) && !self.let_go.is_pending();
         for group in self.groups.iter_mut().flatten() {
             quiet &= group.arm();
         }
@@ -190,7 +208,7 @@ impl Engine {
 
     /// Whether something waits for the application to make room.
     pub fn is_stuck(&self) -> bool {
-        self.stuck || !self.waiting.is_empty()
+        self.stuck || self.full || !self.waiting.is_empty() || !self.parked.is_empty()
     }
 
     /// Pieces that the application holds of a group.
@@ -214,7 +232,7 @@ impl Engine {
             }
             _ => return None,
         };
-        let handle = self.sockets.insert(Socket { id, kind, ready: false }).ok()?;
+        let handle = self.sockets.insert(Socket::new(id, kind)).ok()?;
         self.handle_of.insert(id, handle);
         self.look_at(handle);
         Some(handle)
@@ -230,6 +248,7 @@ impl Engine {
         self.connecting.clear();
         self.handle_of.clear();
         self.ready.clear();
+        self.parked = Parked::default();
     }
 
     fn look_at(&mut self, handle: u64) {
@@ -241,16 +260,24 @@ impl Engine {
     }
 
     /// One socket that something happened to.
-    fn serve(&mut self, now: Instant, stack: &mut Stack, handle: u64) -> Outcome {
-        let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
+    fn serve(&mut self, now: Instant, stack: &mut Stack, handle: u64) {
+        let Some(socket) = self.sockets.get_mut(handle) else { return };
         socket.ready = false;
-        match socket.kind {
+        let outcome = match socket.kind {
             Kind::Listener { .. } => self.serve_listener(now, stack, handle),
             Kind::Connecting { user_data } => self.serve_connect(now, stack, handle, user_data),
             Kind::Connection(_) => {
                 self.serve_sends(now, stack, handle);
                 self.serve_receive(now, stack, handle)
             }
+        };
+        match outcome {
+            Outcome::Idle => {}
+            Outcome::Again => {
+                self.stuck = true;
+                self.look_at(handle);
+            }
+            Outcome::Stuck(need) => self.park(handle, need),
         }
     }
 
@@ -286,7 +313,7 @@ impl Engine {
             let threshold = group.threshold().max(1);
             let squeeze = match group.squeezed {
                 false => available < threshold,
-                true => available < 2 * threshold,
+                true => available < group.relief(),
             };
             if squeeze != group.squeezed {
                 group.squeezed = squeeze;
@@ -347,13 +374,7 @@ impl Engine {
 
     /// Tells the application what nobody submitted anything for.
     fn notify(&mut self) {
-        while let Some(completion) = self.waiting.pop_front() {
-            if self.completions.free() == 0 {
-                self.waiting.push_front(completion);
-                return;
-            }
-            self.post(completion);
-        }
+        self.tell_waiting();
         while self.completions.free() > 0
             && let Some(group) = self.gone.pop_front()
         {
@@ -374,6 +395,15 @@ impl Engine {
             flags |= if empty { Completion::EMPTY } else { 0 };
             let (result, handle) = (i32::try_from(taken).unwrap_or(i32::MAX), id as u64);
             self.post(Completion { user_data: NOTICE, result, flags, entries: 0, handle });
+        }
+    }
+
+    /// Posts the completions that found no room, as far as there is some now.
+    fn tell_waiting(&mut self) {
+        while self.completions.free() > 0
+            && let Some(completion) = self.waiting.pop_front()
+        {
+            self.post(completion);
         }
     }
 

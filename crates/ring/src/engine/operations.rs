@@ -7,7 +7,7 @@ use pagewire_stack::{Error, Readiness, Stack};
 
 use super::{
     Accept, EBADF, EBUSY, ECANCELED, EFAULT, EINVAL, ENOBUFS, ENOENT, EOPNOTSUPP, Engine, Kind,
-    Outcome, Receive, Send, Socket,
+    Need, Outcome, Receive, Send, Socket,
 };
 use crate::layout::{Completion, Op, Submission};
 use crate::limits::{MAX_SEND_BYTES, MAX_SENDS};
@@ -19,9 +19,7 @@ impl Engine {
     /// Takes submissions as long as there is room to answer them.
     pub(super) fn submit(&mut self, now: Instant, stack: &mut Stack) {
         for _ in 0..self.submissions.capacity() {
-            // One for the answer, and those that a close or a cancel ends. What is over and has found
-            // no room comes first: else it would pile up.
-            if self.completions.free() < 4 || !self.waiting.is_empty() {
+            if !self.can_answer() {
                 break;
             }
             let Some(submission) = self.submissions.pop() else { break };
@@ -40,6 +38,13 @@ impl Engine {
             self.post(Completion { user_data, result, handle, ..Completion::default() });
         }
         self.submissions.release();
+    }
+
+    /// Whether there is room to answer a submission.
+    pub(super) fn can_answer(&mut self) -> bool {
+        // One for the answer, and those that a close or a cancel ends. What is over and has found no
+        // room comes first: else it would pile up.
+        self.completions.free() >= 4 && self.waiting.is_empty()
     }
 
     fn execute(&mut self, now: Instant, stack: &mut Stack, submission: Submission) -> Answer {
@@ -199,7 +204,7 @@ impl Engine {
             let Some(Accept { user_data, multishot }) = *accept else { return Outcome::Idle };
             if self.completions.free() == 0 {
                 self.counters.ring_waits += 1;
-                return Outcome::Stuck;
+                return Outcome::Stuck(Need::Completions);
             }
             let accepted = match stack.tcp_accept(now, id) {
                 Err(Error::WouldBlock) => return Outcome::Idle,
@@ -208,7 +213,7 @@ impl Engine {
             let adopted = match accepted {
                 Ok((connection, _)) => {
                     let kind = Kind::Connection(Box::default());
-                    match self.sockets.insert(Socket { id: connection, kind, ready: false }) {
+                    match self.sockets.insert(Socket::new(connection, kind)) {
                         Ok(handle) => {
                             self.handle_of.insert(connection, handle);
                             self.look_at(handle);

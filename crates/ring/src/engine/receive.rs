@@ -3,7 +3,7 @@
 use pagewire_mem::{CopyReason, Frag, Instant};
 use pagewire_stack::{Error, Stack};
 
-use super::{Connection, Engine, Kind, Outcome};
+use super::{Connection, Engine, Kind, Need, Outcome};
 use crate::counters::Counters;
 use crate::group::{Group, Memory};
 use crate::layout::{COPY_GROUP, Completion, Entry};
@@ -24,9 +24,14 @@ impl Engine {
                 return Outcome::Idle;
             };
             let Some(receive) = connection.receive else { return Outcome::Idle };
-            if self.completions.free() == 0 || self.entries.free() == 0 {
+            let need = match (self.completions.free(), self.entries.free()) {
+                (0, _) => Some(Need::Completions),
+                (_, 0) => Some(Need::Entries),
+                _ => None,
+            };
+            if let Some(need) = need {
                 self.counters.ring_waits += 1;
-                return Outcome::Stuck;
+                return Outcome::Stuck(need);
             }
             if connection.pending.is_empty() && connection.end.is_none() {
                 let left = receive.left.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(0));
@@ -43,6 +48,7 @@ impl Engine {
                 groups: &mut self.groups,
                 entries: &mut self.entries,
                 counters: &mut self.counters,
+                left: receive.left.unwrap_or(u64::MAX),
                 bytes: 0,
                 written: 0,
                 copied: false,
@@ -51,7 +57,7 @@ impl Engine {
             let Delivery { bytes, written, copied, .. } = delivery;
             let end = connection.end.filter(|_| connection.pending.is_empty());
             if bytes == 0 && end.is_none() {
-                return if blocked { Outcome::Stuck } else { Outcome::Idle };
+                return blocked.map_or(Outcome::Idle, Outcome::Stuck);
             }
             let mut flags = if copied { Completion::COPIED } else { 0 };
             let mut result = i32::try_from(bytes).unwrap_or(i32::MAX);
@@ -80,11 +86,11 @@ impl Engine {
             }
             let user_data = receive.user_data;
             self.post(Completion { user_data, result, flags, entries: written, handle });
-            if blocked {
-                return Outcome::Stuck;
+            if let Some(need) = blocked {
+                return Outcome::Stuck(need);
             }
         }
-        Outcome::Stuck
+        Outcome::Again
     }
 }
 
@@ -93,19 +99,31 @@ struct Delivery<'a> {
     groups: &'a mut [Option<Group>],
     entries: &'a mut Producer<Entry>,
     counters: &'a mut Counters,
+    /// Bytes that are still wanted. An earlier receive may have taken more than it delivered.
+    left: u64,
     bytes: u64,
     written: u32,
     copied: bool,
 }
 
 impl Delivery<'_> {
-    /// Delivers what is pending; `true`: there is no room for the rest.
-    fn run(&mut self, stack: &mut Stack, connection: &mut Connection, group: u16) -> bool {
+    /// Delivers what is pending, as far as it is wanted; returns what the rest needs, if there is no
+    /// room for it.
+    fn run(&mut self, stack: &mut Stack, connection: &mut Connection, group: u16) -> Option<Need> {
         while let Some(frag) = connection.pending.front_mut() {
+            let wanted = usize::try_from(self.left - self.bytes).unwrap_or(usize::MAX);
+            if wanted == 0 {
+                return None;
+            }
             let room = self.entries.free();
             if room == 0 {
                 self.counters.ring_waits += 1;
-                return true;
+                return Some(Need::Entries);
+            }
+            if frag.len() > wanted {
+                let front = frag.split_to(wanted);
+                connection.pending.push_front(front);
+                continue;
             }
             // A receive that names no group wants everything by copy.
             let by_reference = group != COPY_GROUP;
@@ -114,7 +132,7 @@ impl Delivery<'_> {
             });
             match owner {
                 Some(id) => {
-                    let Some(Some(group)) = self.groups.get_mut(id) else { return true };
+                    let Some(Some(group)) = self.groups.get_mut(id) else { return None };
                     let part = take_front(frag, group, room);
                     let n = part.len() as u64;
                     self.counters.zc_bytes += n;
@@ -125,7 +143,7 @@ impl Delivery<'_> {
                     let n = self.copy(stack, frag, room);
                     if n == 0 {
                         self.counters.copy_waits += 1;
-                        return true;
+                        return Some(Need::Copies);
                     }
                     frag.advance(n);
                     self.copied = true;
@@ -137,7 +155,7 @@ impl Delivery<'_> {
                 connection.pending.pop_front();
             }
         }
-        false
+        None
     }
 
     /// Copies the front of `frag` into the copy group, as far as it has buffers; returns how much.

@@ -52,7 +52,7 @@ pub struct QueueConfig {
     /// Entries of the fill ring, a power of two.
     pub fill_entries: u32,
     /// With fewer buffers than this left, the application is told and the windows of the queue's
-    /// flows are closed.
+    /// flows are closed. At most half of the region's.
     pub threshold: usize,
     /// The application is told whenever so many fill entries were taken; 0: never.
     pub notify_every: u32,
@@ -118,6 +118,8 @@ impl Engine {
             sockets: Handles::new(MAX_SOCKETS),
             handle_of: std::collections::HashMap::new(),
             ready: std::collections::VecDeque::new(),
+            parked: Default::default(),
+            full: false,
             sends: Handles::new(MAX_SOCKETS),
             connecting: Vec::new(),
             let_go: CompletionQueue::new(),
@@ -143,8 +145,7 @@ impl Engine {
 
     /// Registers memory for a device's queue to receive into. The memory that is returned goes to
     /// the device ([`Steering::bind`](pagewire_device::Steering::bind)); all its buffers are the
-    /// application's, until it gives them. If the device refuses it,
-    /// [`unregister`](Self::unregister).
+    /// application's, until it gives them. If the device refuses it, [`discard`](Self::discard).
     ///
     /// # Errors
     /// [`RegisterError`]; nothing is registered then.
@@ -161,6 +162,9 @@ impl Engine {
             return Err(RegisterError::QueueTaken(queue));
         }
         self.check(&config.region)?;
+        if config.threshold > config.region.len() / PAGE_SIZE / 2 {
+            return Err(RegisterError::Threshold(config.threshold));
+        }
         let id = self.free_group()?;
         let (fill, taken) = new_ring("pagewire-fill", config.fill_entries)?;
         let mut pool = PagePool::over(config.region).map_err(in_use)?;
@@ -239,6 +243,22 @@ impl Engine {
         match self.groups.get_mut(usize::from(group)) {
             Some(Some(found)) if group != COPY_GROUP && !found.dying => {
                 found.dying = true;
+                Ok(())
+            }
+            _ => Err(RegisterError::NoGroup(group)),
+        }
+    }
+
+    /// Undoes a registration of which the application knows nothing yet, because the device has
+    /// refused the memory, which the caller has dropped: nothing of it stays, and no notice comes.
+    /// That would be taken for one of the group that has the number next.
+    ///
+    /// # Errors
+    /// [`RegisterError::NoGroup`], also of a group whose memory is in use.
+    pub fn discard(&mut self, group: u16) -> Result<(), RegisterError> {
+        match self.groups.get_mut(usize::from(group)) {
+            Some(place) if group != COPY_GROUP && place.as_ref().is_some_and(Group::is_home) => {
+                *place = None;
                 Ok(())
             }
             _ => Err(RegisterError::NoGroup(group)),

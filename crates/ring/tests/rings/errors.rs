@@ -155,12 +155,16 @@ fn what_a_device_can_refuse_has_an_error_of_its_own() {
         let steered = steering.steer(Rule::tcp_port(port), 1);
         assert_eq!(steered.is_err(), port == 256, "{port}");
     }
-    // A rule that is there already is no further one.
+    // A rule that is there already is no further one, and stays where it leads.
+    steering.steer(Rule::tcp_port(7), 1).unwrap();
+    assert_eq!(steering.steer(Rule::tcp_port(7), 0), Err(BindError::Steered(1)));
+    drop(steering.unbind(1));
     steering.steer(Rule::tcp_port(7), 0).unwrap();
     let of = |why: BindError| RegisterError::from(why).errno();
     assert_eq!(of(BindError::TooManyRules), 28, "ENOSPC");
     assert_eq!(of(BindError::Shared), 14, "EFAULT");
     assert_eq!(of(BindError::Taken(1)), 17, "EEXIST");
+    assert_eq!(of(BindError::Steered(1)), 17, "EEXIST");
     assert_eq!(of(BindError::NoQueue(1)), 19, "ENODEV");
     assert_eq!(of(BindError::Unsupported), 95, "EOPNOTSUPP");
 }

@@ -5,6 +5,7 @@ mod client;
 mod contract;
 mod crowd;
 mod errors;
+mod hostile;
 mod lies;
 mod properties;
 mod support;

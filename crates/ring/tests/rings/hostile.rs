@@ -1,0 +1,171 @@
+//! An application that does not read, asks for too much, or stops: what that costs the host.
+
+use std::time::Duration;
+
+use pagewire_ring::layout::COPY_GROUP;
+use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, RegisterError, Submission};
+
+use crate::support::{RECEIVE, World, config};
+
+const MIB: u64 = 1 << 20;
+
+/// Lets time pass in which the application looks at nothing.
+fn pass_unread(world: &mut World, time: Duration) {
+    let until = world.sim.now() + time;
+    while world.sim.now() < until {
+        let now = world.sim.now();
+        let stack = &mut world.sim.node_mut(world.server).stack;
+        while let Some(event) = stack.poll_event() {
+            world.engine.handle_event(event);
+        }
+        world.engine.turn(now, stack);
+        world.engine.publish();
+        if world.sim.poll_timeout().unwrap().is_none_or(|at| at > until) {
+            break;
+        }
+        world.sim.step().unwrap();
+    }
+}
+
+/// A turn in which nothing has happened.
+fn idle_turn(world: &mut World) -> bool {
+    let now = world.sim.now();
+    let worked = world.engine.turn(now, &mut world.sim.node_mut(world.server).stack);
+    world.engine.publish();
+    worked
+}
+
+#[test]
+fn submissions_that_cannot_be_answered_keep_nobody_awake() {
+    let rings = EngineConfig { completions: 4, ..EngineConfig::new(config(1)) };
+    let mut world = World::with(60, "delay=1ms", rings);
+    for n in 0..20 {
+        world.app.submit(Submission::new(Op::Nop, 0, 100 + n));
+    }
+    while idle_turn(&mut world) {}
+    assert!(world.engine.is_stuck(), "somebody looks again, later");
+    assert!(world.engine.arm(), "and sleeps until then");
+    world.engine.disarm();
+    world.turn();
+    let told: Vec<u64> = world.app.others.iter().map(|done| done.user_data).collect();
+    assert_eq!(told, (100..120).collect::<Vec<u64>>());
+    assert!(!world.engine.is_stuck());
+}
+
+#[test]
+fn connections_without_room_for_their_completions_cost_nothing() {
+    let rings = EngineConfig { completions: 32, ..EngineConfig::new(config(4)) };
+    let mut world = World::with(61, "delay=1ms", rings);
+    let group = world.register(4);
+    let flows = 24;
+    for _ in 0..flows {
+        world.send(200_000, 50_000);
+    }
+    world.receive_on_all(group, flows);
+    pass_unread(&mut world, Duration::from_secs(5));
+    assert!(world.engine.is_stuck());
+    let waits = world.engine.counters().ring_waits;
+    assert!(waits > 0);
+    for _ in 0..100 {
+        assert!(!idle_turn(&mut world));
+    }
+    assert_eq!(world.engine.counters().ring_waits, waits, "nobody was looked at in vain");
+    // Who reads again has everything.
+    world.run_to_the_end();
+    assert!(world.app.flows.values().all(|flow| flow.received == 200_000));
+    world.bring_home(group);
+}
+
+#[test]
+fn connections_without_a_buffer_to_copy_into_cost_nothing() {
+    let mut world = World::with(62, "delay=1ms", EngineConfig::new(config(1)));
+    world.app.returns = false;
+    let flows = 24;
+    for _ in 0..flows {
+        world.send(200_000, 50_000);
+    }
+    world.receive_on_all(COPY_GROUP, flows);
+    world.pass(Duration::from_secs(5));
+    assert!(world.engine.is_stuck());
+    let waits = world.engine.counters().copy_waits;
+    assert!(waits > 0);
+    for _ in 0..100 {
+        idle_turn(&mut world);
+    }
+    assert_eq!(world.engine.counters().copy_waits, waits, "nobody was looked at in vain");
+    world.app.returns = true;
+    world.app.give_back_all();
+    world.run_to_the_end();
+    assert!(world.app.flows.values().all(|flow| flow.received == 200_000));
+}
+
+#[test]
+fn a_limit_holds_for_what_an_earlier_receive_has_left() {
+    let mut world = World::with(63, "delay=1ms", EngineConfig::new(config(1)));
+    world.app.returns = false;
+    world.send(MIB, 50_000);
+    world.receive_on_all(COPY_GROUP, 1);
+    // Its buffers are all with the application.
+    world.pass(Duration::from_secs(5));
+    let handle = world.app.accepted[0];
+    world.app.submit(Submission::cancel(handle, RECEIVE, 77));
+    world.turn();
+    world.app.returns = true;
+    world.app.give_back_all();
+    for limit in [1, 1000, 5000] {
+        world.app.submit(Submission::receive(handle, COPY_GROUP, limit, RECEIVE));
+        world.turn();
+        let over = world.flow().over.last().copied().unwrap();
+        assert_eq!(over.result as u64, limit);
+        assert!(over.has(Completion::LIMIT) && over.has(Completion::NONEMPTY));
+    }
+    world.app.submit(Submission::receive(handle, COPY_GROUP, 0, RECEIVE).multishot());
+    world.run(|world| world.flow().over.last().is_some_and(|over| over.result == 0));
+    assert_eq!(world.flow().received, MIB);
+}
+
+#[test]
+fn a_threshold_that_could_not_be_passed_again_is_refused() {
+    let mut world = World::new(64, "delay=1ms");
+    for threshold in [33, 64, usize::MAX] {
+        let wrong = QueueConfig { threshold, ..config(1) };
+        let error = world.engine.register_queue(1, wrong).unwrap_err();
+        assert!(matches!(error, RegisterError::Threshold(n) if n == threshold), "{error}");
+        assert_eq!(error.errno(), 22, "EINVAL");
+    }
+    // The highest: windows close early, and open again.
+    let group = world.register_unposted(QueueConfig { threshold: 32, ..config(1) });
+    world.app.post(group, 0..64);
+    world.app.returns = false;
+    world.send(4 * MIB, 50_000);
+    world.receive_on_all(group, 1);
+    world.pass(Duration::from_secs(10));
+    assert!(world.engine.counters().squeezes > 0);
+    world.app.returns = true;
+    world.app.give_back_all();
+    world.run_to_the_end();
+    assert_eq!(world.flow().received, 4 * MIB);
+    world.bring_home(group);
+}
+
+#[test]
+fn submissions_are_taken_in_the_turn_in_which_a_send_is_over() {
+    let mut world = World::new(65, "delay=1ms");
+    let memory = pagewire_mem::Region::memfd_shared("send", 4096).unwrap();
+    let out = world.engine.register_send(memory).unwrap();
+    world.send(1, 1);
+    world.run(|world| world.app.accepted.len() == 1);
+    let handle = world.app.accepted[0];
+    world.app.submit(Submission::send(handle, out, 0, 1, 9));
+    while !world.engine.let_go().is_pending() {
+        idle_turn(&mut world);
+        world.sim.step().unwrap();
+    }
+    let taken = world.engine.counters().submissions;
+    world.app.submit(Submission::new(Op::Nop, 0, 10));
+    idle_turn(&mut world);
+    assert_eq!(world.engine.counters().submissions, taken + 1);
+    world.turn();
+    let told: Vec<u64> = world.app.others.iter().map(|done| done.user_data).collect();
+    assert_eq!(told, [9, 10]);
+}
