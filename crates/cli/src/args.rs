@@ -152,6 +152,11 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "MAC", value_parser = link_address)]
     pub(crate) mac: Option<[u8; 6]>,
 
+    /// Shortest frame of a virtual machine that is taken by reference; shorter ones are copied, which
+    /// costs less. 1: all are taken by reference; a number with K [default: 1K]
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    pub(crate) by_reference_from: Option<u64>,
+
     /// Address of this stack with the prefix length in bits; IPv4 or IPv6, repeatable
     #[arg(long, value_name = "CIDR")]
     pub(crate) addr: Vec<String>,

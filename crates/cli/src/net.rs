@@ -194,6 +194,9 @@ fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Fa
     if let Some(mac) = options.mac {
         port = port.mac(mac);
     }
+    if let Some(bytes) = options.by_reference_from {
+        port = port.by_reference_from(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
     port.listen(path).map_err(|error| socket_failure(path, error))
 }
 
@@ -251,6 +254,9 @@ fn check_link(options: &NetOptions) -> Result<(), Failure> {
         _ if !port && options.socket.is_some() => usage("--socket needs --link vhost-user"),
         _ if !port && options.queues.is_some() => usage("--queues needs --link vhost-user"),
         _ if !port && options.mac.is_some() => usage("--mac needs --link vhost-user"),
+        _ if !port && options.by_reference_from.is_some() => {
+            usage("--by-reference-from needs --link vhost-user")
+        }
         _ => Ok(()),
     }
 }

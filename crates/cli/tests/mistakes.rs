@@ -48,6 +48,7 @@ fn wrong_usage_exits_with_2() {
         &["serve", "--socket", "/tmp/x", "/"],
         &["serve", "--queues", "2", "/"],
         &["serve", "--mac", "02:50:57:00:00:01", "/"],
+        &["serve", "--by-reference-from", "1", "/"],
         &["serve", "--link", "vhost-user", "--socket", "/x", "--mac", "2:50:57", "/"],
         &["serve", "--link", "vhost-user", "--socket", "/x", "--queues", "65", "/"],
         &["bench", "stream", "--link", "vhost-user"],
