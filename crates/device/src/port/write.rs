@@ -120,29 +120,15 @@ impl Port {
         let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
         let room = self.carver.room(&mut self.pool, need);
         let mut room = room.ok_or(PortError::NoMemory)?;
-        let bytes = room.bytes_mut();
-        fill(source, bytes, 0..shown)?;
-        let at = HEADROOM..HEADROOM + shown;
-        let (verdict, start, mut end) = ask(&mut self.hook, bytes, at, len - shown);
-        if verdict == Verdict::Drop {
-            return Ok(Err(PortDrop::Hook));
-        }
-        if shown < len {
-            // The end has not moved: it cannot, where there is a rest.
-            fill(source, bytes, shown..len)?;
-            end = HEADROOM + len;
-        }
-        let moved = start as isize - HEADROOM as isize;
-        let data = bytes.get(start..end).unwrap_or_default();
-        let frame = Dissect { medium: self.medium, data, rest: 0, offload, moved };
-        let headers = match frame.into_line(out, verdict)? {
-            Ok(headers) => headers,
+        let frame = Arriving { source, len, shown, medium: self.medium, offload };
+        let (verdict, payload) = match frame.take(&mut self.hook, room.bytes_mut(), out)? {
+            Ok(taken) => taken,
             Err(reason) => return Ok(Err(reason)),
         };
-        ledger.note(CopyReason::DeviceRx, end - start - headers);
+        ledger.note(CopyReason::DeviceRx, payload.len());
         let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
         // The first fragment of a packet always finds room.
-        let _ = packet.push_frag(room.commit(start + headers..end));
+        let _ = packet.push_frag(room.commit(payload));
         Ok(Ok(verdict))
     }
 
@@ -164,29 +150,15 @@ impl Port {
         let charge = self.account.charge(need.next_multiple_of(PAGE_SIZE) + METADATA);
         let lone = Lone::new(&mut self.pool, need, charge);
         let mut lone = lone.map_err(|_charge| PortError::NoMemory)?;
-        let bytes = lone.bytes_mut();
-        fill(source, bytes, 0..shown)?;
-        let at = HEADROOM..HEADROOM + shown;
-        let (verdict, start, mut end) = ask(&mut self.hook, bytes, at, len - shown);
-        if verdict == Verdict::Drop {
-            return Ok(Err(PortDrop::Hook));
-        }
-        if shown < len {
-            // The end has not moved: it cannot, where there is a rest.
-            fill(source, bytes, shown..len)?;
-            end = HEADROOM + len;
-        }
-        let moved = start as isize - HEADROOM as isize;
-        let data = bytes.get(start..end).unwrap_or_default();
-        let frame = Dissect { medium: self.medium, data, rest: 0, offload, moved };
-        let headers = match frame.into_line(out, verdict)? {
-            Ok(headers) => headers,
+        let frame = Arriving { source, len, shown, medium: self.medium, offload };
+        let (verdict, payload) = match frame.take(&mut self.hook, lone.bytes_mut(), out)? {
+            Ok(taken) => taken,
             Err(reason) => return Ok(Err(reason)),
         };
-        ledger.note(CopyReason::DeviceRx, end - start - headers);
+        ledger.note(CopyReason::DeviceRx, payload.len());
         let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
         // The first fragment of a packet always finds room.
-        let _ = packet.push_frag(lone.commit(start + headers..end));
+        let _ = packet.push_frag(lone.commit(payload));
         Ok(Ok(verdict))
     }
 
@@ -277,6 +249,45 @@ impl Port {
             }
             Verdict::Pass | Verdict::Drop => self.counters.drop_one(PortDrop::Hook),
         }
+    }
+}
+
+/// A frame that is copied, by either way: into private memory with headroom in front.
+struct Arriving<'a, S> {
+    source: &'a mut S,
+    len: usize,
+    /// How much of it is there when the hook looks.
+    shown: usize,
+    medium: Medium,
+    offload: &'a Offload,
+}
+
+impl<S: FrameSource> Arriving<'_, S> {
+    /// Copies the frame to `bytes`, asks the hook, and makes the packet at the end of the line. Which
+    /// of the bytes are its payload is for the caller to give to it.
+    #[inline(always)]
+    fn take(
+        self,
+        hook: &mut Option<Box<dyn EarlyHook>>,
+        bytes: &mut [u8],
+        out: &mut Line,
+    ) -> Result<Result<(Verdict, Range<usize>), PortDrop>, PortError> {
+        let Self { source, len, shown, medium, offload } = self;
+        fill(source, bytes, 0..shown)?;
+        let at = HEADROOM..HEADROOM + shown;
+        let (verdict, start, mut end) = ask(hook, bytes, at, len - shown);
+        if verdict == Verdict::Drop {
+            return Ok(Err(PortDrop::Hook));
+        }
+        if shown < len {
+            // The end has not moved: it cannot, where there is a rest.
+            fill(source, bytes, shown..len)?;
+            end = HEADROOM + len;
+        }
+        let moved = start as isize - HEADROOM as isize;
+        let data = bytes.get(start..end).unwrap_or_default();
+        let frame = Dissect { medium, data, rest: 0, offload, moved };
+        Ok(frame.into_line(out, verdict)?.map(|headers| (verdict, start + headers..end)))
     }
 }
 
