@@ -299,3 +299,30 @@ fn a_64_kib_payload_in_mid_page_fits_one_packet_even_page_by_page() {
     packet.push_frag(Frag::empty()).unwrap();
     assert_eq!(packet.len(), 16 * PAGE_SIZE);
 }
+
+/// The copy is made in different ways, by length and by where the two sides lie in their pages.
+#[test]
+fn a_copy_is_the_same_wherever_the_two_sides_lie() {
+    const MOST: usize = 3 * PAGE_SIZE;
+    let pattern: Vec<u8> = (0..MOST).map(|i| (i * 7 + i / 251) as u8).collect();
+    let private = Frag::from_bytes(pattern.clone().into());
+    let at = std::ptr::NonNull::from(&pattern[..]).cast::<u8>();
+    // SAFETY: the vector outlives the fragment, and nobody writes to it.
+    let shared = unsafe { Frag::from_raw(at, MOST, Access::Shared, Arc::new(())) };
+    let mut room = vec![0; MOST + 2 * PAGE_SIZE];
+    for frag in [private, shared] {
+        for behind in [0, 1, 2, 7, 8, 15, 16, 31, 32, 63, 64, 65, 100, 4000, 4095] {
+            let start = (frag.addr() + behind).wrapping_sub(room.as_ptr().addr()) % PAGE_SIZE;
+            for len in [0, 1, 15, 16, 63, 64, 100, 2047, 2048, 2049, 2112, 4096, 4097, 10_000, MOST]
+            {
+                room.fill(0xee);
+                let mut ledger = CopyLedger::new();
+                let into = &mut room[start..start + len];
+                assert_eq!(frag.copy_to(0, into, &mut ledger, CopyReason::AppRead), len);
+                assert_eq!(into, &pattern[..len], "{behind} behind, {len} bytes");
+                assert_eq!(ledger.get(CopyReason::AppRead), len as u64);
+                assert!(room[..start].iter().chain(&room[start + len..]).all(|&b| b == 0xee));
+            }
+        }
+    }
+}
