@@ -4,6 +4,8 @@
 //! This is no validation. A device that misreads a frame loses alignment; the stack above reads
 //! every field again and decides what is believed.
 
+use crate::limits::MAX_SUPER_FRAME;
+
 const ETHERNET: usize = 14;
 const VLAN_TAG: usize = 4;
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -42,7 +44,7 @@ pub(crate) struct Layout {
     pub(crate) transport: Transport,
     /// Where payload begins: the length of all headers.
     pub(crate) payload: usize,
-    /// Where the IP packet ends by its own word.
+    /// Where the IP packet ends by its own word; beyond any frame if it has none.
     pub(crate) end: usize,
 }
 
@@ -84,7 +86,7 @@ fn parse_packet(frame: &[u8], ip: usize, ethertype: u16) -> Result<Layout, Parse
             if first >> 4 != 4 || header < 20 {
                 return Err(ParseError::NotIp);
             }
-            let total = usize::from(be16(frame, ip + 2)?);
+            let total = length(be16(frame, ip + 2)?);
             // RFC 791, section 3.1: the low 13 bits are the fragment's offset.
             let later = be16(frame, ip + 6)? & 0x1fff != 0;
             let protocol = byte(frame, ip + 9)?;
@@ -94,8 +96,8 @@ fn parse_packet(frame: &[u8], ip: usize, ethertype: u16) -> Result<Layout, Parse
             if byte(frame, ip)? >> 4 != 6 {
                 return Err(ParseError::NotIp);
             }
-            let length = usize::from(be16(frame, ip + 4)?);
-            (byte(frame, ip + 6)?, ip + 40, ip + 40 + length, true)
+            let payload = length(be16(frame, ip + 4)?);
+            (byte(frame, ip + 6)?, ip + 40, ip + 40 + payload, true)
         }
         _ => return Err(ParseError::NotIp),
     };
@@ -154,6 +156,14 @@ impl Layout {
             };
         }
         bare
+    }
+}
+
+/// What a length field says: 0 is that of a super-frame too long for it, which only the frame can tell.
+const fn length(field: u16) -> usize {
+    match field {
+        0 => MAX_SUPER_FRAME,
+        length => length as usize,
     }
 }
 

@@ -20,6 +20,10 @@ pub const MIN_MTU: usize = 576;
 /// Largest IP packet, in bytes: the length field of IPv4 has 16 bits.
 pub const MAX_MTU: usize = 65_535;
 
+/// Longest super-frame that a driver may take, as an IP packet: Linux's `GSO_MAX_SIZE`, eight times
+/// what the length field of an IP header can say.
+pub const MAX_SUPER_FRAME: usize = 8 * MAX_MTU;
+
 /// Bytes in front of the IP packet that an Ethernet device takes: the header and one VLAN tag.
 pub const MAX_LINK_HEADER: usize = 18;
 

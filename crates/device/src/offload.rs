@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{
-    CopyLedger, CopyReason, Frag, FragVec, GsoKind, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
-    RxChecksum, TxChecksum,
+    CopyLedger, CopyReason, Frag, FragVec, Gso, GsoKind, PAGE_SIZE, PacketBuf, PagePool,
+    PageWriter, RxChecksum, TxChecksum,
 };
 
 use crate::headers::{self, Layout, TCP_CWR, TCP_FIN, TCP_PSH, Transport};
@@ -63,9 +63,33 @@ pub fn complete_checksum(
 /// Appends to `out` the wire frames of `packet`: the segments of a super-frame, or the packet
 /// itself; all with complete checksums. Returns how many. An error appends nothing.
 pub fn segment(
+    packet: PacketBuf,
+    out: &mut VecDeque<PacketBuf>,
+    ledger: &mut CopyLedger,
+) -> Result<usize, OffloadError> {
+    cut(packet, out, ledger, 0)
+}
+
+/// Appends to `out` super-frames of at most `longest` bytes of IP packet that together are `packet`,
+/// for a device that takes super-frames, but not such long ones: whole segments each, with checksums
+/// left to the device. What is no longer than a segment comes out as a plain frame, complete. Returns
+/// how many. An error appends nothing.
+pub fn shorten(
+    packet: PacketBuf,
+    out: &mut VecDeque<PacketBuf>,
+    ledger: &mut CopyLedger,
+    longest: usize,
+) -> Result<usize, OffloadError> {
+    cut(packet, out, ledger, longest)
+}
+
+/// Cuts a super-frame into pieces of as many segments as `longest` bytes of IP packet have room for,
+/// at least one.
+fn cut(
     mut packet: PacketBuf,
     out: &mut VecDeque<PacketBuf>,
     ledger: &mut CopyLedger,
+    longest: usize,
 ) -> Result<usize, OffloadError> {
     let Some(gso) = packet.gso.take() else {
         complete_checksum(&mut packet, ledger)?;
@@ -90,23 +114,25 @@ pub fn segment(
         out.push_back(packet);
         return Ok(1);
     }
-    let cut = Cut::new(&packet, layout).ok_or(OffloadError::Headers)?;
+    let room = longest.saturating_sub(layout.payload - layout.ip);
+    let each = (room - room % size).max(size);
+    let cut = Cut::new(&packet, layout, gso).ok_or(OffloadError::Headers)?;
     let mut payload = Payload { frags: packet.take_frags(), next: 0 };
     let mut left = payload.frags.iter().map(Frag::len).sum::<usize>();
-    let (mut index, mut at) = (0u32, 0);
+    let (mut count, mut at) = (0, 0);
     while left > 0 {
-        let n = left.min(size);
+        let n = left.min(each);
         left -= n;
         let mut wire = PacketBuf::for_tx();
         let head = wire.push(layout.payload).ok_or(OffloadError::Headers)?;
         head.copy_from_slice(packet.head());
         payload.move_to(&mut wire, n);
-        cut.finish(&mut wire, index, at, left == 0, ledger).ok_or(OffloadError::Headers)?;
+        cut.finish(&mut wire, at, left == 0, ledger).ok_or(OffloadError::Headers)?;
         out.push_back(wire);
-        index += 1;
+        count += 1;
         at += n as u32;
     }
-    Ok(index as usize)
+    Ok(count)
 }
 
 /// Makes a received frame one that can be sent again by another device, as a bridge does: a checksum
@@ -132,7 +158,10 @@ pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
         sum.add_bytes(addresses);
     }
     sum.add_u16(protocol);
-    sum.add_u16((layout.end - layout.transport_at) as u16);
+    // A super-frame may be longer than 16 bits can say; carries are added in all the same.
+    let len = layout.end.min(frame.len()).saturating_sub(layout.transport_at);
+    sum.add_u16((len >> 16) as u16);
+    sum.add_u16(len as u16);
     let Some(bytes) = frame.head_mut().get_mut(field..field + 2) else { return };
     if protocol == 17 && bytes == [0, 0] && !layout.v6 {
         // RFC 768: "An all zero transmitted checksum value means that the transmitter generated
@@ -219,6 +248,7 @@ impl Payload {
 /// What all segments of one super-frame share.
 struct Cut {
     layout: Layout,
+    gso: Gso,
     /// Sum of the pseudo-header without its length.
     pseudo: Checksum,
     seq: u32,
@@ -227,7 +257,7 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(packet: &PacketBuf, layout: Layout) -> Option<Self> {
+    fn new(packet: &PacketBuf, layout: Layout, gso: Gso) -> Option<Self> {
         let head = packet.head();
         let mut pseudo = Checksum::new();
         pseudo.add_bytes(layout.addresses(head)?);
@@ -237,20 +267,22 @@ impl Cut {
             true => 0,
         };
         let (seq, flags) = (layout.tcp_seq(head)?, layout.tcp_flags(head)?);
-        Some(Self { layout, pseudo, seq, ip_id, flags })
+        Some(Self { layout, gso, pseudo, seq, ip_id, flags })
     }
 
-    /// Makes the copied headers of segment `index`, whose payload begins `at` bytes into the
-    /// super-frame's, its own.
+    /// Makes the copied headers of a piece, whose payload begins `at` bytes into the super-frame's,
+    /// its own.
     fn finish(
         &self,
         wire: &mut PacketBuf,
-        index: u32,
         at: u32,
         last: bool,
         ledger: &mut CopyLedger,
     ) -> Option<()> {
         let Layout { ip, transport_at: tcp, .. } = self.layout;
+        let size = u32::from(self.gso.size);
+        // Of its first segment.
+        let index = at / size;
         let ip_len = u16::try_from(wire.len() - ip).ok()?;
         let tcp_len = (wire.len() - tcp) as u16;
         let head = wire.head_mut();
@@ -278,9 +310,16 @@ impl Cut {
             flags &= !TCP_CWR;
         }
         *head.get_mut(tcp + 13)? = flags;
-        put16(head, tcp + 16, 0)?;
         let mut sum = self.pseudo;
         sum.add_u16(tcp_len);
+        if wire.frag_len() > size as usize {
+            put16(wire.head_mut(), tcp + 16, sum.sum())?;
+            wire.gso = Some(self.gso);
+            wire.tx_checksum = TxChecksum::Partial { start: tcp as u16, offset: 16 };
+            return Some(());
+        }
+        let head = wire.head_mut();
+        put16(head, tcp + 16, 0)?;
         sum.add_bytes(head.get(tcp..)?);
         for frag in wire.frags() {
             sum.add_frag(frag, ledger);

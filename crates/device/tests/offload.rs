@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
-use pagewire_device::offload::{OffloadError, complete_checksum, linearize, segment};
+use pagewire_device::offload::{OffloadError, complete_checksum, linearize, segment, shorten};
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Gso, GsoKind, PacketBuf, PagePool, PageWriter, TxChecksum,
 };
@@ -133,6 +133,74 @@ fn cut(packet: PacketBuf) -> (Vec<Vec<u8>>, CopyLedger) {
 }
 
 proptest! {
+    #[test]
+    fn shorter_super_frames_are_cut_into_the_same_segments(
+        s in supers(),
+        longest in 100..70_000_usize,
+    ) {
+        let (whole, _) = cut(s.packet());
+        let (mut out, mut ledger) = (VecDeque::new(), CopyLedger::new());
+        let n = shorten(s.packet(), &mut out, &mut ledger, longest).unwrap();
+        prop_assert_eq!(n, out.len());
+        let segment_len = usize::from(s.mss) + 20 + s.options + if s.v6 { 40 } else { 20 };
+        let mut frames = Vec::new();
+        for piece in out {
+            prop_assert!(piece.len() - 14 <= longest.max(segment_len));
+            let is_super = piece.gso.is_some();
+            prop_assert_eq!(is_super, piece.frag_len() > usize::from(s.mss));
+            prop_assert_eq!(is_super, piece.tx_checksum != TxChecksum::Done);
+            if is_super {
+                // As a device would find it that takes a sum to be done for the whole.
+                let mut alone = piece.clone();
+                alone.gso = None;
+                complete_checksum(&mut alone, &mut ledger).unwrap();
+                let bytes = bytes_of(&alone);
+                let parsed = SlicedPacket::from_ethernet(&bytes).unwrap();
+                let Some(TransportSlice::Tcp(tcp)) = &parsed.transport else { panic!("no TCP") };
+                let sum = match &parsed.net {
+                    Some(NetSlice::Ipv4(ip)) => tcp
+                        .to_header()
+                        .calc_checksum_ipv4(&ip.header().to_header(), tcp.payload()),
+                    Some(NetSlice::Ipv6(ip)) => tcp
+                        .to_header()
+                        .calc_checksum_ipv6(&ip.header().to_header(), tcp.payload()),
+                    _ => panic!("no IP"),
+                };
+                prop_assert_eq!(tcp.checksum(), sum.unwrap());
+            }
+            frames.extend(cut(piece).0);
+        }
+        prop_assert_eq!(frames, whole);
+        prop_assert_eq!(ledger, CopyLedger::new());
+    }
+
+    #[test]
+    fn a_super_frame_longer_than_ip_can_say_is_cut_like_another(s in supers(), longer in 1..8_usize) {
+        // Its length field says 0, and its payload is that of the other, several times.
+        let payload = s.payload();
+        let mut packet = s.packet();
+        let field = if s.v6 { 18 } else { 16 };
+        packet.head_mut()[field..field + 2].fill(0);
+        let kind = if s.v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        packet.gso = Some(Gso { kind, size: s.mss, header_len: packet.head().len() as u16 });
+        for _ in 0..longer {
+            let _ = packet.push_frag(bytes::Bytes::from(payload.clone()).into());
+        }
+        let total = packet.frag_len();
+        let (frames, _) = cut(packet);
+        prop_assert_eq!(frames.len(), total.div_ceil(usize::from(s.mss)).max(1));
+        let mut at = 0;
+        for frame in frames.iter().filter(|_| total > usize::from(s.mss)) {
+            let parsed = SlicedPacket::from_ethernet(frame).unwrap();
+            let Some(TransportSlice::Tcp(tcp)) = &parsed.transport else { panic!("no TCP") };
+            prop_assert_eq!(tcp.sequence_number(), s.seq.wrapping_add(at as u32));
+            let expected: Vec<u8> =
+                payload.iter().copied().cycle().skip(at % payload.len()).take(tcp.payload().len()).collect();
+            prop_assert_eq!(tcp.payload(), &expected[..]);
+            at += tcp.payload().len();
+        }
+    }
+
     #[test]
     fn segments_of_a_super_frame_are_what_another_implementation_would_write(s in supers()) {
         let (frames, ledger) = cut(s.packet());
