@@ -26,6 +26,11 @@ pub const DEFAULT_HOP_LIMIT: u8 = 64;
 /// Longest IP packet, in bytes: the length fields have 16 bits.
 pub const MAX_IP_PACKET: usize = 65_535;
 
+/// Longest super-frame, as an IP packet, in bytes: as the length fields cannot say it, they are 0 in
+/// what is longer than [`MAX_IP_PACKET`], and the frame's own length counts. Linux's convention and
+/// limit (`GSO_MAX_SIZE`); only links that stay in memory take such frames.
+pub const MAX_SUPER_PACKET: usize = pagewire_device::limits::MAX_SUPER_FRAME;
+
 // Queues.
 
 /// Frames that wait for the device: 4,096 of the largest are far more than any device takes at

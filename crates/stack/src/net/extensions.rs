@@ -174,7 +174,7 @@ impl Net {
                 let header = ipv4::Header {
                     header_len: ipv4::LEN as u8,
                     tos: whole.ecn,
-                    total_len: (ipv4::LEN + whole.len) as u16,
+                    total_len: (ipv4::LEN + whole.len) as u32,
                     id: key.id as u16,
                     dont_fragment: false,
                     more_fragments: false,
@@ -190,7 +190,7 @@ impl Net {
                 let header = ipv6::Header {
                     traffic_class: whole.ecn,
                     flow_label: 0,
-                    payload_len: whole.len as u16,
+                    payload_len: whole.len as u32,
                     next_header: protocol,
                     hop_limit: whole.hop_limit,
                     src,

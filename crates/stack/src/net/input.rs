@@ -190,7 +190,7 @@ impl Net {
         let header = ipv4::Header::parse(packet.head(), packet.len())?;
         // RFC 894: frames shorter than Ethernet's minimum are padded; "it is not included in the
         // total length field of the IP header".
-        trim(packet, usize::from(header.total_len));
+        trim(packet, header.total_len as usize);
         let (src, dst) = (IpAddr::V4(header.src), IpAddr::V4(header.dst));
         let delivery = match self.deliver(src, dst, origin) {
             Err(DropReason::Ipv4NotForUs) if self.transit.is_some() && !dst.is_multicast() => {
@@ -234,7 +234,7 @@ impl Net {
             return Err(DropReason::Ipv6Truncated);
         }
         let header = ipv6::Header::parse(packet.head(), packet.len())?;
-        trim(packet, ipv6::LEN + usize::from(header.payload_len));
+        trim(packet, ipv6::LEN + header.payload_len as usize);
         let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
         let delivery = match self.deliver(src, dst, origin) {
             Err(DropReason::Ipv6NotForUs) if self.transit.is_some() && !dst.is_multicast() => {

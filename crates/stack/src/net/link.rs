@@ -14,7 +14,7 @@ use super::neighbor::{Keyed, Neighbors};
 use super::wire::ethernet::Mac;
 use crate::cidr::Cidr;
 use crate::error::StackError;
-use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET, MAX_LINKS};
+use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET, MAX_LINKS, MAX_SUPER_PACKET};
 
 /// Which link of a stack: a device with addresses of its own. Never reused for another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,7 +86,7 @@ pub(super) struct Link {
 impl Link {
     fn new(caps: &Capabilities) -> Self {
         let max_super = |tso| match caps.medium {
-            _ if tso => caps.max_super_frame.clamp(caps.mtu, MAX_IP_PACKET.max(caps.mtu)),
+            _ if tso => caps.max_super_frame.clamp(caps.mtu, MAX_SUPER_PACKET.max(caps.mtu)),
             Medium::Ethernet => MAX_IP_PACKET,
             Medium::Ip => caps.mtu,
         };

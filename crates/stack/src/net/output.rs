@@ -126,7 +126,7 @@ impl Net {
                 let header = ipv4::Header {
                     header_len: ipv4::LEN as u8,
                     tos: to.ecn,
-                    total_len: (ipv4::LEN + packet.len()) as u16,
+                    total_len: (ipv4::LEN + packet.len()) as u32,
                     id: self.next_id(to) as u16,
                     // RFC 1191 section 3: path MTU discovery.
                     dont_fragment: to.dont_fragment,
@@ -144,7 +144,7 @@ impl Net {
                 let header = ipv6::Header {
                     traffic_class: to.ecn,
                     flow_label: 0,
-                    payload_len: packet.len() as u16,
+                    payload_len: packet.len() as u32,
                     next_header: to.protocol,
                     hop_limit: to.hop_limit,
                     src,
@@ -213,7 +213,7 @@ impl Net {
                 let header = ipv4::Header {
                     header_len: ipv4::LEN as u8,
                     tos: to.ecn,
-                    total_len: (ipv4::LEN + piece.len()) as u16,
+                    total_len: (ipv4::LEN + piece.len()) as u32,
                     id: id as u16,
                     dont_fragment: false,
                     more_fragments: more,
@@ -347,17 +347,13 @@ impl Net {
         // As an IP packet.
         let len = packet.len().saturating_sub(ethernet::LEN);
         let Interface { link: device, out, .. } = self.links.at_mut(link);
-        let cuts = match packet.gso.map(|gso| gso.kind) {
-            None => true,
-            // Our own are as long as the device takes; what is forwarded may be longer.
-            Some(GsoKind::TcpV4) => {
-                device.tso_v4 && device.tx_checksum && len <= device.max_super_v4
-            }
-            Some(GsoKind::TcpV6) => {
-                device.tso_v6 && device.tx_checksum && len <= device.max_super_v6
-            }
+        let (cuts, longest) = match packet.gso.map(|gso| gso.kind) {
+            None => (true, usize::MAX),
+            Some(GsoKind::TcpV4) => (device.tso_v4 && device.tx_checksum, device.max_super_v4),
+            Some(GsoKind::TcpV6) => (device.tso_v6 && device.tx_checksum, device.max_super_v6),
         };
-        if cuts {
+        // Our own are as long as the device takes; what is forwarded may be longer.
+        if cuts && len <= longest {
             self.counters.tx_frames += 1;
             out.push_back(packet);
             if device.max_frags > 0 {
@@ -365,10 +361,14 @@ impl Net {
             }
             return join(mem, out, 1);
         }
-        let cut = offload::segment(packet, out, &mut mem.ledger);
+        let cut = match cuts {
+            true => offload::shorten(packet, out, &mut mem.ledger, longest),
+            false => offload::segment(packet, out, &mut mem.ledger),
+        };
         let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
         self.counters.tx_cut_in_software += 1;
-        self.counters.tx_checksums_completed += frames;
+        let sums = out.iter().rev().take(frames as usize).filter(|frame| frame.gso.is_none());
+        self.counters.tx_checksums_completed += sums.count() as u64;
         self.counters.tx_frames += frames;
         if device.max_frags > 0 { Ok(()) } else { join(mem, out, frames as usize) }
     }
@@ -462,12 +462,10 @@ pub(super) fn fits(
 ) -> Result<bool, Refused> {
     let ip_len = ip_header_len(to.dst);
     let total = ip_len + packet.len();
-    if total > MAX_IP_PACKET {
-        return Err(TOO_LONG);
-    }
     let on_wire = match packet.gso {
         Some(_) if total > link.max_super(to.dst) => return Err(TOO_LONG),
         Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
+        None if total > MAX_IP_PACKET => return Err(TOO_LONG),
         None => total,
     };
     // A connection that has not heard of a smaller path MTU yet sends on, and hears of it; but

@@ -29,7 +29,7 @@ use super::transport::{spill_head, with_headroom};
 use super::wire::{ethernet, icmp, ipv4, ipv6, protocol, pseudo_header_sum};
 use super::{Mem, Net};
 use crate::counters::DropReason;
-use crate::limits::{EXTENSION_HEADERS, FORWARD_OUT_FRAMES, MAX_IP_PACKET};
+use crate::limits::{EXTENSION_HEADERS, FORWARD_OUT_FRAMES, MAX_IP_PACKET, MAX_SUPER_PACKET};
 
 const TCP_LEN: usize = 20;
 const TCP_DATA_OFFSET: usize = 12;
@@ -278,7 +278,8 @@ impl Net {
         });
         match packet.gso {
             Some(gso) if gso.size == 0 => Err(DropReason::ForwardOffload),
-            _ if packet.len() > MAX_IP_PACKET => Err(DropReason::ForwardOffload),
+            Some(_) if packet.len() > MAX_SUPER_PACKET => Err(DropReason::ForwardOffload),
+            None if packet.len() > MAX_IP_PACKET => Err(DropReason::ForwardOffload),
             _ => Ok(packet),
         }
     }

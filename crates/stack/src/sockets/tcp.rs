@@ -25,7 +25,7 @@ use crate::Counters;
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
-use crate::limits::{MAX_IP_PACKET, MAX_SOCKETS, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
+use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
 use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
 use crate::stack::Stack;
 
@@ -553,7 +553,7 @@ impl Stack {
         let (mtu, max_super) = self.net.link_limits(tuple.local, tuple.remote);
         let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
         let mss = mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
-        let longest = max_super.min(MAX_IP_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
+        let longest = max_super.min(MAX_SUPER_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
         let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
         LinkLimits { mss: mss as u16, max_super_payload: max_super_payload as u32 }
     }

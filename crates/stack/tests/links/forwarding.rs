@@ -94,12 +94,34 @@ fn super_frames_are_cut_for_a_link_that_cannot() {
 }
 
 #[test]
-fn super_frames_are_cut_where_the_next_device_takes_shorter_ones() {
-    let short = |mac| Capabilities { max_super_frame: 16_000, ..able(mac) };
-    let mut world = World::three_with(middle(), able, short);
-    let (near, far) = world.connect((LEFT, RIGHT), addr(RIGHT_PEER[0]));
-    world.exchange((LEFT, near), (RIGHT, far), 500_000);
-    assert!(world.stacks[MIDDLE].counters().tx_cut_in_software > 0);
+fn super_frames_are_cut_into_shorter_ones_where_the_next_device_takes_only_those() {
+    fn longest<const N: usize>(mac: u8) -> Capabilities {
+        Capabilities { max_super_frame: N, ..able(mac) }
+    }
+    type Card = fn(u8) -> Capabilities;
+    let ways: [(Card, Card); 3] = [
+        (longest::<65_535>, longest::<16_000>),
+        (longest::<524_280>, longest::<65_535>),
+        (longest::<524_280>, longest::<16_000>),
+    ];
+    for (before, behind) in ways {
+        for to in RIGHT_PEER {
+            let mut world = World::three_with(middle(), before, behind);
+            world.meet();
+            world.watch = true;
+            let (near, far) = world.connect((LEFT, RIGHT), addr(to));
+            world.exchange((LEFT, near), (RIGHT, far), 2_000_000);
+            let counters = world.stacks[MIDDLE].counters();
+            assert!(counters.tx_cut_in_software > 0);
+            let supers = world.seen.iter().filter(|s| s.wire == EAST && s.from == MIDDLE);
+            let supers = supers.filter(|s| s.is_super).count() as u64;
+            assert!(supers > 20);
+            // Only what is left over and no longer than a segment has its checksum taken here.
+            assert!(counters.tx_checksums_completed < supers, "{counters:?}");
+            assert_eq!(world.stacks[MIDDLE].ledger().ours(), 0);
+            world.pages_are_conserved();
+        }
+    }
 }
 
 #[test]

@@ -137,6 +137,48 @@ fn a_super_frame_longer_than_the_device_takes_is_refused() {
 }
 
 #[test]
+fn a_super_frame_longer_than_an_ip_packet_has_no_length_and_is_received_whole() {
+    let mut config = config();
+    config.capabilities.max_super_frame = 300_000;
+    let mut host = Host::with(config);
+    host.meet();
+    let mut peer = Host::peer();
+    for (src, dst, ip_len) in FLOWS {
+        let mut send = |len| {
+            let packet = tcp_segment(len, Some(1400));
+            host.send(ip(src), ip(dst), protocol::TCP, Some(16), packet)
+        };
+        assert_eq!(send(300_000 - ip_len - 32), Ok(()));
+        assert_eq!(send(300_001 - ip_len - 32), Err(Error::MessageTooLong));
+        let mut frame = host.sent_packets().pop_front().unwrap();
+        let field = if ip_len == 20 { 16 } else { 18 };
+        assert_eq!(frame.head()[field..field + 2], [0, 0], "its length field");
+        pagewire_device::hand_over(&mut frame);
+        let mut short = frame.clone();
+        let Some(Inbound::Transport(received)) = peer.receive_packet(frame) else {
+            panic!("a segment");
+        };
+        assert_eq!(received.packet.frag_len(), 300_000 - ip_len - 32);
+        // The same header in front of less than the field could say is no such thing.
+        short.truncate(2000);
+        assert!(peer.receive_packet(short).is_none());
+    }
+    assert_eq!(peer.drops(DropReason::Ipv4TotalLengthSmall), 1);
+    assert_eq!(peer.drops(DropReason::TcpTruncated), 1);
+}
+
+#[test]
+fn no_device_is_given_more_than_the_longest_super_frame() {
+    let mut config = config();
+    config.capabilities.max_super_frame = usize::MAX;
+    let mut host = Host::with(config);
+    host.meet();
+    let packet = tcp_segment(524_281 - 52, Some(1400));
+    let sent = host.send(ip("10.0.0.1"), ip("10.0.0.2"), protocol::TCP, Some(16), packet);
+    assert_eq!(sent, Err(Error::MessageTooLong));
+}
+
+#[test]
 fn tcp_sets_dont_fragment_and_datagrams_do_not() {
     let mut host = Host::acquainted();
     host.send(ip("10.0.0.1"), ip("10.0.0.2"), protocol::TCP, Some(16), tcp_segment(1, None))

@@ -20,8 +20,8 @@ pub(crate) struct Header {
     pub(crate) header_len: u8,
     /// The type-of-service octet: DSCP and ECN.
     pub(crate) tos: u8,
-    /// Bytes of the packet, header included.
-    pub(crate) total_len: u16,
+    /// Bytes of the packet, header included; on the wire 0 if the field cannot say it.
+    pub(crate) total_len: u32,
     pub(crate) id: u16,
     pub(crate) dont_fragment: bool,
     pub(crate) more_fragments: bool,
@@ -56,11 +56,11 @@ impl Header {
         if header_sum(header) != 0xffff {
             return Err(DropReason::Ipv4Checksum);
         }
-        let total_len = u16::from_be_bytes([b[2], b[3]]);
-        if usize::from(total_len) < header_len {
+        let total_len = super::length(u16::from_be_bytes([b[2], b[3]]), packet_len);
+        if (total_len as usize) < header_len {
             return Err(DropReason::Ipv4TotalLengthSmall);
         }
-        if usize::from(total_len) > packet_len {
+        if total_len as usize > packet_len {
             return Err(DropReason::Ipv4TotalLengthBeyond);
         }
         let fragment = u16::from_be_bytes([b[6], b[7]]);
@@ -95,7 +95,7 @@ impl Header {
         if self.more_fragments {
             fragment |= 0x2000;
         }
-        let [l0, l1] = self.total_len.to_be_bytes();
+        let [l0, l1] = super::length_field(self.total_len).to_be_bytes();
         let [i0, i1] = self.id.to_be_bytes();
         let [f0, f1] = fragment.to_be_bytes();
         let [s0, s1, s2, s3] = self.src.octets();

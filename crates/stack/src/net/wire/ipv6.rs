@@ -17,8 +17,8 @@ pub(crate) struct Header {
     pub(crate) traffic_class: u8,
     /// 20 bits.
     pub(crate) flow_label: u32,
-    /// Bytes behind this header.
-    pub(crate) payload_len: u16,
+    /// Bytes behind this header; on the wire 0 if the field cannot say it.
+    pub(crate) payload_len: u32,
     pub(crate) next_header: u8,
     pub(crate) hop_limit: u8,
     pub(crate) src: Ipv6Addr,
@@ -33,13 +33,14 @@ impl Header {
         if b[0] >> 4 != 6 {
             return Err(DropReason::Ipv6Version);
         }
-        let payload_len = u16::from_be_bytes([b[4], b[5]]);
-        if LEN + usize::from(payload_len) > packet_len {
+        let behind = packet_len.saturating_sub(LEN);
+        let payload_len = super::length(u16::from_be_bytes([b[4], b[5]]), behind);
+        if LEN + payload_len as usize > packet_len {
             return Err(DropReason::Ipv6PayloadLengthBeyond);
         }
         // RFC 2675 section 3: a payload length of 0 with a hop-by-hop header announces a
-        // jumbogram. We take none.
-        if payload_len == 0 && b[6] == super::protocol::HOP_BY_HOP {
+        // jumbogram. We take none: a super-frame needs no such header inside of the machine.
+        if b[4..6] == [0, 0] && b[6] == super::protocol::HOP_BY_HOP {
             return Err(DropReason::Ipv6Jumbogram);
         }
         let mut src = [0; 16];
@@ -62,7 +63,7 @@ impl Header {
             (6 << 28) | (u32::from(self.traffic_class) << 20) | (self.flow_label & 0x000f_ffff);
         let mut b = [0; LEN];
         b[0..4].copy_from_slice(&first.to_be_bytes());
-        b[4..6].copy_from_slice(&self.payload_len.to_be_bytes());
+        b[4..6].copy_from_slice(&super::length_field(self.payload_len).to_be_bytes());
         b[6] = self.next_header;
         b[7] = self.hop_limit;
         b[8..24].copy_from_slice(&self.src.octets());

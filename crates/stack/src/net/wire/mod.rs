@@ -61,6 +61,20 @@ pub(crate) const fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
+/// What a length field says of `len` bytes; 0 is for those that it cannot say.
+pub(crate) fn length_field(len: u32) -> u16 {
+    u16::try_from(len).unwrap_or(0)
+}
+
+/// The length that a field says, in a packet with `len` bytes from where it counts. A super-frame
+/// that is too long for the field has 0 there, as in Linux, and no link's padding.
+pub(crate) fn length(field: u16, len: usize) -> u32 {
+    match field {
+        0 if len > usize::from(u16::MAX) => len as u32,
+        field => u32::from(field),
+    }
+}
+
 /// Copies `parts` one behind the other into an array that they fill exactly.
 fn concat<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
     let mut out = [0; N];

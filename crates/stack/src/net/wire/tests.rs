@@ -379,7 +379,7 @@ proptest! {
         src in addr4(), dst in addr4(),
     ) {
         let header = ipv4::Header {
-            header_len: 20, tos, total_len: 20 + payload, id, dont_fragment: df,
+            header_len: 20, tos, total_len: u32::from(20 + payload), id, dont_fragment: df,
             more_fragments: mf, fragment_offset: offset << 3, ttl, protocol, src, dst,
         };
         let bytes = header.emit();
@@ -398,7 +398,7 @@ proptest! {
         next_header in any::<u8>(), hop_limit in any::<u8>(), src in addr6(), dst in addr6(),
     ) {
         let header = ipv6::Header {
-            traffic_class, flow_label, payload_len, next_header, hop_limit, src, dst,
+            traffic_class, flow_label, payload_len: payload_len.into(), next_header, hop_limit, src, dst,
         };
         let bytes = header.emit();
         let len = ipv6::LEN + usize::from(payload_len);
