@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
+use crate::limits::MAX_MTU;
 use crate::queues::Steering;
 
 /// What a frame begins with.
@@ -36,8 +37,10 @@ pub struct Capabilities {
     pub mac: [u8; 6],
     /// Largest IP packet on the wire, in bytes.
     pub mtu: usize,
-    /// Largest super-frame handed over at once, in bytes of IP packet (at most 65,535); equal to
-    /// `mtu` where there is no segmentation offload.
+    /// Largest super-frame handed over at once, in bytes of IP packet: at most 65,535, or on links
+    /// that stay in memory [`MAX_SUPER_FRAME`](crate::limits::MAX_SUPER_FRAME), with 0 in the length
+    /// field of the IP header of what is longer than that can say. Equal to `mtu` where there is no
+    /// segmentation offload.
     pub max_super_frame: usize,
     /// Received transport checksums may be believed (frames carry `RxChecksum::Valid`).
     pub rx_checksum: bool,
@@ -55,6 +58,15 @@ pub struct Capabilities {
     pub queues: usize,
     /// Payload reaches the peer as the same memory.
     pub by_reference: bool,
+}
+
+/// What a wrapper promises that looks at frames as they are on a wire: super-frames whose headers say
+/// their length.
+pub(crate) fn of_a_wire(capabilities: &Capabilities) -> Capabilities {
+    let (mtu, longest) = (capabilities.mtu, capabilities.max_super_frame.min(MAX_MTU));
+    // What has no room for two segments would only make a small one after every large one.
+    let max_super_frame = if mtu <= longest / 2 { longest } else { mtu };
+    Capabilities { max_super_frame, ..capabilities.clone() }
 }
 
 /// Counts of a device, in frames unless the name says bytes.

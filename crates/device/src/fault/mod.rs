@@ -14,7 +14,7 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Instant, PacketBuf, PoolAudit, RxChecksum, TxChecksum,
 };
 
-use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
+use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium, of_a_wire};
 use crate::offload;
 use crate::queues::Steering;
 
@@ -35,11 +35,13 @@ mod tests;
 /// A device with faults. Payload is never changed in place, because it is shared: a damaged frame
 /// gets a private copy of the piece that the damage is in, counted as `CopyReason::Fault`.
 ///
-/// Frames count as the stack builds them: a super-frame is lost as one. With
+/// Frames count as the stack builds them: a super-frame is lost as one, so it is no longer than those
+/// of links that leave memory. With
 /// [`FaultConfig::cut`] super-frames are cut first, so that chances are those of packets on the
 /// wire.
 pub struct Fault<D> {
     device: D,
+    capabilities: Capabilities,
     transmit: Option<FaultPath>,
     receive: Option<FaultPath>,
     /// What the device handed over last, on its way into the line.
@@ -69,7 +71,8 @@ impl<D: Device> Fault<D> {
         };
         let transmit = path(FaultDirection::Receive);
         let receive = path(FaultDirection::Transmit);
-        Self { device, transmit, receive, arrived: VecDeque::new() }
+        let capabilities = of_a_wire(device.capabilities());
+        Self { device, capabilities, transmit, receive, arrived: VecDeque::new() }
     }
 
     /// What happened to frames that the stack sent.
@@ -156,7 +159,7 @@ impl FaultPath {
 
 impl<D: Device> Device for Fault<D> {
     fn capabilities(&self) -> &Capabilities {
-        self.device.capabilities()
+        &self.capabilities
     }
 
     fn transmit(

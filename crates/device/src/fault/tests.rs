@@ -235,6 +235,14 @@ fn an_undamaged_frame_beside_a_damaged_one_is_whole() {
 }
 
 #[test]
+fn super_frames_are_those_of_a_wire() {
+    let longest = |config| link_over("seed=1", config).0.capabilities().max_super_frame;
+    let base = PairConfig::default;
+    assert_eq!(longest(PairConfig { mtu: 1500, ..base() }), 65_535);
+    assert_eq!(longest(base()), base().mtu, "two segments do not fit");
+}
+
+#[test]
 fn a_damaged_super_frame_becomes_wire_frames_of_which_one_is_damaged() {
     let pair = PairConfig { mtu: 1500, ..PairConfig::default() };
     for on in ["tx", "rx"] {

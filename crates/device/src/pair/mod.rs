@@ -22,7 +22,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, HeaderSplit, Medium};
 use crate::limits::{
-    MAX_LINK_HEADER, MAX_MTU, MIN_MTU, PAIR_MAX_QUEUE_FRAMES, PAIR_MTU, PAIR_QUEUE_FRAMES,
+    MAX_LINK_HEADER, MAX_MTU, MAX_SUPER_FRAME, MIN_MTU, PAIR_MAX_QUEUE_FRAMES, PAIR_MTU,
+    PAIR_QUEUE_FRAMES,
 };
 
 use bell::{Bell, FRAMES, GONE, ROOM};
@@ -49,6 +50,10 @@ pub struct PairConfig {
     /// Checksums are left out (frames never leave the process) and super-frames pass uncut.
     /// `false`: the pair offers neither, so that a stack on it works as on a plain network card.
     pub offload: bool,
+    /// Longest super-frame, as an IP packet, in bytes: `mtu` (or less: there are none) to 524,280,
+    /// which is the default. What is longer than 65,535 has 0 in the length field of its IP header,
+    /// as in Linux (`gso_max_size`): the frame knows its length.
+    pub max_super_frame: usize,
 }
 
 impl Default for PairConfig {
@@ -59,6 +64,7 @@ impl Default for PairConfig {
             // Locally administered, unicast: the second bit of the first byte.
             macs: [[0x02, 0x50, 0x57, 0, 0, 1], [0x02, 0x50, 0x57, 0, 0, 2]],
             offload: true,
+            max_super_frame: MAX_SUPER_FRAME,
         }
     }
 }
@@ -129,6 +135,12 @@ impl PairConfig {
                 self.queue_frames
             ));
         }
+        if self.max_super_frame > MAX_SUPER_FRAME {
+            return refuse(format!(
+                "pair: max_super_frame {} is more than {MAX_SUPER_FRAME} bytes",
+                self.max_super_frame
+            ));
+        }
         let [left, right] = self.macs;
         if left == right || self.macs.iter().any(|mac| mac[0] & 1 != 0) {
             return refuse("pair: the two link addresses must be different and unicast".into());
@@ -141,10 +153,9 @@ impl PairConfig {
             medium: Medium::Ethernet,
             mac,
             mtu: self.mtu,
-            // With a large MTU a segment is a super-frame already: the little that would fit in
-            // the 16-bit length beyond it would only make a small one after every large one.
-            max_super_frame: if self.offload && self.mtu <= MAX_MTU / 2 {
-                MAX_MTU
+            // What has no room for two segments would only make a small one after every large one.
+            max_super_frame: if self.offload && self.mtu <= self.max_super_frame / 2 {
+                self.max_super_frame
             } else {
                 self.mtu
             },

@@ -137,10 +137,16 @@ fn without_offload_frames_that_need_it_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_small_mtu_takes_super_frames_and_a_large_one_needs_none() {
-    let small = Pair::new(PairConfig { mtu: 1500, ..PairConfig::default() }).expect("a pair");
-    assert_eq!(small.0.capabilities().max_super_frame, 65_535);
-    assert_eq!(pair(8).0.capabilities().max_super_frame, PAIR_MTU);
+fn super_frames_are_as_long_as_linux_has_them_or_as_is_set() {
+    let longest =
+        |config: PairConfig| Pair::new(config).expect("a pair").0.capabilities().max_super_frame;
+    let base = PairConfig::default;
+    assert_eq!(longest(base()), 524_280);
+    assert_eq!(longest(PairConfig { mtu: 1500, ..base() }), 524_280);
+    assert_eq!(longest(PairConfig { max_super_frame: 200_000, ..base() }), 200_000);
+    let none = "no two segments fit: there are none";
+    assert_eq!(longest(PairConfig { max_super_frame: 100_000, ..base() }), PAIR_MTU, "{none}");
+    assert_eq!(longest(PairConfig { max_super_frame: 0, ..base() }), PAIR_MTU, "{none}");
 }
 
 #[test]
@@ -249,6 +255,7 @@ fn settings_out_of_range_are_refused_by_name() {
     let base = PairConfig::default;
     refused(PairConfig { mtu: 575, ..base() }, "mtu 575");
     refused(PairConfig { mtu: 65_536, ..base() }, "mtu 65536");
+    refused(PairConfig { max_super_frame: 524_281, ..base() }, "max_super_frame 524281");
     refused(PairConfig { queue_frames: 0, ..base() }, "queue_frames 0");
     refused(PairConfig { queue_frames: 65_537, ..base() }, "queue_frames 65537");
     refused(PairConfig { macs: [[2; 6]; 2], ..base() }, "different");

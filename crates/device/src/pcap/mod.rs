@@ -24,7 +24,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, Endianness, PcapError};
 
-use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
+use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium, of_a_wire};
 use crate::limits::{PCAP_BUFFER, PCAP_SNAPLEN};
 use crate::queues::Steering;
 
@@ -65,10 +65,12 @@ pub struct PcapCounters {
     pub lost: u64,
 }
 
-/// A device whose frames are written to a file. Traffic passes unchanged, whatever happens to the
-/// file: the first error ends the capture, is logged, and what is missing is counted.
+/// A device whose frames are written to a file. No super-frame is asked for that is longer than an IP
+/// header can say, because few tools read those; otherwise traffic passes unchanged, whatever happens
+/// to the file: the first error ends the capture, is logged, and what is missing is counted.
 pub struct Pcap<D, W: Write + Send> {
     device: D,
+    capabilities: Capabilities,
     capture: Capture<W>,
     /// Frames at the front of the caller's queue that were recorded, but that the device had no
     /// room for.
@@ -95,7 +97,8 @@ impl<D: Device, W: Write + Send> Pcap<D, W> {
         let interface = writer.add_interface("pagewire", device.capabilities().medium)?;
         let capture =
             Capture { writer: Some((writer, interface)), counters: PcapCounters::default() };
-        Ok(Self { device, capture, recorded: 0 })
+        let capabilities = of_a_wire(device.capabilities());
+        Ok(Self { device, capabilities, capture, recorded: 0 })
     }
 
     /// Counts of the capture.
@@ -151,7 +154,7 @@ impl<W: Write + Send> Capture<W> {
 
 impl<D: Device, W: Write + Send> Device for Pcap<D, W> {
     fn capabilities(&self) -> &Capabilities {
-        self.device.capabilities()
+        &self.capabilities
     }
 
     fn transmit(

@@ -57,6 +57,14 @@ fn captured(config: PcapConfig) -> (Pcap<PairEnd, Disk>, PairEnd, Disk) {
     (Pcap::new(left, disk.clone(), config).unwrap(), right, disk)
 }
 
+#[test]
+fn no_super_frame_is_asked_for_whose_header_cannot_say_its_length() {
+    let (left, _right) = Pair::new(PairConfig { mtu: 1500, ..Default::default() }).unwrap();
+    assert_eq!(left.capabilities().max_super_frame, 524_280);
+    let captured = Pcap::new(left, Disk::default(), PcapConfig::default()).unwrap();
+    assert_eq!(captured.capabilities().max_super_frame, 65_535);
+}
+
 /// Time, direction (1 in, 2 out), original length, bytes.
 type Record = (Duration, u32, u32, Vec<u8>);
 
