@@ -7,6 +7,7 @@ use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
 use crate::connection::{ConnFlags, Connection, Env};
 use crate::error::TcpError;
 use crate::io_flags::{RecvFlags, SendFlags};
+use crate::limits::MAX_MERGED_FRAG;
 use crate::state::{Event, State};
 use crate::urgent::Bounds;
 
@@ -41,6 +42,7 @@ impl Connection {
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
         let room = self.check_send(wanted)?;
+        let longest = self.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         for frag in frags.iter_mut() {
             if sent == room || !self.queue.has_entry_room() {
@@ -48,7 +50,7 @@ impl Connection {
             }
             let part = frag.split_to(room - sent);
             sent += part.len();
-            self.queue.push(part);
+            self.queue.push(part, longest);
             if !frag.is_empty() {
                 break;
             }
@@ -74,6 +76,7 @@ impl Connection {
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
         let room = self.check_send(wanted)?;
+        let longest = self.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         let mut apart = pieces == Pieces::Apart;
         for frag in frags.iter_mut() {
@@ -84,7 +87,7 @@ impl Connection {
             for piece in make(env, frag.slice(0..room - sent)) {
                 made += piece.len();
                 match pieces {
-                    Pieces::Joined => self.queue.push(piece),
+                    Pieces::Joined => self.queue.push(piece, longest),
                     _ => self.queue.push_piece(piece, core::mem::take(&mut apart)),
                 }
             }
@@ -119,11 +122,17 @@ impl Connection {
         if copied == 0 && !part.is_empty() {
             return Err(TcpError::NoBuffers);
         }
+        let longest = self.longest_frag();
         for frag in frags {
-            self.queue.push(frag);
+            self.queue.push(frag, longest);
         }
         self.after_queueing(env.now, copied, data.len(), flags);
         Ok(copied)
+    }
+
+    /// Bytes up to which pieces that lie side by side in memory become one fragment.
+    pub(crate) fn longest_frag(&self) -> usize {
+        MAX_MERGED_FRAG.max(self.link.max_super_payload as usize)
     }
 
     /// How many of `wanted` bytes can be queued now; at least one.

@@ -11,6 +11,7 @@ use crate::account::Limit;
 use crate::connection::{ConnFlags, Connection};
 use crate::io_flags::SendFlags;
 use crate::limits::MAX_SEND_BUFFER;
+use crate::loss::CaState;
 use crate::options::MAX_OPTIONS_LEN;
 use crate::seq::Seq;
 
@@ -34,15 +35,34 @@ impl Connection {
         let unsent = self.unsent();
         // Blocks make a segment shorter, and more of them may be told than now.
         let spare = if self.tells_blocks() { MAX_OPTIONS_LEN as u32 } else { 0 };
-        let full = self.send_mss();
+        let waiting = unsent.saturating_add(more);
         !self.flags.intersects(DUE)
             && self.state.may_transmit()
             && self.reset.is_none()
             && !self.flight.is_empty()
             && unsent > 0
-            && unsent.saturating_add(more).saturating_add(spare) < full
-            && self.holds_back_small()
-            && self.left_of_piece(unsent + more) == unsent + more
+            && (self.gathers(waiting)
+                || (waiting.saturating_add(spare) < self.send_mss()
+                    && self.holds_back_small()
+                    && self.left_of_piece(waiting) == waiting))
+    }
+
+    /// Whether `unsent` bytes wait to become a full super-frame.
+    ///
+    /// Where the peer is in the same machine, what is sent while it has not looked yet is not any
+    /// sooner there for being a frame of its own, and each frame costs both sides. So less than a full
+    /// super-frame waits while more is under way than the peer delays an acknowledgement for: that is
+    /// owed at once, and lets go of all that was sent meanwhile. Linux's `tcp_autocorking` waits in the
+    /// same way for the device.
+    pub(crate) fn gathers(&self, unsent: u32) -> bool {
+        self.link.stays_in_memory()
+            && self.in_flight() > u32::from(self.link.mss)
+            && !self.flags.intersects(DUE | ConnFlags::NODELAY)
+            && self.loss.state < CaState::Recovery
+            && self.queue.end() != self.snd.flush_to
+            && !self.sends_urgent()
+            // A full one waits for nothing.
+            && self.left_of_piece(unsent.saturating_add(1)) > unsent
     }
 
     /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it
@@ -70,7 +90,8 @@ impl Connection {
     ) -> Option<T> {
         let piece = self.begun_piece(len)?;
         let before = self.queue.end();
-        let grown = self.queue.grow_last(grow)??;
+        let longest = self.longest_frag();
+        let grown = self.queue.grow_last(longest, grow)??;
         debug_assert_eq!(self.queue.end(), before + len as u32, "it has grown by as much");
         self.snd.piece = piece;
         self.snd.pushed = self.queue.end();
@@ -99,7 +120,8 @@ impl Connection {
             return None;
         }
         let before = self.queue.end();
-        let grown = self.queue.grow_last(grow)??;
+        let longest = self.longest_frag();
+        let grown = self.queue.grow_last(longest, grow)??;
         debug_assert_eq!(self.queue.end(), before + wanted, "it has grown by as much");
         self.snd.piece = piece;
         self.after_queueing(now, len, len, SendFlags::empty());
@@ -120,8 +142,9 @@ impl Connection {
             return false;
         }
         let (frags, _) = writer.write(pool, data, ledger, CopyReason::AppWrite);
+        let longest = self.longest_frag();
         for frag in frags {
-            self.queue.push(frag);
+            self.queue.push(frag, longest);
         }
         self.snd.piece = piece;
         self.snd.pushed = self.queue.end();

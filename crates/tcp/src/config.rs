@@ -215,6 +215,15 @@ impl Default for Config {
 pub struct LinkLimits {
     /// Payload bytes in one wire segment without TCP options: MTU less 40 (IPv4) or 60 (IPv6).
     pub mss: u16,
-    /// Payload bytes in one super-frame; at least `mss`, equal to it where there is none.
+    /// Payload bytes in one super-frame; at least `mss`, equal to it where there is none. More than an
+    /// IP packet's 65,535 say that the path stays in memory.
     pub max_super_payload: u32,
+}
+
+impl LinkLimits {
+    /// Whether super-frames are longer than any network card takes them: then the other end is in the
+    /// same machine, and hears of everything within microseconds.
+    pub(crate) const fn stays_in_memory(self) -> bool {
+        self.max_super_payload > u16::MAX as u32
+    }
 }

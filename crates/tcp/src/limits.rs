@@ -105,8 +105,9 @@ pub const MAX_SUPER_SEGMENTS: u32 = 128;
 /// cannot be compared.
 pub const MAX_SEND_BUFFER: u32 = 65_535 << 14;
 
-/// Pieces that continue each other in memory become one fragment up to this many bytes: one
-/// super-frame. A fragment is released as a whole, so it must not grow with the stream.
+/// Pieces that continue each other in memory become one fragment up to this many bytes, or up to the
+/// link's super-frame if that is longer. A fragment is released as a whole, so it must not grow with
+/// the stream.
 pub const MAX_MERGED_FRAG: usize = 64 * 1024;
 
 /// Payload bytes of the largest piece that the send buffer is charged for at once: 64 KiB less the

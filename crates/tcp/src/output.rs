@@ -231,6 +231,9 @@ impl Connection {
         }
         self.restart_after_idle(now);
         let mss = self.mss_now(now);
+        if self.gathers(unsent) {
+            return None;
+        }
         let Some(len) = self.plan(now, unsent, fin, mss) else {
             if self.is_held_by_cwnd(unsent, mss) {
                 self.validate_cwnd(true);

@@ -23,7 +23,11 @@ impl Connection {
         let mss = self.send_mss();
         let window = self.snd.max_window;
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
-        let piece = MAX_SEND_PIECE.min(half.max(mss));
+        let most = match self.link.stays_in_memory() {
+            true => self.link.max_super_payload,
+            false => MAX_SEND_PIECE,
+        };
+        let piece = most.min(half.max(mss));
         // One segment that fills a piece is what large MTUs make of it; a division is slow.
         if piece < 2 * mss { mss } else { piece - piece % mss }
     }

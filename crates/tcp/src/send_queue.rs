@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use pagewire_mem::{Completion, Frag, FragVec, MAX_FRAGS};
 
-use crate::limits::{COMPACT_FACTOR, MAX_MERGED_FRAG, MAX_SEND_FRAGS, SMALL_SEGMENT};
+use crate::limits::{COMPACT_FACTOR, MAX_SEND_FRAGS, SMALL_SEGMENT};
 use crate::seq::Seq;
 
 /// Fragments by sequence range.
@@ -81,15 +81,16 @@ impl SendQueue {
         self.entries.len() < MAX_SEND_FRAGS
     }
 
-    /// Appends bytes. Small pieces that lie one behind the other in memory become one fragment.
-    pub(crate) fn push(&mut self, frag: Frag) {
+    /// Appends bytes. Pieces that lie one behind the other in memory become one fragment, of up to
+    /// `longest` bytes.
+    pub(crate) fn push(&mut self, frag: Frag, longest: usize) {
         if frag.is_empty() {
             return;
         }
         let len = frag.len() as u32;
         let frag = match self.entries.back_mut() {
             // A fragment that grew for ever would never be released.
-            Some(last) if !self.record_ended && last.frag.len() + frag.len() <= MAX_MERGED_FRAG => {
+            Some(last) if !self.record_ended && last.frag.len() + frag.len() <= longest => {
                 let before = last.frag.pinned();
                 match last.frag.try_append(frag) {
                     Ok(()) => {
@@ -106,7 +107,12 @@ impl SendQueue {
     }
 
     /// Has `grow` add bytes to the last fragment, if there is one that may: returns what it returns.
-    pub(crate) fn grow_last<T>(&mut self, grow: impl FnOnce(&mut Frag) -> T) -> Option<T> {
+    /// What would make it longer than `longest` becomes a fragment behind it.
+    pub(crate) fn grow_last<T>(
+        &mut self,
+        longest: usize,
+        grow: impl FnOnce(&mut Frag) -> T,
+    ) -> Option<T> {
         if self.record_ended {
             return None;
         }
@@ -116,7 +122,7 @@ impl SendQueue {
         self.end += (last.frag.len() - len) as u32;
         self.pinned += last.frag.pinned() - pinned;
         // A fragment that grew for ever would never be released.
-        if last.frag.len() > MAX_MERGED_FRAG && len > 0 {
+        if last.frag.len() > longest && len > 0 {
             let front = last.frag.split_to(len);
             let (start, frag) =
                 (last.start + len as u32, core::mem::replace(&mut last.frag, front));

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::MAX_MERGED_FRAG;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -35,7 +36,7 @@ proptest! {
                     let data: Vec<u8> = (0..len).map(|i| next.wrapping_add(i as u8)).collect();
                     next = next.wrapping_add(len as u8);
                     model.extend(&data);
-                    queue.push(Frag::from_bytes(data.into()));
+                    queue.push(Frag::from_bytes(data.into()), MAX_MERGED_FRAG);
                 }
                 Op::Ack(len) => {
                     let acked = queue.ack_to(una + len);
@@ -67,7 +68,7 @@ proptest! {
 #[test]
 fn fragment_stays_until_its_last_byte_is_acknowledged() {
     let mut queue = SendQueue::new(Seq(0));
-    queue.push(Frag::from_bytes(vec![0; 100].into()));
+    queue.push(Frag::from_bytes(vec![0; 100].into()), MAX_MERGED_FRAG);
     queue.ack_to(Seq(99));
     assert_eq!(queue.entries.len(), 1);
     queue.ack_to(Seq(100));
@@ -79,7 +80,7 @@ fn pieces_that_continue_each_other_become_one_up_to_a_limit() {
     let all = Frag::from_bytes(vec![0; 3 * MAX_MERGED_FRAG].into());
     let mut queue = SendQueue::new(Seq(0));
     for i in 0..3 * MAX_MERGED_FRAG / 1024 {
-        queue.push(all.slice(i * 1024..(i + 1) * 1024));
+        queue.push(all.slice(i * 1024..(i + 1) * 1024), MAX_MERGED_FRAG);
     }
     assert_eq!(queue.entries.len(), 3);
 }
@@ -87,7 +88,7 @@ fn pieces_that_continue_each_other_become_one_up_to_a_limit() {
 #[test]
 fn empty_queue_gives_back_its_memory() {
     let mut queue = SendQueue::new(Seq(0));
-    queue.push(Frag::from_static(b"x"));
+    queue.push(Frag::from_static(b"x"), MAX_MERGED_FRAG);
     queue.shrink();
     assert!(queue.has_heap(), "not while something is in it");
     queue.ack_to(Seq(1));
@@ -101,7 +102,7 @@ fn number_of_fragments_is_limited() {
     let mut queue = SendQueue::new(Seq(0));
     for _ in 0..MAX_SEND_FRAGS {
         assert!(queue.has_entry_room());
-        queue.push(Frag::from_static(b"xy").slice(0..1));
+        queue.push(Frag::from_static(b"xy").slice(0..1), MAX_MERGED_FRAG);
     }
     assert!(!queue.has_entry_room());
 }

@@ -143,10 +143,9 @@ proptest! {
     fn what_is_collected_without_a_clock_leaves_as_if_it_had_been_written(
         ops in prop::collection::vec(op(), 1..80),
         timestamps in any::<bool>(),
-        super_frames in any::<bool>(),
+        max_super_payload in prop::sample::select(&[1000, 8000, 100_000][..]),
     ) {
         let config = Config { nagle: true, timestamps, ..plain() };
-        let max_super_payload = if super_frames { 8000 } else { 1000 };
         let link = LinkLimits { mss: 1000, max_super_payload };
         let (mut one, mut other) = (Side::new(&config, link), Side::new(&config, link));
         for op in &ops {
@@ -174,4 +173,88 @@ fn pages_are_collected_until_a_segment_is_full() {
     assert_eq!((side.quick, side.t.sent().len()), (7, 1), "all but the one that begins");
     side.apply(&Op::Write(200), true);
     assert_eq!((side.quick, side.t.sent().len()), (7, 1), "a full segment leaves");
+}
+
+/// Super-frames longer than an IP packet: the peer is in the same machine.
+const IN_MEMORY: LinkLimits = LinkLimits { mss: 1000, max_super_payload: 100_000 };
+
+/// With so much under way that the peer acknowledges at once.
+fn under_way(config: Config) -> Test {
+    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
+    let mut t = Test::established_with(config, IN_MEMORY, syn_ack);
+    t.send(2500).expect("P. 1:2501(2500)").nothing();
+    t
+}
+
+fn nagle() -> Config {
+    Config { nagle: true, ..plain() }
+}
+
+#[test]
+fn in_memory_what_is_sent_meanwhile_waits_for_the_acknowledgement_that_is_owed() {
+    let mut t = under_way(nagle());
+    t.send(3000).nothing();
+    t.send(700).nothing();
+    t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 2501:6201(3700)").nothing();
+}
+
+#[test]
+fn in_memory_a_full_super_frame_does_not_wait() {
+    let mut t = under_way(Config { initial_cwnd: 100, ..nagle() });
+    // Half of the peer's largest window, as in Linux.
+    t.send(29_000).nothing();
+    t.send(1000).expect("P. 2501:32501(30000)").nothing();
+}
+
+#[test]
+fn in_memory_nothing_waits_for_an_acknowledgement_that_the_peer_may_delay() {
+    let mut t =
+        Test::established_with(nagle(), IN_MEMORY, "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
+    t.send(1000).expect("P. 1:1001(1000)").nothing();
+    t.send(3000).expect("P. 1001:4001(3000)").nothing();
+}
+
+#[test]
+fn in_memory_nothing_waits_without_nagles_algorithm() {
+    let mut t = under_way(plain());
+    t.send(3000).expect("P. 2501:5501(3000)").nothing();
+    let mut t = under_way(nagle());
+    t.send(3000).nothing();
+    t.set(|c| c.set_nodelay(true)).expect("P. 2501:5501(3000)").nothing();
+}
+
+#[test]
+fn in_memory_the_end_of_the_stream_does_not_wait() {
+    let mut t = under_way(nagle());
+    t.send(3000).nothing();
+    t.shutdown().expect("FP. 2501:5501(3000)").nothing();
+}
+
+#[test]
+fn in_memory_what_waits_leaves_with_the_timer_if_the_acknowledgement_is_lost() {
+    let mut t = under_way(nagle());
+    t.send(3000).nothing();
+    t.wait(250).expect(". 1:1001(1000)").nothing();
+    t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 2501:5501(3000)").nothing();
+}
+
+#[test]
+fn in_memory_the_piece_that_fills_the_send_buffer_does_not_wait() {
+    let config =
+        Config { send_buffer: 4000, send_buffer_initial: 4000, initial_cwnd: 100, ..nagle() };
+    let mut t = under_way(config);
+    let taken = t.env(|c, env| c.write(env, &[7; 40_000])).unwrap();
+    assert!(taken < 40_000);
+    // The rest of the write waits for room, so there is nobody to add to what was taken.
+    t.drain();
+    assert_eq!(t.conn.queued_unsent(), 0);
+}
+
+#[test]
+fn on_a_wire_nothing_waits_for_company() {
+    let link = LinkLimits { mss: 1000, max_super_payload: 64_500 };
+    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
+    let mut t = Test::established_with(nagle(), link, syn_ack);
+    t.send(2000).expect("P. 1:2001(2000)").nothing();
+    t.send(3000).expect("P. 2001:5001(3000)").nothing();
 }
