@@ -128,9 +128,9 @@ pub(crate) struct NetOptions {
     #[arg(long, value_enum, default_value_t = NetLink::Tap, value_name = "KIND")]
     pub(crate) link: NetLink,
 
-    /// Name of the tap device, up to 15 bytes; made if it does not exist
-    #[arg(long, default_value = "pw0", value_name = "NAME")]
-    pub(crate) tap: String,
+    /// Name of the tap device, up to 15 bytes; made if it does not exist [default: pw0]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tap: Option<String>,
 
     /// Unix socket of `--link vhost-user`, up to 107 bytes: we listen there, and QEMU or another
     /// program that runs virtual machines connects; again whenever it or we were restarted

@@ -18,6 +18,9 @@ use crate::failure::{Failure, reason};
 use crate::limits::PORT_LOOK;
 use crate::signals::Stop;
 
+/// The tap if none is named.
+const TAP_NAME: &str = "pw0";
+
 /// A host on the link that was asked for.
 pub(crate) struct Opened {
     pub(crate) host: Host,
@@ -169,7 +172,8 @@ fn mtu(options: &NetOptions) -> Option<usize> {
 }
 
 fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Failure> {
-    let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
+    let name = options.tap.as_deref().unwrap_or(TAP_NAME);
+    let mut tap = Tap::builder().name(name).host_addresses(&options.host_addr);
     if let Some(mtu) = mtu(options) {
         tap = tap.mtu(mtu);
     }
@@ -268,6 +272,7 @@ fn check_link(options: &NetOptions) -> Result<(), Failure> {
             "--link vhost-user needs --socket PATH: where a virtual machine is to be plugged in, \
              such as --socket /tmp/pw.sock",
         ),
+        _ if port && options.tap.is_some() => usage("--tap needs --link tap"),
         _ if port && !options.host_addr.is_empty() => usage(
             "--host-addr is for a tap; a virtual machine has its addresses from inside, or with \
              --dhcp from us",

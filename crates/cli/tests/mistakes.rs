@@ -167,6 +167,43 @@ fn a_tap_mistake_says_what_a_name_may_be() {
 }
 
 #[test]
+fn options_of_different_links_are_not_given_together() {
+    let port = ["--link", "vhost-user", "--socket", "/no/such/directory/x"];
+    let both =
+        |link: &[&'static str], more: &[&'static str]| serve(&[&ADDR[..], link, more].concat());
+    is_misuse(&both(&port, &["--tap", "pw0"]), &["--tap needs --link tap"]);
+    is_misuse(&both(&port, &["--host-addr", "10.77.0.1/24"]), &["--host-addr is for a tap"]);
+    for link in [&[][..], &["--link", "tap"]] {
+        for more in [
+            ["--socket", "/tmp/x"],
+            ["--queues", "2"],
+            ["--mac", "02:50:57:00:00:01"],
+            ["--by-reference-from", "1"],
+        ] {
+            is_misuse(&both(link, &more), &[more[0], "needs --link vhost-user"]);
+        }
+    }
+    for more in [&["--tap", "pw0"][..], &["--socket", "/tmp/x"], &[]] {
+        is_misuse(&both(&["--link", "pair"], more), &["this command needs --link tap"]);
+    }
+    // Measurements have taps of their own.
+    let stream = ["bench", "stream", "--link"];
+    for (more, says) in [
+        (&["tap", "--socket", "/tmp/x"][..], "--socket needs --link vhost-user"),
+        (&["pair", "--socket", "/tmp/x"], "--socket needs --link vhost-user"),
+        (&["pair", "--direction", "send"], "--link tap"),
+        (&["vhost-user", "--socket", "/no/x", "--via-proxy"], "--via-proxy is for"),
+    ] {
+        is_misuse(&[&stream[..], more].concat(), &[says]);
+    }
+    is_misuse(&["bench", "ring", "--link", "tap", "--place"], &["--place", "over a tap"]);
+    is_misuse(
+        &["bench", "send", "--link", "tap", "--receiver", "copy"],
+        &["--receiver", "over a tap"],
+    );
+}
+
+#[test]
 fn an_unreadable_directory_is_named() {
     let absent = [&["serve"], &ADDR[..], &["/no/such/directory"]].concat();
     fails(&absent, &["/no/such/directory", "No such file or directory", "name a directory"]);
