@@ -320,6 +320,30 @@ fn a_missing_permission_says_which() {
     }
 }
 
+#[test]
+fn a_measurement_that_needs_root_asks_before_it_makes_anything() {
+    if unprivileged(&["--version"]).is_none() {
+        return;
+    }
+    for args in [
+        &["path"][..],
+        &["share"],
+        &["stream", "--link", "tap"],
+        &["send", "--link", "tap", "--plot", "/no/such/directory/x.svg"],
+        &["receive", "--link", "tap"],
+        &["ring", "--link", "tap"],
+    ] {
+        // With less memory than what is sent takes: 256 MiB.
+        let mut command = Command::new("sh");
+        if rustix::process::geteuid().is_root() {
+            command.uid(65_534).gid(65_534);
+        }
+        command.args(["-c", "ulimit -v 250000; exec \"$0\" bench \"$@\"", PAGEWIRE]).args(args);
+        let output = command.stdin(Stdio::null()).output().expect("a shell");
+        judge(&output, args, &["this measurement needs root (CAP_SYS_ADMIN)"]);
+    }
+}
+
 /// Killed at the end of the test.
 struct Running(Child);
 
