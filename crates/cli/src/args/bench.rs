@@ -34,38 +34,113 @@ pub(crate) struct BenchOptions {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// Bulk rate of one connection
+    #[command(after_long_help = STREAM_EXAMPLES)]
     Stream(StreamOptions),
     /// CPU time of a sender: by copy, and by reference with completions
     ///
     /// Beside it, the kernel's sockets with and without MSG_ZEROCOPY. Over the pair link the sender's
     /// figure has no part of the receiver; over a tap (root) the peer is a kernel socket.
+    #[command(after_long_help = SEND_EXAMPLES)]
     Send(SendOptions),
     /// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
+    #[command(after_long_help = PATH_EXAMPLES)]
     Path(PathOptions),
     /// How flows of Pagewire and of the kernel share a bottleneck; needs root
+    #[command(after_long_help = SHARE_EXAMPLES)]
     Share(ShareOptions),
     /// CPU time of a receiver: by copy, by mapping and in chunks
     ///
     /// Beside it, the kernel's sockets with read and with TCP_ZEROCOPY_RECEIVE. Over the pair link the
     /// time of the receiver's stack and application is taken apart from the sender's; over a tap
     /// (root) kernel sockets send.
+    #[command(after_long_help = RECEIVE_EXAMPLES)]
     Receive(ReceiveOptions),
     /// Receive through rings, by copy and by reference
     ///
     /// By reference over the pair link, the receiver has registered the sender's memory, and nobody
     /// copies; with --place its end writes into a region of its own instead, one copy by the device.
     /// Over a tap (root) the kernel writes into the region.
+    #[command(after_long_help = RING_EXAMPLES)]
     Ring(RingOptions),
     /// 64 bytes there and back, both sides polling
+    #[command(after_long_help = RR_EXAMPLES)]
     Rr(RrOptions),
     /// Memory that an established idle connection takes
+    #[command(after_long_help = IDLE_EXAMPLES)]
     Idle(IdleOptions),
     /// Small frames into the stack through a port, beside writes to a kernel's tap
     ///
     /// Frames per second of one core: built in place, by the accounted way, with a hook that passes
     /// or drops them, and written to a tap of the kernel (root).
+    #[command(after_long_help = PORT_EXAMPLES)]
     Port(PortOptions),
 }
+
+const STREAM_EXAMPLES: &str = "\
+Examples:
+  pagewire bench stream --via-proxy
+      over the pair link, also forwarded; no privilege
+  pagewire bench stream --link tap --direction receive --seconds 3
+      from a kernel socket over a tap, beside kernel to kernel over veth; root
+  pagewire bench stream --link vhost-user --socket /tmp/pw.sock
+      with a virtual machine, as scripts/guest/boot --vhost-user /tmp/pw.sock makes one";
+
+const SEND_EXAMPLES: &str = "\
+Examples:
+  pagewire bench send --rounds 5 --plot send.svg
+      sizes of 4K to 1M by copy and by reference, and a drawing of them
+  pagewire bench send --link tap --size 64K,1M
+      to a kernel socket; root";
+
+const PATH_EXAMPLES: &str = "\
+Examples:
+  pagewire bench path
+      losses of 0 to 10 %, 1 and 50 ms each way, both directions
+  pagewire bench path --loss 1% --delay 20ms --direction send --seconds 30 --pcap captures
+      one path, with a capture of each round in the directory captures";
+
+const SHARE_EXAMPLES: &str = "\
+Examples:
+  pagewire bench share
+      two flows of each side in 50 Mbit/s
+  pagewire bench share --rate 20mbit --delay 40ms --flows 8 --kernels
+      how two kernels share that bottleneck";
+
+const RECEIVE_EXAMPLES: &str = "\
+Examples:
+  pagewire bench receive --flows 8 --reader sum
+      eight connections over the pair link, every byte summed
+  pagewire bench receive --link tap --mode map --payload-pages 15
+      mapped, from a kernel socket that sends whole pages; root";
+
+const RING_EXAMPLES: &str = "\
+Examples:
+  pagewire bench ring
+      the sender's memory is registered with the receiver: nobody copies
+  pagewire bench ring --place --region 16
+      the receiver's end of the pair writes into a region of 16 MiB
+  pagewire bench ring --link tap --json
+      the kernel writes into the region; root";
+
+const RR_EXAMPLES: &str = "\
+Examples:
+  pagewire bench rr
+      64 bytes each way
+  pagewire bench rr --size 4096 --seconds 5 --json
+      a page each way, for longer, as one object per line";
+
+const IDLE_EXAMPLES: &str = "\
+Examples:
+  pagewire bench idle
+      100,000 connections
+  pagewire bench idle --connections 1000 --json";
+
+const PORT_EXAMPLES: &str = "\
+Examples:
+  pagewire bench port
+      frames of 60 to 1500 bytes by every path; the kernel's tap beside them if this is root
+  pagewire bench port --frame 60,1500 --path build,accounted --frames 2000000
+      two lengths by two paths, longer rounds";
 
 /// Kinds of links that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -446,5 +521,33 @@ fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(s) if (0.01..=3600.0).contains(&s) => Ok(s),
         _ => Err("give seconds between 0.01 and 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cli;
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn every_measurement_shows_examples_and_takes_them() {
+        let mut command = Cli::command();
+        let bench = command.find_subcommand_mut("bench").expect("bench");
+        let mut help = vec![bench.render_long_help().to_string()];
+        for measurement in bench.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+            let text = measurement.render_long_help().to_string();
+            let start = format!("Examples:\n  pagewire bench {}", measurement.get_name());
+            assert!(text.contains(&start), "{text}");
+            help.push(text);
+        }
+        for line in help.iter().flat_map(|text| text.lines()) {
+            // What is said about an example stands apart.
+            let example =
+                line.strip_prefix("  pagewire ").and_then(|line| line.split("   ").next());
+            if let Some(example) = example {
+                let words = ["pagewire"].into_iter().chain(example.split_whitespace());
+                assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+            }
+        }
     }
 }
