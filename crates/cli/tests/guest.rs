@@ -347,3 +347,29 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
     }
     // The guest is in the middle of sending, to nobody: it is ended with the test.
 }
+
+#[test]
+fn a_guest_for_a_socket_where_nobody_listens_says_what_to_start() {
+    if !can_boot() {
+        return;
+    }
+    let dir = Dir(std::env::temp_dir().join(format!("pw-dead-{}", std::process::id())));
+    fs::create_dir_all(&dir.0).expect("a directory");
+    let (missing, left) = (dir.0.join("missing"), dir.0.join("left"));
+    // What a process leaves that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&left).expect("a socket"));
+    for socket in [missing, left] {
+        let mut boot = Command::new(BOOT);
+        boot.args(["--accel", "tcg", "--timeout", "1", "--vhost-user"]).arg(&socket);
+        let output = boot.stdin(Stdio::null()).output().expect("the script runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let socket = socket.display();
+        let advice: Vec<&str> = said.lines().filter(|line| line.contains("pagewire")).collect();
+        assert_eq!(advice.len(), 1, "{said}");
+        for part in [format!("nobody listens at {socket};"), format!("--socket {socket} ")] {
+            assert!(advice[0].contains(&part), "{said}");
+        }
+        // It waits for somebody who does.
+        assert_eq!(output.status.code(), Some(124), "{said}");
+    }
+}
