@@ -9,7 +9,8 @@ use std::process::ExitCode;
 pub(crate) enum Failure {
     /// Something was not as it must be; exit status 1. The text says what to do.
     Failed(String),
-    /// The options contradict each other; exit status 2, as for those that clap refuses.
+    /// An option's value makes no sense, or options contradict each other; exit status 2, as for
+    /// those that clap refuses. The text says what to do.
     Usage(String),
     /// An interrupt was asked for and obeyed; exit status 130, as shells have it.
     Interrupted(String),
@@ -19,6 +20,11 @@ impl Failure {
     /// With what was tried in front of the reason.
     pub(crate) fn because(what: impl Display, why: impl Display) -> Self {
         Self::Failed(format!("{what}: {why}"))
+    }
+
+    /// A value that was given on the command line, and what is wrong with it.
+    pub(crate) fn misused(what: impl Display, why: impl Display) -> Self {
+        Self::Usage(format!("{what}: {why}"))
     }
 
     /// The line and the status.

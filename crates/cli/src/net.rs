@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pagewire::Host;
-use pagewire::stack::mtu_of_pages;
+use pagewire::stack::{StackError, mtu_of_pages};
+use pagewire::{Host, StartError};
 use pagewire_device::vhost_user::VhostMonitor;
 use pagewire_device::{
     Device, DeviceError, Dhcp, DhcpConfig, DhcpWatch, Fault, Pcap, PcapConfig, Tap, VhostUser,
@@ -17,6 +17,9 @@ use crate::args::{NetLink, NetOptions};
 use crate::failure::{Failure, reason};
 use crate::limits::PORT_LOOK;
 use crate::signals::Stop;
+
+/// The tap if none is named.
+const TAP_NAME: &str = "pw0";
 
 /// A host on the link that was asked for.
 pub(crate) struct Opened {
@@ -135,7 +138,7 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     let mut device = wrap(link, options)?;
     let mut dhcp = None;
     if let Some(config) = dhcp_config {
-        let server = Dhcp::new(device, config).map_err(|e| Failure::Failed(e.to_string()))?;
+        let server = Dhcp::new(device, config).map_err(device_failure)?;
         dhcp = Some(server.watch());
         device = Box::new(server);
     }
@@ -154,7 +157,7 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     if let Some(pages) = options.payload_pages {
         builder = builder.payload_pages(pages);
     }
-    let host = builder.start().map_err(|e| Failure::Failed(e.to_string()))?;
+    let host = builder.start().map_err(start_failure)?;
     let report = Report { host: host.clone(), port, dhcp };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(|n| n.address).collect();
@@ -169,14 +172,35 @@ fn mtu(options: &NetOptions) -> Option<usize> {
 }
 
 fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Failure> {
-    let mut tap = Tap::builder().name(&options.tap).host_addresses(&options.host_addr);
+    let name = options.tap.as_deref().unwrap_or(TAP_NAME);
+    let mut tap = Tap::builder().name(name).host_addresses(&options.host_addr);
     if let Some(mtu) = mtu(options) {
         tap = tap.mtu(mtu);
     }
     if let Some(bytes) = memory {
         tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
-    tap.open().map_err(|e| Failure::Failed(e.to_string()))
+    tap.open().map_err(device_failure)
+}
+
+/// A device that could not be had: for its settings, which are options here, or for the system.
+fn device_failure(error: DeviceError) -> Failure {
+    match error {
+        DeviceError::Config(text) => Failure::Usage(text),
+        other => Failure::Failed(other.to_string()),
+    }
+}
+
+/// A host that did not start: for what was asked of it, which are options here, or for the system.
+fn start_failure(error: StartError) -> Failure {
+    let text = error.to_string();
+    match error {
+        StartError::Stack(StackError::Memory(_)) => Failure::Failed(text),
+        StartError::Address { .. } | StartError::Stack(_) | StartError::PayloadPages { .. } => {
+            Failure::Usage(text)
+        }
+        _ => Failure::Failed(text),
+    }
 }
 
 fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Failure> {
@@ -207,6 +231,7 @@ pub(crate) fn socket_failure(path: &Path, error: DeviceError) -> Failure {
         DeviceError::System { source, .. } => {
             Failure::because(socket, socket_reason(path, &source))
         }
+        DeviceError::Config(text) => Failure::misused(socket, text),
         other => Failure::because(socket, other),
     }
 }
@@ -247,6 +272,7 @@ fn check_link(options: &NetOptions) -> Result<(), Failure> {
             "--link vhost-user needs --socket PATH: where a virtual machine is to be plugged in, \
              such as --socket /tmp/pw.sock",
         ),
+        _ if port && options.tap.is_some() => usage("--tap needs --link tap"),
         _ if port && !options.host_addr.is_empty() => usage(
             "--host-addr is for a tap; a virtual machine has its addresses from inside, or with \
              --dhcp from us",
@@ -312,15 +338,15 @@ fn dhcp_config(
     gateways: &[IpAddr],
 ) -> Result<Option<DhcpConfig>, Failure> {
     let Some(range) = &options.dhcp else { return Ok(None) };
-    let failed = |why: &str| Failure::because(format!("--dhcp={range}"), why);
+    let failed = |why: &str| Failure::misused(format!("--dhcp={range}"), why);
     let first = ours.iter().find_map(|network| match network.address {
         IpAddr::V4(address) => Some((address, network.prefix)),
         IpAddr::V6(_) => None,
     });
     let (server, prefix) = first.ok_or_else(|| {
-        Failure::Failed("--dhcp gives IPv4 addresses: give us one with --addr, too".into())
+        Failure::Usage("--dhcp gives IPv4 addresses: give us one with --addr, too".into())
     })?;
-    let refused = |e: pagewire_device::DeviceError| Failure::because("--dhcp", e);
+    let refused = |e: pagewire_device::DeviceError| Failure::misused("--dhcp", e);
     let router = gateways.iter().find_map(|gateway| match gateway {
         IpAddr::V4(gateway) => Some(*gateway),
         IpAddr::V6(_) => None,
@@ -357,7 +383,7 @@ impl Network {
 fn networks(option: &str, texts: &[String]) -> Result<Vec<Network>, Failure> {
     let parse = |text: &String| {
         let hint = "give an address with its prefix length, such as 10.77.0.2/24 or fd77::2/64";
-        let failed = |()| Failure::because(format!("{option} {text}"), hint);
+        let failed = |()| Failure::misused(format!("{option} {text}"), hint);
         let (address, prefix) = text.split_once('/').ok_or_else(|| failed(()))?;
         let address: IpAddr = address.parse().map_err(|_| failed(()))?;
         let prefix: u8 = prefix.parse().map_err(|_| failed(()))?;
@@ -371,7 +397,7 @@ fn networks(option: &str, texts: &[String]) -> Result<Vec<Network>, Failure> {
 fn check_addresses(ours: &[Network], theirs: &[Network]) -> Result<(), Failure> {
     if ours.is_empty() {
         let text = "--addr is missing: give this stack an address, such as --addr 10.77.0.2/24";
-        return Err(Failure::Failed(text.into()));
+        return Err(Failure::Usage(text.into()));
     }
     for their in theirs {
         if ours.iter().any(|our| our.address == their.address) {
@@ -379,14 +405,14 @@ fn check_addresses(ours: &[Network], theirs: &[Network]) -> Result<(), Failure> 
                 "--addr and --host-addr are both {}: the two ends of a link need different ones",
                 their.address
             );
-            return Err(Failure::Failed(text));
+            return Err(Failure::Usage(text));
         }
         if !ours.iter().any(|our| our.contains(their.address)) {
             let text = format!(
                 "--host-addr {} is in no network of --addr: the two ends could not reach each other",
                 their.address
             );
-            return Err(Failure::Failed(text));
+            return Err(Failure::Usage(text));
         }
     }
     Ok(())
@@ -394,7 +420,7 @@ fn check_addresses(ours: &[Network], theirs: &[Network]) -> Result<(), Failure> 
 
 fn gateways(options: &NetOptions, ours: &[Network]) -> Result<Vec<IpAddr>, Failure> {
     let parse = |text: &String| {
-        let failed = |why: &str| Failure::because(format!("--gateway {text}"), why);
+        let failed = |why: &str| Failure::misused(format!("--gateway {text}"), why);
         let gateway: IpAddr = text
             .parse()
             .map_err(|_| failed("give an address without a prefix length, such as 10.77.0.1"))?;
@@ -439,7 +465,7 @@ mod tests {
             (&["10.77.0.2/24"], &["fd77::1/64"]),
             (&["fd77::2/64"], &["fd77:0:0:1::1/64"]),
         ] {
-            assert!(matches!(check(ours, theirs), Err(Failure::Failed(_))), "{ours:?} {theirs:?}");
+            assert!(matches!(check(ours, theirs), Err(Failure::Usage(_))), "{ours:?} {theirs:?}");
         }
     }
 }

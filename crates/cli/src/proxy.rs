@@ -66,7 +66,7 @@ fn why_not_listening(error: &std::io::Error) -> String {
 /// Mistakes that would only show when a client comes.
 fn check(options: &ProxyOptions) -> Result<(), Failure> {
     let to = options.to;
-    let failed = |why: &str| Err(Failure::because(format!("--to {to}"), why));
+    let failed = |why: &str| Err(Failure::misused(format!("--to {to}"), why));
     if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() {
         return failed("give the address and port of a server, such as 10.77.0.1:8000");
     }

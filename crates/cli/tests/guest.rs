@@ -1,7 +1,7 @@
 //! A real guest: Debian's kernel and its virtio driver in QEMU, plugged into the command. Needs no
 //! root; skips loudly where QEMU or the guest's packages cannot be had.
 //!
-//! Two guests for all of it, because starting one costs the most. Whoever waits here waits for a line
+//! Three guests for all of it, because starting one costs the most. Whoever waits here waits for a line
 //! or for the end of a process; limits are for the case that nothing happens any more.
 
 use std::fs::{self, File};
@@ -69,6 +69,26 @@ again 9001 /dev/null &
 read answer
 "#;
 
+/// A guest that asks itself, by way of the proxy, over two connections at once.
+const BY_PROXY: &str = r#"
+fail() { echo "= failed: $1"; exit 1; }
+dhcp eth0 || fail "no address by DHCP"
+set -- /sys/class/net/eth0/queues/rx-*
+echo "= queues $#"
+mkdir /tmp/www
+dd if=/dev/urandom of=/tmp/www/file bs=1M count=16 2>/dev/null || fail "no room"
+set -- $(sha256sum /tmp/www/file)
+sum=$1
+httpd -p 8080 -h /tmp/www || fail "no httpd"
+for n in 1 2; do wget -q -O /tmp/$n http://10.77.0.2/file & done
+wait
+for n in 1 2; do
+    set -- $(sha256sum /tmp/$n)
+    [ "$1" = "$sum" ] || fail "download $n is not what was sent"
+done
+echo "= came back"
+"#;
+
 /// A child that ends with the test.
 struct Running(Child);
 
@@ -116,11 +136,12 @@ struct Guest {
 }
 
 impl Guest {
-    fn boot(dir: &Path, socket: &Path, text: &str) -> Self {
+    fn boot(dir: &Path, socket: &Path, queues: u8, text: &str) -> Self {
         let script = dir.join("script");
         fs::write(&script, text.replace("FRAMES", &FRAMES.to_string())).expect("room");
         let mut process = Command::new(BOOT)
             .args(["--timeout", &LIMIT.as_secs().to_string()])
+            .args(["--queues", &queues.to_string()])
             .arg("--vhost-user")
             .args([socket, &script])
             .stdin(Stdio::piped())
@@ -301,10 +322,10 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
     stdout.read_line(&mut first).expect("a line");
     assert!(first.contains("http://10.77.0.2/"), "{first:?}");
 
-    let mut guest = Guest::boot(&dir.0, &socket, EARLIER);
+    let mut guest = Guest::boot(&dir.0, &socket, 1, EARLIER);
     assert_eq!(guest.hear("small"), small);
     guest.ends_well();
-    let mut guest = Guest::boot(&dir.0, &socket, SCRIPT);
+    let mut guest = Guest::boot(&dir.0, &socket, 1, SCRIPT);
     guest.hear("pinged");
     assert_eq!(guest.hear("sum"), sum, "what the guest downloaded");
     assert_eq!(guest.hear("small"), small, "over IPv6");
@@ -346,4 +367,60 @@ fn a_debian_guest_is_served_and_sends_without_a_copy() {
         assert!(line["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{said}");
     }
     // The guest is in the middle of sending, to nobody: it is ended with the test.
+}
+
+#[test]
+fn a_debian_guest_with_two_pairs_of_queues_reaches_itself_by_way_of_a_proxy() {
+    if !can_boot() {
+        return;
+    }
+    let dir = Dir(std::env::temp_dir().join(format!("pw-pairs-{}", std::process::id())));
+    fs::create_dir_all(&dir.0).expect("a directory");
+    let socket = dir.0.join("port");
+    let mut proxy = Command::new(PAGEWIRE);
+    proxy.args(["proxy", "--link", "vhost-user", "--queues", "2", "--socket"]).arg(&socket);
+    proxy.args(["--addr", "10.77.0.2/24", "--dhcp=10.77.0.9-10.77.0.9", "--stats"]);
+    proxy.args(["--listen", "10.77.0.2:80", "--to", "10.77.0.9:8080"]);
+    let proxy = proxy.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut proxy = Running(proxy.expect("the proxy starts"));
+    let mut first = String::new();
+    let mut stdout = BufReader::new(proxy.0.stdout.take().expect("piped"));
+    stdout.read_line(&mut first).expect("a line");
+    assert!(first.starts_with("forwarding 10.77.0.2:80 to"), "{first:?}");
+
+    let mut guest = Guest::boot(&dir.0, &socket, 2, BY_PROXY);
+    assert_eq!(guest.hear("queues"), "2");
+    guest.hear("came back");
+    guest.ends_well();
+    let report = interrupt(proxy);
+    println!("{report}");
+    assert_eq!(counter(&report, "sessions"), 1, "the guest's driver was never cut off: {report}");
+    assert!(!report.contains(" bad_"), "nothing that only liars do: {report}");
+    assert_eq!(counter(&report, "connected"), 2, "{report}");
+}
+
+#[test]
+fn a_guest_for_a_socket_where_nobody_listens_says_what_to_start() {
+    if !can_boot() {
+        return;
+    }
+    let dir = Dir(std::env::temp_dir().join(format!("pw-dead-{}", std::process::id())));
+    fs::create_dir_all(&dir.0).expect("a directory");
+    let (missing, left) = (dir.0.join("missing"), dir.0.join("left"));
+    // What a process leaves that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&left).expect("a socket"));
+    for socket in [missing, left] {
+        let mut boot = Command::new(BOOT);
+        boot.args(["--accel", "tcg", "--timeout", "1", "--vhost-user"]).arg(&socket);
+        let output = boot.stdin(Stdio::null()).output().expect("the script runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let socket = socket.display();
+        let advice: Vec<&str> = said.lines().filter(|line| line.contains("pagewire")).collect();
+        assert_eq!(advice.len(), 1, "{said}");
+        for part in [format!("nobody listens at {socket};"), format!("--socket {socket} ")] {
+            assert!(advice[0].contains(&part), "{said}");
+        }
+        // It waits for somebody who does.
+        assert_eq!(output.status.code(), Some(124), "{said}");
+    }
 }

@@ -18,9 +18,18 @@ fn fails(args: &[&str], says: &[&str]) {
     judge(&pagewire(args), args, says);
 }
 
+/// The same for what the command line alone shows to be wrong: status 2.
+fn is_misuse(args: &[&str], says: &[&str]) {
+    judge_status(&pagewire(args), 2, args, says);
+}
+
 fn judge(output: &Output, args: &[&str], says: &[&str]) {
+    judge_status(output, 1, args, says);
+}
+
+fn judge_status(output: &Output, status: i32, args: &[&str], says: &[&str]) {
     let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {text}");
     assert!(text.starts_with("pagewire: ") && text.ends_with('\n'), "{args:?}: {text}");
     assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
     for part in says {
@@ -100,16 +109,29 @@ fn help_says_units_and_shows_examples() {
 
 #[test]
 fn an_address_mistake_says_what_an_address_looks_like() {
-    fails(&serve(&[]), &["--addr is missing", "10.77.0.2/24"]);
+    is_misuse(&serve(&[]), &["--addr is missing", "10.77.0.2/24"]);
     for wrong in ["10.77.0.2", "10.77.0.2/33", "10.77.0.300/24", "fd77::2/129", "eth0", ""] {
-        fails(&serve(&["--addr", wrong]), &["--addr", wrong, "such as 10.77.0.2/24"]);
+        is_misuse(&serve(&["--addr", wrong]), &["--addr", wrong, "such as 10.77.0.2/24"]);
         let args = [&ADDR[..], &["--host-addr", wrong]].concat();
-        fails(&serve(&args), &["--host-addr", wrong, "such as 10.77.0.2/24"]);
+        is_misuse(&serve(&args), &["--host-addr", wrong, "such as 10.77.0.2/24"]);
     }
     let same = [&ADDR[..], &["--host-addr", "10.77.0.2/24"]].concat();
-    fails(&serve(&same), &["10.77.0.2", "different"]);
+    is_misuse(&serve(&same), &["10.77.0.2", "different"]);
     let apart = [&ADDR[..], &["--host-addr", "10.78.0.1/24"]].concat();
-    fails(&serve(&apart), &["10.78.0.1", "in no network of --addr"]);
+    is_misuse(&serve(&apart), &["10.78.0.1", "in no network of --addr"]);
+}
+
+#[test]
+fn an_address_that_no_host_can_have_is_a_mistake_too() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("port");
+    let link = ["--link", "vhost-user", "--socket", socket.to_str().expect("text")];
+    for (more, says) in [
+        (&["--addr", "224.0.0.1/24"][..], "224.0.0.1"),
+        (&["--addr", "10.77.0.2/24", "--addr", "10.77.0.2/24"], "given twice"),
+    ] {
+        is_misuse(&serve(&[&link[..], more].concat()), &[says]);
+    }
 }
 
 #[test]
@@ -123,25 +145,62 @@ fn a_mistake_in_the_addresses_to_give_says_which_could_be() {
         (dhcp("10.77.0.2/24", "--dhcp=10.77.0.9-10.78.0.8"), "not for hosts"),
         (dhcp("10.77.0.2/8", "--dhcp=10.77.0.9-10.78.0.8"), "at most 256"),
     ] {
-        fails(&args.split(' ').collect::<Vec<_>>(), &["--dhcp", says]);
+        is_misuse(&args.split(' ').collect::<Vec<_>>(), &["--dhcp", says]);
     }
 }
 
 #[test]
 fn a_route_mistake_says_why_the_router_cannot_be_reached() {
     let far = [&ADDR[..], &["--gateway", "10.78.0.1"]].concat();
-    fails(&serve(&far), &["--gateway 10.78.0.1", "in no network of --addr"]);
+    is_misuse(&serve(&far), &["--gateway 10.78.0.1", "in no network of --addr"]);
     let own = [&ADDR[..], &["--gateway", "10.77.0.2"]].concat();
-    fails(&serve(&own), &["--gateway 10.77.0.2", "our own address"]);
+    is_misuse(&serve(&own), &["--gateway 10.77.0.2", "our own address"]);
     let wrong = [&ADDR[..], &["--gateway", "10.77.0.1/24"]].concat();
-    fails(&serve(&wrong), &["--gateway 10.77.0.1/24", "without a prefix length"]);
+    is_misuse(&serve(&wrong), &["--gateway 10.77.0.1/24", "without a prefix length"]);
 }
 
 #[test]
 fn a_tap_mistake_says_what_a_name_may_be() {
     for name in ["sixteen-letters!", "a/b", "", "."] {
-        fails(&serve(&[&ADDR[..], &["--tap", name]].concat()), &[]);
+        is_misuse(&serve(&[&ADDR[..], &["--tap", name]].concat()), &[]);
     }
+}
+
+#[test]
+fn options_of_different_links_are_not_given_together() {
+    let port = ["--link", "vhost-user", "--socket", "/no/such/directory/x"];
+    let both =
+        |link: &[&'static str], more: &[&'static str]| serve(&[&ADDR[..], link, more].concat());
+    is_misuse(&both(&port, &["--tap", "pw0"]), &["--tap needs --link tap"]);
+    is_misuse(&both(&port, &["--host-addr", "10.77.0.1/24"]), &["--host-addr is for a tap"]);
+    for link in [&[][..], &["--link", "tap"]] {
+        for more in [
+            ["--socket", "/tmp/x"],
+            ["--queues", "2"],
+            ["--mac", "02:50:57:00:00:01"],
+            ["--by-reference-from", "1"],
+        ] {
+            is_misuse(&both(link, &more), &[more[0], "needs --link vhost-user"]);
+        }
+    }
+    for more in [&["--tap", "pw0"][..], &["--socket", "/tmp/x"], &[]] {
+        is_misuse(&both(&["--link", "pair"], more), &["this command needs --link tap"]);
+    }
+    // Measurements have taps of their own.
+    let stream = ["bench", "stream", "--link"];
+    for (more, says) in [
+        (&["tap", "--socket", "/tmp/x"][..], "--socket needs --link vhost-user"),
+        (&["pair", "--socket", "/tmp/x"], "--socket needs --link vhost-user"),
+        (&["pair", "--direction", "send"], "--link tap"),
+        (&["vhost-user", "--socket", "/no/x", "--via-proxy"], "--via-proxy is for"),
+    ] {
+        is_misuse(&[&stream[..], more].concat(), &[says]);
+    }
+    is_misuse(&["bench", "ring", "--link", "tap", "--place"], &["--place", "over a tap"]);
+    is_misuse(
+        &["bench", "send", "--link", "tap", "--receiver", "copy"],
+        &["--receiver", "over a tap"],
+    );
 }
 
 #[test]
@@ -258,6 +317,30 @@ fn a_missing_permission_says_which() {
     let args = [&["serve"], &ADDR[..], &[closed]].concat();
     if let Some(output) = unprivileged(&args) {
         judge(&output, &args, &["Permission denied", "that you may read"]);
+    }
+}
+
+#[test]
+fn a_measurement_that_needs_root_asks_before_it_makes_anything() {
+    if unprivileged(&["--version"]).is_none() {
+        return;
+    }
+    for args in [
+        &["path"][..],
+        &["share"],
+        &["stream", "--link", "tap"],
+        &["send", "--link", "tap", "--plot", "/no/such/directory/x.svg"],
+        &["receive", "--link", "tap"],
+        &["ring", "--link", "tap"],
+    ] {
+        // With less memory than what is sent takes: 256 MiB.
+        let mut command = Command::new("sh");
+        if rustix::process::geteuid().is_root() {
+            command.uid(65_534).gid(65_534);
+        }
+        command.args(["-c", "ulimit -v 250000; exec \"$0\" bench \"$@\"", PAGEWIRE]).args(args);
+        let output = command.stdin(Stdio::null()).output().expect("a shell");
+        judge(&output, args, &["this measurement needs root (CAP_SYS_ADMIN)"]);
     }
 }
 

@@ -387,6 +387,21 @@ impl Builder {
     /// A further device, a link with addresses of its own; may be called several times. Sockets
     /// belong to no link: as on Linux, an address of this host is its own whatever link a packet to it
     /// comes by, and packets leave by the route to their destination.
+    ///
+    /// ```
+    /// use pagewire::{Host, Link, Pair};
+    ///
+    /// let (left, _peer) = Pair::new(Default::default())?;
+    /// let (right, far) = Pair::new(Default::default())?;
+    /// let host = Host::builder().device(left).address("10.0.0.1/24");
+    /// let host = host.link(Link::new(right).address("10.0.1.1/24")).start()?;
+    /// let peer = Host::builder().device(far).address("10.0.1.2/24").start()?;
+    ///
+    /// let _listener = peer.listen("10.0.1.2:9000")?;
+    /// let stream = host.connect("10.0.1.2:9000")?; // by the second link, from its address
+    /// assert_eq!(stream.local_addr()?.ip().to_string(), "10.0.1.1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn link(mut self, link: Link) -> Self {
         self.links.push(link);
         self
@@ -394,6 +409,23 @@ impl Builder {
 
     /// Whether packets for others are passed on from link to link, by reference (Linux's
     /// `ip_forward`); off by default.
+    ///
+    /// ```
+    /// use pagewire::{Host, Link, Pair};
+    ///
+    /// let (near, left) = Pair::new(Default::default())?;
+    /// let (right, far) = Pair::new(Default::default())?;
+    /// let router = Host::builder().device(left).address("10.0.0.1/24");
+    /// let router = router.link(Link::new(right).address("10.0.1.1/24")).ip_forwarding(true);
+    /// let _router = router.start()?;
+    /// let near = Host::builder().device(near).address("10.0.0.2/24").gateway("10.0.0.1").start()?;
+    /// let far = Host::builder().device(far).address("10.0.1.2/24").gateway("10.0.1.1").start()?;
+    ///
+    /// let listener = far.listen("10.0.1.2:9000")?;
+    /// let stream = near.connect("10.0.1.2:9000")?;
+    /// assert_eq!(stream.peer_addr()?, listener.local_addr()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ip_forwarding(mut self, on: bool) -> Self {
         self.ip_forwarding = on;
         self

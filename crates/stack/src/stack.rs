@@ -390,11 +390,18 @@ impl Stack {
     /// `now` has reached [`poll_timeout`](Self::poll_timeout). Harmless at any other time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.net.handle_timeout(&mut self.mem, now);
+        // Nobody else does while no device asks for output.
+        self.take_inbound(now);
         // First all that fired, then their work: a timer set meanwhile waits for the next call.
         let mut expired = core::mem::take(&mut self.sockets.expired);
         while let Some(index) = self.sockets.wheel.pop_expired(now) {
             expired.push(index);
         }
+        // In the wheel are not yet those of connections that wait to be asked for segments.
+        let Sockets { dirty, table, .. } = &self.sockets;
+        let timer = |&index: &u32| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
+        let is_due = |index: &u32| timer(index).is_some_and(|at| at <= now);
+        expired.extend(dirty.iter().copied().filter(is_due));
         for index in expired.drain(..) {
             self.tcp_timeout(now, index);
         }
@@ -458,17 +465,23 @@ impl Stack {
 
     /// Makes frames of what waits to be sent, a bounded number; whether there is more.
     fn make_output(&mut self, now: Instant) -> bool {
-        let mut looped = 0;
+        let more_inbound = self.take_inbound(now);
+        self.drain_returns(now);
+        self.transmit_dirty(now) || more_inbound
+    }
+
+    /// Takes in what came by no device, a bounded number: what looped back, and what the network layer
+    /// has to tell. Whether there may be more.
+    fn take_inbound(&mut self, now: Instant) -> bool {
+        let mut taken = 0;
         let mut packet = PacketBuf::for_rx();
-        while looped < LOOPBACKS_PER_POLL
+        while taken < LOOPBACKS_PER_POLL
             && let Some(inbound) = self.net.poll_inbound(&mut self.mem, now, &mut packet)
         {
             self.dispatch(now, &inbound, &mut packet);
-            looped += 1;
+            taken += 1;
         }
-        self.drain_returns(now);
-        let more = self.transmit_dirty(now);
-        more || looped == LOOPBACKS_PER_POLL
+        taken == LOOPBACKS_PER_POLL
     }
 
     /// Whether there is nothing to transmit, nothing to report and nothing under way between: until

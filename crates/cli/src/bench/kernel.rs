@@ -14,6 +14,7 @@ use rustix::thread::gettid;
 
 use super::machine::{Sides, pin};
 use super::source::{Meter, Reader, Round, Source};
+use super::stream::joined;
 use crate::failure::{Failure, reason};
 use crate::sys::new_network_namespace;
 
@@ -280,6 +281,12 @@ pub(crate) fn enter_namespace() -> Result<(), Failure> {
         let hint = "; this measurement needs root (CAP_SYS_ADMIN)";
         Failure::because("making a network namespace", reason(&e) + hint)
     })
+}
+
+/// Whether threads of this process may do that: to be asked before anything costly is made. On a thread
+/// of its own, with which the namespace ends.
+pub(crate) fn check_privilege() -> Result<(), Failure> {
+    std::thread::scope(|scope| joined(scope.spawn(enter_namespace)))
 }
 
 fn configure(link: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Failure> {

@@ -46,6 +46,11 @@ const LEAST_WARM_UP: Duration = Duration::from_millis(500);
 
 /// Measures and prints.
 pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
+    kernel::check_privilege()?;
+    if let Some(dir) = &options.pcap {
+        std::fs::create_dir_all(dir)
+            .map_err(|e| Failure::because(format!("--pcap {}", dir.display()), reason(&e)))?;
+    }
     let bench = Bench {
         source: Source::new(),
         length: Duration::from_secs_f64(options.seconds),
@@ -53,10 +58,6 @@ pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
         stats: options.common.stats,
         pcap: options.pcap.clone(),
     };
-    if let Some(dir) = &options.pcap {
-        std::fs::create_dir_all(dir)
-            .map_err(|e| Failure::because(format!("--pcap {}", dir.display()), reason(&e)))?;
-    }
     let machine = Machine::describe();
     let mut records = Vec::new();
     for &delay in &options.delay {

@@ -79,6 +79,9 @@ pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
         let text = "--place says what an end of a pair does; over a tap the kernel always writes";
         return Err(Failure::Usage(text.into()));
     }
+    if options.link == Link::Tap {
+        kernel::check_privilege()?;
+    }
     let bench = Bench { options: options.clone(), source: Source::new(), sides: Sides::choose() };
     let mut modes = [(Mode::Copy, Vec::new()), (Mode::ZeroCopy, Vec::new())];
     // The first round warms up: it is measured and left out.

@@ -12,7 +12,7 @@ mod plot;
 
 use std::path::Path;
 
-use super::kernel::Between;
+use super::kernel::{Between, check_privilege};
 use super::machine::{Machine, Sides};
 use super::report::{Record, print, rounded};
 use super::source::{Round, Source};
@@ -40,6 +40,9 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
         }
         Link::Tap => Between::Veth { mtu: options.mtu },
     };
+    if options.link == Link::Tap {
+        check_privilege()?;
+    }
     // Before minutes of measuring: can the image be written?
     if let Some(file) = &options.plot {
         write_plot(file, "")?;

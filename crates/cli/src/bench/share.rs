@@ -35,6 +35,7 @@ const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Measures and prints.
 pub(crate) fn run(options: &ShareOptions) -> Result<(), Failure> {
+    kernel::check_privilege()?;
     let source = Source::new();
     let machine = Machine::describe();
     let mut rounds: Vec<[Round; 2]> = Vec::new();

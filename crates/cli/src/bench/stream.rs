@@ -49,6 +49,9 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
         let text = "--direction says which way over a tap; with it give --link tap";
         return Err(Failure::Usage(text.into()));
     }
+    if options.link == NetLink::Tap {
+        kernel::check_privilege()?;
+    }
     let bench = Bench {
         source: Source::new(),
         sides: Sides::choose(),

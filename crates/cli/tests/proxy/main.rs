@@ -77,7 +77,7 @@ fn an_upstream_that_nobody_could_reach_is_a_mistake_and_said_at_once() {
     ] {
         let output = proxy(&[&addr[..], &["--listen", FRONT[0], "--to", to]].concat());
         let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{to}: {text}");
+        assert_eq!(output.status.code(), Some(2), "{to}: {text}");
         assert!(text.starts_with(&format!("pagewire: --to {to}: ")), "{text}");
         assert!(text.contains(says) && text.lines().count() == 1, "{to}: {text}");
     }

@@ -209,6 +209,20 @@ impl DhcpWatch {
 ///
 /// Leases are kept in memory. A client that comes back with an address that it had before a restart
 /// keeps it, if nobody else has it: this is the only server on the link.
+///
+/// ```
+/// use pagewire_device::{Dhcp, DhcpConfig, Pair};
+///
+/// // A pair here; for virtual machines, a `VhostUser`.
+/// let (device, _clients) = Pair::new(Default::default())?;
+/// let config = DhcpConfig::network("10.77.0.2".parse()?, 24)?; // the stack's own address
+/// let config = config.range("10.77.0.10".parse()?, "10.77.0.99".parse()?)?;
+/// let device = Dhcp::new(device, config)?;
+/// // The device goes into a host, or a stack, with the same address. This stays outside.
+/// let watch = device.watch();
+/// assert!(watch.leases().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Dhcp<D> {
     device: D,
     server: Server,

@@ -127,7 +127,7 @@ impl TapBuilder {
                 (fds, Vec::new(), name)
             }
         };
-        let gone = || DeviceError::Config(format!("tap {name} vanished while being set up"));
+        let gone = || system(format!("set up tap {name}"), io::ErrorKind::NotFound.into());
         let found = link(&name)?.ok_or_else(gone)?;
         if let Some(mtu) = self.mtu.filter(|&mtu| mtu != found.mtu) {
             netlink.set_mtu(found.index, mtu).map_err(|e| {

@@ -24,6 +24,8 @@ pub(super) struct Announced {
 struct Slot {
     about: Announced,
     window: Window,
+    /// How often it was announced and not yet taken back.
+    times: usize,
 }
 
 /// Where some bytes of the guest's lie: as many as one region has of them.
@@ -76,16 +78,29 @@ impl Memory {
         }
         let end = usize::try_from(end).map_err(|_| range)?;
         let window = Window::map(OwnedFd::from(file), end)?;
-        self.slots.push(Slot { about, window });
+        self.slots.push(Slot { about, window, times: 1 });
         Ok(())
     }
 
-    /// Forgets a region, named by its addresses and its length.
+    /// Whether this is a region that is there, announced once more, `most` times in all at most. QEMU 7.2
+    /// does that for each pair of queues, and takes each back as often.
+    pub(super) fn add_again(&mut self, about: &Announced, most: usize) -> bool {
+        let again = |slot: &&mut Slot| slot.about == *about && slot.times < most;
+        let Some(slot) = self.slots.iter_mut().find(again) else { return false };
+        slot.times += 1;
+        true
+    }
+
+    /// Forgets a region, named by its addresses and its length, if this is the last time that it is
+    /// taken back.
     pub(super) fn remove(&mut self, guest: u64, user: u64, len: u64) -> Result<(), MemoryError> {
         let is =
             |slot: &Slot| (slot.about.guest, slot.about.user, slot.about.len) == (guest, user, len);
         let at = self.slots.iter().position(is).ok_or(MemoryError::Unknown(guest))?;
-        self.slots.remove(at);
+        match self.slots.get_mut(at).filter(|slot| slot.times > 1) {
+            Some(slot) => slot.times -= 1,
+            None => drop(self.slots.remove(at)),
+        }
         Ok(())
     }
 
@@ -101,7 +116,7 @@ impl Memory {
 
     /// `len` bytes at an address of the front end's, which must lie in one region.
     pub(super) fn part(&self, user: u64, len: usize) -> Option<Part> {
-        self.slots.iter().find_map(|Slot { about, window }| {
+        self.slots.iter().find_map(|Slot { about, window, .. }| {
             let into = user.checked_sub(about.user).filter(|&into| into < about.len)?;
             let fits = about.len - into >= len as u64;
             fits.then(|| Part { window: window.clone(), offset: (about.offset + into) as usize })

@@ -311,13 +311,16 @@ impl VhostUserBackendReqHandlerMut for Session {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
-        let mut memory = self.memory.clone();
         let announced = Announced {
             guest: region.guest_phys_addr,
             user: region.user_addr,
             len: region.memory_size,
             offset: region.mmap_offset,
         };
+        if self.memory.add_again(&announced, self.vrings.len() / 2) {
+            return Ok(None);
+        }
+        let mut memory = self.memory.clone();
         let added = memory.add(announced, file);
         self.replace_memory(added.map(|()| memory))?;
         Ok(None)

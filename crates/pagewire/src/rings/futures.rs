@@ -20,6 +20,41 @@ use super::Rings;
 use super::buf::RingBuf;
 
 /// Rings for tasks of any executor. Cheap to clone.
+///
+/// ```
+/// use pagewire::device::{Queues, Rule};
+/// use pagewire::ring::{EngineConfig, QueueConfig};
+/// use pagewire::{Host, Pair, Region};
+///
+/// let (left, right) = Pair::new(Default::default())?;
+/// // A device with a second queue, to which memory can be given; a tap made here has its own.
+/// let server = Host::builder().device(Queues::new(left, 2)).address("10.0.0.1/24").start()?;
+/// let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+///
+/// let memory = |len| Region::memfd("example", len).map(QueueConfig::new);
+/// let rings = server.rings(EngineConfig::new(memory(1 << 20)?))?.into_async();
+/// let group = rings.register(1, memory(4 << 20)?, &[Rule::tcp_port(9000)])?;
+/// let listener = rings.listen("10.0.0.1:9000")?;
+///
+/// let sender = client.connect("10.0.0.1:9000")?;
+/// sender.send(vec![7; 100_000])?;
+/// sender.shutdown(std::net::Shutdown::Write)?;
+///
+/// let total = tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+///     let stream = listener.accept().await?;
+///     let mut total = 0;
+///     loop {
+///         let received = stream.receive(group, 1 << 20).await?;
+///         if received.buffers.is_empty() {
+///             return std::io::Result::Ok(total);
+///         }
+///         total += received.len;
+///         // The buffers are dropped: the device may fill them again.
+///     }
+/// })?;
+/// assert_eq!(total, 100_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct AsyncRings(Arc<Router>);
 

@@ -349,6 +349,13 @@ impl Stack {
         if socket.conn.poll_timeout().is_some_and(|at| at <= now) {
             socket.work(&mut self.mem, now, |conn, env| conn.handle_timeout(env));
         }
+        // Held up: its next timer would only be set once its device takes frames again.
+        if socket.dirty
+            && let Some(at) = socket.conn.poll_timeout()
+            && !self.sockets.wheel.covers(index, at)
+        {
+            self.sockets.wheel.schedule(index, at);
+        }
         self.sockets.touch(index);
     }
 

@@ -6,4 +6,5 @@ mod forwarding;
 mod fragments;
 mod hostile;
 mod properties;
+mod stuck;
 mod world;

@@ -14,7 +14,7 @@ mod ours;
 
 use std::time::{Duration, Instant};
 
-use super::kernel::Between;
+use super::kernel::{Between, check_privilege};
 use super::machine::{Machine, Sides};
 use super::report::{Record, print, rounded};
 use super::source::{Reader, Round, Source, WARM_UP};
@@ -27,6 +27,9 @@ const CHUNK: usize = 512 << 10;
 
 /// Measures and prints.
 pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
+    if options.link == Link::Tap {
+        check_privilege()?;
+    }
     let bench = Bench {
         source: Source::new(),
         sides: Sides::choose(),

@@ -104,9 +104,13 @@ struct Bench {
 
 impl Bench {
     fn new(name: &str) -> Self {
+        Self::with(name, VhostUser::builder())
+    }
+
+    fn with(name: &str, builder: VhostUserBuilder) -> Self {
         let id = std::process::id();
         let path = std::env::temp_dir().join(format!("pagewire-lies-{id}-{name}.sock"));
-        Self { device: VhostUser::listen(&path).unwrap(), path }
+        Self { device: builder.listen(&path).unwrap(), path }
     }
 
     fn counters(&self) -> VhostCounters {
@@ -366,6 +370,36 @@ fn messages_that_make_no_sense_cost_the_session() {
         if let Some(count) = count {
             assert_eq!(count(&after), count(&before) + 1, "{name}: {after:?}");
         }
+    }
+}
+
+/// As QEMU 7.2 does with several pairs of queues.
+#[test]
+fn a_region_may_be_added_for_each_pair_of_queues_and_is_there_until_each_has_removed_it() {
+    const OTHER: [u64; 4] = [1 << 40, MEMORY, 1 << 41, 0];
+    let [guest, len, user, offset] = OTHER;
+    let add = || message(37, words64(&[0, guest, len, user, offset]), &[Fd::Memory]);
+    let remove = || message(38, words64(&[0, guest, len, user, offset]), &[]);
+    let elsewhere = message(37, words64(&[0, guest, len, user + len, offset]), &[Fd::Memory]);
+    let (once, twice) = ([add()], [add(), add()]);
+    for (pairs, more, wrong) in [
+        (2, &twice[..], None),
+        (2, &[add(), add(), remove(), remove(), add()], None),
+        (2, &[add(), add(), remove(), add()], None),
+        (2, &twice, Some(add())),
+        (2, &once, Some(elsewhere)),
+        (2, &[add(), add(), remove(), remove()], Some(remove())),
+        (1, &once, Some(add())),
+    ] {
+        let mut bench = Bench::with("again", VhostUser::builder().queue_pairs(pairs));
+        let told = [&honest(), more].concat();
+        bench.tell(&told);
+        assert_eq!(bench.counters().lies(), 0, "{pairs} {more:?}");
+        if let Some(wrong) = wrong {
+            bench.tell(&[&told[..], &[wrong]].concat());
+            assert_eq!(bench.counters().bad_memory, 1, "{pairs} {more:?}");
+        }
+        bench.goes_on();
     }
 }
 

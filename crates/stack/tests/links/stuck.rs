@@ -1,0 +1,70 @@
+//! Devices that take nothing: time goes on all the same.
+
+use std::time::Duration;
+
+use pagewire_stack::Error;
+
+use super::world::*;
+
+/// Far more than timers of a few connections go off in an hour.
+const MANY: usize = 1000;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Lets an hour pass and returns how often somebody had something to do.
+fn hour(world: &mut World) -> usize {
+    let limit = world.now + HOUR;
+    (0..MANY).find(|_| !world.step(limit)).unwrap_or(MANY)
+}
+
+#[test]
+fn what_is_due_is_done_once_while_no_device_takes_anything() {
+    let mut world = World::three();
+    let (west, left) = world.connect((MIDDLE, LEFT), addr("10.0.0.2:80"));
+    world.meet();
+    let now = world.now;
+    // One connection is to acknowledge soon, the other waits for an answer to its SYN.
+    world.stacks[LEFT].tcp_write(now, left, b"news").unwrap();
+    let east = world.middle().tcp_connect(now, addr("10.0.1.2:80"), None).unwrap();
+    world.flush();
+    world.set_stuck(WEST, true);
+    world.set_stuck(EAST, true);
+    assert!(hour(&mut world) < MANY, "somebody always has something to do at {:?}", world.now);
+    assert_eq!(world.middle().take_error(east), Some(Error::TimedOut));
+    assert_eq!(world.middle().take_error(west), None);
+    assert_eq!(world.middle().tcp_queued(west), Ok(4));
+}
+
+#[test]
+fn a_neighbour_that_was_not_found_is_reported_while_no_device_takes_anything() {
+    let mut world = World::three();
+    world.set_stuck(WEST, true);
+    world.set_stuck(EAST, true);
+    let now = world.now;
+    let near = world.stacks[LEFT].tcp_connect(now, addr("10.0.0.77:80"), None).unwrap();
+    // What it wanted to send waits for the neighbour's address.
+    let mut frames = std::collections::VecDeque::new();
+    world.stacks[LEFT].poll_transmit(now, &mut frames);
+    assert!(hour(&mut world) < MANY, "somebody always has something to do at {:?}", world.now);
+    assert_eq!(world.stacks[LEFT].take_error(near), Some(Error::HostUnreachable));
+}
+
+#[test]
+fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
+    const CONNECTIONS: usize = 60;
+    let mut world = World::three_with(middle(), plain, plain);
+    let ends: Vec<_> = (0..CONNECTIONS)
+        .map(|n| world.connect((MIDDLE, LEFT), addr(&format!("10.0.0.2:{}", 80 + n))).0)
+        .collect();
+    let now = world.now;
+    let waiting = world.middle().tcp_connect(now, addr("10.0.0.2:79"), None).unwrap();
+    world.flush();
+    // And then the queue fills.
+    world.set_stuck(WEST, true);
+    for &near in &ends {
+        assert_eq!(world.middle().tcp_write(now, near, &[1; 12_000]), Ok(12_000));
+    }
+    world.run(HOUR);
+    // Its SYN was sent, and could not be sent again.
+    assert_eq!(world.middle().take_error(waiting), Some(Error::TimedOut));
+}
