@@ -473,6 +473,9 @@ impl Stack {
     /// Takes in what came by no device, a bounded number: what looped back, and what the network layer
     /// has to tell. Whether there may be more.
     fn take_inbound(&mut self, now: Instant) -> bool {
+        if !self.net.has_inbound() {
+            return false;
+        }
         let mut taken = 0;
         let mut packet = PacketBuf::for_rx();
         while taken < LOOPBACKS_PER_POLL

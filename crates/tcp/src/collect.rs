@@ -30,6 +30,17 @@ impl Connection {
         self.collects(0)
     }
 
+    /// Whether all that was queued is under way, and nothing else is to be said.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.unsent() == 0
+            && !self.flight.is_empty()
+            && !self.flight.has_lost()
+            && !self.flags.intersects(DUE)
+            && self.state.may_transmit()
+            && self.reset.is_none()
+            && self.config.mtu_probing.is_none()
+    }
+
     /// Whether that holds now, and after `more` bytes.
     fn collects(&self, more: u32) -> bool {
         let unsent = self.unsent();

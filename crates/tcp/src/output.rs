@@ -48,10 +48,10 @@ impl Connection {
     }
 
     /// After a segment has left: whether [`poll_transmit`](Self::poll_transmit) would be in vain, for
-    /// the rest waits to become a full segment. It need not be asked then.
+    /// nothing is left or the rest waits to become a full segment. It need not be asked then.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
         let quiet = self.ack.due == AckDue::No && self.recovery.is_none();
-        if !quiet || !self.is_collecting() {
+        if !quiet || !(self.is_collecting() || self.has_sent_all()) {
             return false;
         }
         if self.is_held_by_cwnd(self.unsent(), self.send_mss()) {

@@ -71,13 +71,21 @@ impl Connection {
         next + (usable - usable % mss)
     }
 
+    /// Whether `times` what waits unsent in front of `end` is more than may.
+    fn waits_unsent(&self, end: Seq, times: u64) -> bool {
+        let lowat = self.config.notsent_lowat;
+        // No limit, which is the default, is not worth the arithmetic.
+        lowat != u32::MAX
+            && u64::from(end.saturating_since(self.sent_soon())) * times >= u64::from(lowat)
+    }
+
     /// How many of `wanted` bytes may be queued now, and where the piece begins that they end in.
     pub(crate) fn admit(&self, wanted: u32) -> (u32, Seq) {
         let piece = self.piece();
         // A piece that is begun is filled whatever else there is room for.
         let mut known = None;
         let mut soon = || *known.get_or_insert_with(|| self.sent_soon());
-        let (buffer, lowat) = (u64::from(self.send_buffer()), self.config.notsent_lowat);
+        let buffer = u64::from(self.send_buffer());
         let (mut end, mut taken) = (self.queue.end(), 0);
         let mut begun = self.snd.piece.max(self.snd.nxt).min(end);
         while taken < wanted {
@@ -89,7 +97,7 @@ impl Connection {
             }
             if filled == 0 || filled >= piece {
                 let used = self.charge(self.queue.len() + taken, piece);
-                if used >= buffer || end.saturating_since(soon()) >= lowat {
+                if used >= buffer || self.waits_unsent(end, 1) {
                     break;
                 }
                 (begun, filled) = (end, 0);
@@ -192,10 +200,9 @@ impl Connection {
     /// every byte, and when less than half of what may wait unsent does.
     pub(crate) fn is_writable(&self) -> bool {
         let used = self.charge(self.queue.len(), self.piece());
-        let unsent = u64::from(self.queue.end().saturating_since(self.sent_soon()));
         used + used / 2 <= u64::from(self.send_buffer())
-            && unsent * 2 < u64::from(self.config.notsent_lowat)
             && self.queue.has_entry_room()
+            && !self.waits_unsent(self.queue.end(), 2)
     }
 
     /// Has the send buffer follow the congestion window: room for two of them, one under way and
