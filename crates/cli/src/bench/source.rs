@@ -13,6 +13,12 @@ use crate::sys::{prefer_huge_pages, region_of};
 /// figure comes from a buffer that is hot.
 pub(crate) const SOURCE_LEN: usize = 256 << 20;
 
+/// Parts of a piece that [`sum`] reads side by side.
+const PARTS: usize = 4;
+
+/// Bytes that it reads of each in turn.
+const CACHE_LINE: usize = 64;
+
 /// Of each round, before its clock runs: windows open, pages are touched, spins adapt.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
 
@@ -114,8 +120,26 @@ impl Reader {
     }
 }
 
-/// The sum of all bytes as eight-byte words: the least work that needs each of them.
+/// The sum of all bytes as eight-byte words: the least work that needs each of them. Four parts are
+/// read side by side, because one stream of loads leaves half of the memory's rate unused: where bytes
+/// come from memory, this takes two thirds of the time, and where they come from the cache, as long.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
+    let lines = |bytes| <[u8]>::as_chunks::<CACHE_LINE>(bytes).0;
+    let part = bytes.len() / PARTS / CACHE_LINE * CACHE_LINE;
+    let (front, rest) = bytes.split_at(part * PARTS);
+    let mut parts = front.chunks_exact(part.max(1)).map(lines);
+    let parts: [&[[u8; CACHE_LINE]]; PARTS] =
+        std::array::from_fn(|_| parts.next().unwrap_or_default());
+    let mut total = sum_in_order(rest);
+    for line in 0..part / CACHE_LINE {
+        for part in parts {
+            total = total.wrapping_add(part.get(line).map_or(0, |line| sum_in_order(line)));
+        }
+    }
+    total
+}
+
+fn sum_in_order(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let tail: u64 = rest.iter().map(|&b| u64::from(b)).sum();
     words.iter().fold(tail, |sum, w| sum.wrapping_add(u64::from_le_bytes(*w)))
