@@ -41,7 +41,7 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
             }
         }
     }
-    let wakeups = wakeups_per_batch()?;
+    let wakeups = wakeups_per_batch(&Source::new())?;
     let machine = Machine::describe();
     let records: Vec<_> = engines
         .iter()
@@ -233,9 +233,12 @@ fn hosts(manual: bool) -> Result<(Host, Host), Failure> {
 
 /// How often a blocked reader is woken for what its peer queued at once: batches are sent by
 /// reference, one after the other, each when the last has been answered with one byte.
-fn wakeups_per_batch() -> Result<f64, Failure> {
+///
+/// The source is made by the caller, before there is a connection: filling it takes a busy machine
+/// longer than a reader has patience.
+fn wakeups_per_batch(source: &Source) -> Result<f64, Failure> {
     let (left, right) = hosts(false)?;
-    let failed = |e: std::io::Error| Failure::Failed(reason(&e));
+    let failed = |e: std::io::Error| Failure::because("counting wakeups", reason(&e));
     let on = SocketAddr::from((RIGHT, 9001));
     let listener = right.listen(on).map_err(failed)?;
     std::thread::scope(|scope| {
@@ -260,7 +263,6 @@ fn wakeups_per_batch() -> Result<f64, Failure> {
         });
         let mut stream = left.connect_timeout(on, PATIENCE).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-        let source = Source::new();
         for piece in source.frags(BATCH).take(BATCHES as usize) {
             let mut answer = [0];
             let sent = stream.send(piece).and_then(|_| stream.read_exact(&mut answer));
