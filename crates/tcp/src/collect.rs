@@ -13,6 +13,7 @@ use crate::io_flags::SendFlags;
 use crate::limits::MAX_SEND_BUFFER;
 use crate::loss::CaState;
 use crate::options::MAX_OPTIONS_LEN;
+use crate::output::DEFER_WITHIN;
 use crate::seq::Seq;
 
 /// What `poll_transmit` has to be asked for, or what makes it ask for more than Nagle's algorithm.
@@ -72,8 +73,15 @@ impl Connection {
             && self.loss.state < CaState::Recovery
             && self.queue.end() != self.snd.flush_to
             && !self.sends_urgent()
+            && self.is_near()
             // A full one waits for nothing.
             && self.left_of_piece(unsent.saturating_add(1)) > unsent
+    }
+
+    /// Whether the peer itself was ever heard as soon as only one in the same machine is: the link may
+    /// stay in memory and lead to somebody who passes everything on to a network.
+    fn is_near(&self) -> bool {
+        self.rtt.min().is_none_or(|least| least < DEFER_WITHIN)
     }
 
     /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it

@@ -21,7 +21,7 @@ use crate::timers::Timer;
 use crate::window;
 
 /// A super-frame waits for company only if it comes this soon, and only this soon after the last.
-const DEFER_WITHIN: Duration = Duration::from_millis(1);
+pub(crate) const DEFER_WITHIN: Duration = Duration::from_millis(1);
 
 /// Bytes of the longest super-frame; halved for each half millisecond of the shortest round trip.
 const LONGEST_SUPER: u64 = 65_536;

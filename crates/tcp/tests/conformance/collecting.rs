@@ -258,3 +258,19 @@ fn on_a_wire_nothing_waits_for_company() {
     t.send(2000).expect("P. 1:2001(2000)").nothing();
     t.send(3000).expect("P. 2001:5001(3000)").nothing();
 }
+
+/// As [`under_way`], over a path with this round trip.
+fn under_way_for(rtt_ms: u64) -> Test {
+    let mut t = Test::connecting_over(nagle(), IN_MEMORY);
+    let _ = t.sent();
+    t.wait(rtt_ms).peer("S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
+    t.expect(". 1:1(0) ack 1");
+    t.send(2500).expect_bytes(1, 2501).nothing();
+    t
+}
+
+#[test]
+fn in_memory_nothing_waits_for_a_peer_that_is_far_behind_the_next_hop() {
+    under_way_for(100).send(3000).expect_bytes(2501, 5501).nothing();
+    under_way_for(0).send(3000).nothing();
+}
