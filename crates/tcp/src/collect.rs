@@ -68,7 +68,8 @@ impl Connection {
     /// same way for the device.
     pub(crate) fn gathers(&self, unsent: u32) -> bool {
         self.link.stays_in_memory()
-            && self.in_flight() > u32::from(self.link.mss)
+            // The peer delays for a segment of those that it takes, which may be longer than ours.
+            && self.in_flight() > u32::from(self.link.mss.max(self.snd.peer_mss))
             && !self.flags.intersects(DUE | ConnFlags::NODELAY)
             && self.loss.state < CaState::Recovery
             && self.queue.end() != self.snd.flush_to

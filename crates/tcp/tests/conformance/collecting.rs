@@ -274,3 +274,13 @@ fn in_memory_nothing_waits_for_a_peer_that_is_far_behind_the_next_hop() {
     under_way_for(100).send(3000).expect_bytes(2501, 5501).nothing();
     under_way_for(0).send(3000).nothing();
 }
+
+#[test]
+fn in_memory_nothing_waits_for_a_peer_that_takes_longer_segments_and_may_delay() {
+    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 9000,sackOK>";
+    let mut t = Test::established_with(nagle(), IN_MEMORY, syn_ack);
+    t.send(3000).expect("P. 1:3001(3000)").nothing();
+    t.send(3000).expect("P. 3001:6001(3000)").nothing();
+    t.send(4000).expect("P. 6001:10001(4000)").nothing();
+    t.send(3000).nothing();
+}
