@@ -10,9 +10,10 @@ use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PagePool, PageWriter};
 use crate::account::Limit;
 use crate::connection::{ConnFlags, Connection};
 use crate::io_flags::SendFlags;
-use crate::limits::MAX_SEND_BUFFER;
+use crate::limits::{MAX_SEND_BUFFER, MAX_SUPER_SEGMENTS};
 use crate::loss::CaState;
 use crate::options::MAX_OPTIONS_LEN;
+use crate::output::DEFER_WITHIN;
 use crate::seq::Seq;
 
 /// What `poll_transmit` has to be asked for, or what makes it ask for more than Nagle's algorithm.
@@ -67,13 +68,30 @@ impl Connection {
     /// same way for the device.
     pub(crate) fn gathers(&self, unsent: u32) -> bool {
         self.link.stays_in_memory()
-            && self.in_flight() > u32::from(self.link.mss)
+            // The peer delays for a segment of those that it takes, which may be longer than ours.
+            && self.in_flight() > u32::from(self.link.mss.max(self.snd.peer_mss))
             && !self.flags.intersects(DUE | ConnFlags::NODELAY)
             && self.loss.state < CaState::Recovery
             && self.queue.end() != self.snd.flush_to
             && !self.sends_urgent()
+            && self.is_near()
             // A full one waits for nothing.
+            && unsent < self.longest_now()
             && self.left_of_piece(unsent.saturating_add(1)) > unsent
+    }
+
+    /// Whether the peer itself was ever heard as soon as only one in the same machine is: the link may
+    /// stay in memory and lead to somebody who passes everything on to a network.
+    fn is_near(&self) -> bool {
+        self.rtt.min().is_none_or(|least| least < DEFER_WITHIN)
+    }
+
+    /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
+    /// window lets go waits in vain, and does not use it up, so that it never grows.
+    fn longest_now(&self) -> u32 {
+        let mss = self.send_mss();
+        let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
+        self.link.max_super_payload.min(segments).min(self.cwnd_room(mss))
     }
 
     /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it

@@ -21,7 +21,7 @@ use crate::timers::Timer;
 use crate::window;
 
 /// A super-frame waits for company only if it comes this soon, and only this soon after the last.
-const DEFER_WITHIN: Duration = Duration::from_millis(1);
+pub(crate) const DEFER_WITHIN: Duration = Duration::from_millis(1);
 
 /// Bytes of the longest super-frame; halved for each half millisecond of the shortest round trip.
 const LONGEST_SUPER: u64 = 65_536;
@@ -447,7 +447,7 @@ impl Connection {
 
     /// Bytes that the congestion window has room for in one super-frame. As Linux: at most half of
     /// the window, so that there are two on the way.
-    fn cwnd_room(&self, mss: u32) -> u32 {
+    pub(crate) fn cwnd_room(&self, mss: u32) -> u32 {
         let (cwnd, in_flight) = (self.congestion.cwnd(), self.packets_in_flight());
         cwnd.saturating_sub(in_flight).min((cwnd / 2).max(1)).saturating_mul(mss)
     }

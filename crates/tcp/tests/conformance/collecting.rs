@@ -258,3 +258,64 @@ fn on_a_wire_nothing_waits_for_company() {
     t.send(2000).expect("P. 1:2001(2000)").nothing();
     t.send(3000).expect("P. 2001:5001(3000)").nothing();
 }
+
+/// As [`under_way`], over a path with this round trip.
+fn under_way_for(rtt_ms: u64) -> Test {
+    let mut t = Test::connecting_over(nagle(), IN_MEMORY);
+    let _ = t.sent();
+    t.wait(rtt_ms).peer("S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>");
+    t.expect(". 1:1(0) ack 1");
+    t.send(2500).expect_bytes(1, 2501).nothing();
+    t
+}
+
+#[test]
+fn in_memory_nothing_waits_for_a_peer_that_is_far_behind_the_next_hop() {
+    under_way_for(100).send(3000).expect_bytes(2501, 5501).nothing();
+    under_way_for(0).send(3000).nothing();
+}
+
+#[test]
+fn in_memory_nothing_waits_for_a_peer_that_takes_longer_segments_and_may_delay() {
+    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 9000,sackOK>";
+    let mut t = Test::established_with(nagle(), IN_MEMORY, syn_ack);
+    t.send(3000).expect("P. 1:3001(3000)").nothing();
+    t.send(3000).expect("P. 3001:6001(3000)").nothing();
+    t.send(4000).expect("P. 6001:10001(4000)").nothing();
+    t.send(3000).nothing();
+}
+
+#[test]
+fn in_memory_nothing_waits_for_more_than_the_congestion_window_lets_go() {
+    let mut t = under_way(nagle());
+    // A window of ten segments: half of it leaves at a time.
+    t.send(25_000).expect("P. 2501:7501(5000)").expect("P. 7501:9501(2000)").nothing();
+    t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 9501:15501(6000)").nothing();
+}
+
+#[test]
+fn in_memory_a_super_frame_is_full_when_it_has_all_the_segments_that_it_may_have() {
+    let link = LinkLimits { mss: 1000, max_super_payload: 500_000 };
+    let config = Config { initial_cwnd: 1000, ..nagle() };
+    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK,wscale 8>";
+    let mut t = Test::established_with(config, link, syn_ack);
+    t.peer(". 1:1(0) ack 1 win 60000");
+    // The congestion window opens so far that it is not what bounds a super-frame.
+    t.send(400_000).expect_bytes(1, 255_001).nothing();
+    t.peer(". 1:1(0) ack 255001 win 60000").expect("P. 255001:383001(128000)").nothing();
+    t.send(110_500).nothing();
+    t.send(500).expect("P. 383001:511001(128000)").nothing();
+}
+
+#[test]
+fn in_memory_a_small_send_buffer_takes_no_more_than_on_a_wire() {
+    let taken = |max_super_payload| {
+        let config = Config { send_buffer: 4000, send_buffer_initial: 4000, ..nagle() };
+        let link = LinkLimits { mss: 1000, max_super_payload };
+        let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK,wscale 8>";
+        let mut t = Test::established_with(config, link, syn_ack);
+        t.peer(". 1:1(0) ack 1 win 60000");
+        t.env(|c, env| c.write(env, &[7; 1_000_000])).unwrap()
+    };
+    assert_eq!(taken(500_000), taken(64_500));
+}
