@@ -106,7 +106,7 @@ pub(crate) const SETTLE_TIME: Duration = Duration::from_millis(100);
 /// Redirects that `fetch` follows. RFC 9110 section 15.4 recalls a limit of five.
 pub(crate) const MAX_REDIRECTS: usize = 5;
 
-/// Bytes taken from a connection at once: four of the largest super-frames.
+/// Bytes taken from a connection at once: four of a wire's largest super-frames.
 pub(crate) const RECV_PIECE: usize = 256 * 1024;
 
 /// Slices in one gathering write to a file: Linux's `IOV_MAX` is 1024.

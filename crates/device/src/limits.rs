@@ -1,7 +1,7 @@
 //! Every limit of this crate, with its unit and its reason.
 
 /// Frames that each direction of a pair holds unless told otherwise: four windows of 4 MiB in
-/// super-frames; a ring of 64 KiB that stays in the second-level cache.
+/// segments of 15 pages; a ring of 64 KiB that stays in the second-level cache.
 pub const PAIR_QUEUE_FRAMES: usize = 256;
 
 /// Most frames that a direction of a pair may be told to hold: 16 MiB of slots.

@@ -2,8 +2,8 @@
 //! done in software, with the same bytes on the wire.
 //!
 //! [`segment`] cuts a super-frame by reference: each wire frame gets a copy of the headers and
-//! slices of the payload. Only checksums read the payload. Read the two public cuts first, the
-//! header arithmetic is below them.
+//! slices of the payload; [`shorten`] cuts it into shorter super-frames in the same way. Only checksums
+//! read the payload. Read the two public cuts first, the header arithmetic is below them.
 
 use std::collections::VecDeque;
 

@@ -7,7 +7,7 @@ pub const PAGE_SIZE: usize = 4096;
 pub const HUGE_PAGE_SIZE: usize = 2 << 20;
 
 /// Pages in a group, the unit in which bulk receivers take memory: one word of the free map.
-/// 64 pages are 256 KiB, four of the largest super-frames side by side.
+/// 64 pages are 256 KiB, four of a wire's largest super-frames side by side.
 #[cfg(not(loom))]
 pub const GROUP_PAGES: usize = 64;
 

@@ -25,9 +25,14 @@ use crate::limits::{HUGE_PAGE_SIZE, MAX_FRAG_LEN, PAGE_SIZE};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemError {
-    /// The length is zero, too large, or not a multiple of the page size.
-    #[error("region length {0} is not a positive multiple of {PAGE_SIZE} within the limit")]
+    /// The length is zero, too large, or (but for a file's) not a multiple of the page size.
+    #[error("region length {0} is zero, too large, or not a multiple of {PAGE_SIZE}")]
     Length(usize),
+    /// The view of a file does not begin on a page.
+    #[error(
+        "offset {0} into a file is not a multiple of {PAGE_SIZE}: name the part with Region::frag"
+    )]
+    Offset(u64),
     /// The range reaches outside the region.
     #[error("range {offset}+{len} is outside a region of {region} bytes")]
     Range {
@@ -149,14 +154,17 @@ impl Region {
     }
 
     /// A read-only view of `len` bytes of `file` from `offset` (a multiple of [`PAGE_SIZE`]),
-    /// which must lie within the file as it is now.
+    /// which must lie within the file as it is now. An empty file has no view.
     ///
     /// The bytes count as shared: another process may write or truncate the file at any time.
     /// Nothing in the stack forms a reference to them. Whoever touches bytes past a truncation
     /// gets `SIGBUS`; devices that gather in the kernel get `EFAULT`, a counted drop.
     pub fn file(file: &File, offset: u64, len: usize) -> Result<Self, MemError> {
-        if len == 0 || len > isize::MAX as usize || !offset.is_multiple_of(PAGE_SIZE as u64) {
+        if len == 0 || len > isize::MAX as usize {
             return Err(MemError::Length(len));
+        }
+        if !offset.is_multiple_of(PAGE_SIZE as u64) {
+            return Err(MemError::Offset(offset));
         }
         let meta = file.metadata().map_err(|e| MemError::System("fstat", e))?;
         // Devices can be mapped too, and have no length here.

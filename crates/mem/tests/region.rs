@@ -63,7 +63,7 @@ fn a_view_of_a_file_lies_within_it_and_begins_on_a_page() {
     assert_eq!(Region::file(&file.1, page, PAGE_SIZE).unwrap().len(), PAGE_SIZE);
     assert_eq!(Region::file(&file.1, page, 1).unwrap().len(), 1);
     assert!(matches!(Region::file(&file.1, 0, 0), Err(MemError::Length(0))));
-    assert!(matches!(Region::file(&file.1, 1, 1), Err(MemError::Length(1))));
+    assert!(matches!(Region::file(&file.1, 1, 1), Err(MemError::Offset(1))));
     for (offset, len) in [(page, PAGE_SIZE + 1), (2 * page, 1), (u64::MAX - page + 1, PAGE_SIZE)] {
         assert!(matches!(Region::file(&file.1, offset, len), Err(MemError::Range { .. })));
     }

@@ -15,6 +15,26 @@ use crate::tcp::TcpStream;
 ///
 /// Until then it counts against the receive buffer of its connection: whoever keeps everything closes
 /// its window. Memory that is sent on counts no longer.
+///
+/// ```
+/// # use pagewire::{Host, Pair, SendBuf};
+/// # let (left, right) = Pair::new(Default::default())?;
+/// # let host = Host::builder().device(left).address("10.0.0.1/24").start()?;
+/// # let peer = Host::builder().device(right).address("10.0.0.2/24").start()?;
+/// # let listener = host.listen("10.0.0.1:9000")?;
+/// # let source = peer.connect("10.0.0.1:9000")?;
+/// # let (conn, _) = listener.accept()?;
+/// # let target = peer.listen("10.0.0.2:9000")?;
+/// # let onward = host.connect("10.0.0.2:9000")?;
+/// # let (sink, _) = target.accept()?;
+/// # std::io::Write::write_all(&mut &source, &[7; 8192])?;
+/// let view = conn.map_wait(8192)?;
+/// onward.send(SendBuf::from(&view))?; // the pages; `view` stays, `onward.send(view)` gives it away
+/// view.for_each_piece(|bytes| assert!(bytes.iter().all(|&byte| byte == 7)));
+/// assert_eq!(host.stats().ledger.ours(), 0);
+/// # assert_eq!(sink.map_wait(8192)?.len(), 8192);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Mapping(
     pagewire_mem::Mapping,
     #[allow(dead_code, reason = "counts until it is dropped")] Held,
@@ -128,6 +148,9 @@ impl TcpStream {
     /// mapped, one system call for each run of adjacent pages and one more, which costs about twice
     /// as much as reading them: [`map_available`](Self::map_available) never does.
     ///
+    /// What the other end of a pair link sent by reference lies as it did there: a file's pages can be
+    /// mapped, a `Vec` begins in the middle of a page and can only be read.
+    ///
     /// ```
     /// # use pagewire::{Host, MapError, Pair};
     /// # let (left, right) = Pair::new(Default::default())?;
@@ -155,8 +178,9 @@ impl TcpStream {
     /// non-blocking. The receive buffer grows so that they fit, within its limit.
     ///
     /// # Errors
-    /// Those of `map`, with their numbers; `TimedOut`; `NoMemory` (`ENOMEM`) when the window closes
-    /// before so much is queued.
+    /// Those of `map`, with their numbers ([`MapError::errno`]: a length that is no multiple of 4096
+    /// is `EINVAL`, the end of the stream `EIO`); `TimedOut`; `NoMemory` (`ENOMEM`) when the window
+    /// closes before so much is queued.
     pub fn map_wait(&self, len: usize) -> io::Result<Mapping> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
         let waited = self

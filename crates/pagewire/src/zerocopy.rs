@@ -36,8 +36,9 @@ pub struct Sent {
 pub struct Completion {
     /// Their ids: one for each call, counted from 0 on each socket; 0 follows 4,294,967,295.
     pub ids: RangeInclusive<u32>,
-    /// Whether data was copied on the way after all: the device could not gather, or the packet
-    /// was for this host itself.
+    /// Whether data was copied on the way after all: the device could not gather, the packet was for
+    /// this host itself, or a receiver on the pair link kept it waiting
+    /// ([`Builder::received_deadline`](crate::Builder::received_deadline)).
     pub copied: bool,
 }
 
@@ -64,9 +65,12 @@ impl TcpStream {
     ///
     /// Calls that go on in memory where the last one ended (ranges of one
     /// [`Region`](crate::Region::frag), slices of one [`Frag`]; of two `Bytes` nobody knows it) are the
-    /// cheapest: while small ones wait to become a full segment (unless
-    /// [`set_nodelay`](TcpStream::set_nodelay) is on), each costs little more than a lock, and they
-    /// complete together. Read completions now and then, or sends will fail with `ENOBUFS`.
+    /// cheapest: while they wait to become a full segment, or a full super-frame on the pair link
+    /// (unless [`set_nodelay`](TcpStream::set_nodelay) is on), each costs little more than a lock, and
+    /// they complete together. Read completions now and then, or sends will fail with `ENOBUFS`.
+    ///
+    /// On a non-blocking stream there may be room for a part only: what is sent next begins
+    /// [`bytes`](Sent::bytes) further on, so keep a way to name it, such as the region or a clone.
     ///
     /// ```
     /// # use pagewire::{Host, Pair};

@@ -62,7 +62,7 @@ impl SockAddr {
         &self.bytes[..self.len]
     }
 
-    /// From and to `std`'s form.
+    /// In `std`'s form, which [`From`] takes.
     pub fn to_std(&self) -> Option<SocketAddr> {
         match parse(Domain::Inet6, self.as_bytes()) {
             Ok(Given::Address(addr)) => Some(addr),

@@ -6,6 +6,11 @@
 //! first, pages later. Who stands in for `mmap(2)` chooses by which of the two its program knows.
 //! Either way [`munmap`](Descriptors::munmap) lets go; the kernel's own would take addresses that
 //! are not the caller's alone.
+//!
+//! Both show only pages that nobody can make writable: those of a host's own memory, and a tap's. What
+//! a program on the pair link or a virtual machine sent by reference is still that sender's memory. It is
+//! to be read by copy, or mapped by [`TcpStream::map`](pagewire::TcpStream::map), which makes no such
+//! promise.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -227,7 +232,38 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// `getsockopt` with `TCP_ZEROCOPY_RECEIVE`: maps the next whole pages of a stream, copies what
-    /// is too little for a page into `copy`, and says what to read. Never blocks.
+    /// is too little for a page into `copy`, and says what to read. Never blocks. Pages that
+    /// their sender may still write (see the head of this file) are not mapped: all is to be read.
+    ///
+    /// ```
+    /// use pagewire_posix::ZerocopyReceive;
+    /// # use pagewire::{Host, Pair};
+    /// # use pagewire_posix::{Descriptors, HostBackend, SockAddr};
+    /// # let (left, right) = Pair::new(Default::default())?;
+    /// # let left = Host::builder().device(left).address("10.0.0.1/24").start()?;
+    /// # let right = Host::builder().device(right).address("10.0.0.2/24").start()?;
+    /// # let (left, right) = (HostBackend::new(left), HostBackend::new(right));
+    /// # let (peer, files) = (Descriptors::new(left), Descriptors::new(right));
+    /// # let to = SockAddr::from("10.0.0.2:7".parse::<std::net::SocketAddr>()?);
+    /// # let listener = files.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # files.bind(listener, to.as_bytes())?;
+    /// # files.listen(listener, 1)?;
+    /// # let client = peer.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # peer.connect(client, to.as_bytes())?;
+    /// # let (fd, _) = files.accept(listener)?;
+    /// # peer.write(client, &[7; 10_000])?;
+    /// # files.recv(fd, &mut [0; 10_000], libc::MSG_PEEK | libc::MSG_WAITALL)?;
+    /// let at = files.mmap_reserve(fd, 1 << 20, libc::PROT_READ, libc::MAP_SHARED, 0)?;
+    /// let mut request =
+    ///     ZerocopyReceive { address: at as u64, length: 1 << 20, ..Default::default() };
+    /// let mut rest = [0; 4096];
+    /// files.zerocopy_receive(fd, &mut request, &mut rest)?; // of a stream on which 10,000 bytes wait
+    /// assert_eq!((request.length, request.copybuf_len, request.recv_skip_hint), (8192, 1808, 0));
+    /// // `request.length` bytes at `at` and as many of `rest` as `copybuf_len` says are next in the
+    /// // stream; what `recv_skip_hint` says is to be read.
+    /// files.munmap(at, 1 << 20)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// `EINVAL` for an address that begins no page or is not reserved, and for flags that are not

@@ -69,7 +69,8 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// Queues a copy of `data`. Blocks until all of it is queued; without blocking, as much as
-    /// there is room for.
+    /// there is room for. `MSG_ZEROCOPY` changes nothing here, and nothing is notified: what is only
+    /// borrowed cannot be sent as it is, see [`sendmsg_zerocopy`](Self::sendmsg_zerocopy).
     ///
     /// # Errors
     /// `EAGAIN`, `EPIPE` if the stream is not connected or closed for sending (no signal is
@@ -117,7 +118,42 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// [`sendmsg`](Self::sendmsg) with `MSG_ZEROCOPY`: the memory is sent as it is, where the
-    /// socket has `SO_ZEROCOPY`; otherwise it is copied.
+    /// socket has `SO_ZEROCOPY`; otherwise it is copied, and nothing is notified. Notifications are in
+    /// the error queue ([`recvmsg`](Self::recvmsg) with `MSG_ERRQUEUE`, which never blocks; `poll`
+    /// reports them as [`Events::ERR`]); whoever leaves them there gets `ENOBUFS` at some time.
+    ///
+    /// ```
+    /// use pagewire_posix::{Events, PollFd, RawRange, ReceiveMessage};
+    /// # use pagewire::{Host, Pair};
+    /// # use pagewire_posix::{Descriptors, HostBackend, SockAddr};
+    /// # let (left, right) = Pair::new(Default::default())?;
+    /// # let left = Host::builder().device(left).address("10.0.0.1/24").start()?;
+    /// # let right = Host::builder().device(right).address("10.0.0.2/24").start()?;
+    /// # let (left, right) = (HostBackend::new(left), HostBackend::new(right));
+    /// # let (files, peer) = (Descriptors::new(left), Descriptors::new(right));
+    /// # let to = SockAddr::from("10.0.0.2:7".parse::<std::net::SocketAddr>()?);
+    /// # let listener = peer.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # peer.bind(listener, to.as_bytes())?;
+    /// # peer.listen(listener, 1)?;
+    /// # let fd = files.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
+    /// # files.connect(fd, to.as_bytes())?;
+    /// # let (server, _) = peer.accept(listener)?;
+    /// files.setsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1i32.to_ne_bytes())?;
+    /// static DATA: [u8; 8192] = [7; 8192];
+    /// let range = [RawRange { start: DATA.as_ptr(), len: DATA.len() }];
+    /// // SAFETY: readable for ever.
+    /// unsafe { files.sendmsg_zerocopy(fd, None, &range, &[], libc::MSG_ZEROCOPY) }?;
+    /// # peer.recv(server, &mut [0; 8192], libc::MSG_WAITALL)?;
+    ///
+    /// // Errors are reported whether they were asked for or not.
+    /// files.poll(&mut [PollFd { fd, events: Events::empty(), revents: Events::empty() }], None)?;
+    /// let mut control = [0; 64];
+    /// let mut message = ReceiveMessage { control: &mut control, ..Default::default() };
+    /// files.recvmsg(fd, &mut message, libc::MSG_ERRQUEUE)?;
+    /// // Behind 16 bytes of `cmsghdr` a `sock_extended_err`: the first and the last send that is done.
+    /// assert_eq!(control[16 + 8..16 + 16], [0; 8]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Safety
     /// Every range of `iov` is readable until its notification was received, or the connection is

@@ -25,7 +25,7 @@ pub const MAX_CONNECTS: usize = 4096;
 /// Bytes of one send: lengths have 32 bits, and a result must be able to tell them.
 pub const MAX_SEND_BYTES: usize = 1 << 30;
 
-/// Bytes that one receive takes from its connection before others have their turn: four of the
+/// Bytes that one receive takes from its connection before others have their turn: four of a wire's
 /// largest super-frames, and few enough that a completion tells of data that is still in the cache.
 pub const TAKE_BYTES: usize = 256 << 10;
 
@@ -35,7 +35,7 @@ pub const RUNS_PER_TURN: usize = 16;
 /// Fill entries that are taken at once.
 pub const FILL_BATCH: usize = 64;
 
-/// Buffers of a region that the device shall have ready: a burst of 64 super-frames of 15 pages.
+/// Buffers of a region that the device shall have ready: a burst of 64 frames of 15 pages.
 /// Of a small region, half.
 pub const CACHE_BUFFERS: usize = 1024;
 
@@ -46,5 +46,5 @@ pub const MAX_LENT: usize = 1 << pagewire_mem::limits::LEASE_PAGE_BITS;
 /// with the application or on its way back.
 pub const WINDOW_SHARE: usize = 4;
 
-/// Bytes that each flow may have on the way however many there are: a super-frame.
+/// Bytes that each flow may have on the way however many there are: a wire's super-frame.
 pub const MIN_WINDOW: u32 = 65_536;

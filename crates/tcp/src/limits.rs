@@ -10,7 +10,7 @@ pub const SMALL_SEGMENT: usize = 512;
 pub const SMALL_SEGMENT_PINNED_FACTOR: usize = 4;
 
 /// Bytes of memory that a receive queue may pin, whatever they carry, before it thinks of
-/// compacting: one super-frame's worth of pages, too little to be worth an attack.
+/// compacting: the pages of one super-frame as on a wire, too little to be worth an attack.
 pub const COMPACT_MIN_PINNED: usize = 64 * 1024;
 
 /// A receive queue compacts when it pins more than this many times the bytes that it buffers. An
@@ -111,7 +111,8 @@ pub const MAX_SEND_BUFFER: u32 = 65_535 << 14;
 pub const MAX_MERGED_FRAG: usize = 64 * 1024;
 
 /// Payload bytes of the largest piece that the send buffer is charged for at once: 64 KiB less the
-/// headers that Linux sets aside, so that limits are met at the same byte.
+/// headers that Linux sets aside, so that limits are met at the same byte. Where super-frames are
+/// longer than that, one of those.
 pub const MAX_SEND_PIECE: u32 = 65_215;
 
 /// Bytes that a piece in the send queue is charged beside its payload: what Linux's bookkeeping for

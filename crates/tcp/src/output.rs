@@ -23,7 +23,8 @@ use crate::window;
 /// A super-frame waits for company only if it comes this soon, and only this soon after the last.
 pub(crate) const DEFER_WITHIN: Duration = Duration::from_millis(1);
 
-/// Bytes of the longest super-frame; halved for each half millisecond of the shortest round trip.
+/// Bytes that a super-frame may have beside those that leave in a millisecond; halved for each half
+/// millisecond of the shortest round trip.
 const LONGEST_SUPER: u64 = 65_536;
 
 /// Microseconds, as a power of two, of the shortest round trip that halve a super-frame.

@@ -27,7 +27,8 @@ const NAME_MAX: usize = 16;
 
 impl<B: Backend> Descriptors<B> {
     /// Writes an option's value to the front of `out`, cut if it is longer; returns how many bytes
-    /// that are.
+    /// that are. `TCP_ZEROCOPY_RECEIVE`, which holds addresses, is
+    /// [`zerocopy_receive`](Self::zerocopy_receive), or [`raw::getsockopt`](crate::raw::getsockopt)'s.
     ///
     /// # Errors
     /// `ENOPROTOOPT` for options that sockets here do not have, `ENOTCONN` for what only a
