@@ -24,9 +24,8 @@ pub(crate) fn run(shared: &Arc<Shared>) {
     let mut idle_since = shared.now();
     let mut stop_at = None;
     loop {
-        let now = shared.now();
         shared.wake_up();
-        let mut inner = shared.lock();
+        let (mut inner, now) = shared.lock_now();
         if shared.stopping() {
             let stop_at = *stop_at.get_or_insert(now + SHUTDOWN_GRACE);
             if now >= stop_at || inner.stack.is_quiet() {
@@ -96,8 +95,7 @@ pub(crate) fn pause() {
 
 /// Waits on the device without a driver thread, at most until `until`.
 pub(crate) fn wait_for_device(shared: &Shared, until: Option<Instant>) {
-    let now = shared.now();
-    let mut inner = shared.lock();
+    let (mut inner, now) = shared.lock_now();
     let limit = until.map_or(LONGEST_SLEEP, |at| at.saturating_since(now).min(LONGEST_SLEEP));
     let wait = inner.longest_sleep(now, limit);
     if !wait.is_zero() && !inner.devices.arm() && shared.fall_asleep(&mut inner) {

@@ -210,8 +210,7 @@ impl Host {
     /// whether anything came in. For hosts started with [`Builder::manual`].
     pub fn turn(&self) -> bool {
         let shared = self.shared();
-        let now = shared.now();
-        let mut inner = shared.lock();
+        let (mut inner, now) = shared.lock_now();
         let worked = inner.turn(now);
         shared.unlock_and_wake(inner);
         worked
@@ -250,8 +249,7 @@ impl Host {
     /// As [`Builder::start`]; nothing has changed then.
     pub fn add_link(&self, link: Link) -> Result<LinkId, StartError> {
         let (shared, config) = (self.shared(), link.config()?);
-        let now = shared.now();
-        let mut inner = shared.lock();
+        let (mut inner, now) = shared.lock_now();
         let id = inner.stack.add_link(now, &config)?;
         if let Err(error) = inner.devices.add(id, link.device) {
             inner.stack.remove_link(id);
@@ -593,8 +591,7 @@ where
 
 impl Handle {
     pub(crate) fn close(&self, id: pagewire_stack::SocketId) {
-        let now = self.shared.now();
-        let mut inner = self.shared.lock();
+        let (mut inner, now) = self.shared.lock_now();
         inner.forget(id);
         inner.stack.close(now, id);
         inner.flush(now);

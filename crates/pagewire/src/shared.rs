@@ -190,6 +190,14 @@ impl Shared {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// The lock, and what time it is then. Whoever tells the stack a time reads it so: a thread that
+    /// read the clock first and then had to wait for the lock would tell it of a time before its last
+    /// one, and a segment with so old a timestamp is dropped by its receiver (RFC 7323, PAWS).
+    pub(crate) fn lock_now(&self) -> (MutexGuard<'_, Inner>, Instant) {
+        let inner = self.lock();
+        (inner, self.now())
+    }
+
     /// Lets go of the lock, then wakes whoever has to be woken.
     pub(crate) fn unlock_and_wake(&self, mut inner: MutexGuard<'_, Inner>) {
         if inner.ready.is_empty() {
@@ -202,8 +210,7 @@ impl Shared {
 
     /// One operation of the application under the lock, its output sent at once.
     pub(crate) fn with<T>(&self, op: impl FnOnce(&mut Stack, Instant) -> T) -> T {
-        let now = self.now();
-        let mut inner = self.lock();
+        let (mut inner, now) = self.lock_now();
         let result = op(&mut inner.stack, now);
         self.finish(inner, now);
         result
@@ -487,3 +494,7 @@ fn ring(event: &OwnedFd) {
 pub(crate) fn io_error(error: Error) -> std::io::Error {
     std::io::Error::from_raw_os_error(error.errno())
 }
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+mod tests;

@@ -228,8 +228,8 @@ impl TcpStream {
 
     /// What the machine knows of this connection.
     pub fn info(&self) -> io::Result<pagewire_stack::TcpInfo> {
-        let now = self.0.host.shared.now();
-        self.0.host.shared.lock().stack.tcp_info_at(now, self.0.id).map_err(io_error)
+        let (inner, now) = self.0.host.shared.lock_now();
+        inner.stack.tcp_info_at(now, self.0.id).map_err(io_error)
     }
 
     pub(crate) fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {

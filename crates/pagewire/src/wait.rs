@@ -107,8 +107,7 @@ impl Shared {
         let until = self.now() + limit;
         let mut first = true;
         let done = loop {
-            let now = self.now();
-            let mut inner = self.lock();
+            let (mut inner, now) = self.lock_now();
             if std::mem::take(&mut first) {
                 inner.devices.disarm();
                 if inner.poller == Poller::Armed {
@@ -179,8 +178,7 @@ impl Shared {
         waker: &Waker,
         op: &mut impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let now = self.now();
-        let mut inner = self.lock();
+        let (mut inner, now) = self.lock_now();
         let result = op(&mut inner.stack, now);
         if let Err(Error::WouldBlock) = result {
             inner.register(socket, interest, waker);
@@ -198,8 +196,7 @@ impl Shared {
         mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
     ) -> io::Result<T> {
         loop {
-            let now = self.now();
-            let mut inner = self.lock();
+            let (mut inner, now) = self.lock_now();
             let worked = inner.turn(now);
             let result = op(&mut inner.stack, now);
             inner.flush(now);

@@ -115,8 +115,7 @@ impl Shared {
 
     /// The application of an engine is gone.
     pub(crate) fn detach(&self, id: u64) {
-        let now = self.now();
-        let mut inner = self.lock();
+        let (mut inner, now) = self.lock_now();
         let Some(at) = inner.rings.engines.iter().position(|a| a.id == id) else { return };
         let mut attached = inner.rings.engines.swap_remove(at);
         let Inner { stack, devices, .. } = &mut *inner;
@@ -138,8 +137,7 @@ impl Shared {
         id: u64,
         op: impl FnOnce(&mut Engine, &mut Stack, Instant) -> Result<T, pagewire_stack::Error>,
     ) -> Result<T, pagewire_stack::Error> {
-        let now = self.now();
-        let mut inner = self.lock();
+        let (mut inner, now) = self.lock_now();
         let Inner { stack, rings, .. } = &mut *inner;
         let engine = rings.engine(id).ok_or(pagewire_stack::Error::NoSuchSocket)?;
         let result = op(engine, stack, now);
