@@ -58,7 +58,10 @@ pub enum MemError {
     System(&'static str, #[source] std::io::Error),
 }
 
-/// One mapping, cheap to clone; the last clone unmaps it.
+/// Memory to send from by reference or to receive into: a mapped [file](Self::file), fresh pages
+/// ([`memfd`](Self::memfd)), or what somebody else owns. [`frag`](Self::frag) names a part of it.
+///
+/// One mapping, cheap to clone; the last clone, or fragment, unmaps it.
 #[derive(Clone)]
 pub struct Region(Arc<Inner>);
 

@@ -175,7 +175,8 @@ impl TcpStream {
     }
 
     /// As [`map`](Self::map), and waits until `len` bytes are queued, unless the stream is
-    /// non-blocking. The receive buffer grows so that they fit, within its limit.
+    /// non-blocking. The receive buffer grows so that they fit, within its limit
+    /// ([`TcpConfig::recv_buffer`](crate::TcpConfig::recv_buffer)).
     ///
     /// # Errors
     /// Those of `map`, with their numbers ([`MapError::errno`]: a length that is no multiple of 4096

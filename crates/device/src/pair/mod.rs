@@ -70,7 +70,8 @@ impl Default for PairConfig {
     }
 }
 
-/// Makes pairs.
+/// Makes two devices that are joined: what one sends, the other receives, by reference.
+/// `Pair::new(Default::default())` does for most; [`PairConfig`] has the settings.
 #[derive(Debug)]
 pub struct Pair;
 
