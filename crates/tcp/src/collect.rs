@@ -10,7 +10,7 @@ use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PagePool, PageWriter};
 use crate::account::Limit;
 use crate::connection::{ConnFlags, Connection};
 use crate::io_flags::SendFlags;
-use crate::limits::MAX_SEND_BUFFER;
+use crate::limits::{MAX_SEND_BUFFER, MAX_SUPER_SEGMENTS};
 use crate::loss::CaState;
 use crate::options::MAX_OPTIONS_LEN;
 use crate::output::DEFER_WITHIN;
@@ -76,6 +76,7 @@ impl Connection {
             && !self.sends_urgent()
             && self.is_near()
             // A full one waits for nothing.
+            && unsent < self.longest_now()
             && self.left_of_piece(unsent.saturating_add(1)) > unsent
     }
 
@@ -83,6 +84,14 @@ impl Connection {
     /// stay in memory and lead to somebody who passes everything on to a network.
     fn is_near(&self) -> bool {
         self.rtt.min().is_none_or(|least| least < DEFER_WITHIN)
+    }
+
+    /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
+    /// window lets go waits in vain, and does not use it up, so that it never grows.
+    fn longest_now(&self) -> u32 {
+        let mss = self.send_mss();
+        let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
+        self.link.max_super_payload.min(segments).min(self.cwnd_room(mss))
     }
 
     /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it

@@ -447,7 +447,7 @@ impl Connection {
 
     /// Bytes that the congestion window has room for in one super-frame. As Linux: at most half of
     /// the window, so that there are two on the way.
-    fn cwnd_room(&self, mss: u32) -> u32 {
+    pub(crate) fn cwnd_room(&self, mss: u32) -> u32 {
         let (cwnd, in_flight) = (self.congestion.cwnd(), self.packets_in_flight());
         cwnd.saturating_sub(in_flight).min((cwnd / 2).max(1)).saturating_mul(mss)
     }

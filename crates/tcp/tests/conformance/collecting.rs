@@ -284,3 +284,25 @@ fn in_memory_nothing_waits_for_a_peer_that_takes_longer_segments_and_may_delay()
     t.send(4000).expect("P. 6001:10001(4000)").nothing();
     t.send(3000).nothing();
 }
+
+#[test]
+fn in_memory_nothing_waits_for_more_than_the_congestion_window_lets_go() {
+    let mut t = under_way(nagle());
+    // A window of ten segments: half of it leaves at a time.
+    t.send(25_000).expect("P. 2501:7501(5000)").expect("P. 7501:9501(2000)").nothing();
+    t.peer(". 1:1(0) ack 2501 win 60000").expect("P. 9501:15501(6000)").nothing();
+}
+
+#[test]
+fn in_memory_a_super_frame_is_full_when_it_has_all_the_segments_that_it_may_have() {
+    let link = LinkLimits { mss: 1000, max_super_payload: 500_000 };
+    let config = Config { initial_cwnd: 1000, ..nagle() };
+    let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK,wscale 8>";
+    let mut t = Test::established_with(config, link, syn_ack);
+    t.peer(". 1:1(0) ack 1 win 60000");
+    // The congestion window opens so far that it is not what bounds a super-frame.
+    t.send(400_000).expect_bytes(1, 255_001).nothing();
+    t.peer(". 1:1(0) ack 255001 win 60000").expect("P. 255001:383001(128000)").nothing();
+    t.send(110_500).nothing();
+    t.send(500).expect("P. 383001:511001(128000)").nothing();
+}
