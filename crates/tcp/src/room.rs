@@ -23,8 +23,12 @@ impl Connection {
         let mss = self.send_mss();
         let window = self.snd.max_window;
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
+        // One longer than Linux's is for buffers that have room for two: a small one is a bound that
+        // somebody set.
         let most = match self.link.stays_in_memory() {
-            true => self.link.max_super_payload,
+            true => {
+                self.link.max_super_payload.min((self.config.send_buffer / 2).max(MAX_SEND_PIECE))
+            }
             false => MAX_SEND_PIECE,
         };
         let piece = most.min(half.max(mss));

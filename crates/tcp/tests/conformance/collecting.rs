@@ -306,3 +306,16 @@ fn in_memory_a_super_frame_is_full_when_it_has_all_the_segments_that_it_may_have
     t.send(110_500).nothing();
     t.send(500).expect("P. 383001:511001(128000)").nothing();
 }
+
+#[test]
+fn in_memory_a_small_send_buffer_takes_no_more_than_on_a_wire() {
+    let taken = |max_super_payload| {
+        let config = Config { send_buffer: 4000, send_buffer_initial: 4000, ..nagle() };
+        let link = LinkLimits { mss: 1000, max_super_payload };
+        let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK,wscale 8>";
+        let mut t = Test::established_with(config, link, syn_ack);
+        t.peer(". 1:1(0) ack 1 win 60000");
+        t.env(|c, env| c.write(env, &[7; 1_000_000])).unwrap()
+    };
+    assert_eq!(taken(500_000), taken(64_500));
+}
