@@ -51,6 +51,8 @@ struct Network {
     shared: Shared,
     /// Under way to end 0 or 1, with the moment of arrival.
     wire: VecDeque<(Instant, usize, TcpHeader, FragVec)>,
+    /// Microseconds from end to end.
+    delay: u64,
     loss: u64,
     reorder: u64,
     duplicate: u64,
@@ -58,6 +60,7 @@ struct Network {
 
 struct Plan {
     seed: u64,
+    delay: u64,
     loss: u64,
     reorder: u64,
     duplicate: u64,
@@ -89,6 +92,7 @@ fn plan(seed: u64) -> Plan {
     let supers = [1, 1, 7, 44][rng.below(4) as usize];
     Plan {
         seed,
+        delay: 5_000,
         loss: [0, 1, 3, 10][rng.below(4) as usize],
         reorder: [0, 1, 5, 20][rng.below(4) as usize],
         duplicate: [0, 1, 5][rng.below(3) as usize],
@@ -97,6 +101,14 @@ fn plan(seed: u64) -> Plan {
         link: LinkLimits { mss, max_super_payload: (u32::from(mss) * supers).min(64_000) },
         lazy: rng.percent(30),
     }
+}
+
+/// The same between two ends in one machine.
+fn plan_in_memory(seed: u64) -> Plan {
+    let mut plan = plan(seed);
+    plan.delay = [0, 20, 400, 5_000][(seed % 4) as usize];
+    plan.link.max_super_payload = [66_000, 100_000, 524_000][(seed / 4 % 3) as usize];
+    plan
 }
 
 impl Network {
@@ -133,7 +145,7 @@ impl Network {
                 for _ in 0..copies {
                     let late =
                         if self.rng.percent(self.reorder) { self.rng.below(20_000) } else { 0 };
-                    let at = self.now + Duration::from_micros(5_000 + late);
+                    let at = self.now + Duration::from_micros(self.delay + late);
                     self.wire.push_back((at, to, h, piece.clone()));
                 }
             }
@@ -231,6 +243,7 @@ fn run(plan: &Plan) {
         writer: PageWriter::new(),
         shared: Shared::default(),
         wire: VecDeque::new(),
+        delay: plan.delay,
         loss: plan.loss,
         reorder: plan.reorder,
         duplicate: plan.duplicate,
@@ -306,8 +319,7 @@ fn run(plan: &Plan) {
     panic!("too many steps");
 }
 
-#[test]
-fn both_streams_arrive_whatever_the_network_does() {
+fn run_all(test: &str, plan: fn(u64) -> Plan) {
     let (from, to) = match std::env::var("PAGEWIRE_SEED") {
         Ok(seed) => {
             let seed = seed.parse().expect("PAGEWIRE_SEED is a number");
@@ -319,8 +331,20 @@ fn both_streams_arrive_whatever_the_network_does() {
         let result = std::panic::catch_unwind(|| run(&plan(seed)));
         if let Err(panic) = result {
             eprintln!("seed {seed} failed; again with");
-            eprintln!("  PAGEWIRE_SEED={seed} cargo test -p pagewire-tcp --test conformance pair");
+            eprintln!(
+                "  PAGEWIRE_SEED={seed} cargo test -p pagewire-tcp --test conformance {test}"
+            );
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+#[test]
+fn both_streams_arrive_whatever_the_network_does() {
+    run_all("both_streams_arrive_whatever", plan);
+}
+
+#[test]
+fn both_streams_arrive_in_super_frames_that_no_network_takes() {
+    run_all("both_streams_arrive_in_super", plan_in_memory);
 }
