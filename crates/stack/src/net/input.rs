@@ -27,6 +27,7 @@ use super::route::{Delivery, Routes};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
 use super::{IcmpKind, Inbound, Mem, Net, Quoted, Received};
 use crate::counters::DropReason;
+use crate::limits::MAX_IP_PACKET;
 
 /// What comes of a packet, or why it was dropped.
 pub(super) type Outcome = Result<Passed, DropReason>;
@@ -187,7 +188,7 @@ impl Net {
         if header_len > ipv4::LEN && !packet.linearize(header_len) {
             return Err(DropReason::Ipv4HeaderLength);
         }
-        let header = ipv4::Header::parse(packet.head(), packet.len())?;
+        let header = ipv4::Header::parse(packet.head(), longest(packet, 0))?;
         // RFC 894: frames shorter than Ethernet's minimum are padded; "it is not included in the
         // total length field of the IP header".
         trim(packet, header.total_len as usize);
@@ -233,7 +234,7 @@ impl Net {
         if !packet.linearize(ipv6::LEN) {
             return Err(DropReason::Ipv6Truncated);
         }
-        let header = ipv6::Header::parse(packet.head(), packet.len())?;
+        let header = ipv6::Header::parse(packet.head(), longest(packet, ipv6::LEN))?;
         trim(packet, ipv6::LEN + header.payload_len as usize);
         let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
         let delivery = match self.deliver(src, dst, origin) {
@@ -338,4 +339,13 @@ pub(super) fn trim(packet: &mut PacketBuf, len: usize) {
 /// The packet itself, where it is not handed up.
 pub(super) fn take(packet: &mut PacketBuf) -> PacketBuf {
     core::mem::replace(packet, PacketBuf::for_rx())
+}
+
+/// How long a packet may be by a header whose length field leaves that to the frame, and counts from
+/// `from` on: what is no super-frame is never longer than the field can say.
+fn longest(packet: &PacketBuf, from: usize) -> usize {
+    match packet.gso {
+        Some(_) => packet.len(),
+        None => packet.len().min(from + MAX_IP_PACKET),
+    }
 }

@@ -1,5 +1,6 @@
 //! Lies of strangers: arbitrary bytes, damaged frames, floods. Each survived, counted, bounded.
 
+use pagewire_mem::{Gso, GsoKind, RxChecksum};
 use proptest::prelude::*;
 
 use super::*;
@@ -165,4 +166,58 @@ fn payload_that_others_may_write_is_read_through_counted_snapshots_only() {
     assert!(host.receive_packet(packet).is_some());
     assert_eq!(host.mem.ledger.get(CopyReason::Snapshot), 1000, "for the checksum");
     assert_eq!(host.mem.ledger.ours(), 1000);
+}
+
+/// The frame with 0 in its length field, and made `len` bytes of IP packet long.
+fn without_length(mut frame: Vec<u8>, len: usize) -> PacketBuf {
+    if frame[14] >> 4 == 4 {
+        frame = with_v4_header(frame, |b| b[2..4].fill(0));
+    } else {
+        frame[18..20].fill(0);
+    }
+    let mut packet = rx_packet(&frame, frame.len().min(128));
+    packet.push_frag(Frag::from_bytes(vec![0; 14 + len - frame.len()].into())).unwrap();
+    packet.rx_checksum = RxChecksum::Valid;
+    packet
+}
+
+#[test]
+fn only_a_super_frame_of_tcp_may_leave_its_length_to_the_frame() {
+    let tcp_v6 = || {
+        let mut frame = vec![];
+        let packet = PacketBuilder::ethernet2(PEER, US).ipv6(v6("fd00::2"), v6("fd00::1"), 64);
+        packet.tcp(2000, 1000, 12345, 4000).write(&mut frame, &[]).unwrap();
+        frame
+    };
+    let gso = |kind| Some(Gso { kind, size: 1400, header_len: 54 });
+    let (v4, v6) = (gso(GsoKind::TcpV4), gso(GsoKind::TcpV6));
+    // Four bytes more than a length can say: as much as a guest's frame may have without a VLAN tag.
+    let frames = [
+        (tcp_v4(&[]), 65_539, None),
+        (udp_v4(&[]), 65_539, None),
+        (echo_v4(&[]), 65_539, None),
+        (with_v4_header(tcp_v4(&[]), |b| b[6] = 0x20), 65_539, None),
+        (tcp_v6(), 65_539, None),
+        (udp_v6(&[]), 65_539, None),
+        (echo_v6(&[]), 65_539, None),
+        (udp_v4(&[]), 300_000, v4),
+        (echo_v4(&[]), 300_000, v4),
+        (with_v4_header(tcp_v4(&[]), |b| b[6] = 0x20), 300_000, v4),
+        (with_v4_header(tcp_v4(&[]), |b| b[7] = 1), 300_000, v4),
+        (with_v4_header(tcp_v4(&[]), |b| b[9] = 132), 300_000, v4),
+        (udp_v6(&[]), 300_000, v6),
+        (echo_v6(&[]), 300_000, v6),
+        (with_extensions(60, &[6, 0, 1, 4, 0, 0, 0, 0]), 300_000, v6),
+    ];
+    for (i, (frame, len, gso)) in frames.into_iter().enumerate() {
+        let mut host = Host::acquainted();
+        let mut packet = without_length(frame, len);
+        packet.gso = gso;
+        let before: u64 = host.net.counters.iter_drops().map(|(_, n)| n).sum();
+        let taken = host.receive_packet(packet);
+        assert!(taken.is_none(), "{i}: taken: {taken:?}");
+        let after: u64 = host.net.counters.iter_drops().map(|(_, n)| n).sum();
+        assert_eq!(after, before + 1, "{i}: {}", host.net.counters);
+        assert!(host.sent().is_empty(), "{i}: answered");
+    }
 }

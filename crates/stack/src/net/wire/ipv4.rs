@@ -56,14 +56,15 @@ impl Header {
         if header_sum(header) != 0xffff {
             return Err(DropReason::Ipv4Checksum);
         }
-        let total_len = super::length(u16::from_be_bytes([b[2], b[3]]), packet_len);
+        let fragment = u16::from_be_bytes([b[6], b[7]]);
+        let tcp = b[9] == super::protocol::TCP && fragment & 0x3fff == 0;
+        let total_len = super::length(u16::from_be_bytes([b[2], b[3]]), packet_len, tcp);
         if (total_len as usize) < header_len {
             return Err(DropReason::Ipv4TotalLengthSmall);
         }
         if total_len as usize > packet_len {
             return Err(DropReason::Ipv4TotalLengthBeyond);
         }
-        let fragment = u16::from_be_bytes([b[6], b[7]]);
         // RFC 791 section 3.1: "Bit 0: reserved, must be zero".
         if fragment & 0x8000 != 0 {
             return Err(DropReason::Ipv4Flags);

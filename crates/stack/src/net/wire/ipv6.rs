@@ -34,7 +34,8 @@ impl Header {
             return Err(DropReason::Ipv6Version);
         }
         let behind = packet_len.saturating_sub(LEN);
-        let payload_len = super::length(u16::from_be_bytes([b[4], b[5]]), behind);
+        let tcp = b[6] == super::protocol::TCP;
+        let payload_len = super::length(u16::from_be_bytes([b[4], b[5]]), behind, tcp);
         if LEN + payload_len as usize > packet_len {
             return Err(DropReason::Ipv6PayloadLengthBeyond);
         }

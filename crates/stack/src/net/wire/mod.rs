@@ -66,11 +66,11 @@ pub(crate) fn length_field(len: u32) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }
 
-/// The length that a field says, in a packet with `len` bytes from where it counts. A super-frame
-/// that is too long for the field has 0 there, as in Linux, and no link's padding.
-pub(crate) fn length(field: u16, len: usize) -> u32 {
+/// The length that a field says, in a packet with `len` bytes from where it counts. A super-frame of
+/// TCP (`may_be_super`) that is too long for the field has 0 there, as in Linux, and no link's padding.
+pub(crate) fn length(field: u16, len: usize, may_be_super: bool) -> u32 {
     match field {
-        0 if len > usize::from(u16::MAX) => len as u32,
+        0 if may_be_super && len > usize::from(u16::MAX) => len as u32,
         field => u32::from(field),
     }
 }
