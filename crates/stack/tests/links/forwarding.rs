@@ -278,3 +278,72 @@ fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
     world.run(Duration::from_millis(1));
     assert_eq!(world.stacks[LEFT].take_error(id), Some(Error::ConnectionRefused));
 }
+
+/// A link that stays in memory, with a longer MTU than others.
+fn in_memory(mac: u8) -> Capabilities {
+    Capabilities { mtu: 9000, max_super_frame: 524_280, ..able(mac) }
+}
+
+#[test]
+fn super_frames_that_stay_in_memory_are_cut_for_every_kind_of_link() {
+    fn joined(mac: u8) -> Capabilities {
+        Capabilities { max_frags: 0, ..plain(mac) }
+    }
+    for behind in [able, plain, joined] {
+        for to in RIGHT_PEER {
+            let mut world = World::three_with(middle(), in_memory, behind);
+            world.meet();
+            let (near, far) = world.connect((LEFT, RIGHT), addr(to));
+            let began = world.now;
+            world.exchange((LEFT, near), (RIGHT, far), 3_000_000);
+            let took = world.now.saturating_since(began);
+            assert!(took < Duration::from_millis(100), "{took:?}");
+            world.pages_are_conserved();
+        }
+    }
+}
+
+/// Somebody behind the middle takes no more than `mtu` of what the left peer sent last.
+fn too_big(world: &World, mtu: u16) -> Vec<u8> {
+    let mut sent = world.seen.iter().filter(|s| s.wire == WEST && s.from == LEFT && s.is_super);
+    let quote = &sent.next_back().unwrap().bytes[14..14 + 28];
+    let [high, low] = mtu.to_be_bytes();
+    let builder = PacketBuilder::ethernet2(WEST_MAC, LEFT_MAC).ipv4([10, 0, 0, 1], LEFT_V4, 64);
+    let mut frame = Vec::new();
+    builder.icmpv4_raw(3, 4, [0, 0, high, low]).write(&mut frame, quote).unwrap();
+    frame
+}
+
+#[test]
+fn the_path_of_super_frames_that_stay_in_memory_may_get_narrower_in_mid_flight() {
+    let mut world = World::three_with(middle(), in_memory, in_memory);
+    world.meet();
+    world.watch = true;
+    let (near, far) = world.connect((LEFT, RIGHT), addr(RIGHT_PEER[0]));
+    world.exchange((LEFT, near), (RIGHT, far), 3_000_000);
+    let longest = |world: &World| world.seen.iter().map(|seen| seen.bytes.len()).max().unwrap();
+    assert!(longest(&world) > 200_000);
+    for mtu in [4000, 1500, 600] {
+        let now = world.now;
+        // Part of it is under way, and part is gathered.
+        let sent = world.stacks[LEFT].tcp_write(now, near, &vec![mtu as u8; 400_000]).unwrap();
+        world.flush();
+        let more = world.stacks[LEFT].tcp_write(now, near, &vec![mtu as u8; 40_000]).unwrap();
+        world.set_stuck(EAST, true);
+        let frame = too_big(&world, mtu);
+        world.inject(LEFT, 0, &frame);
+        world.flush();
+        world.set_stuck(EAST, false);
+        let (mut left, mut buf) = (sent + more, vec![0; 100_000]);
+        world.until("the rest", |w| {
+            while let Ok(n) = w.stacks[RIGHT].tcp_read(w.now, far, &mut buf) {
+                assert!(buf[..n].iter().all(|&b| b == mtu as u8));
+                left -= n;
+            }
+            left == 0
+        });
+        assert!(world.now.saturating_since(now) < Duration::from_secs(1));
+    }
+    world.exchange((LEFT, near), (RIGHT, far), 1_000_000);
+    world.pages_are_conserved();
+}
