@@ -91,7 +91,9 @@ impl Connection {
     fn longest_now(&self) -> u32 {
         let mss = self.send_mss();
         let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
-        self.link.max_super_payload.min(segments).min(self.cwnd_room(mss))
+        let longest = self.link.max_super_payload.min(segments).min(self.cwnd_room(mss));
+        // Who wants little to wait unsent counts what can leave at once as sent.
+        longest.min(self.config.notsent_lowat)
     }
 
     /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it

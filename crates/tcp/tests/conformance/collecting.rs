@@ -319,3 +319,10 @@ fn in_memory_a_small_send_buffer_takes_no_more_than_on_a_wire() {
     };
     assert_eq!(taken(500_000), taken(64_500));
 }
+
+#[test]
+fn in_memory_no_more_waits_than_may_wait_unsent() {
+    let mut t = under_way(Config { notsent_lowat: 4000, ..nagle() });
+    t.send(3000).nothing();
+    t.send(1500).expect("P. 2501:6501(4000)").nothing();
+}
