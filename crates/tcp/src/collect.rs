@@ -82,7 +82,7 @@ impl Connection {
 
     /// Whether the peer itself was ever heard as soon as only one in the same machine is: the link may
     /// stay in memory and lead to somebody who passes everything on to a network.
-    fn is_near(&self) -> bool {
+    pub(crate) fn is_near(&self) -> bool {
         self.rtt.min().is_none_or(|least| least < DEFER_WITHIN)
     }
 

@@ -432,6 +432,10 @@ impl Connection {
             // No super-frames: nothing to choose.
             return longest;
         }
+        if self.link.stays_in_memory() && self.is_near() {
+            // Nothing between the two can be sent a burst too many.
+            return longest;
+        }
         let Some(srtt) = self.rtt.srtt() else { return longest };
         let nanos = (srtt.as_nanos() as u64).max(1);
         let window = u64::from(self.whole_window(mss).max(self.in_flight()));
