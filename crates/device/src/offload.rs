@@ -283,13 +283,14 @@ impl Cut {
         let size = u32::from(self.gso.size);
         // Of its first segment.
         let index = at / size;
-        let ip_len = u16::try_from(wire.len() - ip).ok()?;
-        let tcp_len = (wire.len() - tcp) as u16;
+        // What the field cannot say is left to the frame, as in what it was cut from.
+        let field = |len: usize| u16::try_from(len).unwrap_or(0);
+        let (ip_len, tcp_len) = (wire.len() - ip, wire.len() - tcp);
         let head = wire.head_mut();
         if self.layout.v6 {
-            put16(head, ip + 4, ip_len - 40)?;
+            put16(head, ip + 4, field(ip_len - 40))?;
         } else {
-            put16(head, ip + 2, ip_len)?;
+            put16(head, ip + 2, field(ip_len))?;
             // RFC 6864, section 4.1: atomic datagrams may have any ID. Linux counts up from the
             // super-frame's, and so do network cards.
             put16(head, ip + 4, self.ip_id.wrapping_add(index as u16))?;
@@ -311,7 +312,8 @@ impl Cut {
         }
         *head.get_mut(tcp + 13)? = flags;
         let mut sum = self.pseudo;
-        sum.add_u16(tcp_len);
+        sum.add_u16((tcp_len >> 16) as u16);
+        sum.add_u16(tcp_len as u16);
         if wire.frag_len() > size as usize {
             put16(wire.head_mut(), tcp + 16, sum.sum())?;
             wire.gso = Some(self.gso);
