@@ -20,9 +20,12 @@ pub const MIN_MTU: usize = 576;
 /// Largest IP packet, in bytes: the length field of IPv4 has 16 bits.
 pub const MAX_MTU: usize = 65_535;
 
-/// Longest super-frame that a driver may take, as an IP packet: Linux's `GSO_MAX_SIZE`, eight times
-/// what the length field of an IP header can say.
-pub const MAX_SUPER_FRAME: usize = 8 * MAX_MTU;
+/// Longest super-frame that a driver may take, as an IP packet: 32 times what the length field of an
+/// IP header can say, two mebibytes, so that half of a default send buffer is one frame. Linux's
+/// `GSO_MAX_SIZE` is eight times that field, because a card has to read it. What crosses memory by
+/// reference costs the same whatever its length, and on each side as much as all else that is done
+/// for a mebibyte: four times the length made bulk transfers 1.7 times as fast.
+pub const MAX_SUPER_FRAME: usize = 32 * MAX_MTU;
 
 /// Bytes in front of the IP packet that an Ethernet device takes: the header and one VLAN tag.
 pub const MAX_LINK_HEADER: usize = 18;

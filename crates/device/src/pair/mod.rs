@@ -51,7 +51,7 @@ pub struct PairConfig {
     /// `false`: the pair offers neither, so that a stack on it works as on a plain network card.
     pub offload: bool,
     /// Longest super-frame, as an IP packet, in bytes: twice the `mtu` (less: there are none) to
-    /// 524,280, which is the default. What is longer than 65,535 has 0 in the length field of its IP
+    /// 2,097,120, which is the default. What is longer than 65,535 has 0 in the length field of its IP
     /// header, as in Linux (`gso_max_size`): the frame knows its length. Beyond 65,535, TCP also takes the
     /// peer for one in the same machine, and gathers what is sent until it has acknowledged.
     pub max_super_frame: usize,

@@ -141,8 +141,8 @@ fn super_frames_are_as_long_as_linux_has_them_or_as_is_set() {
     let longest =
         |config: PairConfig| Pair::new(config).expect("a pair").0.capabilities().max_super_frame;
     let base = PairConfig::default;
-    assert_eq!(longest(base()), 524_280);
-    assert_eq!(longest(PairConfig { mtu: 1500, ..base() }), 524_280);
+    assert_eq!(longest(base()), 2_097_120);
+    assert_eq!(longest(PairConfig { mtu: 1500, ..base() }), 2_097_120);
     assert_eq!(longest(PairConfig { max_super_frame: 200_000, ..base() }), 200_000);
     let none = "no two segments fit: there are none";
     assert_eq!(longest(PairConfig { max_super_frame: 100_000, ..base() }), PAIR_MTU, "{none}");
@@ -255,7 +255,7 @@ fn settings_out_of_range_are_refused_by_name() {
     let base = PairConfig::default;
     refused(PairConfig { mtu: 575, ..base() }, "mtu 575");
     refused(PairConfig { mtu: 65_536, ..base() }, "mtu 65536");
-    refused(PairConfig { max_super_frame: 524_281, ..base() }, "max_super_frame 524281");
+    refused(PairConfig { max_super_frame: 2_097_121, ..base() }, "max_super_frame 2097121");
     refused(PairConfig { queue_frames: 0, ..base() }, "queue_frames 0");
     refused(PairConfig { queue_frames: 65_537, ..base() }, "queue_frames 65537");
     refused(PairConfig { macs: [[2; 6]; 2], ..base() }, "different");

@@ -100,10 +100,10 @@ fn super_frames_are_cut_into_shorter_ones_where_the_next_device_takes_only_those
     }
     type Card = fn(u8) -> Capabilities;
     let ways: [(Card, Card); 4] = [
-        (longest::<524_280>, longest::<100_000>),
+        (longest::<2_097_120>, longest::<100_000>),
         (longest::<65_535>, longest::<16_000>),
-        (longest::<524_280>, longest::<65_535>),
-        (longest::<524_280>, longest::<16_000>),
+        (longest::<2_097_120>, longest::<65_535>),
+        (longest::<2_097_120>, longest::<16_000>),
     ];
     for (before, behind) in ways {
         for to in RIGHT_PEER {
@@ -282,7 +282,7 @@ fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
 
 /// A link that stays in memory, with a longer MTU than others.
 fn in_memory(mac: u8) -> Capabilities {
-    Capabilities { mtu: 9000, max_super_frame: 524_280, ..able(mac) }
+    Capabilities { mtu: 9000, max_super_frame: 2_097_120, ..able(mac) }
 }
 
 #[test]

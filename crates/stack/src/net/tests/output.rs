@@ -173,7 +173,7 @@ fn no_device_is_given_more_than_the_longest_super_frame() {
     config.capabilities.max_super_frame = usize::MAX;
     let mut host = Host::with(config);
     host.meet();
-    let packet = tcp_segment(524_281 - 52, Some(1400));
+    let packet = tcp_segment(2_097_121 - 52, Some(1400));
     let sent = host.send(ip("10.0.0.1"), ip("10.0.0.2"), protocol::TCP, Some(16), packet);
     assert_eq!(sent, Err(Error::MessageTooLong));
 }
