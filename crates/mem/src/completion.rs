@@ -139,16 +139,16 @@ impl Completion {
         budget: &Arc<PageBudget>,
     ) -> Option<u32> {
         let mut held = self.held();
-        let goes_on = held.last_piece() == Some(piece)
-            && held.memory.last().is_some_and(|last| last.can_append(next));
-        let charge = held.charges.last_mut().filter(|c| Arc::ptr_eq(&c.budget, budget))?;
-        if !goes_on || !charge.extend(next.len()) {
+        if held.last_piece() != Some(piece) {
             return None;
         }
-        if let Some(last) = held.memory.last_mut() {
-            let joined = last.try_append(core::mem::take(next));
-            debug_assert!(joined.is_ok(), "it was asked before whether it can");
+        let Held { memory, charges, .. } = &mut *held;
+        let last = memory.last_mut().filter(|last| last.can_append(next))?;
+        let charge = charges.last_mut().filter(|c| Arc::ptr_eq(&c.budget, budget))?;
+        if !charge.extend(next.len()) {
+            return None;
         }
+        last.append(core::mem::take(next));
         // No other thread writes it, so this need not be one step.
         let count = self.count();
         self.count.store(count + 1, Ordering::Relaxed);

@@ -265,6 +265,13 @@ impl Frag {
         if !self.can_append(&next) {
             return Err(next);
         }
+        self.append(next);
+        Ok(())
+    }
+
+    /// Appends what [`can_append`](Self::can_append) has said yes to.
+    pub(crate) fn append(&mut self, next: Self) {
+        debug_assert!(self.can_append(&next), "asked before");
         // Both parts hold the page they meet in; one of the two references goes.
         if let Hold::Pages(Some(pool)) = &next.hold {
             let cut = next.pool_offset(pool);
@@ -274,7 +281,6 @@ impl Frag {
         }
         self.len += next.len;
         next.forget_pages();
-        Ok(())
     }
 
     /// Whether `next`, which has bytes, continues this fragment in the same memory under the same

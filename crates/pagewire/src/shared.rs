@@ -217,18 +217,19 @@ impl Shared {
     }
 
     /// The same of an operation that may need no clock, because nothing is to be sent after it: it is
-    /// tried without a time first, and if that is `None`, with one.
+    /// tried without a time first, and if that is `None`, with one. What had to be sent before it is
+    /// for whoever left it, or the next.
     pub(crate) fn with_quick<T>(
         &self,
         op: &mut impl FnMut(&mut Stack, Option<Instant>) -> Option<T>,
     ) -> Option<T> {
         let mut inner = self.lock();
         let quick = op(&mut inner.stack, None);
-        if quick.is_some() && !inner.has_output() {
+        if quick.is_some() {
             return quick;
         }
         let now = self.now();
-        let result = quick.or_else(|| op(&mut inner.stack, Some(now)));
+        let result = op(&mut inner.stack, Some(now));
         self.finish(inner, now);
         result
     }

@@ -28,7 +28,8 @@ impl Connection {
     /// Whether all that was queued last is for the segment that Nagle's algorithm holds back, which
     /// is not full yet: [`poll_transmit`](Self::poll_transmit) would have nothing new to say.
     pub fn is_collecting(&self) -> bool {
-        self.collects(0)
+        let mss = self.send_mss();
+        self.collects(0, mss, self.piece(mss))
     }
 
     /// Whether all that was queued is under way, and nothing else is to be said.
@@ -43,20 +44,25 @@ impl Connection {
     }
 
     /// Whether that holds now, and after `more` bytes.
-    fn collects(&self, more: u32) -> bool {
+    fn collects(&self, more: u32, mss: u32, piece: u32) -> bool {
         let unsent = self.unsent();
-        // Blocks make a segment shorter, and more of them may be told than now.
-        let spare = if self.tells_blocks() { MAX_OPTIONS_LEN as u32 } else { 0 };
         let waiting = unsent.saturating_add(more);
         !self.flags.intersects(DUE)
             && self.state.may_transmit()
             && self.reset.is_none()
             && !self.flight.is_empty()
             && unsent > 0
-            && (self.gathers(waiting)
-                || (waiting.saturating_add(spare) < self.send_mss()
-                    && self.holds_back_small()
-                    && self.left_of_piece(waiting) == waiting))
+            && (self.gathers(waiting, mss, piece) || self.fills_segment(waiting, mss, piece))
+    }
+
+    /// Whether `waiting` bytes are less than a segment, for which Nagle's algorithm waits.
+    fn fills_segment(&self, waiting: u32, mss: u32, piece: u32) -> bool {
+        // Blocks make a segment shorter, and more of them may be told than now.
+        let spare = || if self.tells_blocks() { MAX_OPTIONS_LEN as u32 } else { 0 };
+        waiting < mss
+            && waiting.saturating_add(spare()) < mss
+            && self.holds_back_small()
+            && self.left_of_piece(waiting, piece) == waiting
     }
 
     /// Whether `unsent` bytes wait to become a full super-frame.
@@ -66,7 +72,7 @@ impl Connection {
     /// super-frame waits while more is under way than the peer delays an acknowledgement for: that is
     /// owed at once, and lets go of all that was sent meanwhile. Linux's `tcp_autocorking` waits in the
     /// same way for the device.
-    pub(crate) fn gathers(&self, unsent: u32) -> bool {
+    pub(crate) fn gathers(&self, unsent: u32, mss: u32, piece: u32) -> bool {
         self.link.stays_in_memory()
             // The peer delays for a segment of those that it takes, which may be longer than ours.
             && self.in_flight() > u32::from(self.link.mss.max(self.snd.peer_mss))
@@ -76,8 +82,8 @@ impl Connection {
             && !self.sends_urgent()
             && self.is_near()
             // A full one waits for nothing.
-            && unsent < self.longest_now()
-            && self.left_of_piece(unsent.saturating_add(1)) > unsent
+            && unsent < self.longest_now(mss)
+            && self.left_of_piece(unsent.saturating_add(1), piece) > unsent
     }
 
     /// Whether the peer itself was ever heard as soon as only one in the same machine is: the link may
@@ -88,8 +94,7 @@ impl Connection {
 
     /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
     /// window lets go waits in vain, and does not use it up, so that it never grows.
-    fn longest_now(&self) -> u32 {
-        let mss = self.send_mss();
+    fn longest_now(&self, mss: u32) -> u32 {
         let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
         let longest = self.link.max_super_payload.min(segments).min(self.cwnd_room(mss));
         // Who wants little to wait unsent counts what can leave at once as sent.
@@ -103,12 +108,18 @@ impl Connection {
         let end = self.queue.end();
         let begun = self.snd.piece.max(self.snd.nxt).min(end);
         let filled = end.saturating_since(begun);
-        let adds = filled > 0 && filled.saturating_add(len) <= self.piece();
-        let ready = self.state.can_send()
+        let ready = filled > 0
+            && self.state.can_send()
             && self.error.is_none()
             && self.account.limit != Limit::Idle
             && self.queue.has_entry_room();
-        (adds && ready && self.collects(len)).then_some(begun)
+        if !ready {
+            return None;
+        }
+        let mss = self.send_mss();
+        let piece = self.piece(mss);
+        let adds = filled.saturating_add(len) <= piece;
+        (adds && self.collects(len, mss, piece)).then_some(begun)
     }
 
     /// Adds `len` bytes to the fragment that was queued last, if that is all that comes of it, and if

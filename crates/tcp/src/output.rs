@@ -231,11 +231,13 @@ impl Connection {
             return None;
         }
         self.restart_after_idle(now);
-        let mss = self.mss_now(now);
-        if self.gathers(unsent) {
+        let most = self.send_mss();
+        let piece = self.piece(most);
+        if self.gathers(unsent, most, piece) {
             return None;
         }
-        let Some(len) = self.plan(now, unsent, fin, mss) else {
+        let mss = if self.tells_blocks() { self.mss_now(now) } else { most };
+        let Some(len) = self.plan(now, unsent, fin, mss, piece) else {
             if self.is_held_by_cwnd(unsent, mss) {
                 self.validate_cwnd(true);
             }
@@ -258,7 +260,8 @@ impl Connection {
         // What is out of fragments before it is full is pushed, as in Linux, and what ends a record,
         // what a timer sends, and a piece once more than half of the peer's window was sent without.
         let far = end.saturating_since(self.snd.push_sent) > self.snd.max_window / 2
-            && self.left_of_piece(data_end.saturating_since(start)) == taken;
+            && self.left_of_piece(data_end.saturating_since(start), self.piece(self.send_mss()))
+                == taken;
         if taken > 0 && (taken < len || flush || far || self.is_pushed(end, taken, mss)) {
             flags |= Flags::PSH;
             if far || end == self.snd.pushed {
@@ -322,7 +325,7 @@ impl Connection {
     // ---- how much of it ----
 
     /// How many of the `unsent` bytes leave in the next segment; `Some(0)` is a FIN alone.
-    fn plan(&self, now: Instant, unsent: u32, fin: bool, mss: u32) -> Option<u32> {
+    fn plan(&self, now: Instant, unsent: u32, fin: bool, mss: u32, piece: u32) -> Option<u32> {
         let flush = self.flags.contains(ConnFlags::FLUSH_DUE);
         let allowed = self.send_edge().saturating_since(self.snd.nxt);
         if unsent == 0 {
@@ -331,7 +334,7 @@ impl Connection {
         }
         let usable = self.cwnd_room(mss).min(allowed);
         let full = self.paced_payload(mss);
-        let piece = self.left_of_piece(unsent);
+        let piece = self.left_of_piece(unsent, piece);
         let wanted = piece.min(full);
         // > RFC 9293 section 3.8.6.2.1: Send data: (1) if a maximum-sized segment can be sent, i.e.,
         // > if: min(D,U) >= Eff.snd.MSS; (2) or if the data is pushed and all queued data can be

@@ -18,9 +18,8 @@ use crate::seq::Seq;
 const INITIAL_SEGMENTS: u32 = 10;
 
 impl Connection {
-    /// Payload of a full piece: whole segments, at most half of the peer's largest window.
-    pub(crate) fn piece(&self) -> u32 {
-        let mss = self.send_mss();
+    /// Payload of a full piece: whole segments (of [`send_mss`](Self::send_mss)), at most half of the peer's largest window.
+    pub(crate) fn piece(&self, mss: u32) -> u32 {
         let window = self.snd.max_window;
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
         // One longer than Linux's is for buffers that have room for two: a small one is a bound that
@@ -38,16 +37,17 @@ impl Connection {
 
     /// How many of the `unsent` bytes belong to the piece that is sent next: a super-frame does not
     /// go beyond it, as in Linux. Pieces lie side by side, the last begins at `snd.piece`.
-    pub(crate) fn left_of_piece(&self, unsent: u32) -> u32 {
-        let piece = self.piece();
+    pub(crate) fn left_of_piece(&self, unsent: u32, piece: u32) -> u32 {
         let next = self.snd.nxt;
+        // Divided only where it has to be: a division is slow.
+        let beyond = |n: u32| if n < piece { n } else { n % piece };
         let left = if self.snd.piece.gt(next) {
-            match self.snd.piece.since(next) % piece {
+            match beyond(self.snd.piece.since(next)) {
                 0 => piece,
                 left => left,
             }
         } else {
-            piece - next.since(self.snd.piece) % piece
+            piece - beyond(next.since(self.snd.piece))
         };
         unsent.min(left)
     }
@@ -60,35 +60,36 @@ impl Connection {
 
     /// What `bytes` in the queue are charged.
     fn charge(&self, bytes: u32, piece: u32) -> u64 {
-        u64::from(bytes) + u64::from(bytes.div_ceil(piece)) * u64::from(SEND_PIECE_OVERHEAD)
+        let pieces = if bytes <= piece { u32::from(bytes > 0) } else { bytes.div_ceil(piece) };
+        u64::from(bytes) + u64::from(pieces) * u64::from(SEND_PIECE_OVERHEAD)
     }
 
     /// What will be the first byte unsent once all has left that the windows let go.
-    fn sent_soon(&self) -> Seq {
+    fn sent_soon(&self, mss: u32) -> Seq {
         let next = self.next_data();
         if !self.state.may_transmit() {
             return next;
         }
-        let mss = self.send_mss();
         let allowed = self.send_edge().saturating_since(next);
         let usable = self.window_room(mss).min(allowed);
         next + (usable - usable % mss)
     }
 
     /// Whether `times` what waits unsent in front of `end` is more than may.
-    fn waits_unsent(&self, end: Seq, times: u64) -> bool {
+    fn waits_unsent(&self, end: Seq, times: u64, mss: u32) -> bool {
         let lowat = self.config.notsent_lowat;
         // No limit, which is the default, is not worth the arithmetic.
         lowat != u32::MAX
-            && u64::from(end.saturating_since(self.sent_soon())) * times >= u64::from(lowat)
+            && u64::from(end.saturating_since(self.sent_soon(mss))) * times >= u64::from(lowat)
     }
 
     /// How many of `wanted` bytes may be queued now, and where the piece begins that they end in.
     pub(crate) fn admit(&self, wanted: u32) -> (u32, Seq) {
-        let piece = self.piece();
+        let mss = self.send_mss();
+        let piece = self.piece(mss);
         // A piece that is begun is filled whatever else there is room for.
         let mut known = None;
-        let mut soon = || *known.get_or_insert_with(|| self.sent_soon());
+        let mut soon = || *known.get_or_insert_with(|| self.sent_soon(mss));
         let buffer = u64::from(self.send_buffer());
         let (mut end, mut taken) = (self.queue.end(), 0);
         let mut begun = self.snd.piece.max(self.snd.nxt).min(end);
@@ -101,7 +102,7 @@ impl Connection {
             }
             if filled == 0 || filled >= piece {
                 let used = self.charge(self.queue.len() + taken, piece);
-                if used >= buffer || self.waits_unsent(end, 1) {
+                if used >= buffer || self.waits_unsent(end, 1, mss) {
                     break;
                 }
                 (begun, filled) = (end, 0);
@@ -203,10 +204,11 @@ impl Connection {
     /// A sender that was told to wait is called back when a third of the buffer is free, not for
     /// every byte, and when less than half of what may wait unsent does.
     pub(crate) fn is_writable(&self) -> bool {
-        let used = self.charge(self.queue.len(), self.piece());
+        let mss = self.send_mss();
+        let used = self.charge(self.queue.len(), self.piece(mss));
         used + used / 2 <= u64::from(self.send_buffer())
             && self.queue.has_entry_room()
-            && !self.waits_unsent(self.queue.end(), 2)
+            && !self.waits_unsent(self.queue.end(), 2, mss)
     }
 
     /// Has the send buffer follow the congestion window: room for two of them, one under way and

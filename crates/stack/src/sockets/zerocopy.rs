@@ -429,9 +429,9 @@ impl Stack {
     /// Takes the oldest notification of the socket, whatever else its error queue has.
     pub fn poll_notification(&mut self, id: SocketId) -> Option<Notification> {
         self.drain_completions();
-        let notification = self.sockets.table.get_mut(id).ok()?.errors_mut()?.pop_notification();
+        let notification = self.sockets.table.get_mut(id).ok()?.errors_mut()?.pop_notification()?;
         self.sockets.after_error_read(id);
-        notification
+        Some(notification)
     }
 
     /// Notifications that are to come on a socket, those not read left out.
@@ -483,7 +483,7 @@ impl Sockets {
             shares.then(|| last.join_call(frag, &config.pages))?
         };
         let joined = send(&mut socket.conn, len, &mut grow)?;
-        frags.clear();
+        frags.pop();
         sends.next_id = joined.wrapping_add(1);
         sends.last_bytes += len;
         sends.last_end = Some(socket.conn.send_end());
