@@ -354,10 +354,21 @@ impl Connection {
         // > outstanding data has been acknowledged or until the TCP endpoint can send a full-sized
         // > segment
         let partial = len % mss;
-        if len == unsent && partial > 0 && !fin && !flush && self.holds_back_small() {
+        let held = len == unsent && partial > 0 && !fin && !flush && self.holds_back_small();
+        if held && !(len > partial && self.small_rides_along()) {
             return (len > partial).then_some(len - partial);
         }
         Some(len)
+    }
+
+    /// Whether a segment that is not full leaves with the full ones before it. To a peer in the same
+    /// machine they are one frame, which costs the same with it: Nagle's algorithm has nothing to save,
+    /// and would make it a frame of its own later. Who corks means it.
+    fn small_rides_along(&self) -> bool {
+        self.link.stays_in_memory()
+            && self.is_near()
+            && !self.flags.intersects(ConnFlags::CORK | ConnFlags::MORE)
+            && !self.sends_urgent()
     }
 
     /// Whether a segment that is not full waits. Nagle's algorithm in Minshall's variant, as in

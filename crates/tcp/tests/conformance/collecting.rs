@@ -251,6 +251,27 @@ fn in_memory_the_piece_that_fills_the_send_buffer_does_not_wait() {
 }
 
 #[test]
+fn in_memory_a_small_rest_leaves_in_the_frame_of_the_full_segments_before_it() {
+    let small_under_way = |link| {
+        let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
+        let mut t = Test::established_with(nagle(), link, syn_ack);
+        t.send(500).expect("P. 1:501(500)").nothing();
+        t
+    };
+    small_under_way(IN_MEMORY).send(2500).expect("P. 501:3001(2500)").nothing();
+    // A small one that would be a frame of its own waits.
+    small_under_way(IN_MEMORY).send(400).nothing();
+    // Who corks means it.
+    let mut corked = small_under_way(IN_MEMORY);
+    corked.set(|c| c.set_cork(true)).nothing();
+    corked.send(2500).expect("P. 501:2501(2000)").nothing();
+    corked.set(|c| c.set_cork(false)).nothing();
+    // On a wire it would be a packet of its own.
+    let wire = LinkLimits { mss: 1000, max_super_payload: 64_500 };
+    small_under_way(wire).send(2500).expect("P. 501:2501(2000)").nothing();
+}
+
+#[test]
 fn on_a_wire_nothing_waits_for_company() {
     let link = LinkLimits { mss: 1000, max_super_payload: 64_500 };
     let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
@@ -324,5 +345,5 @@ fn in_memory_a_small_send_buffer_takes_no_more_than_on_a_wire() {
 fn in_memory_no_more_waits_than_may_wait_unsent() {
     let mut t = under_way(Config { notsent_lowat: 4000, ..nagle() });
     t.send(3000).nothing();
-    t.send(1500).expect("P. 2501:6501(4000)").nothing();
+    t.send(1500).expect("P. 2501:7001(4500)").nothing();
 }
