@@ -85,12 +85,12 @@ impl Output {
             Some(path) if path == Path::new("-") => return Ok(Self::Stdout),
             Some(path) => path.to_owned(),
             None => url.file_name().map(PathBuf::from).ok_or_else(|| {
-                Failure::because(url.as_str(), "the URL names no file; name one with -o FILE")
+                Failure::misused(url.as_str(), "the URL names no file; name one with -o FILE")
             })?,
         };
         if path.is_dir() {
             let why = "this is a directory; name a file with -o FILE";
-            return Err(Failure::because(path.display(), why));
+            return Err(Failure::misused(path.display(), why));
         }
         Ok(Self::file(path))
     }

@@ -276,11 +276,14 @@ fn a_socket_in_use_is_refused_and_one_left_over_is_taken() {
 #[test]
 fn a_url_that_cannot_be_fetched_says_why() {
     let fetch = |url| [&["fetch"], &ADDR[..], &[url]].concat();
-    fails(&fetch("10.77.0.1/x"), &["not a URL"]);
-    fails(&fetch("https://10.77.0.1/x"), &["only http://"]);
-    fails(&fetch("http://example.org/x"), &["no resolver", "address"]);
-    fails(&fetch("http://10.77.0.1/"), &["-o FILE"]);
-    fails(&[&fetch("http://10.77.0.1/x")[..], &["-o", "/tmp"]].concat(), &["directory", "-o FILE"]);
+    is_misuse(&fetch("10.77.0.1/x"), &["not a URL"]);
+    is_misuse(&fetch("https://10.77.0.1/x"), &["only http://"]);
+    is_misuse(&fetch("http://example.org/x"), &["no resolver", "address"]);
+    is_misuse(&fetch("http://10.77.0.1/"), &["-o FILE"]);
+    is_misuse(
+        &[&fetch("http://10.77.0.1/x")[..], &["-o", "/tmp"]].concat(),
+        &["directory", "-o FILE"],
+    );
 }
 
 /// As another user, where this one may do everything.

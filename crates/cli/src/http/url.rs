@@ -19,32 +19,34 @@ pub(crate) struct Url {
 }
 
 impl Url {
+    /// What a command line gives.
     pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
-        let failed = |why: &str| Failure::because(text, why);
+        Self::read(text).map_err(|why| Failure::misused(text, why))
+    }
+
+    fn read(text: &str) -> Result<Self, &'static str> {
         let uri = Uri::parse(text)
-            .map_err(|_| failed("not a URL; give one such as http://10.77.0.1:8000/name"))?;
+            .map_err(|_| "not a URL; give one such as http://10.77.0.1:8000/name")?;
         if !uri.scheme().as_str().eq_ignore_ascii_case("http") {
-            return Err(failed("only http:// can be fetched"));
+            return Err("only http:// can be fetched");
         }
-        let authority = uri.authority().ok_or_else(|| failed("the URL names no host"))?;
+        let authority = uri.authority().ok_or("the URL names no host")?;
         if authority.userinfo().is_some() {
-            return Err(failed("user names in URLs are not supported"));
+            return Err("user names in URLs are not supported");
         }
         let ip = match authority.host_parsed() {
             Host::Ipv4(ip) => IpAddr::from(ip),
             Host::Ipv6(ip) => IpAddr::from(ip),
             _ => {
-                return Err(failed(
-                    "the host is a name, and there is no resolver here; give its address",
-                ));
+                return Err("the host is a name, and there is no resolver here; give its address");
             }
         };
         let port = authority
             .port_to_u16()
-            .map_err(|_| failed("the port is not between 1 and 65535"))?
+            .map_err(|_| "the port is not between 1 and 65535")?
             .unwrap_or(80);
         if port == 0 {
-            return Err(failed("the port is not between 1 and 65535"));
+            return Err("the port is not between 1 and 65535");
         }
         let path = match uri.path().as_str() {
             "" => "/",
@@ -69,7 +71,8 @@ impl Url {
         let relative = UriRef::parse(location).map_err(|_| failed())?;
         // A base with a fragment resolves nothing.
         let base = base.strip_fragment();
-        Self::parse(relative.resolve_against(&base).map_err(|_| failed())?.as_str())
+        let to = relative.resolve_against(&base).map_err(|_| failed())?;
+        Self::read(to.as_str()).map_err(|why| Failure::because(to.as_str(), why))
     }
 
     /// The last part of the path, as a file's name.
