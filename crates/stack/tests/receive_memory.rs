@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{A, B, Pair, capabilities, config, pattern, ready};
+use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec};
 use pagewire_stack::SocketId;
 use pagewire_tcp::DropReason as TcpDropReason;
@@ -131,4 +132,46 @@ fn reader_gets_on_beside_thousands_that_hold_a_segment_each() {
     println!("1 MiB beside {} full connections took {took:?}", others.len());
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert!(p.b.receive_memory_used() <= BUDGET);
+}
+
+/// What a pair can: frames by reference, thirty times as long as on a wire.
+fn in_memory(mac: u8) -> Capabilities {
+    Capabilities { mtu: 61_512, max_super_frame: 2_097_120, ..capabilities(mac) }
+}
+
+#[test]
+fn reader_gets_on_beside_those_that_stopped_to_read_where_frames_stay_in_memory() {
+    let mut b = config(in_memory(2), 2);
+    b.receive_memory = 48 << 20;
+    let mut p = Pair::with(config(in_memory(1), 1), b);
+    p.meet();
+    let to = "10.0.0.2:80".parse().unwrap();
+    let listener = p.b.tcp_listen(p.now, to, 64).unwrap();
+    let mut ends = Vec::new();
+    // All have read fast, and were invited to send much.
+    let much = Bytes::from(pattern(24 << 20));
+    for _ in 0..30 {
+        let client = p.a.tcp_connect(p.now, to, None).unwrap();
+        let mut server = None;
+        p.until("the handshake", |p| {
+            server = p.b.tcp_accept(p.now, listener).ok().map(|(id, _)| id);
+            server.is_some()
+        });
+        let server = server.unwrap();
+        p.transfer_by_reference((A, client), (B, server), much.clone(), 256 << 10);
+        ends.push((client, server));
+    }
+    let (client, server) = ends.pop().unwrap();
+    let others: Vec<_> = ends.iter().map(|&(client, _)| client).collect();
+    let data = much.slice(..6 << 20);
+    for _ in 0..20 {
+        push(&mut p, &others, &data);
+        p.run(Duration::from_millis(100));
+    }
+    let before = p.now;
+    p.transfer_by_reference((A, client), (B, server), much.slice(..16 << 20), 256 << 10);
+    let took = p.now.saturating_since(before);
+    println!("16 MiB beside {} full connections took {took:?}", others.len());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(p.b.receive_memory_used() <= 48 << 20);
 }

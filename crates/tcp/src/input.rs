@@ -116,12 +116,14 @@ impl Connection {
             self.take_ecn(header, len, ecn);
             let inserted = self.rcv.queue.insert(env, header.seq, payload);
             self.stats.bytes_received += u64::from(inserted.advanced);
+            if inserted.advanced > 0 {
+                self.on_data_arrived(env.now, header, len);
+                self.schedule_ack(env.now, len, header.flags.contains(Flags::PSH));
+            }
             if let Some(reason) = inserted.dropped {
                 self.ack_now();
                 return Disposition::Dropped(reason);
             }
-            self.on_data_arrived(env.now, header, len);
-            self.schedule_ack(env.now, len, header.flags.contains(Flags::PSH));
         }
         Disposition::Accepted
     }
@@ -407,7 +409,7 @@ impl Connection {
         // One for each: a sender without SACK counts them.
         if inserted.advanced == 0 {
             self.ack_duplicate();
-        } else if had_gaps || cut {
+        } else if had_gaps || cut || inserted.dropped.is_some() {
             self.ack_now();
         }
         match inserted.dropped {

@@ -37,6 +37,10 @@ pub const RECEIVE_SHARE: usize = 4;
 /// little: data of others is refused there even if it was invited.
 pub const RECEIVE_RESERVE: usize = 8;
 
+/// Payload bytes that a segment may take of that last part: a super-frame as on a wire. One that
+/// stays in memory is up to 32 times as long, and three of those would leave nothing to anybody else.
+pub const RESERVE_SEGMENT: usize = 64 * 1024;
+
 // Congestion control.
 
 /// Largest congestion window, in wire segments: the largest window that the header can express

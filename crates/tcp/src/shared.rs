@@ -25,7 +25,8 @@ pub struct Shared {
 /// invited earlier is refused when the last eighth of the budget is begun ([`RECEIVE_RESERVE`]),
 /// by connections that hold more than their share, or beyond a gap; half of that eighth is for
 /// connections that hold nothing, and half of that for those whose program has read something.
-/// Nothing is let in beyond the budget.
+/// Of a super-frame it takes no more than one on a wire has
+/// ([`RESERVE_SEGMENT`](crate::limits::RESERVE_SEGMENT)). Nothing is let in beyond the budget.
 #[derive(Clone, Debug)]
 pub struct ReceiveBudget {
     limit: usize,
@@ -67,7 +68,12 @@ impl ReceiveBudget {
 
     /// Whether `len` bytes more leave the last eighth untouched.
     pub(crate) const fn is_ample(&self, len: usize) -> bool {
-        self.used.saturating_add(len) <= self.limit - self.limit / RECEIVE_RESERVE
+        len <= self.ample()
+    }
+
+    /// Bytes that may be pinned before the last eighth is begun.
+    pub(crate) const fn ample(&self) -> usize {
+        (self.limit - self.limit / RECEIVE_RESERVE).saturating_sub(self.used)
     }
 
     /// Whether there is room for `len` bytes more, in a connection whose program has read something

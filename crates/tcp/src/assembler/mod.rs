@@ -26,7 +26,8 @@ use pagewire_mem::{Frag, FragVec};
 use crate::Env;
 use crate::error::DropReason;
 use crate::limits::{
-    COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, SMALL_SEGMENT,
+    COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, RESERVE_SEGMENT,
+    SMALL_SEGMENT,
 };
 use crate::options::SackBlocks;
 use crate::seq::Seq;
@@ -138,17 +139,28 @@ impl ReceiveQueue {
     ///
     /// The caller has cut it to the window: nothing in it is 2^30 or more from
     /// [`next`](Self::next).
-    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, frags: FragVec) -> Inserted {
-        let len = frags.iter().map(Frag::len).sum::<usize>() as u32;
+    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, mut frags: FragVec) -> Inserted {
+        let mut len = frags.iter().map(Frag::len).sum::<usize>() as u32;
         if len == 0 {
             return Inserted::default();
         }
-        if !env.shared.receive.is_ample(len as usize) && self.is_refused(env, seq, len) {
-            let out_of_order = seq.gt(self.next);
-            let dropped = Some(DropReason::HostMemory);
-            return Inserted { out_of_order, dropped, ..Inserted::default() };
+        let mut dropped = None;
+        if !env.shared.receive.is_ample(len as usize) {
+            let most = self.most_at_once(env, seq, len);
+            let refused = self.is_refused(env, seq, most);
+            if refused || most < len {
+                dropped = Some(DropReason::HostMemory);
+            }
+            if refused {
+                let out_of_order = seq.gt(self.next);
+                return Inserted { out_of_order, dropped, ..Inserted::default() };
+            }
+            if most < len {
+                frags = split_front(&mut frags, most as usize);
+                len = most;
+            }
         }
-        let inserted = if seq == self.next && !self.has_gaps() && !self.pins_too_much() {
+        let mut inserted = if seq == self.next && !self.has_gaps() && !self.pins_too_much() {
             self.in_order.push_segment(env, frags, len as usize);
             self.next += len;
             Inserted { advanced: len, ..Inserted::default() }
@@ -159,7 +171,19 @@ impl ReceiveQueue {
         if pinned > self.compact_at as usize && pinned > COMPACT_FACTOR * self.buffered() {
             self.compact(env);
         }
+        inserted.dropped = inserted.dropped.or(dropped);
         inserted
+    }
+
+    /// How much of a segment may be taken at once where memory is short. A connection that holds
+    /// nothing is let in beyond its share, but not with a super-frame that would leave nothing to
+    /// others: the rest comes again, as far as the window allows by then.
+    #[cold]
+    fn most_at_once(&self, env: &Env<'_>, seq: Seq, len: u32) -> u32 {
+        if seq != self.next || !self.in_order.is_empty() || self.held > 0 {
+            return len;
+        }
+        len.min(saturated(env.shared.receive.ample().max(RESERVE_SEGMENT)))
     }
 
     /// Whether the host has no memory for this payload, or none for this connection.

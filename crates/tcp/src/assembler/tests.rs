@@ -394,3 +394,27 @@ fn shrinking_frees_the_heap_of_an_empty_queue_only() {
     queue.shrink();
     assert!(queue.in_order.capacity() == 0 && queue.out_of_order.is_none());
 }
+
+#[test]
+fn of_a_super_frame_no_more_is_taken_of_the_last_eighth_than_one_on_a_wire_has() {
+    const FRAME: &[u8] = &[7; 200_000];
+    // What is pinned, and how much of the frame is taken.
+    let (limit, reserve) = (8 << 20, 1 << 20);
+    for (used, taken) in [
+        (0, FRAME.len()),
+        (limit - reserve - 100_000, 100_000),
+        (limit - reserve, 65_536),
+        (limit - 65_536 - reserve / 4, 65_536),
+        (limit - 65_535 - reserve / 4, 0),
+    ] {
+        let mut host = Host::new();
+        host.shared.receive = crate::ReceiveBudget::new(limit);
+        host.shared.receive.charge(0, used);
+        let mut queue = ReceiveQueue::new(Seq(0));
+        let inserted = queue.insert(&mut host.env(), Seq(0), kept(FRAME));
+        assert_eq!((inserted.advanced as usize, queue.queued()), (taken, taken), "{used}");
+        let dropped = (taken < FRAME.len()).then_some(DropReason::HostMemory);
+        assert_eq!(inserted.dropped, dropped, "{used}");
+        queue.check();
+    }
+}
