@@ -2,8 +2,8 @@
 //!
 //! Connections are found by a keyed hash of addresses and ports, so that strangers cannot choose
 //! packets that collide; the hash table holds socket indices only (five bytes each, with its
-//! control byte) and compares against the sockets themselves. The socket that was found last is
-//! tried first: packets come in bursts of one flow. What is bound to a port without a peer
+//! control byte) and compares against the sockets themselves. The two found last are tried
+//! first: packets come in bursts of one flow, or of two. What is bound to a port without a peer
 //! (listeners, datagram sockets) is found by port.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -45,23 +45,28 @@ pub(crate) struct Demux {
     table: HashTable<u32>,
     /// How many connections have each local address and port.
     locals: HashTable<Local>,
-    last: u32,
+    /// The two found last: a flow is found again and again, and what is forwarded is two flows in turns.
+    last: [u32; 2],
 }
 
 impl Demux {
     pub(crate) fn new(key: [u8; 16]) -> Self {
         let hasher = SipHasher13::new_with_key(&key);
-        Self { hasher, table: HashTable::new(), locals: HashTable::new(), last: u32::MAX }
+        Self { hasher, table: HashTable::new(), locals: HashTable::new(), last: [u32::MAX; 2] }
     }
 
     /// The connection with this tuple.
     pub(crate) fn find(&mut self, sockets: &Table, tuple: &Tuple) -> Option<u32> {
         let is_it = |index: u32| sockets.tuple(index) == Some(tuple);
-        if is_it(self.last) {
-            return Some(self.last);
+        let [last, before] = self.last;
+        if is_it(last) {
+            return Some(last);
         }
-        let found = *self.table.find(hash(&self.hasher, tuple), |&index| is_it(index))?;
-        self.last = found;
+        let found = match is_it(before) {
+            true => before,
+            false => *self.table.find(hash(&self.hasher, tuple), |&index| is_it(index))?,
+        };
+        self.last = [found, last];
         Some(found)
     }
 
