@@ -52,10 +52,15 @@ impl Connection {
     /// nothing is left or the rest waits to become a full segment. It need not be asked then.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
         let quiet = self.ack.due == AckDue::No && self.recovery.is_none();
-        if !quiet || !(self.is_collecting() || self.has_sent_all()) {
+        if !quiet {
             return false;
         }
-        if self.is_held_by_cwnd(self.unsent(), self.send_mss()) {
+        let unsent = self.unsent();
+        let ends = if unsent == 0 { self.has_sent_all() } else { self.is_collecting() };
+        if !ends {
+            return false;
+        }
+        if unsent > 0 && self.is_held_by_cwnd(unsent, self.send_mss()) {
             self.validate_cwnd(true);
         }
         self.check_room();

@@ -78,6 +78,9 @@ impl RttEstimator {
             self.srtt + (4 * self.rttvar).max(u64::from(self.min_rto_ms) * 1_000_000)
         };
         let max = u64::from(self.max_rto_ms) * 1_000_000;
+        if self.backoff == 0 {
+            return Duration::from_nanos(base.min(max));
+        }
         // `base` is at least a millisecond when it is not 0, so 40 doublings pass any bound.
         let backed_off = u128::from(base) << self.backoff.min(40);
         Duration::from_nanos(u64::try_from(backed_off).unwrap_or(u64::MAX).min(max))
