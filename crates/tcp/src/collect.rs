@@ -15,6 +15,7 @@ use crate::loss::CaState;
 use crate::options::MAX_OPTIONS_LEN;
 use crate::output::DEFER_WITHIN;
 use crate::seq::Seq;
+use crate::timers::Timer;
 
 /// What `poll_transmit` has to be asked for, or what makes it ask for more than Nagle's algorithm.
 const DUE: ConnFlags = ConnFlags::FIN_QUEUED
@@ -32,10 +33,10 @@ impl Connection {
         self.collects(0, mss, self.piece(mss))
     }
 
-    /// Whether all that was queued is under way, and nothing else is to be said.
+    /// Whether all that was queued is under way or has arrived, and nothing else is to be said.
     pub(crate) fn has_sent_all(&self) -> bool {
         self.unsent() == 0
-            && !self.flight.is_empty()
+            && (!self.flight.is_empty() || !self.timers.is_set(Timer::Persist))
             && !self.flight.has_lost()
             && !self.flags.intersects(DUE)
             && self.state.may_transmit()
@@ -72,11 +73,15 @@ impl Connection {
     /// super-frame waits while more is under way than the peer delays an acknowledgement for: that is
     /// owed at once, and lets go of all that was sent meanwhile. Linux's `tcp_autocorking` waits in the
     /// same way for the device.
+    ///
+    /// Who asked for no delay is not made to wait, but for connections that send what was received
+    /// elsewhere: that is asked for there because of what comes alone, and that leaves at once.
     pub(crate) fn gathers(&self, unsent: u32, mss: u32, piece: u32) -> bool {
         self.link.stays_in_memory()
             // The peer delays for a segment of those that it takes, which may be longer than ours.
             && self.in_flight() > u32::from(self.link.mss.max(self.snd.peer_mss))
-            && !self.flags.intersects(DUE | ConnFlags::NODELAY)
+            && !self.flags.intersects(DUE)
+            && (!self.flags.contains(ConnFlags::NODELAY) || self.flags.contains(ConnFlags::FORWARDS))
             && self.loss.state < CaState::Recovery
             && self.queue.end() != self.snd.flush_to
             && !self.sends_urgent()

@@ -146,6 +146,8 @@ bitflags::bitflags! {
         const URGENT_IN = 1 << 19;
         /// Urgent data of ours is not acknowledged.
         const URGENT_OUT = 1 << 20;
+        /// What it sends was received elsewhere (`forward.rs`).
+        const FORWARDS = 1 << 21;
         // Fast Open (`fast_open/`).
         /// All data of a SYN was taken by the other side.
         const SYN_DATA_ACKED = 1 << 24;

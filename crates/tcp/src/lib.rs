@@ -34,6 +34,7 @@ mod ecn;
 mod error;
 mod fast_open;
 mod flight;
+mod forward;
 mod handshake;
 mod header;
 mod icmp;

@@ -81,6 +81,11 @@ impl SendQueue {
         self.entries.len() < MAX_SEND_FRAGS
     }
 
+    /// How many more fragments may be queued.
+    pub(crate) fn entry_room(&self) -> usize {
+        MAX_SEND_FRAGS.saturating_sub(self.entries.len())
+    }
+
     /// Appends bytes. Pieces that lie one behind the other in memory become one fragment, of up to
     /// `longest` bytes.
     pub(crate) fn push(&mut self, frag: Frag, longest: usize) {

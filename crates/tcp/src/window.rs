@@ -41,7 +41,10 @@ impl Connection {
         if self.config.window_clamp == Some(0) {
             return 0;
         }
-        let limit = self.recv_buffer().min(largest(&self.config));
+        let mut limit = self.recv_buffer().min(largest(&self.config));
+        if self.flags.contains(ConnFlags::FORWARDS) {
+            limit = limit.min(self.forward_limit());
+        }
         limit.min(u32::from(u16::MAX) << self.rcv.scale)
     }
 

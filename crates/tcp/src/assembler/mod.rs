@@ -103,6 +103,11 @@ impl ReceiveQueue {
         self.in_order.len()
     }
 
+    /// Fragments that the application can take.
+    pub(crate) fn frags(&self) -> usize {
+        self.in_order.frags().len()
+    }
+
     /// Bytes held, those beyond gaps included.
     pub(crate) fn buffered(&self) -> usize {
         self.in_order.len() + self.out_of_order.as_ref().map_or(0, |o| o.len())

@@ -150,7 +150,7 @@ impl Run {
     /// Moves the first bytes, up to `max`, to `out`.
     pub(super) fn take(&mut self, max: usize, out: &mut impl Extend<Frag>) -> usize {
         if max >= self.len {
-            out.extend(self.frags.drain(..));
+            out.extend(core::iter::from_fn(|| self.frags.pop_front()));
             self.pinned = 0;
             return core::mem::take(&mut self.len);
         }

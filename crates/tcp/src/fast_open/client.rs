@@ -74,6 +74,11 @@ impl Connection {
         self.flags.set(ConnFlags::WRITE_PENDING, pending);
     }
 
+    /// Whether a handshake with Fast Open lasts, or has taught what nobody has asked for.
+    pub fn is_opening_fast(&self) -> bool {
+        self.fast_open.is_some()
+    }
+
     /// What the handshake taught, once.
     pub fn take_fast_open_outcome(&mut self) -> Option<FastOpenOutcome> {
         let outcome = self.fast_open.as_mut()?.outcome.take();
