@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagewire_mem::Instant;
@@ -59,30 +60,53 @@ pub struct Proxy {
     engine: Engine,
 }
 
-/// Locked under the host's lock, or alone.
 #[derive(Clone, Debug)]
-struct Engine(Arc<Mutex<Forwarder>>);
+struct Engine(Arc<Forwarding>);
+
+#[derive(Debug)]
+struct Forwarding {
+    /// Locked under the host's lock, or alone.
+    forwarder: Mutex<Forwarder>,
+    /// When it wants its turn, in nanoseconds: every turn of the host asks, and few are for it.
+    due: AtomicU64,
+}
 
 impl Engine {
+    fn new(config: ForwardConfig) -> Self {
+        let forwarder = Mutex::new(Forwarder::new(config));
+        Self(Arc::new(Forwarding { forwarder, due: AtomicU64::new(Instant::FAR.as_nanos()) }))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Forwarder> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.forwarder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the forwarder work, under the host's lock.
+    fn with<T>(&self, verb: impl FnOnce(&mut Forwarder) -> T) -> T {
+        let mut forwarder = self.lock();
+        let result = verb(&mut forwarder);
+        let due = forwarder.poll_timeout().unwrap_or(Instant::FAR);
+        // Read and written under the host's lock only.
+        self.0.due.store(due.as_nanos(), Ordering::Relaxed);
+        result
     }
 }
 
 impl Service for Engine {
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
-        self.lock().turn(now, stack, events);
+        self.with(|forwarder| forwarder.turn(now, stack, events));
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        self.lock().poll_timeout()
+        let due = Instant::from_nanos(self.0.due.load(Ordering::Relaxed));
+        (due < Instant::FAR).then_some(due)
     }
 }
 
 impl Proxy {
     /// One on this host that forwards nothing yet.
     pub fn new(host: &Host, config: ForwardConfig) -> Self {
-        let engine = Engine(Arc::new(Mutex::new(Forwarder::new(config))));
+        let engine = Engine::new(config);
         host.attach(engine.clone());
         Self { host: host.clone(), engine }
     }
@@ -147,7 +171,7 @@ impl Proxy {
 
     /// What it has done.
     pub fn counters(&self) -> ForwardCounters {
-        *self.engine.lock().counters()
+        self.engine.lock().counters()
     }
 
     /// Connections that are being forwarded.
@@ -161,7 +185,8 @@ impl Proxy {
     }
 
     fn with<T>(&self, verb: impl FnOnce(&mut Forwarder, &mut Stack, Instant) -> T) -> T {
-        self.host.with_stack(|stack, now| verb(&mut self.engine.lock(), stack, now))
+        let with_stack = |stack: &mut Stack, now| self.engine.with(|f| verb(f, stack, now));
+        self.host.with_stack(with_stack)
     }
 }
 

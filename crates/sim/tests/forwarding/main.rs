@@ -4,6 +4,7 @@
 //!   clients (.1) ---- proxy (.2) ---- servers (.3)      each a stack, joined by a switch
 //! ```
 
+mod flowing;
 mod hosts;
 mod peers;
 mod single;
@@ -104,10 +105,10 @@ impl Crowd {
         // All are there before one speaks, if all may be there.
         let speak_at = if wait { Instant::from_millis(8000) } else { Instant::ZERO };
         let clients = Peers::clients(self.at(2, 80), self.at(2, 81), plans.clone(), speak_at);
-        let clients = self.add(&mut sim, 1, Program::Peers(clients), "delay=100us")?;
-        let proxy = Program::Proxy(Forwarder::new(self.forward));
+        let clients = self.add(&mut sim, 1, Program::Peers(Box::new(clients)), "delay=100us")?;
+        let proxy = Program::Proxy(Box::new(Forwarder::new(self.forward)));
         let proxy = self.add(&mut sim, 2, proxy, self.faults)?;
-        let servers = Program::Peers(Peers::servers(self.at(3, 8000)));
+        let servers = Program::Peers(Box::new(Peers::servers(self.at(3, 8000))));
         let servers = self.add(&mut sim, 3, servers, "delay=100us")?;
 
         let now = sim.now();
@@ -142,7 +143,7 @@ impl Crowd {
         let plans: Vec<Plan> = plans.iter().map(|(_, number)| Plan::of(*number)).collect();
         let polite: Vec<&Plan> = plans.iter().filter(|plan| plan.is_polite()).collect();
         let refused = plans.iter().filter(|plan| plan.is_refused()).count();
-        let counters = *sim.node(proxy).app.proxy().counters();
+        let counters = sim.node(proxy).app.proxy().counters();
         let bytes: u64 = polite.iter().map(|plan| plan.bytes()).sum();
         for id in [clients, servers] {
             assert_eq!(sim.node(id).app.peers().polite, polite.len());

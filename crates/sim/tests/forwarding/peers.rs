@@ -428,8 +428,8 @@ impl Talk {
 
 /// A node of the scenario.
 pub(crate) enum Program {
-    Peers(Peers),
-    Proxy(Forwarder),
+    Peers(Box<Peers>),
+    Proxy(Box<Forwarder>),
     /// The test acts on the stack itself.
     Manual,
 }

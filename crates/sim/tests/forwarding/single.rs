@@ -22,11 +22,11 @@ const NOWHERE: u16 = 82;
 const UNROUTED: u16 = 83;
 
 /// A client, a proxy and a server, whose programs are the tests.
-struct Line {
-    sim: Sim<Station<Program>>,
-    client: NodeId,
-    proxy: NodeId,
-    server: NodeId,
+pub(crate) struct Line {
+    pub(crate) sim: Sim<Station<Program>>,
+    pub(crate) client: NodeId,
+    pub(crate) proxy: NodeId,
+    pub(crate) server: NodeId,
     listener: SocketId,
 }
 
@@ -35,7 +35,7 @@ fn second(n: u64) -> Instant {
 }
 
 impl Line {
-    fn new(forward: ForwardConfig, faults: &str, receive_memory: usize) -> Self {
+    pub(crate) fn new(forward: ForwardConfig, faults: &str, receive_memory: usize) -> Self {
         let mut sim = Sim::new(1);
         let mut add = |host: u8, app: Program, faults: &str| {
             let cidr = format!("10.0.0.{host}/24").parse().expect("an address");
@@ -48,7 +48,7 @@ impl Line {
             sim.add(Station::new(stack, app), faults).expect("a node")
         };
         let client = add(1, Program::Manual, faults);
-        let proxy = add(2, Program::Proxy(Forwarder::new(forward)), "delay=1us");
+        let proxy = add(2, Program::Proxy(Box::new(Forwarder::new(forward))), "delay=1us");
         let server = add(3, Program::Manual, faults);
         let now = sim.now();
         let Station { stack, app, .. } = sim.node_mut(proxy);
@@ -69,11 +69,11 @@ impl Line {
         Self { sim, client, proxy, server, listener }
     }
 
-    fn usual() -> Self {
+    pub(crate) fn usual() -> Self {
         Self::new(ForwardConfig::default(), "delay=1ms", 48 << 20)
     }
 
-    fn stack(&mut self, node: NodeId) -> (&mut Stack, Instant) {
+    pub(crate) fn stack(&mut self, node: NodeId) -> (&mut Stack, Instant) {
         let now = self.sim.now();
         (&mut self.sim.node_mut(node).stack, now)
     }
@@ -85,7 +85,7 @@ impl Line {
     }
 
     /// A connection of the client's, and what the server has of it.
-    fn connect(&mut self) -> (SocketId, SocketId) {
+    pub(crate) fn connect(&mut self) -> (SocketId, SocketId) {
         let ours = self.dial(PORT);
         let (server, listener) = (self.server, self.listener);
         let mut theirs = None;
@@ -104,24 +104,24 @@ impl Line {
     }
 
     /// Until nothing more happens within a second.
-    fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         let until = self.sim.now() + Duration::from_secs(1);
         self.sim.drive_bounded(until).expect("no failure");
     }
 
-    fn write(&mut self, node: NodeId, id: SocketId, bytes: &'static [u8]) {
+    pub(crate) fn write(&mut self, node: NodeId, id: SocketId, bytes: &'static [u8]) {
         let mut frags = FragVec::from_elem(Frag::from_static(bytes), 1);
         let (stack, now) = self.stack(node);
         assert_eq!(stack.tcp_send(now, id, &mut frags), Ok(bytes.len()));
     }
 
-    fn shutdown(&mut self, node: NodeId, id: SocketId) {
+    pub(crate) fn shutdown(&mut self, node: NodeId, id: SocketId) {
         let (stack, now) = self.stack(node);
         stack.tcp_shutdown(now, id, Shutdown::Write).expect("it stands");
     }
 
     /// What is there to be read.
-    fn read(&mut self, node: NodeId, id: SocketId) -> Result<Vec<u8>, Error> {
+    pub(crate) fn read(&mut self, node: NodeId, id: SocketId) -> Result<Vec<u8>, Error> {
         self.settle();
         let mut buffer = vec![0; 1000];
         let (stack, now) = self.stack(node);
@@ -130,14 +130,14 @@ impl Line {
         Ok(buffer)
     }
 
-    fn abort(&mut self, node: NodeId, id: SocketId) {
+    pub(crate) fn abort(&mut self, node: NodeId, id: SocketId) {
         let (stack, now) = self.stack(node);
         stack.abort(now, id);
         stack.close(now, id);
         self.settle();
     }
 
-    fn proxy(&self) -> &Forwarder {
+    pub(crate) fn proxy(&self) -> &Forwarder {
         self.sim.node(self.proxy).app.proxy()
     }
 

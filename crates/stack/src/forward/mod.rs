@@ -18,6 +18,10 @@
 //! Urgent data (RFC 9293 section 3.8.5) stays in its place in the stream; its mark is not passed on,
 //! as RFC 6093 section 3.4 finds that middleboxes do anyway.
 //!
+//! While nothing but data goes, the stack does what a pump does by itself, once for each burst, and
+//! nobody here is asked (`sockets/forwarding.rs`). The forwarder begins that when both connections stand,
+//! and is told by events of all else.
+//!
 //! Read [`Forwarder`] first, then `pair.rs`.
 
 mod pair;
@@ -26,6 +30,7 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use pagewire_mem::{Frag, Instant};
 use pagewire_tcp::KeepAlive;
@@ -35,6 +40,7 @@ use crate::limits::{
     FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE, FORWARD_LOOK,
     FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY, FORWARD_STALL_TIME,
 };
+use crate::sockets::forwarding::Passed;
 use crate::stack::{Stack, TcpOption};
 use crate::{Error, Event, SocketId};
 use pair::{Pair, Step};
@@ -150,7 +156,9 @@ pub struct Forwarder {
     /// Connections may wait in a backlog because there were enough.
     full: bool,
     refusals: VecDeque<Refusal>,
+    /// Without what the stack has passed on by itself.
     counters: ForwardCounters,
+    passed: Arc<Passed>,
     serial: u32,
     scratch: Vec<Frag>,
 }
@@ -288,8 +296,11 @@ impl Forwarder {
     }
 
     /// What it has done.
-    pub fn counters(&self) -> &ForwardCounters {
-        &self.counters
+    pub fn counters(&self) -> ForwardCounters {
+        let mut counters = self.counters;
+        counters.bytes_up += self.passed.up();
+        counters.bytes_down += self.passed.down();
+        counters
     }
 }
 
@@ -366,6 +377,12 @@ impl Forwarder {
         let was_connected = pair.connected;
         let step = pair.work(now, stack, &mut self.scratch, &mut self.counters);
         self.counters.connected += u64::from(pair.connected && !was_connected);
+        if pair.may_flow() {
+            // From here on the stack passes on what comes, as long as it is nothing but data.
+            stack.begin_flow(now, pair.ids(), &self.passed);
+        } else {
+            stack.end_flow(pair.ids());
+        }
         match step {
             Step::Wait => {}
             Step::Starve => {
@@ -406,6 +423,7 @@ impl Forwarder {
     /// Lets go of both connections, with resets or so that they deliver what is queued.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: usize, resets: bool) {
         let Some(pair) = self.pairs.try_remove(at) else { return };
+        stack.end_flow(pair.ids());
         for id in pair.ids() {
             if let Some(place) = self.places.get_mut(id.index() as usize) {
                 *place = None;
@@ -434,7 +452,7 @@ impl Forwarder {
             };
             // The clock may have begun again since the entry was made.
             let at = key.at as usize;
-            match pair.deadline(&self.config) {
+            match pair.deadline(stack, &self.config) {
                 Some(deadline) if deadline > now => self.look_again(now, deadline, key),
                 Some(_) if !pair.connected => self.refuse(now, stack, at, Error::TimedOut),
                 Some(_) => {
@@ -458,7 +476,7 @@ impl Forwarder {
         }
         self.relief_at = Some(now + FORWARD_RELIEF);
         let stalls = |pair: &Pair| {
-            pair.stalls_since(now, limit)
+            pair.stalls_since(stack, now, limit)
                 && pair.ids().into_iter().any(|id| stack.forward_charge(id) > 0)
         };
         let stalled: Vec<usize> =

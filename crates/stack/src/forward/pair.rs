@@ -81,18 +81,31 @@ impl Pair {
         [self.client_side.id, self.upstream_side.id]
     }
 
+    /// Whether nothing waits here, but only in the connections' queues.
+    pub(super) fn may_flow(&self) -> bool {
+        self.connected
+            && self.client_side.pending.is_empty()
+            && self.upstream_side.pending.is_empty()
+    }
+
+    /// When a byte was last passed on, here or by the stack.
+    fn active_at(&self, stack: &Stack) -> Instant {
+        let flowed = self.ids().map(|id| stack.flowed_at(id));
+        flowed.into_iter().flatten().fold(self.active_at, Instant::max)
+    }
+
     /// When it is given up if nothing happens until then.
-    pub(super) fn deadline(&self, config: &ForwardConfig) -> Option<Instant> {
+    pub(super) fn deadline(&self, stack: &Stack, config: &ForwardConfig) -> Option<Instant> {
         if self.connected {
-            config.idle_timeout.map(|limit| self.active_at + limit)
+            config.idle_timeout.map(|limit| self.active_at(stack) + limit)
         } else {
             Some(self.active_at + config.connect_timeout)
         }
     }
 
     /// Whether nothing was passed on for so long.
-    pub(super) fn stalls_since(&self, now: Instant, limit: Duration) -> bool {
-        self.active_at + limit <= now
+    pub(super) fn stalls_since(&self, stack: &Stack, now: Instant, limit: Duration) -> bool {
+        self.active_at(stack) + limit <= now
     }
 
     /// Moves what can be moved, both ways.

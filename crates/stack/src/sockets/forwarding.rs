@@ -1,9 +1,69 @@
 //! What a connection needs whose data was received on another.
+//!
+//! Between two connections over which nothing but data goes, that data is passed on where it arrives,
+//! once for each burst: from one receive queue to the other send queue, in the same turn of output that
+//! acknowledges it, with no event and no owner asked ([`Flow`]). Everything else is the owner's
+//! business as before, who is told of it by events: beginnings, ends, resets, urgent bytes, and who
+//! waits for room or for memory. Where the owner has to look, nothing is passed on behind its back that
+//! it would not have passed on itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagewire_mem::Instant;
+use pagewire_tcp::Env;
 
 use super::table::SocketId;
+use super::tcp::TcpSocket;
 use crate::error::Error;
+use crate::event::Readiness;
 use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
+use crate::net::Mem;
 use crate::stack::Stack;
+
+/// A connection whose data is passed on at once.
+pub(crate) struct Flow {
+    /// A segment came since it was last looked whether there is something to pass on.
+    pub(super) due: bool,
+    /// Where what it received is counted.
+    passed: Arc<Passed>,
+    way: Way,
+    /// When something was last passed on.
+    at: Instant,
+}
+
+/// Which way what a connection received goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Up,
+    Down,
+}
+
+/// Bytes passed on. Who reads them may be on another thread; counted is under the stack's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    up: AtomicU64,
+    down: AtomicU64,
+}
+
+impl Passed {
+    pub(crate) fn up(&self) -> u64 {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn down(&self) -> u64 {
+        self.down.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, way: Way, bytes: usize) {
+        let total = match way {
+            Way::Up => &self.up,
+            Way::Down => &self.down,
+        };
+        // Only one counts at a time: no need for an atomic addition.
+        total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+    }
+}
 
 impl Stack {
     /// From now on, what either of two connections sends is memory that the other received: it is
@@ -18,11 +78,89 @@ impl Stack {
         Ok(())
     }
 
+    /// From now on, what either of two connections that forward to each other receives is sent on the
+    /// other at once, as long as nothing but data comes and there is room and memory for it. What
+    /// client `a` sends goes up, what upstream `b` sends down.
+    pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [SocketId; 2], passed: &Arc<Passed>) {
+        for (id, way) in [(a, Way::Up), (b, Way::Down)] {
+            let Ok(socket) = self.connection_mut(id) else { continue };
+            let flow = || Flow { due: false, passed: Arc::clone(passed), way, at: now };
+            socket.conn.set_forwards();
+            socket.flow.get_or_insert_with(|| Box::new(flow()));
+        }
+    }
+
+    /// The owner passes on everything itself again.
+    pub(crate) fn end_flow(&mut self, ids: [SocketId; 2]) {
+        for id in ids {
+            if let Ok(socket) = self.connection_mut(id)
+                && socket.flow.take().is_some_and(|flow| flow.due)
+            {
+                self.sockets.touch_to_report(id.index());
+            }
+        }
+    }
+
+    /// When something that the connection received was last passed on at once.
+    pub(crate) fn flowed_at(&self, id: SocketId) -> Option<Instant> {
+        Some(self.connection(id).ok()?.flow.as_ref()?.at)
+    }
+
+    /// Byte path, from R6 to S2: what a burst has brought the connection at `index` goes on, before that
+    /// is asked for output; and if the burst made room, what the other one received.
+    pub(crate) fn pass_on(&mut self, now: Instant, index: u32) {
+        let Self { sockets, mem, .. } = self;
+        let Some(socket) = sockets.table.tcp_mut(index) else { return };
+        let Some(flow) = &mut socket.flow else { return };
+        if !core::mem::replace(&mut flow.due, false) {
+            return;
+        }
+        let other = socket.forwards;
+        let two = other.and_then(|other| sockets.table.tcp_two_mut(index, other));
+        let (Some(other), Some([this, that])) = (other.map(SocketId::index), two) else {
+            return sockets.touch_to_report(index);
+        };
+        if this.conn.queued_receive() == 0 && that.conn.queued_receive() == 0 {
+            // An acknowledgement, and nothing waited for it.
+            that.conn.set_held(this.conn.send_charge());
+            if this.rests() {
+                sockets.touch_to_report(index);
+            }
+            return;
+        }
+        let (mut up, mut down) = (None, None);
+        // Who has to wait for memory, and who has to make place: the owner decides.
+        if !is_short(mem, 1) && this.may_flow() && that.may_flow() {
+            (up, down) = (pass(now, mem, this, that), pass(now, mem, that, this));
+        }
+        this.conn.set_held(that.conn.send_charge());
+        that.conn.set_held(this.conn.send_charge());
+        let tried = up.is_some() || down.is_some();
+        // What stays has to wait for something: the owner sees to that.
+        let reports = [this.rests(), tried && that.rests()];
+        let sends = [
+            down.is_some_and(|bytes| bytes > 0) || this.conn.owes_ack(),
+            up.is_some_and(|bytes| bytes > 0) || that.conn.owes_ack(),
+        ];
+        for ((index, reports), sends) in [index, other].into_iter().zip(reports).zip(sends) {
+            if reports {
+                sockets.touch_to_report(index);
+            }
+            if sends {
+                sockets.touch_to_send(index);
+            }
+        }
+    }
+
     /// Tells the connection at `index` what is still to be sent of what it received.
     pub(super) fn note_held(&mut self, index: u32) {
-        let Some(other) = self.sockets.table.tcp(index).and_then(|socket| socket.forwards) else {
+        let Some(socket) = self.sockets.table.tcp(index) else { return };
+        let Some(other) = socket.forwards else { return };
+        // What is passed on by the stack tells it when that is done. Between, it matters where memory
+        // is refused.
+        if socket.flow.is_some() && !is_short(&self.mem, FORWARD_RESERVE / 2) {
             return;
-        };
+        }
         // After the end of the other, nothing is held.
         let held = self.connection(other).map_or(0, |other| other.conn.send_charge());
         if let Some(socket) = self.sockets.table.tcp_mut(index) {
@@ -37,9 +175,7 @@ impl Stack {
 
     /// Whether fewer than so many reserves are left of the receive memory.
     pub(crate) fn is_receive_memory_short(&self, reserves: usize) -> bool {
-        let receive = &self.mem.shared.receive;
-        let reserve = receive.limit() / FORWARD_RESERVE;
-        receive.used() > receive.limit().saturating_sub(reserves * reserve)
+        is_short(&self.mem, reserves)
     }
 
     /// Bytes of receive memory that are charged for the connection.
@@ -47,11 +183,59 @@ impl Stack {
         self.connection(id).map_or(0, |socket| socket.charged())
     }
 
-    /// How much more the connection may hold of what others sent: its share of the receive memory
-    /// that is free, less what it holds. Where it holds nothing, something may always follow.
+    /// How much more the connection may hold of what others sent.
     pub(crate) fn forward_share(&self, id: SocketId) -> Result<usize, Error> {
-        let held = self.connection(id)?.conn.send_charge();
-        let share = self.mem.shared.receive.allowance();
-        Ok(if held == 0 { share.max(FORWARD_LEAST) } else { share.saturating_sub(held) })
+        Ok(share(&self.mem, self.connection(id)?))
     }
+}
+
+impl TcpSocket {
+    /// Whether data may be passed on at once from it and to it. Not while an application that had it
+    /// before holds something of what it received: that is counted where it is read.
+    fn may_flow(&self) -> bool {
+        self.flow.is_some() && self.holdings.is_none()
+    }
+
+    /// Whether there is more to look after than data that goes on: data that stays, an end, a wait.
+    fn rests(&self) -> bool {
+        self.conn.queued_receive() > 0 || !self.conn.gives() || !self.conn.takes()
+    }
+}
+
+/// Moves what one connection received to the send queue of the other: how many bytes, as far as there is
+/// room and memory. `None`: that is for the owner to do.
+fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -> Option<usize> {
+    if from.conn.queued_receive() == 0 || !from.conn.gives() || !to.conn.takes() {
+        return None;
+    }
+    let share = share(mem, to);
+    if share < FORWARD_LEAST {
+        return None;
+    }
+    let Mem { pool, writer, ledger, shared } = mem;
+    let mut env = Env { now, ledger, pool, writer, shared };
+    let moved = from.conn.forward(&mut env, &mut to.conn, share);
+    from.charge(shared);
+    to.charge(shared);
+    // As after a read: what stays, and what comes, is news to the owner.
+    from.reported &= !Readiness::READABLE;
+    if let Some(flow) = from.flow.as_mut().filter(|_| moved > 0) {
+        flow.passed.count(flow.way, moved);
+        flow.at = now;
+    }
+    Some(moved)
+}
+
+fn is_short(mem: &Mem, reserves: usize) -> bool {
+    let receive = &mem.shared.receive;
+    let reserve = receive.limit() / FORWARD_RESERVE;
+    receive.used() > receive.limit().saturating_sub(reserves * reserve)
+}
+
+/// How much more the connection may hold of what others sent: its share of the receive memory that is
+/// free, less what it holds. Where it holds nothing, something may always follow.
+fn share(mem: &Mem, to: &TcpSocket) -> usize {
+    let held = to.conn.send_charge();
+    let share = mem.shared.receive.allowance();
+    if held == 0 { share.max(FORWARD_LEAST) } else { share.saturating_sub(held) }
 }

@@ -11,7 +11,7 @@ pub(crate) mod edges;
 mod error_queue;
 mod errors;
 pub(crate) mod fast_open;
-mod forwarding;
+pub(crate) mod forwarding;
 pub(crate) mod guests;
 mod held;
 pub(crate) mod hold;
@@ -89,7 +89,7 @@ pub(crate) struct Sockets {
     pub(crate) cookies: CookieJar,
     /// Connections that may have something to send, each once; entries may be stale.
     pub(crate) dirty: VecDeque<u32>,
-    /// Those of them that wait for the device of a link, by link; entries may be stale.
+    /// Those of `dirty` that wait for the device of a link, by link; entries may be stale.
     pub(crate) held_up: Vec<Vec<u32>>,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) unchecked: VecDeque<u32>,
@@ -160,10 +160,32 @@ impl Sockets {
 
     /// Something happened to the connection at `index`: it may send, and be ready for more.
     pub(crate) fn touch(&mut self, index: u32) {
+        self.touch_to_send(index);
+        self.touch_to_report(index);
+    }
+
+    /// A segment came for the connection at `index`.
+    pub(crate) fn touch_by_segment(&mut self, index: u32) {
+        let Some(socket) = self.table.tcp_mut(index) else { return };
+        let Some(flow) = &mut socket.flow else { return self.touch(index) };
+        // Whether there is anything else to look after shows when its data has been passed on.
+        flow.due = true;
+        if !core::mem::replace(&mut socket.dirty, true) {
+            self.dirty.push_back(index);
+        }
+    }
+
+    /// The connection at `index` may send, and nothing else has changed.
+    pub(crate) fn touch_to_send(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         if !core::mem::replace(&mut socket.dirty, true) {
             self.dirty.push_back(index);
         }
+    }
+
+    /// The connection at `index` may be ready for more, and has nothing more to send.
+    pub(crate) fn touch_to_report(&mut self, index: u32) {
+        let Some(socket) = self.table.tcp_mut(index) else { return };
         if !core::mem::replace(&mut socket.unchecked, true) {
             self.unchecked.push_back(index);
         }

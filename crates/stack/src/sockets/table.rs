@@ -149,6 +149,16 @@ impl Table {
         }
     }
 
+    /// The connection at `index` and another, which `id` names.
+    pub(crate) fn tcp_two_mut(&mut self, index: u32, id: SocketId) -> Option<[&mut TcpSocket; 2]> {
+        let places = [index as usize, id.index as usize];
+        let [one, other] = self.slots.get_disjoint_mut(places).ok()?;
+        match (one.socket.as_mut()?, other.socket.as_mut()?) {
+            (Socket::Tcp(a), Socket::Tcp(b)) if other.generation == id.generation => Some([a, b]),
+            _ => None,
+        }
+    }
+
     pub(crate) fn listener(&self, index: u32) -> Option<&Listener> {
         match self.at(index)? {
             Socket::Listener(socket) => Some(socket),

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Holdings, Instant, PacketBuf};
 use pagewire_tcp::{
     CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits, MAX_HEADER_LEN,
-    Ports as TcpPorts, SegmentOut, Seq, State, TcpError, TcpHeader, reset_for,
+    Ports as TcpPorts, SegmentOut, Seq, Shared, State, TcpError, TcpHeader, reset_for,
 };
 
 use super::cookie::Returned;
 use super::demux::Tuple;
 use super::edges::PacketMarks;
 use super::errors::{error_from, error_of_icmp, tcp_kind};
+use super::forwarding::Flow;
 use super::listener::Old;
 use super::path_mtu::MtuDiscover;
 use super::table::SocketId;
@@ -53,6 +54,8 @@ pub(crate) struct TcpSocket {
     /// What it sends was received on this other connection, and the other way round: it is charged
     /// until it is acknowledged.
     pub(super) forwards: Option<SocketId>,
+    /// Present while what it received may be sent on that one at once.
+    pub(super) flow: Option<Box<Flow>>,
     /// Retransmissions, timeouts and recoveries that are in the stack's counters already.
     counted: [u32; 3],
     /// Second of the stack's clock in which the neighbour was last told that it is heard.
@@ -109,6 +112,7 @@ impl TcpSocket {
             has_guests: false,
             zerocopy: false,
             forwards: None,
+            flow: None,
             counted: [0; 3],
             reachable_at: 0,
             charged: 0,
@@ -186,11 +190,16 @@ impl TcpSocket {
         {
             self.conn.set_kept(holdings.await_return());
         }
+        self.charge(&mut mem.shared);
+        result
+    }
+
+    /// Charges what it holds now.
+    pub(super) fn charge(&mut self, shared: &mut Shared) {
         let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
-        mem.shared.receive.charge(self.charged as usize, pinned);
+        shared.receive.charge(self.charged as usize, pinned);
         self.charged = u32::try_from(pinned).unwrap_or(u32::MAX);
-        result
     }
 }
 
@@ -284,15 +293,21 @@ impl Stack {
                 return;
             }
         }
+        let opens = socket.conn.is_opening_fast();
+        let rare = socket.extra.is_some();
         if guests {
             self.watch_guest(now, index);
         }
         if let Owner::HalfOpen { listener } = owner {
             self.promote(index, listener);
         }
-        self.learn_fast_open(index);
-        self.uncount_fast_open(now, index, header.flags);
-        self.sockets.touch(index);
+        if opens {
+            self.learn_fast_open(index);
+        }
+        if rare {
+            self.uncount_fast_open(now, index, header.flags);
+        }
+        self.sockets.touch_by_segment(index);
     }
 
     /// A SYN for a connection in TIME-WAIT: a new connection in its place, if somebody listens.
@@ -387,6 +402,7 @@ impl Stack {
             && let Some(index) = self.sockets.dirty.pop_front()
         {
             let (mut burst, mut sent) = (budget.min(SEGMENTS_PER_CONNECTION), false);
+            self.pass_on(now, index);
             if self.is_held_up(now, index) {
                 continue;
             }
@@ -402,11 +418,14 @@ impl Stack {
                 };
                 let Some(mut segment) = segment else {
                     socket.dirty = false;
+                    let rare = socket.extra.is_some();
                     if let Some(extra) = &mut socket.extra {
                         extra.poll_timestamps(now, &socket.conn);
                     }
                     self.watch_black_hole(now, index);
-                    self.uncount_fast_open(now, index, Flags::empty());
+                    if rare {
+                        self.uncount_fast_open(now, index, Flags::empty());
+                    }
                     self.settle(index);
                     break;
                 };
