@@ -5,12 +5,12 @@
 //! do together: one sends and receives, the other receives and sends. Over a tap, kernel sockets are
 //! both ends, in one network namespace.
 //!
-//! What to expect: a direct hop by reference is one send and one receive of each frame, and nothing
-//! else; by way of a proxy it is two of each, on the same processors. So where nobody touches a byte
-//! and nothing but the processor bounds the rate, it is about half as fast, and whatever makes a hop
-//! cheaper makes both so. What a proxy adds by itself is little: of its time 1 % goes to the pump. With
-//! a reader that touches every byte the second hop is the smaller part, and where a network bounds the
-//! rate it costs nothing (`crates/sim/tests/forwarding/single.rs` holds it to eight tenths).
+//! What to expect: of a direct hop by reference, more than half is the two programs' calls, and the rest
+//! sends and receives of frames; by way of a proxy there are twice as many of these, on the same
+//! processors, and as many calls. So where nobody touches a byte and nothing but the processor bounds
+//! the rate, it is about eight tenths of a direct hop's. With a reader that touches
+//! every byte the second hop is the smaller part, and where a network bounds the rate it costs nothing
+//! (`crates/sim/tests/forwarding/single.rs` holds it to eight tenths).
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
