@@ -37,13 +37,14 @@ impl Connection {
     /// From a sender in the same machine, more than the send buffer takes that it goes to would come no
     /// sooner, and only wait here. And a sender that is held up by the window, not by its own buffer,
     /// joins what it is given meanwhile to longer segments: so it is a segment less, for those whose
-    /// buffers are as long as ours.
+    /// buffers are as long as ours. It is never less than two segments: a sender that has heard of more
+    /// waits until the window takes one (RFC 9293 section 3.8.6.2.1), which would be for its timer.
     pub(crate) fn forward_limit(&self) -> u32 {
         if !self.link.stays_in_memory() || !self.is_near() {
             return u32::MAX;
         }
         let (buffer, segment) = (self.config.send_buffer, u32::from(self.announced_mss()));
-        (buffer - segment.min(buffer / 2)).max(MIN_RECV_BUFFER)
+        buffer.saturating_sub(segment).max(2 * segment).max(MIN_RECV_BUFFER)
     }
 
     /// Whether an acknowledgement is to leave now.

@@ -235,3 +235,33 @@ fn from_a_sender_in_the_same_machine_less_is_invited_than_the_send_buffer_takes(
         assert_eq!(a.window_limit(), limit);
     }
 }
+
+#[test]
+fn however_small_the_send_buffer_is_a_sender_in_the_same_machine_waits_for_no_timer() {
+    const ALL: usize = 2_000_000;
+    for send_buffer in [4096, 16_384, 65_536, 100_000, 130_000] {
+        let mut host = Host::new();
+        let small = Config { send_buffer, send_buffer_initial: send_buffer, ..config() };
+        let [mut client, mut a] = host.connected(&config(), MEMORY);
+        let [mut b, mut server] = host.connected(&small, MEMORY);
+        a.config = Arc::clone(&b.config);
+        // From before, it knows of a window of many segments: nothing less than one leaves for less.
+        host.send(&mut client, 100_000);
+        host.exchange(&mut client, &mut a);
+        a.set_forwards();
+        b.set_forwards();
+        let (mut sent, mut got) = (100_000, 0);
+        while got < ALL {
+            let before = (sent, got);
+            let rest = Frag::from_bytes(vec![7; ALL - sent].into());
+            sent += client.send(&mut host.env(), &mut FragVec::from_elem(rest, 1)).unwrap_or(0);
+            host.carry(&mut client, &mut a);
+            a.forward(&mut host.env(), &mut b, usize::MAX);
+            host.carry(&mut a, &mut client);
+            host.carry(&mut b, &mut server);
+            got += server.recv_chunks(&mut host.env(), usize::MAX, &mut Vec::new()).unwrap_or(0);
+            host.carry(&mut server, &mut b);
+            assert!((sent, got) != before, "{got} of {sent} bytes, send buffer {send_buffer}");
+        }
+    }
+}
