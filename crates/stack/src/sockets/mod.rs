@@ -172,6 +172,10 @@ impl Sockets {
         flow.due = true;
         if !core::mem::replace(&mut socket.dirty, true) {
             self.dirty.push_back(index);
+        } else if self.held_up.iter().any(|list| !list.is_empty()) {
+            // It may wait for its device, and would be looked at when that has room: what came for it
+            // need not wait for that.
+            self.touch_to_report(index);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagewire_stack::Error;
+use pagewire_stack::{Error, Forwarder, SocketId};
 
 use super::world::*;
 
@@ -67,4 +67,55 @@ fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
     world.run(HOUR);
     // Its SYN was sent, and could not be sent again.
     assert_eq!(world.middle().take_error(waiting), Some(Error::TimedOut));
+}
+
+/// A connection from the left through the stack between to the right. So much waits for the left
+/// device that the connection there has to wait, and what the right one said; what the left one said
+/// last is under way.
+fn forwarded_and_held_up(last: impl FnOnce(&mut World, SocketId)) -> (World, SocketId) {
+    const OTHERS: usize = 60;
+    let mut world = World::three_with(middle(), plain, plain);
+    let others: Vec<_> = (0..OTHERS)
+        .map(|n| world.connect((MIDDLE, LEFT), addr(&format!("10.0.0.2:{}", 80 + n))).0)
+        .collect();
+    let (left, a) = world.connect((LEFT, MIDDLE), addr("10.0.0.1:80"));
+    let (b, right) = world.connect((MIDDLE, RIGHT), addr("10.0.1.2:80"));
+    world.run(Duration::from_secs(1));
+    let mut forwarder = Forwarder::new(Default::default());
+    let now = world.now;
+    forwarder.join(now, world.middle(), a, b).unwrap();
+    world.forwarder = Some(forwarder);
+    world.run(Duration::from_secs(1));
+    last(&mut world, left);
+    world.flush();
+    world.set_stuck(WEST, true);
+    let now = world.now;
+    for near in others {
+        assert_eq!(world.middle().tcp_write(now, near, &[1; 12_000]), Ok(12_000));
+    }
+    world.flush();
+    // It is held up before anything comes.
+    assert_eq!(world.middle().tcp_write(now, a, b"held up"), Ok(7));
+    world.run(Duration::from_secs(1));
+    (world, right)
+}
+
+#[test]
+fn what_comes_for_a_connection_that_waits_for_its_device_is_forwarded() {
+    let (mut world, right) = forwarded_and_held_up(|world, left| {
+        let now = world.now;
+        assert_eq!(world.stacks[LEFT].tcp_write(now, left, b"news"), Ok(4));
+    });
+    let (now, mut buffer) = (world.now, [0; 10]);
+    assert_eq!(world.stacks[RIGHT].tcp_read(now, right, &mut buffer), Ok(4));
+}
+
+#[test]
+fn the_reset_of_a_connection_that_waits_for_its_device_is_forwarded() {
+    let (mut world, right) = forwarded_and_held_up(|world, left| {
+        let now = world.now;
+        world.stacks[LEFT].abort(now, left);
+    });
+    assert_eq!(world.stacks[RIGHT].take_error(right), Some(Error::ConnectionReset));
+    assert!(world.forwarder.unwrap().is_empty());
 }

@@ -8,7 +8,7 @@ use pagewire_device::{Capabilities, HeaderSplit, Medium, hand_over};
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum,
 };
-use pagewire_stack::{DropReason, Error, LinkConfig, LinkId, SocketId, Stack, StackConfig};
+use pagewire_stack::{DropReason, Error, Forwarder, LinkConfig, LinkId, SocketId, Stack, StackConfig};
 
 /// The stacks that most tests have: two peers, and between them one with a link to each.
 pub(crate) const LEFT: usize = 0;
@@ -55,6 +55,8 @@ pub(crate) struct World {
     pub(crate) seen: Vec<Seen>,
     /// Keep the bytes of what is sent.
     pub(crate) watch: bool,
+    /// A program of the stack between the peers.
+    pub(crate) forwarder: Option<Forwarder>,
 }
 
 /// A card that cuts and sums.
@@ -125,7 +127,8 @@ impl World {
     pub(crate) fn new(configs: Vec<StackConfig>) -> Self {
         let now = Instant::from_millis(1000);
         let stacks = configs.into_iter().map(|c| Stack::new(now, c).unwrap()).collect();
-        Self { stacks, wires: Vec::new(), now, seen: Vec::new(), watch: false }
+        let (wires, seen) = (Vec::new(), Vec::new());
+        Self { stacks, wires, now, seen, watch: false, forwarder: None }
     }
 
     /// Two peers and a stack between them, which passes packets on.
@@ -180,8 +183,22 @@ impl World {
         self.stacks[stack].handle_frame_on(self.now, link, packet(frame));
     }
 
-    /// Puts on the wires what all stacks have to send.
+    /// Puts on the wires what all stacks have to send, and what follows from that.
     pub(crate) fn flush(&mut self) {
+        self.send_all();
+        while let Some(forwarder) = &mut self.forwarder {
+            let stack = &mut self.stacks[MIDDLE];
+            let events: Vec<_> = std::iter::from_fn(|| stack.poll_event()).collect();
+            if events.is_empty() {
+                break;
+            }
+            forwarder.turn(self.now, stack, &events);
+            self.send_all();
+        }
+        self.stacks.iter_mut().for_each(Stack::end_turn);
+    }
+
+    fn send_all(&mut self) {
         let now = self.now;
         for (number, wire) in self.wires.iter_mut().enumerate() {
             for (side, end) in wire.ends.into_iter().enumerate() {
@@ -190,7 +207,8 @@ impl World {
                 while !wire.stuck && stack.poll_transmit_on(now, end.link, &mut frames) {
                     assert!(frames.len() < 1_000_000, "it never stops sending");
                 }
-                while stack.poll_event().is_some() {}
+                let is_told = self.forwarder.is_some() && end.stack == MIDDLE;
+                while !is_told && stack.poll_event().is_some() {}
                 for mut frame in frames {
                     check(&frame, &wire.capabilities);
                     if self.watch {
@@ -202,7 +220,6 @@ impl World {
                 }
             }
         }
-        self.stacks.iter_mut().for_each(Stack::end_turn);
     }
 
     /// Moves on to the next thing that happens before `limit`; `false`: nothing does.
