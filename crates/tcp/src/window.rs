@@ -37,14 +37,20 @@ impl Connection {
 
     /// What the window may grow to while the buffer is what it is, as far as the header can say it.
     pub(crate) fn window_limit(&self) -> u32 {
+        let limit = self.buffer_limit();
+        match self.flags.contains(ConnFlags::FORWARDS) {
+            true => limit.min(self.forward_limit()),
+            false => limit,
+        }
+    }
+
+    /// The same for what the buffer has room for, wanted or not.
+    fn buffer_limit(&self) -> u32 {
         // 0 is no small window but none: what is announced already stays, nothing is added.
         if self.config.window_clamp == Some(0) {
             return 0;
         }
-        let mut limit = self.recv_buffer().min(largest(&self.config));
-        if self.flags.contains(ConnFlags::FORWARDS) {
-            limit = limit.min(self.forward_limit());
-        }
+        let limit = self.recv_buffer().min(largest(&self.config));
         limit.min(u32::from(u16::MAX) << self.rcv.scale)
     }
 
@@ -144,8 +150,9 @@ impl Connection {
         let granule = 1u64 << scale;
         let offer = u64::from(self.window_to_offer());
         // Rounding down would take back a little of what was offered. Rounding up gives a little
-        // that is not there: once, not again and again to a peer that sends byte by byte.
-        let limit = u64::from(self.window_limit()) + granule - 1;
+        // that is not there: once, not again and again to a peer that sends byte by byte. Where only
+        // less is wanted than was offered, it is there.
+        let limit = u64::from(self.buffer_limit()) + granule - 1;
         // A power of two, which the compiler cannot know: a division is slow.
         let up = (offer + granule - 1) & !(granule - 1);
         let bytes = if up + u64::from(self.buffer_used()) <= limit { up } else { offer };

@@ -265,3 +265,31 @@ fn however_small_the_send_buffer_is_a_sender_in_the_same_machine_waits_for_no_ti
         }
     }
 }
+
+#[test]
+fn a_window_that_may_no_longer_be_as_large_is_not_taken_back() {
+    // (RFC 9293 section 3.8.6: a receiver should not move the right edge to the left.)
+    let mut host = Host::new();
+    let config = Config { send_buffer: 300_000, ..config() };
+    let [mut client, mut a] = host.connected(&config, MEMORY);
+    host.send(&mut client, 100_000);
+    host.exchange(&mut client, &mut a);
+    let _ = a.recv_chunks(&mut host.env(), usize::MAX, &mut Vec::new());
+    host.exchange(&mut client, &mut a);
+    a.set_forwards();
+    let scale = a.rcv.scale;
+    let mut last = None;
+    for n in 0..300 {
+        host.send(&mut client, 1 + n % 7);
+        host.carry(&mut client, &mut a);
+        a.ack_now();
+        for segment in host.output(&mut a) {
+            let edge = Seq(segment.header.ack.0) + (u32::from(segment.header.window) << scale);
+            if let Some(last) = last {
+                assert!(!edge.lt(last), "{n}: {edge} after {last}");
+            }
+            last = Some(edge);
+            let _ = client.handle_segment(&mut host.env(), &segment.header, segment.payload, 0);
+        }
+    }
+}
