@@ -2,11 +2,13 @@
 //! forwarder that is taken away from its stack cannot have had a part in what happens meanwhile.
 
 use std::net::Shutdown;
+use std::time::Duration;
 
 use bytes::Bytes;
+use pagewire_device::FaultRng;
 use pagewire_mem::{CopyLedger, Frag, FragVec};
 use pagewire_sim::{NodeId, Stream};
-use pagewire_stack::{Error, SendFlags, SocketId};
+use pagewire_stack::{Error, ForwardConfig, KeepAlive, SendFlags, SocketId};
 
 use crate::peers::Program;
 use crate::single::Line;
@@ -212,4 +214,160 @@ fn a_reset_is_not_passed_on_by_itself_and_the_forwarder_is_told_of_it() {
     }
     assert!(line.proxy().is_empty());
     assert_eq!(line.proxy().counters().broken, 2);
+}
+
+/// One way of a conversation in which anything may happen.
+struct Way {
+    from: (NodeId, SocketId),
+    to: (NodeId, SocketId),
+    all: u64,
+    sent: u64,
+    got: u64,
+    said_end: bool,
+    seen_end: bool,
+    /// One of the two has reset it.
+    cut: bool,
+}
+
+impl Way {
+    fn say(&mut self, line: &mut Line, len: u64, urgent: bool) -> bool {
+        let (node, id) = self.from;
+        let len = len.min(self.all - self.sent);
+        let (stack, now) = line.stack(node);
+        if len == 0 {
+            let ends = self.sent == self.all && !self.said_end;
+            if ends {
+                self.said_end = true;
+                let ended = stack.tcp_shutdown(now, id, Shutdown::Write);
+                assert!(ended.is_ok() || self.cut, "{ended:?}");
+            }
+            return ends;
+        }
+        let piece = Bytes::from(Stream(7).bytes(self.sent, len as usize));
+        let mut frags = FragVec::from_elem(Frag::from_bytes(piece), 1);
+        let flags = if urgent { SendFlags::URGENT } else { SendFlags::empty() };
+        match stack.tcp_send_with(now, id, &mut frags, flags) {
+            Ok(n) => {
+                self.sent += n as u64;
+                n > 0
+            }
+            Err(Error::WouldBlock) => false,
+            Err(error) => {
+                assert!(self.cut, "{error}");
+                self.sent = self.all;
+                false
+            }
+        }
+    }
+
+    fn hear(&mut self, line: &mut Line, most: usize) -> bool {
+        let (node, id) = self.to;
+        if self.seen_end {
+            return false;
+        }
+        let (stack, now) = line.stack(node);
+        let mut chunks = Vec::new();
+        match stack.tcp_recv_chunks(now, id, most, &mut chunks) {
+            Err(Error::WouldBlock) => return false,
+            Err(error) => {
+                assert!(self.cut, "{error}");
+                self.seen_end = true;
+            }
+            Ok(0) => {
+                self.seen_end = true;
+                assert!(self.cut || (self.said_end && self.got == self.all), "{}", self.got);
+            }
+            Ok(_) => {}
+        }
+        for chunk in chunks {
+            chunk.for_each_piece(&mut CopyLedger::new(), |piece: &[u8]| {
+                Stream(7).check(self.got, piece).expect("as sent");
+                self.got += piece.len() as u64;
+            });
+        }
+        true
+    }
+}
+
+/// Sends, reads, ends, resets and urgent bytes at random moments, of a few connections at once.
+fn anything(seed: u64) {
+    let mut rng = FaultRng::new(seed);
+    let faults = ["delay=1ms", "delay=1us", "loss=2%,reorder=2%,dup=1%,delay=1ms"];
+    let faults = faults[rng.below(3) as usize];
+    let memory = [512 << 10, 2 << 20, 48 << 20][rng.below(3) as usize];
+    let (in_memory, small) = (rng.below(2) == 0, rng.below(3) == 0);
+    // A reset may be lost, and then whoever waits has to ask.
+    let second = Duration::from_secs(1);
+    let keepalive = Some(KeepAlive { idle: second, interval: second, probes: 9 });
+    let forward = ForwardConfig { stall_timeout: None, keepalive, ..ForwardConfig::default() };
+    let mut line = Line::over(forward, faults, memory, |config| {
+        config.tcp.keepalive = keepalive;
+        if in_memory {
+            (config.capabilities.mtu, config.capabilities.max_super_frame) = (61_512, 2_097_120);
+        }
+        if small {
+            (config.tcp.send_buffer, config.tcp.send_buffer_initial) = (20_000, 20_000);
+        }
+    });
+    let mut ways = Vec::new();
+    for _ in 0..3 {
+        let (ours, theirs) = line.connect();
+        let ends = [(line.client, ours), (line.server, theirs)];
+        for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+            let all = 1 + rng.below(600_000);
+            let (sent, got, cut) = (0, 0, false);
+            let (said_end, seen_end) = (false, false);
+            ways.push(Way { from, to, all, sent, got, said_end, seen_end, cut });
+        }
+    }
+    for _ in 0..150 {
+        let at = rng.below(6) as usize;
+        match rng.below(100) {
+            0..40 => drop(ways[at].say(&mut line, 1 + rng.below(100_000), false)),
+            40..45 => drop(ways[at].say(&mut line, 1, true)),
+            45..85 => drop(ways[at].hear(&mut line, 1 + rng.below(100_000) as usize)),
+            85 if rng.below(4) == 0 => {
+                let (node, id) = ways[at].from;
+                for way in [at, at ^ 1] {
+                    ways[way].cut = true;
+                }
+                let (stack, now) = line.stack(node);
+                stack.abort(now, id);
+            }
+            _ => {}
+        }
+        let until = line.sim.now() + Duration::from_micros(rng.below(2) * rng.below(3000));
+        line.sim.drive_bounded(until).expect("no failure");
+        assert!(line.sim.node(line.proxy).stack.receive_memory_used() <= memory);
+    }
+    // Now both ends do all they can: nobody is forgotten.
+    let limit = line.sim.now() + Duration::from_secs(60);
+    while ways.iter().any(|way| !way.seen_end) {
+        let mut moved = false;
+        for way in &mut ways {
+            moved |= way.say(&mut line, 200_000, false) | way.hear(&mut line, 1 << 20);
+        }
+        if !moved {
+            let until = line.sim.now() + Duration::from_millis(1);
+            line.sim.drive_bounded(until).expect("no failure");
+        }
+        let left: Vec<_> = ways.iter().map(|w| (w.all, w.sent, w.got, w.cut, w.seen_end)).collect();
+        assert!(line.sim.now() < limit, "seed {seed}, {faults}, {memory}: {left:?}");
+    }
+    for way in &ways {
+        let (stack, now) = line.stack(way.to.0);
+        stack.close(now, way.to.1);
+    }
+    let until = line.sim.now() + 10 * second;
+    line.sim.drive_bounded(until).expect("no failure");
+    assert!(line.proxy().is_empty(), "seed {seed}");
+    let stack = &line.sim.node(line.proxy).stack;
+    assert_eq!(stack.receive_memory_used(), 0, "seed {seed}");
+}
+
+#[test]
+fn whatever_both_ends_do_all_that_was_sent_arrives_and_all_memory_comes_back() {
+    for seed in 0..100 {
+        anything(seed);
+    }
 }

@@ -8,6 +8,7 @@ use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
 use pagewire_sim::{NodeId, Sim, SimError, Station, Stream};
 use pagewire_stack::{
     Error, ForwardConfig, Forwarder, Readiness, RecvFlags, Refusal, SendFlags, SocketId, Stack,
+    StackConfig,
 };
 
 use crate::peers::Program;
@@ -36,6 +37,16 @@ fn second(n: u64) -> Instant {
 
 impl Line {
     pub(crate) fn new(forward: ForwardConfig, faults: &str, receive_memory: usize) -> Self {
+        Self::over(forward, faults, receive_memory, |_| {})
+    }
+
+    /// The same over devices, or between stacks, of other kinds.
+    pub(crate) fn over(
+        forward: ForwardConfig,
+        faults: &str,
+        receive_memory: usize,
+        other: impl Fn(&mut StackConfig),
+    ) -> Self {
         let mut sim = Sim::new(1);
         let mut add = |host: u8, app: Program, faults: &str| {
             let cidr = format!("10.0.0.{host}/24").parse().expect("an address");
@@ -43,6 +54,7 @@ impl Line {
             if host == 2 {
                 config.receive_memory = receive_memory;
             }
+            other(&mut config);
             let stack = Stack::new(sim.now(), config).expect("a stack");
             let faults = faults.parse().expect("faults");
             sim.add(Station::new(stack, app), faults).expect("a node")

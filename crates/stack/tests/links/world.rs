@@ -8,7 +8,9 @@ use pagewire_device::{Capabilities, HeaderSplit, Medium, hand_over};
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum,
 };
-use pagewire_stack::{DropReason, Error, Forwarder, LinkConfig, LinkId, SocketId, Stack, StackConfig};
+use pagewire_stack::{
+    DropReason, Error, Forwarder, LinkConfig, LinkId, SocketId, Stack, StackConfig,
+};
 
 /// The stacks that most tests have: two peers, and between them one with a link to each.
 pub(crate) const LEFT: usize = 0;
