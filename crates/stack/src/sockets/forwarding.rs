@@ -138,10 +138,9 @@ impl Stack {
         let tried = up.is_some() || down.is_some();
         // What stays has to wait for something: the owner sees to that.
         let reports = [this.rests(), tried && that.rests()];
-        let sends = [
-            down.is_some_and(|bytes| bytes > 0) || this.conn.owes_ack(),
-            up.is_some_and(|bytes| bytes > 0) || that.conn.owes_ack(),
-        ];
+        // Who gave has a timer to set: what it is empty of goes after a while.
+        let moved = [up, down].into_iter().flatten().any(|bytes| bytes > 0);
+        let sends = [moved || this.conn.owes_ack(), moved || that.conn.owes_ack()];
         for ((index, reports), sends) in [index, other].into_iter().zip(reports).zip(sends) {
             if reports {
                 sockets.touch_to_report(index);
