@@ -371,3 +371,57 @@ fn whatever_both_ends_do_all_that_was_sent_arrives_and_all_memory_comes_back() {
         anything(seed);
     }
 }
+
+/// Reads what has come within the next moment.
+fn soon(line: &mut Line, (node, id): (NodeId, SocketId), got: &mut u64) {
+    let until = line.sim.now() + Duration::from_micros(5);
+    line.sim.drive_bounded(until).expect("no failure");
+    check(line, node, id, got).expect("it stands");
+}
+
+#[test]
+fn over_links_in_memory_nothing_that_is_forwarded_waits_for_a_timer() {
+    const MOST: Duration = Duration::from_millis(2);
+    let mut rng = FaultRng::new(1);
+    for send_buffer in [4 << 20, 100_000] {
+        let mut line = Line::over(ForwardConfig::default(), "delay=1us", 48 << 20, |config| {
+            (config.capabilities.mtu, config.capabilities.max_super_frame) = (61_512, 2_097_120);
+            config.tcp.nagle = false;
+            config.tcp.send_buffer = send_buffer;
+            config.tcp.send_buffer_initial = config.tcp.send_buffer_initial.min(send_buffer);
+        });
+        let (ours, theirs) = line.connect();
+        let ends = [(line.client, ours), (line.server, theirs)];
+        let (mut sent, mut got) = ([0; 2], [0; 2]);
+        for turn in 0..600 {
+            let side = turn % 2;
+            let (from, to) = (ends[side], ends[1 - side]);
+            for _ in 0..=rng.below(3) {
+                let most = [2000, 130_000, 900_000][rng.below(3) as usize];
+                let (end, begun) = (sent[side] + 1 + rng.below(most), line.sim.now());
+                while got[side] < end {
+                    while sent[side] < end {
+                        let len = (end - sent[side]).min(200_000) as usize;
+                        match send(&mut line, from.0, from.1, sent[side], len) {
+                            0 => break,
+                            n => sent[side] += n,
+                        }
+                    }
+                    // Another piece may follow while some is under way.
+                    if sent[side] == end && rng.below(3) == 0 {
+                        break;
+                    }
+                    soon(&mut line, to, &mut got[side]);
+                    let took = line.sim.now().saturating_since(begun);
+                    assert!(took < MOST, "{turn}: {took:?}, send buffer {send_buffer}");
+                }
+            }
+            let begun = line.sim.now();
+            while got[side] < sent[side] {
+                soon(&mut line, to, &mut got[side]);
+                let took = line.sim.now().saturating_since(begun);
+                assert!(took < MOST, "{turn}: the end, {took:?}, send buffer {send_buffer}");
+            }
+        }
+    }
+}
