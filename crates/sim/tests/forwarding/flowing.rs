@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::FaultRng;
 use pagewire_mem::{CopyLedger, Frag, FragVec};
-use pagewire_sim::{NodeId, Stream};
+use pagewire_sim::{NodeId, Station, Stream};
 use pagewire_stack::{Error, ForwardConfig, KeepAlive, SendFlags, SocketId};
 
 use crate::peers::Program;
@@ -423,5 +423,34 @@ fn over_links_in_memory_nothing_that_is_forwarded_waits_for_a_timer() {
                 assert!(took < MOST, "{turn}: the end, {took:?}, send buffer {send_buffer}");
             }
         }
+    }
+}
+
+#[test]
+fn all_that_flows_can_be_reset_and_places_are_used_again() {
+    let mut line = Line::usual();
+    let (client, server, proxy) = (line.client, line.server, line.proxy);
+    for _ in 0..5 {
+        let pairs: Vec<_> = (0..3).map(|_| line.connect()).collect();
+        for &(ours, theirs) in &pairs {
+            send(&mut line, client, ours, 0, 200_000);
+            send(&mut line, server, theirs, 0, 200_000);
+        }
+        let until = line.sim.now() + Duration::from_micros(2500);
+        line.sim.drive_bounded(until).expect("no failure");
+        let now = line.sim.now();
+        let Station { stack, app, .. } = line.sim.node_mut(proxy);
+        assert!(stack.receive_memory_used() > 0, "some is under way");
+        app.proxy_mut().abort_all(now, stack);
+        line.settle();
+        for (ours, theirs) in pairs {
+            for (node, id) in [(client, ours), (server, theirs)] {
+                let (stack, now) = line.stack(node);
+                assert_eq!(stack.take_error(id), Some(Error::ConnectionReset));
+                stack.close(now, id);
+            }
+        }
+        assert!(line.proxy().is_empty());
+        assert_eq!(line.sim.node(proxy).stack.receive_memory_used(), 0);
     }
 }
