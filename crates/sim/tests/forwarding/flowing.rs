@@ -119,21 +119,25 @@ fn one_way_flows_on_when_the_other_has_ended() {
     assert_eq!(line.proxy().counters().bytes_down, 3_000_000);
 }
 
+/// Sends until some waits on every side, and nobody takes more; how much that was.
+fn fill(line: &mut Line, node: NodeId, id: SocketId) -> u64 {
+    let mut sent = 0;
+    loop {
+        let n = send(line, node, id, sent, 60_000);
+        sent += n;
+        line.settle();
+        if n == 0 {
+            return sent;
+        }
+    }
+}
+
 #[test]
 fn an_end_comes_behind_all_that_was_queued_before_it() {
     let mut line = Line::usual();
     let (client, server) = (line.client, line.server);
     let (ours, theirs) = line.connect();
-    let mut sent = 0;
-    // More than the proxy has room for, so that some of it waits on every side.
-    loop {
-        let n = send(&mut line, client, ours, sent, 60_000);
-        sent += n;
-        line.settle();
-        if n == 0 {
-            break;
-        }
-    }
+    let sent = fill(&mut line, client, ours);
     let (stack, now) = line.stack(client);
     stack.tcp_shutdown(now, ours, Shutdown::Write).expect("it stands");
     stack.close(now, ours);
@@ -152,15 +156,7 @@ fn who_was_held_up_flows_again() {
     let mut line = Line::usual();
     let (client, server) = (line.client, line.server);
     let (ours, theirs) = line.connect();
-    let (mut sent, mut got) = (0, 0);
-    loop {
-        let n = send(&mut line, client, ours, sent, 60_000);
-        sent += n;
-        line.settle();
-        if n == 0 {
-            break;
-        }
-    }
+    let (sent, mut got) = (fill(&mut line, client, ours), 0);
     while got < sent {
         check(&mut line, server, theirs, &mut got).expect("it stands");
         line.settle();
