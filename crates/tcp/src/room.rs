@@ -18,7 +18,8 @@ use crate::seq::Seq;
 const INITIAL_SEGMENTS: u32 = 10;
 
 impl Connection {
-    /// Payload of a full piece: whole segments (of [`send_mss`](Self::send_mss)), at most half of the peer's largest window.
+    /// Payload of a full piece: whole segments (of `mss`, which is [`send_mss`](Self::send_mss)), at
+    /// most half of the peer's largest window.
     pub(crate) fn piece(&self, mss: u32) -> u32 {
         let window = self.snd.max_window;
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };

@@ -5,11 +5,11 @@
 //! do together: one sends and receives, the other receives and sends. Over a tap, kernel sockets are
 //! both ends, in one network namespace.
 //!
-//! What to expect: of a direct hop by reference, more than half is the two programs' calls, and the rest
-//! sends and receives of frames; by way of a proxy there are twice as many of these, on the same
-//! processors, and as many calls. So where nobody touches a byte and nothing but the processor bounds
-//! the rate, it is about eight tenths of a direct hop's. With a reader that touches
-//! every byte the second hop is the smaller part, and where a network bounds the rate it costs nothing
+//! What to expect: by way of a proxy, frames are sent and received twice, on the same processors; the two
+//! programs make as many calls as without. Where nobody touches a byte and nothing but one processor
+//! bounds the rate, that was eight tenths of a direct hop's. On two threads it is less, because one has
+//! both programs, the work that two do of a direct hop. With a reader that touches every byte the second
+//! hop is the smaller part, and where a network bounds the rate it costs nothing
 //! (`crates/sim/tests/forwarding/single.rs` holds it to eight tenths).
 
 use std::net::SocketAddr;
