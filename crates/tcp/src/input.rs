@@ -8,6 +8,7 @@
 use pagewire_mem::{Frag, FragVec, Instant};
 
 use crate::connection::{ConnFlags, Connection, Env, Reset, seconds};
+use crate::ecn::EcnFlags;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
 use crate::limits::TIMESTAMP_VALID_SECONDS;
@@ -112,8 +113,10 @@ impl Connection {
         if let Err(reason) = self.take_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
-        if len > 0 {
+        if !self.loss.ecn.is_empty() {
             self.take_ecn(header, len, ecn);
+        }
+        if len > 0 {
             let inserted = self.rcv.queue.insert(env, header.seq, payload);
             self.stats.bytes_received += u64::from(inserted.advanced);
             if inserted.advanced > 0 {
@@ -140,8 +143,16 @@ impl Connection {
 
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         if self.is_syn_again(segment) {
+            if self.take_syn_again(segment.header, segment.ecn) {
+                self.reset = Some(Reset { seq: self.snd.nxt, ack: true });
+                self.finish(Event::Reset, None);
+                return drop_for(DropReason::Flags);
+            }
             self.flight.mark_first_lost();
             return drop_for(DropReason::Duplicate);
+        }
+        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.rcv.irs {
+            self.take_syn_ack_again(segment.header, segment.ecn);
         }
         self.check_timestamp(env.now, segment)?;
         self.first_sequence(env.now, segment)?;
@@ -150,6 +161,9 @@ impl Connection {
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
+        if self.loss.ecn.contains(EcnFlags::ACCURATE) {
+            self.take_accurate(segment.len, segment.ecn);
+        }
         self.remember_timestamp(env.now, segment.header, segment.seq);
         self.sixth_urgent(env, segment);
         let text = self.seventh_text(env, segment);
@@ -391,7 +405,7 @@ impl Connection {
                 DropReason::OutsideWindow
             });
         }
-        self.take_ecn(segment.header, segment.len, segment.ecn);
+        self.take_classic(segment.header, segment.len, segment.ecn);
         let had_gaps = self.rcv.queue.has_gaps();
         let payload = core::mem::take(&mut segment.payload);
         let inserted = self.rcv.queue.insert(env, segment.seq, payload);

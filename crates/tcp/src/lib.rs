@@ -73,7 +73,7 @@ pub use assembler::Parts;
 pub use config::{Config, KeepAlive, LinkLimits, MtuProbing};
 pub use congestion::{CongestionKind, SlowStartExit};
 pub use connection::{Connection, Env, Ports};
-pub use ecn::EcnMode;
+pub use ecn::{AccurateEcnOption, EcnCounts, EcnMode};
 pub use error::{DropReason, TcpError};
 pub use fast_open::{
     CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, FastOpenOutcome,

@@ -17,7 +17,7 @@ use super::demux::Tuple;
 use super::edges::PacketMarks;
 use super::errors::{error_from, error_of_icmp, tcp_kind};
 use super::forwarding::Flow;
-use super::listener::Old;
+use super::listener::{Old, ToListener};
 use super::path_mtu::MtuDiscover;
 use super::table::SocketId;
 use super::timestamping::Timestamps;
@@ -226,7 +226,8 @@ impl Stack {
         } else if let Some(index) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
             match self.take_cookie(now, index, &tuple, &header) {
                 Returned::None => {
-                    self.listener_input(now, index, tuple, &header, packet, None);
+                    let segment = ToListener { tuple, header: &header, ecn: received.ecn };
+                    self.listener_input(now, index, segment, packet, None);
                 }
                 Returned::Dropped => {}
                 Returned::Connection(index) => {
@@ -256,7 +257,7 @@ impl Stack {
     ) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else {
             let len = payload.iter().map(Frag::len).sum();
-            return self.time_wait_input(now, index, header, len);
+            return self.time_wait_input(now, index, header, len, ecn);
         };
         let owner = socket.owner;
         if let Owner::HalfOpen { listener } = owner
@@ -289,7 +290,7 @@ impl Stack {
             }
             Disposition::Dropped(reason) => self.net.counters.drop_tcp(reason),
             Disposition::SynInTimeWait { iss_above } => {
-                self.reopen(now, index, header, iss_above);
+                self.reopen(now, index, (header, ecn), iss_above);
                 return;
             }
         }
@@ -311,7 +312,13 @@ impl Stack {
     }
 
     /// A SYN for a connection in TIME-WAIT: a new connection in its place, if somebody listens.
-    fn reopen(&mut self, now: Instant, index: u32, syn: &TcpHeader, iss_above: Seq) {
+    fn reopen(
+        &mut self,
+        now: Instant,
+        index: u32,
+        (header, ecn): (&TcpHeader, u8),
+        iss_above: Seq,
+    ) {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         let tuple = socket.tuple;
         let Some(listener) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) else {
@@ -319,7 +326,8 @@ impl Stack {
             return;
         };
         let (mut packet, old) = (PacketBuf::for_rx(), Old { index, last: iss_above });
-        self.listener_input(now, listener, tuple, syn, &mut packet, Some(old));
+        let segment = ToListener { tuple, header, ecn };
+        self.listener_input(now, listener, segment, &mut packet, Some(old));
     }
 
     /// An ICMP error about a segment that we sent.
