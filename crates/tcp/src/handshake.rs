@@ -55,7 +55,7 @@ impl Connection {
         }
         // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
         self.on_heard(env.now);
-        self.take_syn(env.now, header, segment.ecn);
+        self.take_syn(env.now, header, segment.arrival.ecn);
         if !acks_syn {
             // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
             // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.

@@ -245,26 +245,8 @@ impl TcpHeader {
         let [flags_high, flags_low] = self.flags.bits().to_be_bytes();
         let offset = (len as u8 / 4) << 4 | flags_high & 1;
         *fixed = [
-            s0,
-            s1,
-            d0,
-            d1,
-            q0,
-            q1,
-            q2,
-            q3,
-            a0,
-            a1,
-            a2,
-            a3, //
-            offset,
-            flags_low,
-            w0,
-            w1,
-            0,
-            0,
-            u0,
-            u1,
+            s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, //
+            offset, flags_low, w0, w1, 0, 0, u0, u1,
         ];
         self.options.emit(options);
         len

@@ -158,7 +158,7 @@ fn table() -> Vec<(&'static str, TcpHeader)> {
             },
         ),
         (
-            "c350 0050 00000000 00000000 50ff 0001 0000 0203",
+            "c350 0050 00000000 00000000 51ff 0001 0000 0203",
             TcpHeader { flags: Flags::all(), window: 1, urgent: 0x0203, ..base },
         ),
     ]
@@ -208,7 +208,7 @@ fn a_data_offset_below_five_is_refused_and_five_and_fifteen_are_taken() {
 #[test]
 fn reserved_bits_mean_nothing() {
     let mut wire = bytes(table()[0].0);
-    wire[12] |= 0x0f;
+    wire[12] |= 0x0e;
     assert_eq!(TcpHeader::parse(&wire).unwrap().0, table()[0].1);
 }
 

@@ -90,7 +90,7 @@ pub use mapping::{Available, MapRefusal, check_map_len};
 pub use options::{OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
 pub use pages::{mss_of_pages, mtu_of_pages};
 pub use reset::reset_for;
-pub use segment::{Disposition, IcmpKind, IcmpNotice, SegmentOut};
+pub use segment::{Arrival, Disposition, IcmpKind, IcmpNotice, SegmentOut};
 pub use seq::Seq;
 pub use shared::{ChallengeLimit, ReceiveBudget, Shared};
 pub use state::{Event, State};

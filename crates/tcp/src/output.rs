@@ -573,7 +573,9 @@ impl Connection {
         let urgent = self.urgent_pointer(seq);
         let mut flags = if urgent.is_some() { flags | Flags::URG } else { flags };
         let mut ecn = 0;
-        if !flags.contains(Flags::SYN) {
+        if flags.contains(Flags::SYN) {
+            self.note_told(&options);
+        } else {
             let fresh = !payload.is_empty() && seq.ge(self.snd.nxt);
             let pure = payload.is_empty() && !flags.contains(Flags::FIN);
             let (more, bits) = self.ecn_of_segment(fresh, pure, &options);

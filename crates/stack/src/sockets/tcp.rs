@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Holdings, Instant, PacketBuf};
 use pagewire_tcp::{
-    CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits, MAX_HEADER_LEN,
-    Ports as TcpPorts, SegmentOut, Seq, Shared, State, TcpError, TcpHeader, reset_for,
+    Arrival, CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits,
+    MAX_HEADER_LEN, Ports as TcpPorts, SegmentOut, Seq, Shared, State, TcpError, TcpHeader,
+    reset_for,
 };
 
 use super::cookie::Returned;
@@ -203,6 +204,11 @@ impl TcpSocket {
     }
 }
 
+/// What IP and the device say of a segment.
+fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
+    Arrival { ecn: received.ecn, gso_size: packet.gso.map(|gso| gso.size) }
+}
+
 /// Inputs.
 impl Stack {
     /// Byte path, step R4: a TCP segment, checksum verified.
@@ -221,8 +227,8 @@ impl Stack {
             remote_port: header.src_port,
         };
         if let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) {
-            let (payload, ecn) = (packet.take_frags(), received.ecn);
-            self.connection_input(now, index, &header, payload, ecn);
+            let arrival = arrival(received, packet);
+            self.connection_input(now, index, &header, packet.take_frags(), arrival);
         } else if let Some(index) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
             match self.take_cookie(now, index, &tuple, &header) {
                 Returned::None => {
@@ -231,13 +237,14 @@ impl Stack {
                 }
                 Returned::Dropped => {}
                 Returned::Connection(index) => {
-                    let (payload, ecn) = (packet.take_frags(), received.ecn);
+                    let arrival = arrival(received, packet);
+                    let payload = packet.take_frags();
                     // The echo carries options in place of the time.
                     let mut header = header;
                     if let Some((_, echo)) = &mut header.options.timestamps {
                         *echo = 0;
                     }
-                    self.connection_input(now, index, &header, payload, ecn);
+                    self.connection_input(now, index, &header, payload, arrival);
                 }
             }
         } else {
@@ -253,11 +260,11 @@ impl Stack {
         index: u32,
         header: &TcpHeader,
         payload: FragVec,
-        ecn: u8,
+        arrival: Arrival,
     ) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else {
             let len = payload.iter().map(Frag::len).sum();
-            return self.time_wait_input(now, index, header, len, ecn);
+            return self.time_wait_input(now, index, header, len, arrival.ecn);
         };
         let owner = socket.owner;
         if let Owner::HalfOpen { listener } = owner
@@ -274,8 +281,9 @@ impl Stack {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
         let guests = self.sockets.guests.concerns(&payload);
-        let disposition = socket
-            .work(&mut self.mem, now, |conn, env| conn.handle_segment(env, header, payload, ecn));
+        let disposition = socket.work(&mut self.mem, now, |conn, env| {
+            conn.handle_segment(env, header, payload, arrival)
+        });
         if before.is_some_and(|before| socket.conn.queued_receive() > before) {
             socket.reported &= !Readiness::READABLE;
         }
@@ -290,7 +298,7 @@ impl Stack {
             }
             Disposition::Dropped(reason) => self.net.counters.drop_tcp(reason),
             Disposition::SynInTimeWait { iss_above } => {
-                self.reopen(now, index, (header, ecn), iss_above);
+                self.reopen(now, index, (header, arrival.ecn), iss_above);
                 return;
             }
         }

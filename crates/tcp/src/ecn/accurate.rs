@@ -16,6 +16,7 @@ use crate::connection::{AckDue, Connection};
 use crate::header::{Flags, TcpHeader};
 use crate::options::{MAX_OPTIONS_LEN, TcpOptions};
 use crate::recovery::{Heard, News};
+use crate::segment::Arrival;
 use crate::seq::Seq;
 use crate::state::State;
 
@@ -313,7 +314,7 @@ impl Connection {
 
     // ---- the receiver ----
 
-    /// A segment came in a packet with these bits; `payload` bytes are in it.
+    /// A segment came that is acceptable; `payload` bytes are in it.
     ///
     /// > RFC 9768 section 3.2: The Data Receiver MUST increment the CE packet counter (r.cep), for every
     /// > Acceptable packet that it receives with the CE code point in the IP ECN field
@@ -321,9 +322,8 @@ impl Connection {
     /// > section 3.2.2.5.1: An AccECN Data Receiver SHOULD emit an ACK whenever a data packet marked CE
     /// > arrives after the previous packet was not CE.
     ///
-    /// Packets that the device coalesced were all marked alike; they count by their length.
-    pub(crate) fn take_accurate(&mut self, payload: u32, bits: u8) {
-        let wire = u32::from(self.rcv.mss).max(1);
+    pub(crate) fn take_accurate(&mut self, payload: u32, arrival: Arrival) {
+        let bits = arrival.ecn;
         let unacknowledged = payload > 0 || self.rcv_nxt() != self.rcv.acked;
         let Some(accurate) = self.accurate_mut() else { return };
         let before = core::mem::replace(&mut accurate.last, bits);
@@ -333,7 +333,7 @@ impl Connection {
         accurate.count_bytes(bits, payload);
         let mut due = false;
         if bits == CE {
-            let packets = payload.div_ceil(wire).max(1);
+            let packets = arrival.segments(payload);
             accurate.packets = accurate.packets.wrapping_add(packets);
             accurate.untold = accurate.untold.saturating_add(packets);
             let most = if unacknowledged { MARKS_WITH_DATA } else { MARKS_WITHOUT_DATA };
@@ -361,7 +361,8 @@ impl Connection {
         let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
         let told = options.accurate_ecn.is_some();
         let silent = accurate.known.contains(Known::NO_OPTION);
-        let bits = if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
+        let bits =
+            if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
         // Whoever gets something else first takes what follows for the count.
         let mut done = EcnFlags::TELL_SYN;
         if fresh && ecn.contains(EcnFlags::TELL_WITH_DATA) {
@@ -373,6 +374,13 @@ impl Connection {
         }
         self.loss.ecn.remove(done);
         (flags_of(code), bits)
+    }
+
+    /// A SYN,ACK leaves with these options.
+    pub(crate) fn note_told(&mut self, options: &TcpOptions) {
+        if options.accurate_ecn.is_some() {
+            self.loss.ecn.remove(EcnFlags::TELL_BYTES);
+        }
     }
 
     /// The count in the header of a segment.
@@ -512,7 +520,8 @@ impl Connection {
     /// > RFC 9768 section 3.2.3.2.4: If it runs a test and either initial value is zero, [it] will
     /// > switch into a mode that ignores AccECN Options for this half connection.
     fn note_first_option(&mut self, header: &TcpHeader) {
-        let (Some(option), Some(accurate)) = (header.options.accurate_ecn, self.accurate_mut()) else {
+        let (Some(option), Some(accurate)) = (header.options.accurate_ecn, self.accurate_mut())
+        else {
             return;
         };
         let [e0, _, e1] = option.counters();

@@ -22,6 +22,7 @@ pub(crate) use option::{KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::options::TcpOptions;
+use crate::segment::Arrival;
 
 /// Whether connections use explicit congestion notification, and with which feedback; the numbers are
 /// those of Linux's `tcp_ecn`.
@@ -147,13 +148,12 @@ impl Connection {
         }
     }
 
-    /// A segment was received in the order of the stream or beyond it, in a packet with these bits;
-    /// `payload` bytes are in it.
-    pub(crate) fn take_ecn(&mut self, header: &TcpHeader, payload: u32, bits: u8) {
+    /// A segment was received in the order of the stream; `payload` bytes are in it.
+    pub(crate) fn take_ecn(&mut self, header: &TcpHeader, payload: u32, arrival: Arrival) {
         if self.loss.ecn.contains(EcnFlags::ACCURATE) {
-            self.take_accurate(payload, bits);
+            self.take_accurate(payload, arrival);
         } else {
-            self.take_classic(header, payload, bits);
+            self.take_classic(header, payload, arrival.ecn);
         }
     }
 

@@ -1,7 +1,9 @@
 //! Accurate feedback of congestion marks (RFC 9768). In the notation A, W and E are the flags AE, CWR
 //! and ECE: outside of the handshake the bits 4, 2 and 1 of a count that begins with 5.
 
-use pagewire_tcp::{CaState, Config, DropReason, EcnCounts, EcnMode, Flags, State};
+use pagewire_tcp::{
+    CaState, Config, DropReason, EcnCounts, EcnMode, FastOpenConnect, Flags, State,
+};
 
 use crate::support::*;
 
@@ -115,7 +117,9 @@ fn client_does_what_the_answer_says() {
 /// Section 3.2.2.1, table 3.
 #[test]
 fn acknowledgement_of_the_syn_ack_says_how_that_arrived() {
-    for (bits, answer, ce) in [(NOT_ECT, "W.", 0), (ECT1, "WE.", 0), (ECT0, "A.", 0), (CE, "AW.", 1)] {
+    for (bits, answer, ce) in
+        [(NOT_ECT, "W.", 0), (ECT1, "WE.", 0), (ECT0, "A.", 0), (CE, "AW.", 1)]
+    {
         let mut t = Test::connecting(accurate());
         t.expect("SEWA 0:0(0)");
         let _ = t.peer_marked(bits, "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
@@ -130,10 +134,12 @@ fn acknowledgement_of_the_syn_ack_says_how_that_arrived() {
 
 #[test]
 fn pure_acknowledgement_goes_before_what_waits_to_be_sent() {
-    let mut t = Test::connecting(accurate());
-    t.shutdown().expect("SEWA 0:0(0)");
+    // The SYN says that there is data, and the server takes none of it.
+    let how = FastOpenConnect { option: None, mss: None, deferred: true };
+    let mut t = Test::connecting_fast(accurate(), how);
+    t.send(10).expect("SEWA 0:10(10)");
     t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
-    t.expect("W. 1:1(0) ack 1").expect("FAE. 1:1(0) ack 1");
+    t.expect("W. 11:11(0) ack 1").expect("PAE. 1:11(10) ack 1");
 }
 
 #[test]

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
 use pagewire_tcp::{
-    AccurateEcnOption, Config, Connection, Disposition, DropReason, Env, FastOpenConnect, FastOpenCookie, Flags,
-    LinkLimits, Ports, RecvFlags, SackBlocks, SegmentOut, SendFlags, Seq, Shared, State, TcpError,
-    TcpHeader, TcpOptions,
+    AccurateEcnOption, Config, Connection, Disposition, DropReason, Env, FastOpenConnect,
+    FastOpenCookie, Flags, LinkLimits, Ports, RecvFlags, SackBlocks, SegmentOut, SendFlags, Seq,
+    Shared, State, TcpError, TcpHeader, TcpOptions,
 };
 
 /// Our initial sequence number; the peer's is `IRS`. Both near the wrap, so that it is in every
