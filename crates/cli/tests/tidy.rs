@@ -109,6 +109,17 @@ fn tests_do_not_sleep() {
 }
 
 #[test]
+fn tests_skip_only_where_it_is_seen_and_counted() {
+    for (name, text) in all_sources() {
+        let own = name.starts_with("crates/testing/") || name.ends_with("tidy.rs");
+        for word in ["SKIPPED", "skips loudly", "geteuid().is_root() ||"] {
+            let found = is_test(&name) && !own && text.contains(word);
+            assert!(!found, "{name} contains {word}: pagewire_testing has `can` and `skip`");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     for (name, text) in all_sources() {
         if name.ends_with("tidy.rs") {

@@ -1,6 +1,5 @@
 //! `pagewire proxy`: its command line, and over a tap between real clients and real servers of the
-//! kernel, in a network namespace that each test makes and removes. Those need root; they skip
-//! loudly without.
+//! kernel, in a network namespace that each test makes and removes. Those need root.
 
 mod talk;
 
@@ -8,10 +7,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use pagewire_testing::{Need, can};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -100,12 +99,9 @@ fn help_shows_examples_and_says_units_and_what_becomes_of_urgent_data() {
 struct Lab(String);
 
 impl Lab {
-    /// `None`, loudly, without root.
+    /// `None` if the test is skipped.
     fn new(name: &str) -> Option<Self> {
-        let have_ip = Command::new("which").arg("ip").output().is_ok_and(|o| o.status.success());
-        let root = rustix::process::geteuid().is_root();
-        if !root || !Path::new("/dev/net/tun").exists() || !have_ip {
-            eprintln!("SKIPPED {name}: needs root, /dev/net/tun and ip");
+        if !can(&[Need::Tap, Need::Program("ip")]) {
             return None;
         }
         let lab = Self(format!("pw-{name}-{}", std::process::id()));
@@ -330,7 +326,7 @@ fn may_open_many() -> bool {
 fn with_root_ten_thousand_connections_get_every_byte_and_end_over_a_bad_tap() {
     let Some(lab) = Lab::new("proxymany") else { return };
     if !may_open_many() {
-        eprintln!("SKIPPED proxymany: {MANY} open files are not to be had");
+        pagewire_testing::skip(format!("needs {MANY} open files"));
         return;
     }
     lab.inside(|| {
