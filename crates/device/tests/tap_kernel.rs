@@ -137,11 +137,17 @@ fn refusals_say_what_to_do_in_one_line() {
     in_namespace(|| {
         let _held = Tap::open("pwtest0").unwrap();
         ip("link add veth0 type veth peer name veth1");
+        // With somebody at the other end, as a tap that is in use.
+        ip("link add veth2 type veth peer name veth3");
+        ip("link set veth2 up");
+        ip("link set veth3 up");
         ip("tuntap add pwtun0 mode tun");
         for (builder, text) in [
             (Tap::builder().name("pwtest0"), "another program has it open"),
-            (Tap::builder().name("veth0"), "choose another name"),
-            (Tap::builder().name("pwtun0"), "choose another name"),
+            (Tap::builder().name("veth0"), "is no tap; choose another name"),
+            (Tap::builder().name("veth2"), "is no tap; choose another name"),
+            (Tap::builder().name("lo"), "is no tap; choose another name"),
+            (Tap::builder().name("pwtun0"), "is no tap; choose another name"),
         ] {
             let error = builder.open().unwrap_err();
             assert!(matches!(error, DeviceError::System { .. }), "{error:?}");

@@ -86,6 +86,32 @@ fn an_upstream_that_nobody_could_reach_is_a_mistake_and_said_at_once() {
 }
 
 #[test]
+fn an_address_to_listen_on_that_is_given_twice_is_a_mistake() {
+    let listen = ["--listen", FRONT[0], "--listen", FRONT[1], "--listen", FRONT[0]];
+    let output = proxy(&[&listen[..], &["--to", BACK[0], "--addr", "10.77.0.2/24"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text, format!("pagewire: --listen {}: it is given twice\n", FRONT[0]));
+    assert_eq!(output.stdout, b"");
+}
+
+#[test]
+fn nothing_is_said_to_be_forwarded_before_every_address_is_listened_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("port");
+    let link = ["--link", "vhost-user", "--socket", socket.to_str().expect("text")];
+    // The second is one of all that the first stands for; the third is nobody's.
+    for other in ["10.77.0.2:80", "10.77.0.3:80"] {
+        let listen = ["--listen", "0.0.0.0:80", "--listen", other, "--to", BACK[0]];
+        let output = proxy(&[&link[..], &["--addr", "10.77.0.2/24"], &listen].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.starts_with(&format!("pagewire: --listen {other}: ")), "{text}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    }
+}
+
+#[test]
 fn help_shows_examples_and_says_units_and_what_becomes_of_urgent_data() {
     let text = proxy(&["--help"]).stdout;
     let text = String::from_utf8_lossy(&text);
