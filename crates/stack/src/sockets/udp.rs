@@ -170,6 +170,10 @@ impl Stack {
             self.net.counters.drop_one(DropReason::UdpQueueFull);
             return;
         }
+        if !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
+            self.net.counters.drop_one(DropReason::UdpHostMemory);
+            return;
+        }
         if len <= UDP_SMALL
             && pinned > 4 * len
             && let Some(copy) = copy_small(&mut self.mem, &payload, len)
@@ -177,6 +181,7 @@ impl Stack {
             (payload, charge) = (copy, len + UDP_OVERHEAD);
         }
         socket.queued_bytes += charge;
+        self.mem.shared.receive.charge_datagrams(0, charge);
         let guests = self.sockets.guests.concerns(&payload);
         let from = with_scope(from, scope);
         socket.queue.push_back(Datagram { from, payload, charge, at: now });
@@ -421,6 +426,7 @@ impl Stack {
     ) -> Result<(FragVec, SocketAddr), Error> {
         let _ = now;
         let datagram = udp_mut(self.sockets.table.get_mut(id)?)?.take()?;
+        self.mem.shared.receive.charge_datagrams(datagram.charge, 0);
         Ok((datagram.payload, datagram.from))
     }
 
@@ -556,6 +562,7 @@ impl Stack {
     pub(crate) fn close_udp(&mut self, index: u32) {
         let Some(socket) = self.sockets.table.udp_mut(index) else { return };
         let port = socket.local.port();
+        self.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
         self.sockets.udp_binds.remove(port, index);
         self.sockets.table.remove(index);
     }
