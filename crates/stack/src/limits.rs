@@ -144,11 +144,23 @@ pub const EXTENSION_OPTIONS: usize = 8;
 
 // ICMP.
 
-/// ICMP errors per second, once the burst is spent (Linux's `icmp_msgs_per_sec`).
+/// ICMP errors per second of one link, on average and once the burst is spent (Linux's
+/// `icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u32 = 1000;
 
-/// ICMP errors in one burst (Linux's `icmp_msgs_burst`).
+/// ICMP errors in one burst, on average (Linux's `icmp_msgs_burst`).
 pub const ICMP_ERRORS_BURST: u32 = 50;
+
+/// ICMP errors to one destination in one burst (Linux's factor of `icmp_ratelimit`).
+pub const ICMP_DESTINATION_BURST: u32 = 6;
+
+/// Between two ICMP errors to one destination, once its burst is spent (Linux's `icmp_ratelimit`).
+pub const ICMP_DESTINATION_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Destinations of one link that have had an error so recently that they may not have a whole burst:
+/// more than [`ICMP_ERRORS_PER_SECOND`] in the 6 s that a bucket takes to fill, so that none is
+/// turned away for want of room. About 40 bytes each.
+pub const ICMP_DESTINATIONS: usize = 8192;
 
 /// Longest IPv4 ICMP error, in bytes (RFC 1812 section 4.3.2.3).
 pub const ICMP_ERROR_LEN_V4: usize = 576;
@@ -167,6 +179,9 @@ pub const EPHEMERAL_FIRST: u16 = 32_768;
 
 /// Last ephemeral port.
 pub const EPHEMERAL_LAST: u16 = 60_999;
+
+/// Ports that are drawn for a socket without a peer before all are looked at in turn.
+pub const EPHEMERAL_DRAWS: u32 = 8;
 
 /// Largest backlog of a listener, in connections (Linux's `somaxconn`).
 pub const MAX_BACKLOG: usize = 4096;
@@ -193,11 +208,11 @@ pub const FAST_OPEN_CACHE_WAYS: usize = 4;
 /// take at most 13 MiB.
 pub const TIME_WAIT_CONNECTIONS: usize = 65_536;
 
-/// Resets per second in answer to segments that belong to no connection, once the burst is spent:
-/// as many as ICMP errors, and for the same reason.
+/// Resets per second in answer to segments that belong to no connection, on average and once the
+/// burst is spent: as many as ICMP errors, and for the same reason.
 pub const RESETS_PER_SECOND: u32 = 1000;
 
-/// Resets in one burst.
+/// Resets in one burst, on average.
 pub const RESETS_BURST: u32 = 200;
 
 /// Segments that one connection may send before others have their turn: a megabyte in

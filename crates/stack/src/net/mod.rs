@@ -21,7 +21,6 @@ use pagewire_tcp::Shared;
 use self::answer::LastNext;
 use self::input::Origin;
 use self::link::{Interface, Links};
-use self::neighbor::Keyed;
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
 use self::transit::Transit;
@@ -49,6 +48,7 @@ mod tests;
 
 pub(crate) use link::LinkIndex;
 pub use link::{LinkConfig, LinkId};
+pub(crate) use neighbor::Keyed;
 pub(crate) use route::is_link_local;
 pub(crate) use wire::protocol;
 
@@ -242,7 +242,7 @@ impl Net {
         let mut routes = Routes::default();
         routes.add_link(0, &first)?;
         let mut interface =
-            Interface::new(now, &first.capabilities, table_key.clone(), config.announce, 0);
+            Interface::new(now, &first.capabilities, table_key.clone(), config.announce, (0, 0));
         (interface.speaks_v4, interface.speaks_v6) =
             (routes.speaks(0, false), routes.speaks(0, true));
         Ok(Self {
@@ -278,7 +278,7 @@ impl Net {
         let (index, turn) = self.links.vacancy()?;
         self.routes.add_link(index, config)?;
         let (caps, hash) = (&config.capabilities, self.table_key.clone());
-        let mut interface = Interface::new(now, caps, hash, self.announce, turn);
+        let mut interface = Interface::new(now, caps, hash, self.announce, (index, turn));
         (interface.speaks_v4, interface.speaks_v6) =
             (self.routes.speaks(index, false), self.routes.speaks(index, true));
         let id = self.links.insert(index, interface);
