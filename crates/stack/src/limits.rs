@@ -23,7 +23,8 @@ pub const MIN_MTU_V6: usize = 1280;
 /// Hop limit and time to live of what we send (RFC 1700, Linux).
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// Longest IP packet, in bytes: the length fields have 16 bits.
+/// Longest IP packet, in bytes, as a length field of 16 bits counts it: with its header in IPv4,
+/// without it in IPv6.
 pub const MAX_IP_PACKET: usize = 65_535;
 
 /// Longest super-frame, as an IP packet, in bytes: as the length fields cannot say it, they are 0 in
@@ -246,9 +247,9 @@ pub const UDP_SMALL: usize = 512;
 /// Longest payload of a datagram over IPv4, in bytes: 65,535 less 20 and 8 of headers.
 pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
 
-/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 40 and 8 of headers, because no
-/// packet of ours is longer than [`MAX_IP_PACKET`], whatever the version.
-pub const UDP_MAX_PAYLOAD_V6: usize = 65_487;
+/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 8 of header, because the length in an
+/// IPv6 header does not count that header.
+pub const UDP_MAX_PAYLOAD_V6: usize = 65_527;
 
 /// Writes of one connection whose timestamps are waited for: with three entries each they fill the
 /// error queue several times over.

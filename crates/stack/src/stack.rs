@@ -429,7 +429,7 @@ impl Stack {
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
                 self.tcp_icmp(now, about, *kind);
             }
-            Inbound::IcmpError { about, kind } => self.udp_icmp(about, *kind),
+            Inbound::IcmpError { about, kind } => self.udp_icmp(now, about, *kind),
         }
     }
 }

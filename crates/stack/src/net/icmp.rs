@@ -13,7 +13,7 @@ use super::route::{Delivery, smallest_path_mtu};
 use super::transport::with_headroom;
 use super::wire::icmp::{self, v4, v6};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{IcmpKind, Mem, Net, Outgoing, Received};
+use super::{IcmpKind, Mem, Net, Outgoing, Received, TooLong};
 use crate::counters::DropReason;
 use crate::limits::{ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6};
 
@@ -340,6 +340,7 @@ impl Net {
             protocol,
             ecn: 0,
             dont_fragment,
+            too_long: TooLong::CutToPath,
             hop_limit,
             checksum_offset,
             packet,
