@@ -294,10 +294,23 @@ fn a_router_that_does_not_say_its_mtu_is_guessed_from_what_it_refused() {
 
 #[test]
 fn errors_about_packets_that_we_cannot_have_sent_are_refused() {
-    let mut host = Host::new();
+    let mut config = config();
+    config.addresses.push("10.0.0.9/24".parse().unwrap());
+    config.addresses.push("fd00::9/64".parse().unwrap());
+    let mut host = Host::with(config);
     let mut foreign = ours_v4();
     foreign[12..16].copy_from_slice(&[10, 0, 0, 7]);
     host.refuses(&icmpv4(US, (3, 3, 0), &foreign), DropReason::IcmpQuoteNotOurs);
+    // Ours too, but another one than what the error is to: errors go to where the packet came from.
+    for other in [[10, 0, 0, 9], [127, 0, 0, 1]] {
+        let mut foreign = ours_v4();
+        foreign[12..16].copy_from_slice(&other);
+        host.refuses(&icmpv4(US, (3, 3, 0), &foreign), DropReason::IcmpQuoteNotOurs);
+    }
+    for other in ["fd00::9", "fe80::ff:fe00:1"] {
+        let frame = icmpv6(PEER, US, "fd00::2", other, 64, (1, 4, 0), &ours_v6());
+        host.refuses(&frame, DropReason::IcmpQuoteNotOurs);
+    }
     let mut fragment = ours_v4();
     fragment[7] = 1;
     host.refuses(&icmpv4(US, (3, 3, 0), &fragment), DropReason::IcmpQuote);
