@@ -240,6 +240,8 @@ drop_reasons! {
     UdpNoSocket = "udp_no_socket",
     /// The socket's queue is full.
     UdpQueueFull = "udp_queue_full",
+    /// The socket has its share of the memory for what nobody has read.
+    UdpHostMemory = "udp_host_memory",
     /// The socket is connected to somebody else.
     UdpNotConnected = "udp_not_connected",
 

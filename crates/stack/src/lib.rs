@@ -26,6 +26,8 @@ mod forward;
 pub mod fuzzing;
 pub mod limits;
 mod net;
+mod random;
+mod rate_limit;
 mod sockets;
 mod stack;
 mod timer_wheel;

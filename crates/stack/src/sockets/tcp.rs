@@ -28,7 +28,7 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
 use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
-use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
+use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, TooLong, protocol};
 use crate::stack::Stack;
 
 /// A connection and its place in the stack.
@@ -497,6 +497,7 @@ impl Stack {
             protocol: protocol::TCP,
             ecn,
             dont_fragment,
+            too_long: TooLong::RefusedByLink,
             hop_limit,
             checksum_offset: Some(CHECKSUM_OFFSET as u16),
             packet: PacketBuf::for_tx(),
