@@ -167,15 +167,25 @@ fn segment_without_ack_is_dropped() {
 }
 
 #[test]
-fn ack_beyond_snd_nxt_is_dropped_and_elicits_ack_once_we_close() {
-    // While data flows Linux says nothing.
+fn ack_beyond_snd_nxt_elicits_ack_and_is_dropped() {
     let mut t = Test::established(plain());
     t.send(100).expect("P. 1:101(100) ack 1");
-    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102").nothing();
+    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102");
+    t.expect(". 101:101(0) ack 1").nothing();
     assert_eq!(t.conn.info().unacked, 100);
+    // Also once we close.
     t.peer(". 1:1(0) ack 101").shutdown().expect("F. 101:101(0) ack 1");
+    t.wait(1000).sent();
     t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 103");
     t.expect(". 102:102(0) ack 1").nothing();
+}
+
+#[test]
+fn what_comes_with_an_ack_beyond_snd_nxt_is_dropped_with_it() {
+    let mut t = Test::established(plain());
+    t.peer_dropped(DropReason::AckUnsent, "FP. 1:11(10) ack 2");
+    t.expect(". 1:1(0) ack 1").state(State::Established);
+    assert_eq!(t.conn.queued_receive(), 0);
 }
 
 #[test]
