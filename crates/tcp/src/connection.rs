@@ -385,7 +385,7 @@ impl Connection {
                 ssthresh: window::initial(&config),
                 tuning: None,
                 data_at: now,
-                mss: DEFAULT_MSS.min(link.mss),
+                mss: DEFAULT_MSS.min(link.recv_mss),
                 scale: if config.window_scaling { window::scale_for(&config) } else { 0 },
             },
             ack: AckState::default(),
@@ -628,7 +628,12 @@ impl Connection {
 
     /// The MSS that we announce.
     pub(crate) fn announced_mss(&self) -> u16 {
-        self.config.max_mss.map_or(self.link.mss, |max| max.min(self.link.mss))
+        self.link.recv_mss.min(self.config.max_mss.unwrap_or(u16::MAX))
+    }
+
+    /// The MSS of what we send, as far as it does not depend on the peer.
+    pub(crate) fn path_mss(&self) -> u16 {
+        self.link.mss.min(self.config.max_mss.unwrap_or(u16::MAX))
     }
 
     /// Whether this connection's timestamps option is on.

@@ -374,6 +374,17 @@ impl Net {
         (self.path_mtu(self.now, link, dst).0, self.links.at(link).link.max_super(dst))
     }
 
+    /// The longest IP packet that may come from `dst` to `src` (ours): what the link takes, whatever
+    /// was reported about the path. But where somebody has set that path's MTU, it is meant for both
+    /// ways, as the MTU of a route is in Linux.
+    pub(crate) fn own_mtu(&self, src: IpAddr, dst: IpAddr) -> usize {
+        if self.routes.is_local(dst) {
+            return MAX_IP_PACKET;
+        }
+        let link = self.links.at(self.link_to(self.now, Some(src), dst)).link.mtu;
+        self.paths.set_for(dst).map_or(link, |mtu| mtu.min(link))
+    }
+
     /// Whether the address is ours (loopback addresses are).
     pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
         self.routes.is_local(addr)

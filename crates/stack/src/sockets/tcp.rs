@@ -578,10 +578,12 @@ impl Stack {
     pub(crate) fn tcp_link(&self, tuple: &Tuple) -> LinkLimits {
         let (mtu, max_super) = self.net.link_limits(tuple.local, tuple.remote);
         let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
-        let mss = mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
+        let payload = |mtu: usize| mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
+        let mss = payload(mtu);
+        let recv_mss = payload(self.net.own_mtu(tuple.local, tuple.remote)) as u16;
         let longest = max_super.min(MAX_SUPER_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
         let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
-        LinkLimits { mss: mss as u16, max_super_payload: max_super_payload as u32 }
+        LinkLimits { mss: mss as u16, recv_mss, max_super_payload: max_super_payload as u32 }
     }
 }
 

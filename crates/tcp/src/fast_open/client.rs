@@ -116,7 +116,7 @@ impl Connection {
     /// some.
     pub(crate) fn syn_data_room(&self) -> u32 {
         let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
-        u32::from(self.announced_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
+        u32::from(self.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
     }
 
     /// The first SYN or SYN,ACK leaves: its Fast Open option and its data.
