@@ -661,7 +661,7 @@ impl Connection {
         self.queue.clear(self.snd.nxt);
         self.flight.clear();
         self.recovery = None;
-        self.fast_open = None;
+        self.give_up_fast_open(event);
         self.rcv.tuning = None;
         self.timers.stop_all();
         self.ack = AckState::default();

@@ -302,7 +302,7 @@ impl Stack {
             self.promote(index, listener);
         }
         if opens {
-            self.learn_fast_open(index);
+            self.learn_fast_open(now, index);
         }
         if rare {
             self.uncount_fast_open(now, index, header.flags);
@@ -426,7 +426,7 @@ impl Stack {
                     if rare {
                         self.uncount_fast_open(now, index, Flags::empty());
                     }
-                    self.settle(index);
+                    self.settle(now, index);
                     break;
                 };
                 let (tuple, dont_fragment) = (socket.tuple, socket.dont_fragment());
@@ -507,10 +507,11 @@ impl Stack {
 
     /// The connection at `index` has nothing to send for now: sets its timer, and lets go of it if
     /// it is over.
-    fn settle(&mut self, index: u32) {
+    fn settle(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         count_losses(&mut self.net.counters, socket);
         if socket.conn.is_closed() {
+            self.learn_fast_open(now, index);
             self.finish(index);
             return;
         }
