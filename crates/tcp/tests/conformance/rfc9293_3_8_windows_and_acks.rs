@@ -189,6 +189,34 @@ fn zero_window_is_probed_for_ever_while_the_peer_answers() {
 }
 
 #[test]
+fn zero_window_of_an_orphan_is_probed_so_often_and_no_more_although_the_peer_answers() {
+    // Section 3.8.6.1 has a connection stay open for as long as the peer answers; but of one whose
+    // application is gone nobody would ever notice, and memory is held for it.
+    for retries in [1, 3, 8] {
+        let mut t = Test::established(Config { orphan_retries: retries, ..plain() });
+        t.peer(". 1:1(0) ack 1 win 0").send(1000).close().nothing();
+        let mut probes = 0;
+        for _ in 0..100_000 {
+            t.wait(100);
+            for sent in t.sent() {
+                if sent.starts_with('R') {
+                    continue;
+                }
+                assert!(sent.starts_with(". 0:0(0) ack 1"), "a probe: {sent}");
+                probes += 1;
+                t.peer(". 1:1(0) ack 1 win 0");
+            }
+            if t.conn.state() == State::Closed {
+                break;
+            }
+        }
+        t.state(State::Closed);
+        assert_eq!(probes, retries, "probes");
+        assert_eq!(t.conn.queued_send(), 0);
+    }
+}
+
+#[test]
 fn zero_window_times_out_when_nobody_answers_the_probes() {
     let mut t = Test::established(plain());
     t.send(10).peer(". 1:1(0) ack 11 win 0").send(100).wait(3_000_000).state(State::Closed);
