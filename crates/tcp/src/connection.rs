@@ -508,9 +508,10 @@ impl Connection {
     }
 
     /// So many bytes of memory of what was received and read still wait to be sent on elsewhere: they
-    /// count as unread for what is let in and for the window.
-    pub fn set_held(&mut self, bytes: usize) {
-        self.rcv.queue.set_held(bytes);
+    /// count as unread for what is let in and for the window. Whether that is less than it was: then
+    /// [`after_release`](Self::after_release) is to be told.
+    pub fn set_held(&mut self, bytes: usize) -> bool {
+        self.rcv.queue.set_held(bytes)
     }
 
     /// The sequence number behind the last byte queued to be sent.

@@ -269,7 +269,7 @@ impl Stack {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
-        self.note_held(index);
+        self.note_held(now, index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
         let guests = self.sockets.guests.concerns(&payload);
