@@ -198,8 +198,15 @@ pub const FAST_OPEN_RESET_PENALTY: Duration = Duration::from_secs(60);
 /// How often the rest from Fast Open after a black hole doubles (Linux: 2^6 times the first).
 pub const FAST_OPEN_BLACK_HOLE_DOUBLINGS: u32 = 6;
 
+/// Time for which a server that did not take the data of a SYN is sent none: a minute, as Linux had
+/// it first.
+pub const FAST_OPEN_REFUSAL_REST: Duration = Duration::from_secs(60);
+
+/// How often that time doubles when it happens again: to about an hour.
+pub const FAST_OPEN_REFUSAL_DOUBLINGS: u32 = 6;
+
 /// Sets of the cache of Fast Open cookies, a power of two; with `FAST_OPEN_CACHE_WAYS` servers each
-/// that is 1,024 servers in some 80 KiB.
+/// that is 1,024 servers in some 80 KiB. As many refusals are remembered, in as much.
 pub const FAST_OPEN_CACHE_SETS: usize = 256;
 
 /// Servers in one set of the cache.
