@@ -284,6 +284,8 @@ drop_reasons! {
     NeighborQueueFull = "neighbor_queue_full",
     /// Waited for a neighbour that never answered.
     NeighborUnreachable = "neighbor_unreachable",
+    /// To a neighbour that is not known, and all that are known are in use.
+    NeighborTableFull = "neighbor_table_full",
     /// Waited for a neighbour whose entry was evicted.
     NeighborEvicted = "neighbor_evicted",
     /// The loopback queue is full.
