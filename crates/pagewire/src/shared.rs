@@ -381,13 +381,11 @@ impl Inner {
         true
     }
 
-    fn note_ready(&mut self, socket: SocketId, mut gained: Readiness) {
+    fn note_ready(&mut self, socket: SocketId, gained: Readiness) {
         let Some(waits) = self.waits.get_mut(&socket) else { return };
         let before = self.ready.len();
         if gained.contains(Readiness::ERROR_QUEUE) {
             self.ready.append(&mut waits.completion);
-            // The error is nothing but the completion.
-            gained &= !(Readiness::ERROR | Readiness::ERROR_QUEUE);
         }
         if gained.intersects(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED) {
             // Maybe none is to come any more.

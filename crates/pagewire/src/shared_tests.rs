@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::task::Waker;
+use std::task::{Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::{Capabilities, Device, DeviceCounters, DeviceError, Pair};
-use pagewire_mem::{CopyLedger, Instant, PacketBuf};
+use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PacketBuf};
 use pagewire_stack::{Error, SocketId, Stack, StackConfig};
 
 use super::{BLOCKED_RETRY, Interest, Poller, Shared};
@@ -192,4 +193,47 @@ fn a_wait_on_a_host_without_a_driver_ends_when_its_time_is_over_and_not_before()
     let done = handle.shared.wait(socket, Interest::Read, Patience::For(Some(limit)), nothing);
     assert_eq!(done.expect_err("nothing comes").kind(), std::io::ErrorKind::TimedOut);
     assert!(last >= begin + limit, "it looked last after {:?}", last.saturating_since(begin));
+}
+
+/// Counts its calls.
+#[derive(Default)]
+struct Calls(AtomicUsize);
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_error_wakes_a_reader_while_a_completion_is_unread() {
+    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let (shared, peer) = (without_driver(device), peer(far));
+    let socket = shared.with(|stack, now| {
+        let socket = stack.udp_bind(([10, 0, 0, 1], 9).into())?;
+        stack.set_zerocopy(socket, true)?;
+        stack.udp_connect(now, socket, ([10, 0, 0, 2], 9).into())?;
+        Ok::<_, Error>(socket)
+    });
+    let socket = socket.expect("connected");
+    let receive = &mut |stack: &mut Stack, now| stack.udp_recv_from(now, socket);
+    // Nobody is there: the first time the refusal comes with the completion, then it stands unread.
+    for _ in 0..2 {
+        let calls = Arc::new(Calls::default());
+        let waker = Waker::from(Arc::clone(&calls));
+        let nothing = shared.try_or_register(socket, Interest::Read, &waker, receive);
+        assert_eq!(nothing.err(), Some(Error::WouldBlock));
+        let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 4096]))]);
+        let sent = shared.with(|stack, now| stack.udp_send_zc(now, socket, data, None));
+        assert_eq!(sent.map(|(n, _)| n), Ok(4096));
+        for _ in 0..100 {
+            peer.turn();
+            let (mut inner, now) = shared.lock_now();
+            inner.turn(now);
+            shared.unlock_and_wake(inner);
+        }
+        assert_eq!(calls.0.load(Ordering::Relaxed), 1);
+        let refused = shared.try_or_register(socket, Interest::Read, &waker, receive);
+        assert_eq!(refused.err(), Some(Error::ConnectionRefused));
+    }
 }

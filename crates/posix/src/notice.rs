@@ -162,7 +162,7 @@ fn wakes(gained: Readiness) -> Events {
     if gained.contains(Readiness::WRITABLE) {
         events |= Events::OUT | Events::WRNORM | Events::WRBAND;
     }
-    if gained.contains(Readiness::ERROR) {
+    if gained.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE) {
         events |= Events::ERR;
     }
     events

@@ -509,8 +509,7 @@ impl Sockets {
         errors.sends.live = errors.sends.live.saturating_sub(1);
         let Completed { lo, hi, copied, .. } = done;
         errors.notify(Notification { lo, hi, copied }, coalescing);
-        // Merged or not, it is an event of its own.
-        self.report_again(id, Readiness::ERROR | Readiness::ERROR_QUEUE);
+        self.report_news(id.index());
     }
 
     /// An entry of the error queue was taken: if there are more, they are reported again.
@@ -518,7 +517,7 @@ impl Sockets {
         let Ok(socket) = self.table.get_mut(id) else { return };
         let left = socket.errors_mut().is_some_and(|errors| !errors.is_empty());
         if left {
-            self.report_again(id, Readiness::ERROR | Readiness::ERROR_QUEUE);
+            self.report_again(id, Readiness::ERROR_QUEUE);
         } else {
             let readiness = socket.readiness();
             if let Some((_, reported)) = socket.report_state() {
