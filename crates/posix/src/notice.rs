@@ -140,6 +140,8 @@ impl Notices {
         }
     }
 
+    /// The socket's events go to `watch` from here on. To be called under the lock of the stack that
+    /// the socket was made under: as soon as that is let go, another thread may find an event.
     pub(crate) fn insert(&self, id: SocketId, watch: &Arc<Watch>) {
         self.lock().insert(id, Arc::clone(watch));
     }
