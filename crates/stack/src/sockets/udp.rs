@@ -97,7 +97,7 @@ impl UdpSocket {
             readiness |= Readiness::ERROR;
         }
         if self.errors.as_ref().is_some_and(|e| !e.is_empty()) {
-            readiness |= Readiness::ERROR | Readiness::ERROR_QUEUE;
+            readiness |= Readiness::ERROR_QUEUE;
         }
         if self.remote.is_some() {
             readiness |= Readiness::CONNECTED;
@@ -246,6 +246,8 @@ impl Stack {
         );
         if socket.remote.is_some() && hard {
             socket.error = Some(error);
+            // Each is an event, also where nobody has taken the one before.
+            socket.reported &= !Readiness::ERROR;
         }
         self.sockets.check_later(index);
     }
