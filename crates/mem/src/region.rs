@@ -20,6 +20,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag};
 use crate::limits::{HUGE_PAGE_SIZE, MAX_FRAG_LEN, PAGE_SIZE};
+use crate::release::KeptOwner;
 
 /// What can go wrong with memory.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +90,7 @@ enum Backing {
     /// We mapped it, we unmap it.
     Mapped { fd: Option<OwnedFd> },
     /// Somebody else's memory, kept alive by this.
-    Adopted { _keep: Box<dyn Any + Send + Sync> },
+    Adopted { _keep: KeptOwner },
 }
 
 // SAFETY: the mapping's bytes are plain memory that outlives every thread that can name it (the
@@ -198,7 +199,7 @@ impl Region {
         writable: bool,
         keep: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        Self::new(base, len, access, writable, Backing::Adopted { _keep: keep })
+        Self::new(base, len, access, writable, Backing::Adopted { _keep: KeptOwner(Some(keep)) })
     }
 
     fn mapped(
