@@ -295,6 +295,9 @@ impl Net {
     ) -> Result<(), DropReason> {
         let Way { out, hop, mtu, .. } = way;
         let interface = self.links.at_mut(out);
+        if interface.lost {
+            return Err(DropReason::LinkLost);
+        }
         if interface.out.len() >= FORWARD_OUT_FRAMES {
             return Err(DropReason::ForwardQueueFull);
         }
