@@ -111,6 +111,9 @@ impl Shared {
     fn run(&self, mut source: Source) {
         while let Some(stream) = self.next(&mut source) {
             self.serve(stream);
+            if matches!(source, Source::Spent) {
+                self.session().spend();
+            }
             // One that hangs up at once is not called again and again.
             if matches!(source, Source::Connect(_)) && self.ends_before(None) {
                 break;

@@ -35,6 +35,8 @@ pub(super) struct Session {
     pub(super) counters: VhostCounters,
     /// Whether a front end is there.
     pub(super) connected: bool,
+    /// There will be no front end any more.
+    pub(super) spent: bool,
     pub(super) events: Arc<Events>,
     pub(super) bell: Arc<Bell>,
     /// The port's counts, as of the last burst.
@@ -53,6 +55,7 @@ impl Session {
             vrings: (0..2 * pairs).map(|_| Vring::new(bell)).collect(),
             counters: VhostCounters::default(),
             connected: false,
+            spent: false,
             events: Arc::clone(events),
             bell: Arc::clone(bell),
             port: PortCounters::default(),
@@ -83,6 +86,12 @@ impl Session {
         self.memory = Memory::default();
         (self.features, self.protocol) = (0, 0);
         self.connected = false;
+        self.bell.ring();
+    }
+
+    /// It was the last that there will be.
+    pub(super) fn spend(&mut self) {
+        self.spent = true;
         self.bell.ring();
     }
 
