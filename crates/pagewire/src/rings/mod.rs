@@ -72,7 +72,6 @@ pub use buf::RingBuf;
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
 
 use crate::host::{Handle, Host};
-use crate::shared::io_error;
 use serve::RingWaker;
 
 /// An application's end of rings. One thread at a time; their drop closes the sockets made through
@@ -128,7 +127,7 @@ impl Rings {
             });
             match made {
                 Ok(made) => return Ok(made),
-                Err(error) => last = io_error(error),
+                Err(error) => last = self.host.shared.error(error),
             }
         }
         Err(last)
