@@ -253,18 +253,9 @@ fn child_that_sends_and_ends() {
     }
 }
 
-fn have_taps(test: &str) -> bool {
-    let have =
-        rustix::process::geteuid().is_root() && std::path::Path::new("/dev/net/tun").exists();
-    if !have {
-        eprintln!("SKIPPED: {test} needs root and /dev/net/tun");
-    }
-    have
-}
-
 #[test]
 fn a_program_that_sends_and_ends_leaves_its_peer_nothing_to_wait_for() {
-    if !have_taps("a_program_that_sends_and_ends_leaves_its_peer_nothing_to_wait_for") {
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
         return;
     }
     let run = || {

@@ -201,9 +201,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn a_tap_that_is_deleted_ends_its_host() {
-    let test = "a_tap_that_is_deleted_ends_its_host";
-    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIPPED: {test} needs root and /dev/net/tun");
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
         return;
     }
     let run = || {

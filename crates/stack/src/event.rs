@@ -1,6 +1,7 @@
 //! What a socket's owner is told: readiness, its changes, and queued errors.
 
 use core::fmt;
+use core::net::SocketAddr;
 use core::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
 
 use pagewire_mem::Instant;
@@ -218,6 +219,10 @@ pub struct QueuedError {
     pub error: Error,
     /// Who says so.
     pub origin: ErrorOrigin,
+    /// Where a datagram was too long: the path's MTU, in bytes of IP packet (`ee_info`); else 0.
+    pub mtu: u32,
+    /// To whom the datagram was; `None` for a stream.
+    pub to: Option<SocketAddr>,
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ fn a_datagram_by_reference_is_not_copied() {
 
 #[test]
 fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
-    for (to, longest) in [("10.0.0.2:53", 65_507), ("[fd00::2]:53", 65_487)] {
+    for (to, longest) in [("10.0.0.2:53", 65_507), ("[fd00::2]:53", 65_527)] {
         let mut p = Pair::new();
         let server = p.b.udp_bind(addr("[::]:53")).unwrap();
         let client = p.a.udp_bind(addr("[::]:0")).unwrap();
@@ -181,7 +181,8 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     p.a.udp_write_to(p.now, client, b"anybody?", Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
-    let entry = QueuedError { error: Error::ConnectionRefused, origin: ErrorOrigin::Icmp };
+    let (error, origin) = (Error::ConnectionRefused, ErrorOrigin::Icmp);
+    let entry = QueuedError { error, origin, mtu: 0, to: Some(addr("10.0.0.2:53")) };
     let entry = ErrorEntry::Network(entry);
     assert_eq!(p.a.poll_error_queue(client), Some(entry));
     assert_eq!(p.a.poll_error_queue(client), None);

@@ -24,14 +24,15 @@ pub(crate) const TCP_FASTOPEN_KEY: i32 = 33;
 pub(crate) const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 pub(crate) const UDP_SEGMENT: i32 = 103;
 
-/// `IP_PMTUDISC_*` as far as a stream is concerned: those that ignore the path's MTU altogether
-/// (`INTERFACE`, `OMIT`) are as not to discover it.
+/// `IP_PMTUDISC_*` and `IPV6_PMTUDISC_*`, which are the same numbers.
 pub(crate) fn mtu_discover(value: i32) -> Option<MtuDiscover> {
     Some(match value {
-        0 | 4 | 5 => MtuDiscover::Dont,
+        0 => MtuDiscover::Dont,
         1 => MtuDiscover::Want,
         2 => MtuDiscover::Do,
         3 => MtuDiscover::Probe,
+        4 => MtuDiscover::Interface,
+        5 => MtuDiscover::Omit,
         _ => return None,
     })
 }
@@ -160,6 +161,7 @@ impl Options {
         }
         if let Some(how) = self.mtu_discover.and_then(mtu_discover) {
             let _ = stack.tcp_set_option(now, id, TcpOption::MtuDiscover(how));
+            let _ = stack.udp_set_mtu_discover(id, how);
         }
         if self.marks != PacketMarks::default() {
             let _ = stack.set_packet_marks(id, self.marks);

@@ -228,13 +228,14 @@ impl<B: Backend> Descriptors<B> {
         let how = crate::options::mtu_discover(value).ok_or(Errno::INVAL)?;
         let mut state = socket.lock();
         state.options.mtu_discover = Some(value);
-        match state.stage.connection() {
-            Some(id) => {
-                let option = TcpOption::MtuDiscover(how);
-                self.backend.with(|stack, now| stack.tcp_set_option(now, id, option)).map_err(errno)
-            }
-            None => Ok(()),
-        }
+        let option = TcpOption::MtuDiscover(how);
+        self.backend
+            .with(|stack, now| match (state.stage, state.stage.connection()) {
+                (Stage::Datagram(id), _) => stack.udp_set_mtu_discover(id, how),
+                (_, Some(id)) => stack.tcp_set_option(now, id, option),
+                (_, None) => Ok(()),
+            })
+            .map_err(errno)
     }
 
     fn set_udp(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {

@@ -33,8 +33,13 @@ impl ErrorQueue {
 
     /// The network reports something.
     pub(crate) fn push(&mut self, error: Error, origin: ErrorOrigin) {
+        self.push_entry(QueuedError { error, origin, mtu: 0, to: None });
+    }
+
+    /// The network, or the stack, reports something about a datagram.
+    pub(super) fn push_entry(&mut self, entry: QueuedError) {
         if self.keeps_errors && self.entries.len() - self.notifications < ERROR_QUEUE {
-            self.entries.push_back(ErrorEntry::Network(QueuedError { error, origin }));
+            self.entries.push_back(ErrorEntry::Network(entry));
         }
     }
 

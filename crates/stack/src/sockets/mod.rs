@@ -20,13 +20,13 @@ pub(crate) mod listener;
 pub(crate) mod mapping;
 pub(crate) mod path_mtu;
 pub(crate) mod ports;
-pub(crate) mod reset;
 pub(crate) mod table;
 pub(crate) mod tcp;
 pub(crate) mod time_wait;
 pub(crate) mod timestamping;
 pub(crate) mod udp;
 mod udp_cork;
+mod udp_path;
 pub(crate) mod udp_segments;
 pub(crate) mod zerocopy;
 
@@ -39,7 +39,10 @@ use siphasher::sip::SipHasher13;
 
 use crate::TcpConfig;
 use crate::event::{Event, Readiness};
+use crate::limits::{RESETS_BURST, RESETS_PER_SECOND};
 use crate::net::LinkIndex;
+use crate::random::Random;
+use crate::rate_limit::RateLimit;
 use crate::stack::{SynCookies, TimeWaitReuse};
 use crate::timer_wheel::TimerWheel;
 use demux::{Binds, Demux};
@@ -50,7 +53,6 @@ use hold::Holds;
 use leaving::Down;
 use listener::Listener;
 use ports::Ports;
-use reset::RateLimit;
 use table::{SocketId, Table};
 use tcp::TcpSocket;
 use time_wait::Remains;
@@ -101,6 +103,7 @@ pub(crate) struct Sockets {
     pub(crate) starved: Vec<u32>,
     /// When to look whether there are some.
     pub(crate) starved_until: Instant,
+    /// Resets for segments that belong to no connection.
     pub(crate) resets: RateLimit,
     /// Timers that fired together.
     pub(crate) expired: Vec<u32>,
@@ -133,13 +136,14 @@ impl Sockets {
         defence: Defence,
         zerocopy: ZeroCopyConfig,
     ) -> Self {
+        let draws = |purpose: &[u8]| Random::new(derive(secret, purpose));
         Self {
             table: Table::default(),
             demux: Demux::new(derive(secret, b"demux")),
             tcp_binds: Binds::default(),
             holds: Holds::default(),
             udp_binds: Binds::default(),
-            ports: Ports::new(derive(secret, b"ports")),
+            ports: Ports::new(derive(secret, b"ports"), draws(b"port draws")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
             fast_open: FastOpenHost::new(secret),
             wheel: TimerWheel::new(now),
@@ -152,7 +156,7 @@ impl Sockets {
             time_wait: VecDeque::new(),
             starved: Vec::new(),
             starved_until: now,
-            resets: RateLimit::new(now),
+            resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
             expired: Vec::new(),
             guests: Guests::new(zerocopy.received_deadline),
             zerocopy,
