@@ -300,7 +300,6 @@ impl Host {
         let mut inner = shared.lock();
         inner.services.push(Attached { service, ours });
         inner.flush(shared.now());
-        shared.rearm_timer(&mut inner);
         shared.unlock_and_wake(inner);
     }
 
@@ -644,8 +643,9 @@ impl Builder {
         for (link, device) in stack.links().zip(all) {
             devices.add(link, device)?;
         }
-        let (spin, manual, limit) = (self.spin, self.manual, self.shutdown_limit);
-        let shared = Arc::new(Shared::new(stack, devices, zero, spin, manual, limit)?);
+        let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
+        shared.shutdown_limit = self.shutdown_limit;
+        let shared = Arc::new(shared);
         let driver = if self.manual {
             None
         } else {
@@ -688,7 +688,6 @@ impl Handle {
         inner.forget(id);
         inner.stack.close(now, id);
         inner.flush(now);
-        self.shared.rearm_timer(&mut inner);
         self.shared.unlock_and_wake(inner);
     }
 

@@ -126,7 +126,7 @@ impl TcpSocket {
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
         if self.errors().is_some_and(|e| !e.is_empty()) {
-            readiness |= Readiness::ERROR | Readiness::ERROR_QUEUE;
+            readiness |= Readiness::ERROR_QUEUE;
         }
         readiness
     }
@@ -440,6 +440,7 @@ impl Stack {
                     }
                     self.watch_black_hole(now, index);
                     if rare {
+                        self.sockets.report_news(index);
                         self.uncount_fast_open(now, index, Flags::empty());
                     }
                     self.settle(now, index);
