@@ -181,15 +181,12 @@ impl Stack {
         let mut charge = pinned.max(len) + UDP_OVERHEAD;
         // As in Linux, one is taken however small the buffer.
         let room = socket.receive_bytes.saturating_sub(socket.queued_bytes);
-        if (charge > room && !socket.queue.is_empty())
-            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
-        {
+        let full = (charge > room && !socket.queue.is_empty())
+            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS;
+        if full || !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
             socket.dropped = socket.dropped.wrapping_add(1);
-            self.net.counters.drop_one(DropReason::UdpQueueFull);
-            return;
-        }
-        if !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
-            self.net.counters.drop_one(DropReason::UdpHostMemory);
+            let why = if full { DropReason::UdpQueueFull } else { DropReason::UdpHostMemory };
+            self.net.counters.drop_one(why);
             return;
         }
         if len <= UDP_SMALL
@@ -404,8 +401,8 @@ impl Stack {
         }
     }
 
-    /// Datagrams that found no room in the socket's queue so far, modulo 2^32 (Linux's
-    /// `SO_RXQ_OVFL`).
+    /// Datagrams that found no room so far, in the socket's queue or in the host's memory, modulo 2^32
+    /// (Linux's `SO_RXQ_OVFL`).
     pub fn udp_dropped(&self, id: SocketId) -> Result<u32, Error> {
         match self.sockets.table.get(id)? {
             Socket::Udp(socket) => Ok(socket.dropped),
