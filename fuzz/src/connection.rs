@@ -171,7 +171,7 @@ impl Run {
         let config = Arc::new(settings(bytes));
         let on = |bit: u8| bytes[0] & 1 << bit != 0;
         let max_super_payload = if bytes[2] & 0x40 == 0 { 64_000 } else { 1460 };
-        let link = LinkLimits { mss: 1460, max_super_payload };
+        let link = LinkLimits::new(1460, max_super_payload);
         let now = Instant::from_millis(1);
         let options = TcpOptions {
             mss: Some(1460),
@@ -379,7 +379,7 @@ impl Run {
             10 => {
                 let mss = input.u16().max(48);
                 let max_super_payload = u32::from(mss) * u32::from(verb >> 4).max(1);
-                self.conn.set_link_limits(LinkLimits { mss, max_super_payload });
+                self.conn.set_link_limits(LinkLimits::new(mss, max_super_payload));
             }
             11 => {
                 let n = u32::from(input.u16());

@@ -335,11 +335,11 @@ fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> [u8; 16] {
     out
 }
 
-/// Whether nothing will come that could be waited for. (Notifications are no error.)
+/// Whether nothing will come that could be waited for.
 fn has_ended(stack: &Stack, id: SocketId) -> bool {
     stack.readiness(id).is_ok_and(|r| {
-        let failed = r.contains(Readiness::ERROR) && !r.contains(Readiness::ERROR_QUEUE);
-        (failed || r.contains(Readiness::READ_CLOSED)) && !r.contains(Readiness::READABLE)
+        let ended = Readiness::ERROR | Readiness::READ_CLOSED;
+        r.intersects(ended) && !r.contains(Readiness::READABLE)
     })
 }
 

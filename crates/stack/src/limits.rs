@@ -51,12 +51,21 @@ pub const LOOPBACK_PACKETS: usize = 256;
 
 // Neighbours.
 
-/// Neighbours known at once: a large link's worth. 1,024 entries of about 150 bytes are 150 KiB.
+/// Neighbours known at once: a large link's worth (Linux's `gc_thresh3`). 1,024 entries of about 150
+/// bytes are 150 KiB.
 pub const NEIGHBORS: usize = 1024;
 
 /// Neighbours being asked for at once: a flood of packets from made-up addresses fills these, and
 /// never pushes out one that answered.
 pub const NEIGHBORS_INCOMPLETE: usize = 256;
+
+/// Neighbours that asked for us, and that nobody has sent to: who floods us with requests fills these.
+/// One that is pushed out is asked for at need.
+pub const NEIGHBORS_HEARD: usize = 256;
+
+/// Neighbours in use that are passed over in the search for one that may go: bounds the work for a
+/// newcomer, who is refused if there are more in a row.
+pub const NEIGHBOR_EVICTION_STEPS: usize = 16;
 
 /// Packets that wait for one neighbour's address; the oldest goes first (RFC 4861 section 7.2.2).
 /// The fragments of one datagram of the largest size fit, at the usual MTU.
@@ -198,8 +207,15 @@ pub const FAST_OPEN_RESET_PENALTY: Duration = Duration::from_secs(60);
 /// How often the rest from Fast Open after a black hole doubles (Linux: 2^6 times the first).
 pub const FAST_OPEN_BLACK_HOLE_DOUBLINGS: u32 = 6;
 
+/// Time for which a server that did not take the data of a SYN is sent none: a minute, as Linux had
+/// it first.
+pub const FAST_OPEN_REFUSAL_REST: Duration = Duration::from_secs(60);
+
+/// How often that time doubles when it happens again: to about an hour.
+pub const FAST_OPEN_REFUSAL_DOUBLINGS: u32 = 6;
+
 /// Sets of the cache of Fast Open cookies, a power of two; with `FAST_OPEN_CACHE_WAYS` servers each
-/// that is 1,024 servers in some 80 KiB.
+/// that is 1,024 servers in some 80 KiB. As many refusals are remembered, in as much.
 pub const FAST_OPEN_CACHE_SETS: usize = 256;
 
 /// Servers in one set of the cache.

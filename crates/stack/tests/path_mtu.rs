@@ -9,13 +9,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{A, B, Pair, Side, pattern};
+use common::{A, B, Pair, Side, capabilities, config, forge, pattern};
 use pagewire_mem::PacketBuf;
 use pagewire_mem::checksum::Checksum;
 use pagewire_stack::{
-    DropReason, Error, ErrorEntry, ErrorOrigin, MtuDiscover, QueuedError, SocketId, TcpOption,
-    UdpTarget,
+    DropReason, Error, ErrorEntry, ErrorOrigin, MtuDiscover, QueuedError, SocketId, SynCookies,
+    TcpOption, UdpTarget,
 };
+use pagewire_tcp::Flags;
 
 /// Frames of A's that were too big: their IP header and what follows it, as much as is quoted.
 type Dropped = Rc<RefCell<VecDeque<Vec<u8>>>>;
@@ -154,6 +155,52 @@ fn other_connections_over_the_path_know_too_and_the_path_is_tried_again_in_time(
     let dropped = narrow(&mut p, 1500);
     transfer(&mut p, ends, 20_000, 1500, &dropped);
     assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500));
+}
+
+/// RFC 8201 section 5.4: "The value sent in the TCP MSS option is independent of the PMTU".
+#[test]
+fn what_is_announced_is_what_the_link_takes_whatever_was_reported_of_the_path() {
+    for syn_cookies in [SynCookies::WhenFull, SynCookies::Always] {
+        let mut a = config(capabilities(1), 1);
+        a.syn_cookies = syn_cookies;
+        let mut p = Pair::with(a, config(capabilities(2), 2));
+        p.meet();
+        let (client, server, _) = p.connect("10.0.0.2:80");
+        let dropped = narrow(&mut p, 1200);
+        transfer(&mut p, (client, server), 50_000, 1200, &dropped);
+        let announced = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&announced);
+        p.carry = Some(Box::new(move |side, frame| {
+            if side == A
+                && let Some((_, _, header)) = forge::parse(frame)
+                && header.flags.contains(Flags::SYN)
+            {
+                seen.borrow_mut().push((header.flags, header.options.mss));
+            }
+            true
+        }));
+        // A's SYN, and A's SYN,ACK.
+        p.a.tcp_listen(p.now, "10.0.0.1:81".parse().unwrap(), 8).unwrap();
+        let active = p.a.tcp_connect(p.now, "10.0.0.2:80".parse().unwrap(), None).unwrap();
+        p.b.tcp_connect(p.now, "10.0.0.1:81".parse().unwrap(), None).unwrap();
+        p.run(Duration::from_millis(10));
+        let syn_ack = Flags::SYN | Flags::ACK;
+        let expected = [(Flags::SYN, Some(1460)), (syn_ack, Some(1460))];
+        let mut announced = announced.take();
+        announced.sort_by_key(|(flags, _)| *flags == syn_ack);
+        assert_eq!(announced, expected, "{syn_cookies:?}");
+        assert_eq!(p.a.tcp_info(active).unwrap().announced_mss, 1460);
+        assert_eq!(p.a.tcp_path_mtu(active), Ok(1200), "and is not what is sent");
+    }
+}
+
+#[test]
+fn what_is_announced_follows_a_path_mtu_that_was_set() {
+    let mut p = Pair::new();
+    p.meet();
+    p.a.set_path_mtu("10.0.0.2".parse().unwrap(), Some(1000));
+    let (client, ..) = p.connect("10.0.0.2:80");
+    assert_eq!(p.a.tcp_info(client).unwrap().announced_mss, 960);
 }
 
 /// RFC 5927 section 7.2.

@@ -40,13 +40,8 @@ impl Connection {
         match self.ack_range(header) {
             // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
             // > SND.NXT), then send an ACK, drop the segment, and return.
-            //
-            // As Linux: while data flows, without the ACK. An honest peer never does this; to
-            // whoever guesses, an answer says that the other numbers were right.
             AckRange::Unsent => {
-                if self.state != State::Established {
-                    self.challenge_ack(now);
-                }
+                self.challenge_ack(now);
                 return Err(DropReason::AckUnsent);
             }
             // > RFC 5961 section 5.2: The ACK value is considered acceptable only if it is in the

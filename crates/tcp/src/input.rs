@@ -276,11 +276,12 @@ impl Connection {
             State::SynReceived => None,
             // Linux: whoever has read the end of the stream learns it as a broken pipe.
             State::CloseWait => Some(TcpError::BrokenPipe),
-            // > If the RST bit is set, then enter the CLOSED state, delete the TCB, and return.
-            State::Closing | State::LastAck => None,
             // > any outstanding RECEIVEs and SEND should receive "reset" responses. All segment
             // > queues should be flushed. Users should also receive an unsolicited general
             // > "connection reset" signal.
+            //
+            // As Linux, in CLOSING and LAST-ACK too, where the RFC has nobody left who could be told:
+            // our FIN is not acknowledged, and so perhaps data before it.
             _ => Some(TcpError::ConnectionReset),
         };
         self.finish(Event::Reset, error);

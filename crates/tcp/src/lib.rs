@@ -77,7 +77,7 @@ pub use ecn::{AccurateEcnOption, EcnCounts, EcnMode};
 pub use error::{DropReason, TcpError};
 pub use fast_open::{
     CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, FastOpenOutcome,
-    TryExperimental,
+    SynData, TryExperimental,
 };
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,

@@ -514,7 +514,7 @@ impl Connection {
     ///
     /// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
     fn base_mss(&self) -> u32 {
-        let mss = u32::from(self.announced_mss().min(self.snd.peer_mss).min(self.probed_mss()));
+        let mss = u32::from(self.path_mss().min(self.snd.peer_mss).min(self.probed_mss()));
         // As Linux: at most half of the largest window that the peer ever offered, or the window
         // could never be filled with full segments.
         let window = self.snd.max_window;

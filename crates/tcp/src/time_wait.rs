@@ -106,9 +106,18 @@ impl TimeWait {
         // > last timestamp seen on the previous incarnation of the connection [...] honor the
         // > connection request; [without timestamps] if the Sequence Number of the incoming SYN
         // > segment is greater than the last sequence number seen [...] honor it.
-        let reopens = has(Flags::SYN) && !has(Flags::ACK) && !stale;
+        //
+        // A SYN that also ends what it begins opens nothing: it is like any other.
+        let reopens = has(Flags::SYN) && !header.flags.intersects(Flags::ACK | Flags::FIN);
+        let reopens = reopens && !stale;
         if reopens && (newer || header.seq.gt(self.rcv_nxt)) {
             return TimeWaitStep::Reopens { iss_above: self.snd_nxt };
+        }
+        let edge = self.rcv_nxt + u32::from(self.window);
+        let fits = (header.seq + space).ge(self.rcv_nxt) && header.seq.le(edge);
+        if !header.flags.intersects(Flags::ACK | Flags::SYN) && fits && !stale {
+            // > RFC 9293 section 3.10.7.4: if the ACK bit is off, drop the segment and return
+            return TimeWaitStep::Ignored(DropReason::AckMissing);
         }
         if space == 0 && header.seq == self.rcv_nxt && !stale {
             // Nothing but an acknowledgement.
@@ -121,8 +130,12 @@ impl TimeWait {
         if has(Flags::ACK) || stale {
             self.restart(now);
         }
-        let reason = if stale { DropReason::Paws } else { DropReason::OutsideWindow };
-        if has(Flags::FIN) && header.seq + space == self.rcv_nxt {
+        let reason = match stale {
+            true => DropReason::Paws,
+            false if has(Flags::SYN) && header.seq.ge(self.rcv_nxt) => DropReason::SynUnexpected,
+            false => DropReason::OutsideWindow,
+        };
+        if has(Flags::FIN) && !has(Flags::SYN) && header.seq + space == self.rcv_nxt {
             return TimeWaitStep::Answered(self.acknowledgement(now), None);
         }
         // An answer to data or a FIN cannot start an endless exchange of acknowledgements; to

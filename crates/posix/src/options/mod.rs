@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{
-    CongestionKind, FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks, SocketId, Stack, TcpConfig,
-    TcpOption,
+    Coalescing, CongestionKind, FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks, SocketId, Stack,
+    TcpConfig, TcpOption,
 };
 
 /// Numbers that `libc` does not name.
@@ -35,6 +35,21 @@ pub(crate) fn mtu_discover(value: i32) -> Option<MtuDiscover> {
         5 => MtuDiscover::Omit,
         _ => return None,
     })
+}
+
+/// Opts a socket in to zero-copy sends, whose notifications are merged as on Linux: by their numbers,
+/// whatever they say of copies. Sockets of other layers of the same stack have their own ways.
+pub(crate) fn set_zerocopy(
+    stack: &mut Stack,
+    id: SocketId,
+    on: bool,
+) -> Result<(), pagewire_stack::Error> {
+    stack.set_zerocopy(id, on)?;
+    match stack.set_coalescing(id, Coalescing::Linux) {
+        // A listener's connections are told when they are accepted.
+        Err(pagewire_stack::Error::NotSupported) => Ok(()),
+        done => done,
+    }
 }
 
 /// What has been set on a socket, and is not kept by the stack's own socket.
@@ -154,7 +169,7 @@ impl Options {
             let _ = stack.udp_set_receive_buffer(id, bytes as usize);
         }
         if self.zero_copy {
-            let _ = stack.set_zerocopy(id, true);
+            let _ = set_zerocopy(stack, id, true);
         }
         if self.segment > 0 {
             let _ = stack.udp_set_segment(id, self.segment);

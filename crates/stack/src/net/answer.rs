@@ -8,7 +8,7 @@ use pagewire_mem::{Instant, PacketBuf};
 use super::input::take;
 use super::link::LinkIndex;
 use super::neighbor::Lookup;
-use super::output::{Envelope, Refused, TOO_LONG, fits, prepare_checksum};
+use super::output::{Envelope, OUR_SHARE, Refused, TOO_LONG, fits, prepare_checksum};
 use super::route::Hop;
 use super::wire::{ethernet, protocol};
 use super::{Mem, Net, TooLong};
@@ -74,7 +74,7 @@ impl Net {
         }
         self.wrap(packet, to)?;
         self.finish(mem, packet, out, header.as_ref())?;
-        self.enqueue(mem, take(packet), out)
+        self.enqueue(mem, take(packet), out, OUR_SHARE)
     }
 
     /// The link header for the station of a neighbour, if that is known.

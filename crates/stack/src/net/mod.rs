@@ -400,6 +400,14 @@ impl Net {
         }
     }
 
+    /// The longest IP packet that may come from `dst` to `src` (ours): what the link takes, whatever
+    /// was reported about the path. But where somebody has set that path's MTU, it is meant for both
+    /// ways, as the MTU of a route is in Linux.
+    pub(crate) fn own_mtu(&self, src: IpAddr, dst: IpAddr) -> usize {
+        let link = self.link_mtu(src, dst);
+        self.paths.set_for(dst).map_or(link, |mtu| mtu.min(link))
+    }
+
     /// Whether the address is ours (loopback addresses are).
     pub(crate) fn is_local(&self, addr: IpAddr) -> bool {
         self.routes.is_local(addr)

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::offload;
+use pagewire_device::offload::{self, Pieces};
 use pagewire_mem::{
     Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
@@ -26,12 +26,21 @@ use super::wire::{ipv4, ipv6, protocol, pseudo_header_sum};
 use super::{Mem, Net, Outgoing, TooLong};
 use crate::counters::DropReason;
 use crate::error::Error;
-use crate::limits::{DEFAULT_HOP_LIMIT, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES};
+use crate::limits::{
+    DEFAULT_HOP_LIMIT, FORWARD_OUT_FRAMES, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES,
+};
 
 /// What the caller is told, and what is counted.
 pub(super) type Refused = (Error, DropReason);
 
 pub(super) const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
+/// What of a device's queue is for our own packets, and why one finds no room there.
+pub(super) const OUR_SHARE: Share = (OUT_QUEUE_FRAMES, DropReason::OutQueueFull);
+/// The same for what is passed on.
+pub(super) const STRANGERS_SHARE: Share = (FORWARD_OUT_FRAMES, DropReason::ForwardQueueFull);
+/// Frames that a queue may have while more are added.
+pub(super) type Share = (usize, DropReason);
+
 const NO_HEADROOM: Refused = (Error::InvalidInput, DropReason::OutHeadroom);
 
 /// The IP header of a packet to be sent, less what depends on the piece.
@@ -82,7 +91,7 @@ impl Net {
         }
         self.wrap(&mut out.packet, &envelope)?;
         self.finish(mem, &mut out.packet, link, header.as_ref())?;
-        self.enqueue(mem, out.packet, link)
+        self.enqueue(mem, out.packet, link, OUR_SHARE)
     }
 
     /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
@@ -296,10 +305,21 @@ impl Net {
         for packet in queue {
             let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
             let header = self.link_header(link, mac, v6);
-            if let Err((_, reason)) = self.emit(mem, packet, link, Some(&header)) {
+            let share = if self.is_from_us(packet.head()) { OUR_SHARE } else { STRANGERS_SHARE };
+            if let Err((_, reason)) = self.emit_within(mem, packet, link, Some(&header), share) {
                 self.counters.drop_one(reason);
             }
         }
+    }
+
+    /// Whether an IP packet, which begins with these bytes, is ours and not only passed on.
+    fn is_from_us(&self, head: &[u8]) -> bool {
+        let src = match head.first().map(|b| b >> 4) {
+            _ if self.transit.is_none() => return true,
+            Some(4) => head.get(12..16).and_then(|a| <[u8; 4]>::try_from(a).ok()).map(IpAddr::from),
+            _ => head.get(8..24).and_then(|a| <[u8; 16]>::try_from(a).ok()).map(IpAddr::from),
+        };
+        src.is_some_and(|src| self.routes.is_local(src))
     }
 
     /// Puts the link header in front and queues the frame for the link's device, after doing what
@@ -307,12 +327,27 @@ impl Net {
     pub(super) fn emit(
         &mut self,
         mem: &mut Mem,
-        mut packet: PacketBuf,
+        packet: PacketBuf,
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
     ) -> Result<(), Refused> {
+        self.emit_within(mem, packet, link, header, OUR_SHARE)
+    }
+
+    /// The same where only a share of the device's queue is for such packets.
+    pub(super) fn emit_within(
+        &mut self,
+        mem: &mut Mem,
+        mut packet: PacketBuf,
+        link: LinkIndex,
+        header: Option<&[u8; ethernet::LEN]>,
+        share: Share,
+    ) -> Result<(), Refused> {
+        if self.links.at(link).out.len() >= share.0 {
+            return Err((Error::NoBuffers, share.1));
+        }
         self.finish(mem, &mut packet, link, header)?;
-        self.enqueue(mem, packet, link)
+        self.enqueue(mem, packet, link, share)
     }
 
     /// Makes a frame of an IP packet, in place.
@@ -341,14 +376,15 @@ impl Net {
         Ok(())
     }
 
-    /// Queues a frame, cut if the device does not. Moves it once: a frame just written is slow to
-    /// copy.
+    /// Queues a frame, cut if the device does not: into as many as there is room for. Moves it once: a
+    /// frame just written is slow to copy.
     #[inline(always)]
     pub(super) fn enqueue(
         &mut self,
         mem: &mut Mem,
         packet: PacketBuf,
         link: LinkIndex,
+        (most, full): Share,
     ) -> Result<(), Refused> {
         self.counters.tx_bytes += packet.len() as u64;
         // As an IP packet.
@@ -368,16 +404,16 @@ impl Net {
             }
             return join(mem, out, 1);
         }
-        let cut = match cuts {
-            true => offload::shorten(packet, out, &mut mem.ledger, longest),
-            false => offload::segment(packet, out, &mut mem.ledger),
-        };
-        let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
+        let (longest, room) = (if cuts { longest } else { 0 }, most.saturating_sub(out.len()));
+        let cut = offload::cut_within(packet, out, &mut mem.ledger, longest, room);
+        let Pieces { made, left_out } =
+            cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))?;
         self.counters.tx_cut_in_software += 1;
-        let sums = out.iter().rev().take(frames as usize).filter(|frame| frame.gso.is_none());
+        self.counters.drop_many(full, left_out as u64);
+        let sums = out.iter().rev().take(made).filter(|frame| frame.gso.is_none());
         self.counters.tx_checksums_completed += sums.count() as u64;
-        self.counters.tx_frames += frames;
-        if device.max_frags > 0 { Ok(()) } else { join(mem, out, frames as usize) }
+        self.counters.tx_frames += made as u64;
+        if device.max_frags > 0 { Ok(()) } else { join(mem, out, made) }
     }
 
     /// Copies payload that the device cannot gather, and what counts as looped.

@@ -493,6 +493,12 @@ impl PathMtus {
         Some((known.mtu, known.until))
     }
 
+    /// What was set for good, reports left aside.
+    pub(crate) fn set_for(&self, dst: IpAddr) -> Option<usize> {
+        let set = self.known.iter().find(|p| p.dst == dst && p.until == Instant::FAR)?;
+        Some(set.mtu)
+    }
+
     /// Notes a report; `false` if it tells nothing new. It can only lower what is known.
     pub(crate) fn insert(&mut self, now: Instant, dst: IpAddr, mtu: usize) -> bool {
         let mtu = mtu.max(smallest_path_mtu(dst));

@@ -230,11 +230,26 @@ impl Sockets {
         }
     }
 
+    /// If something came to the error queue of the socket at `index`, its owner is to be told,
+    /// whatever it was told before.
+    pub(crate) fn report_news(&mut self, index: u32) {
+        let Some(socket) = self.table.at_mut(index) else { return };
+        if !socket.errors().is_some_and(ErrorQueue::has_news) {
+            return;
+        }
+        let Some((unchecked, _)) = socket.report_state() else { return };
+        if !core::mem::replace(unchecked, true) {
+            self.unchecked.push_back(index);
+        }
+    }
+
     /// The next socket that became ready for something since it was last asked.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         while let Some(index) = self.unchecked.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };
             let readiness = socket.readiness();
+            // Errors, notifications and timestamps are told of one by one.
+            let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
             let (unchecked, reported) = match socket {
                 Socket::Tcp(s) if s.owner == tcp::Owner::App => (&mut s.unchecked, &mut s.reported),
                 Socket::Tcp(s) => {
@@ -246,6 +261,9 @@ impl Sockets {
                 Socket::Udp(s) => (&mut s.unchecked, &mut s.reported),
             };
             *unchecked = false;
+            if news {
+                *reported &= !Readiness::ERROR_QUEUE;
+            }
             let gained = readiness & !*reported;
             *reported = readiness;
             if !gained.is_empty()

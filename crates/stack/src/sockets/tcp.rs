@@ -126,7 +126,7 @@ impl TcpSocket {
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
         if self.errors().is_some_and(|e| !e.is_empty()) {
-            readiness |= Readiness::ERROR | Readiness::ERROR_QUEUE;
+            readiness |= Readiness::ERROR_QUEUE;
         }
         readiness
     }
@@ -277,7 +277,7 @@ impl Stack {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
-        self.note_held(index);
+        self.note_held(now, index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
         let guests = self.sockets.guests.concerns(&payload);
@@ -311,7 +311,7 @@ impl Stack {
             self.promote(index, listener);
         }
         if opens {
-            self.learn_fast_open(index);
+            self.learn_fast_open(now, index);
         }
         if rare {
             self.uncount_fast_open(now, index, header.flags);
@@ -440,9 +440,10 @@ impl Stack {
                     }
                     self.watch_black_hole(now, index);
                     if rare {
+                        self.sockets.report_news(index);
                         self.uncount_fast_open(now, index, Flags::empty());
                     }
-                    self.settle(index);
+                    self.settle(now, index);
                     break;
                 };
                 let (tuple, dont_fragment) = (socket.tuple, socket.dont_fragment());
@@ -524,10 +525,11 @@ impl Stack {
 
     /// The connection at `index` has nothing to send for now: sets its timer, and lets go of it if
     /// it is over.
-    fn settle(&mut self, index: u32) {
+    fn settle(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         count_losses(&mut self.net.counters, socket);
         if socket.conn.is_closed() {
+            self.learn_fast_open(now, index);
             self.finish(index);
             return;
         }
@@ -595,10 +597,12 @@ impl Stack {
     pub(crate) fn tcp_link(&self, tuple: &Tuple) -> LinkLimits {
         let (mtu, max_super) = self.net.link_limits(tuple.local, tuple.remote);
         let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
-        let mss = mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
+        let payload = |mtu: usize| mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
+        let mss = payload(mtu);
+        let recv_mss = payload(self.net.own_mtu(tuple.local, tuple.remote)) as u16;
         let longest = max_super.min(MAX_SUPER_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
         let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
-        LinkLimits { mss: mss as u16, max_super_payload: max_super_payload as u32 }
+        LinkLimits { mss: mss as u16, recv_mss, max_super_payload: max_super_payload as u32 }
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) struct UdpSocket {
     /// Bytes charged for what is queued, and how many may be.
     queued_bytes: usize,
     receive_bytes: usize,
+    /// Datagrams that found no room, modulo 2^32.
+    dropped: u32,
     error: Option<Error>,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
@@ -95,7 +97,7 @@ impl UdpSocket {
             readiness |= Readiness::ERROR;
         }
         if self.errors.as_ref().is_some_and(|e| !e.is_empty()) {
-            readiness |= Readiness::ERROR | Readiness::ERROR_QUEUE;
+            readiness |= Readiness::ERROR_QUEUE;
         }
         if self.remote.is_some() {
             readiness |= Readiness::CONNECTED;
@@ -172,6 +174,7 @@ impl Stack {
         if (charge > room && !socket.queue.is_empty())
             || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
         {
+            socket.dropped = socket.dropped.wrapping_add(1);
             self.net.counters.drop_one(DropReason::UdpQueueFull);
             return;
         }
@@ -243,6 +246,8 @@ impl Stack {
         );
         if socket.remote.is_some() && hard {
             socket.error = Some(error);
+            // Each is an event, also where nobody has taken the one before.
+            socket.reported &= !Readiness::ERROR;
         }
         self.sockets.check_later(index);
     }
@@ -303,6 +308,7 @@ impl Stack {
             queue: VecDeque::new(),
             queued_bytes: 0,
             receive_bytes: UDP_RECEIVE_BYTES,
+            dropped: 0,
             error: None,
             errors: None,
             has_guests: false,
@@ -382,6 +388,15 @@ impl Stack {
                 let len = |d: &Datagram| d.payload.iter().map(|frag| frag.len()).sum();
                 Ok(socket.queue.front().map_or(0, len))
             }
+            _ => Err(Error::NotSupported),
+        }
+    }
+
+    /// Datagrams that found no room in the socket's queue so far, modulo 2^32 (Linux's
+    /// `SO_RXQ_OVFL`).
+    pub fn udp_dropped(&self, id: SocketId) -> Result<u32, Error> {
+        match self.sockets.table.get(id)? {
+            Socket::Udp(socket) => Ok(socket.dropped),
             _ => Err(Error::NotSupported),
         }
     }

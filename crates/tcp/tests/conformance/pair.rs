@@ -104,7 +104,7 @@ fn plan(seed: u64) -> Plan {
         mark: 0,
         bytes: [rng.below(300_000) as u32, [0, 1, 5_000, 200_000][rng.below(4) as usize]],
         configs,
-        link: LinkLimits { mss, max_super_payload: (u32::from(mss) * supers).min(64_000) },
+        link: LinkLimits::new(mss, (u32::from(mss) * supers).min(64_000)),
         lazy: rng.percent(30),
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn plain() -> Config {
 }
 
 pub(crate) const fn link() -> LinkLimits {
-    LinkLimits { mss: 1000, max_super_payload: 1000 }
+    LinkLimits::new(1000, 1000)
 }
 
 impl Test {
