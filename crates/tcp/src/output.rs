@@ -84,7 +84,7 @@ impl Connection {
         {
             return Some(segment);
         }
-        if self.state.may_transmit() {
+        if self.state.may_transmit() && !self.flags.contains(ConnFlags::REFUSED) {
             if self.take_probe_due()
                 && let Some(probe) = self.poll_tail_probe(now)
             {

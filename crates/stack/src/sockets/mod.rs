@@ -19,6 +19,7 @@ pub(crate) mod listener;
 pub(crate) mod mapping;
 pub(crate) mod path_mtu;
 pub(crate) mod ports;
+mod refused;
 pub(crate) mod reset;
 pub(crate) mod table;
 pub(crate) mod tcp;
