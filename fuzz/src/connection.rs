@@ -109,7 +109,8 @@ fn settings([one, two, three]: [u8; 3]) -> Config {
         nagle: !on(one, 5),
         keepalive: on(one, 6).then(KeepAlive::default),
         congestion: if on(one, 7) { CongestionKind::NewReno } else { CongestionKind::Cubic },
-        ecn: [EcnMode::Accept, EcnMode::Request, EcnMode::Off][usize::from(two % 4).min(2)],
+        ecn: [EcnMode::Accept, EcnMode::Request, EcnMode::Off, EcnMode::Accurate]
+            [usize::from(two % 4)],
         dsack: !on(two, 2),
         frto: !on(two, 3),
         tail_loss_probe: !on(two, 4),
@@ -251,7 +252,7 @@ impl Run {
             // Word for word, but the connection may have moved on.
             return self.arrive(again);
         }
-        let flags = Flags::from_bits_retain(input.u8());
+        let flags = Flags::from_bits_retain(u16::from(input.u8()));
         let urgent = if flags.contains(Flags::URG) { input.u16() } else { 0 };
         let base = self.acknowledged.unwrap_or(PEER_ISS);
         let (seq, ack) = if operation & 8 == 0 {

@@ -6,6 +6,7 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::connection::{ConnFlags, Connection};
+use crate::ecn::EcnFlags;
 use crate::error::DropReason;
 use crate::flight::{Delivered, Mark};
 use crate::header::{Flags, TcpHeader};
@@ -99,6 +100,9 @@ impl Connection {
             self.learn_reordering(&mut delivered);
         }
         self.take_cumulative(now, header, prior_una, prior_high, &mut heard, &mut delivered);
+        if self.loss.ecn.contains(EcnFlags::ACCURATE) {
+            self.take_accurate_feedback(header, &mut heard);
+        }
         self.react(now, prior_una, &mut heard);
         Ok(())
     }
@@ -198,7 +202,13 @@ impl Connection {
         if self.flight.is_empty() {
             self.consider_shrinking(now);
         }
-        self.count_delivered(heard.delivered, echo);
+        let marked = match (echo, heard.marked) {
+            (false, _) => 0,
+            // A classic echo stands for all that arrived under it.
+            (true, 0) => heard.delivered,
+            (true, marked) => marked,
+        };
+        self.count_delivered(heard.delivered, marked);
         if opening {
             return;
         }
@@ -227,7 +237,7 @@ impl Connection {
         heard.news.set(News::ORIGINAL, delivered.original);
         self.advance_rack(&delivered);
         self.alert(now, &mut heard, una);
-        self.count_delivered(heard.delivered, false);
+        self.count_delivered(heard.delivered, 0);
     }
 
     /// A duplicate reported when nothing is under way: what was done may be undone.
@@ -249,7 +259,7 @@ impl Connection {
         if heard.news.contains(News::DSACK) {
             self.adapt_reordering_window(heard);
             self.alert(now, heard, prior_una);
-            self.count_delivered(heard.delivered, false);
+            self.count_delivered(heard.delivered, 0);
         }
         self.take_probe_answer(heard);
     }

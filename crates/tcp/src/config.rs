@@ -89,7 +89,7 @@ pub struct Config {
     pub sack: bool,
     /// Report segments that arrive twice (RFC 2883).
     pub dsack: bool,
-    /// Explicit congestion notification (RFC 3168).
+    /// Explicit congestion notification (RFC 3168, RFC 9768).
     pub ecn: EcnMode,
     /// Duplicate acknowledgements, or segments acknowledged selectively, that stand for a loss
     /// (RFC 5681's DupThresh) until the path is seen to reorder more than that.

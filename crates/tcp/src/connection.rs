@@ -340,7 +340,7 @@ impl Connection {
         conn.flags.set(ConnFlags::TIMESTAMPS, conn.config.timestamps);
         conn.flags.set(ConnFlags::SACK, conn.config.sack);
         conn.state = State::Listen;
-        conn.take_syn(now, syn);
+        conn.take_syn(now, syn, 0);
         conn.transition(Event::Syn);
         conn
     }
@@ -590,7 +590,8 @@ impl Connection {
             delivered: self.loss.delivered,
             delivered_ce: self.loss.delivered_ce,
             dsack_dups: self.loss.dsack_dups,
-            ecn: self.loss.ecn.contains(EcnFlags::ON),
+            ecn: self.has_ecn(),
+            ecn_counts: self.ecn_counts(),
             ecn_seen: self.loss.ecn.contains(EcnFlags::SEEN),
             ..self.application_info()
         }

@@ -30,6 +30,8 @@ pub struct TimeWait {
     ports: Ports,
     /// As it stands in headers.
     window: u16,
+    /// The count of congestion marks that its segments tell (RFC 9768).
+    ecn: Flags,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +163,7 @@ impl TimeWait {
             dst_port: self.ports.remote,
             seq: self.snd_nxt,
             ack: self.rcv_nxt,
-            flags: Flags::ACK,
+            flags: Flags::ACK | self.ecn,
             window: self.window,
             urgent: 0,
             options,
@@ -198,6 +200,7 @@ impl Connection {
             stamps,
             ports: self.ports,
             window,
+            ecn: self.told_marks(),
         })
     }
 

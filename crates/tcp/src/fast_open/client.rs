@@ -3,6 +3,7 @@
 use pagewire_mem::{FragVec, Instant};
 
 use crate::connection::{ConnFlags, Connection};
+use crate::ecn::EcnFlags;
 use crate::fast_open::cookie::FastOpenCookie;
 use crate::header::TcpHeader;
 use crate::limits::FAST_OPEN_OPTION_ROOM;
@@ -243,7 +244,9 @@ impl Connection {
     /// > RFC 7413 section 4.2.2: Send an ACK packet. Set acknowledgment number to RCV.NXT and include
     /// > the data after SND.UNA if data is available.
     pub(crate) fn acknowledge_syn(&mut self, now: Instant) {
-        if self.flags.contains(ConnFlags::WRITE_PENDING) && self.flight.is_empty() {
+        // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
+        let pending = self.flags.contains(ConnFlags::WRITE_PENDING) && self.flight.is_empty();
+        if pending && !self.loss.ecn.contains(EcnFlags::TELL_SYN) {
             self.flags.remove(ConnFlags::WRITE_PENDING);
             self.quicken(self.config.quick_acks);
             // Such an answer shows what acknowledgements can ride on from now on.
