@@ -352,6 +352,11 @@ impl Net {
         self.links.find(id)
     }
 
+    /// The link at a place.
+    pub(crate) fn link_id(&self, index: LinkIndex) -> LinkId {
+        self.links.id_at(index)
+    }
+
     /// Our addresses on a link.
     pub(crate) fn link_addresses(&self, id: LinkId) -> impl Iterator<Item = Cidr> {
         self.links.find(id).into_iter().flat_map(|index| self.routes.of_link(index))
