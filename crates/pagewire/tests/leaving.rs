@@ -146,7 +146,8 @@ fn sockets_of_a_host_that_was_shut_down_fail_with_the_cause_and_wake_who_waits()
     let (far, _near) = two.joined();
     let listener = two.server.listen("10.0.0.1:81").expect("listen");
     let socket = two.server.udp("10.0.0.1:0").expect("socket");
-    let waits: [(&str, Box<dyn FnOnce() -> std::io::Error + Send>); 3] = [
+    type Call = Box<dyn FnOnce() -> std::io::Error + Send>;
+    let waits: [(&str, Call); 3] = [
         ("recv", Box::new(move || far.recv_chunks(1).expect_err("down"))),
         ("accept", Box::new(move || listener.accept().map(drop).expect_err("down"))),
         ("recv_from", Box::new(move || socket.recv_from(&mut [0]).expect_err("down"))),

@@ -116,7 +116,8 @@ fn an_owner_that_panics_when_it_is_dropped_is_contained() {
     far.send(owned(|| panic!("an owner, as asked"))).expect("send");
     let mut got = 0;
     while got < 10_000 {
-        got += near.recv_chunks(1 << 20).expect("recv").len();
+        // By copy: the last who has the memory is a host, not this thread.
+        got += std::io::Read::read(&mut &near, &mut [0; 4096]).expect("read");
     }
     assert!(host.drain(Duration::from_secs(30)));
     while host.stats().contained.owners + peer.stats().contained.owners == 0 {

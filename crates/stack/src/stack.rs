@@ -627,7 +627,10 @@ impl Stack {
         match self.sockets.table.get_mut(id).ok()? {
             Socket::Tcp(socket) => socket.take_error(),
             Socket::Listener(_) | Socket::TimeWait(_) => None,
-            Socket::Udp(socket) => socket.take_error(),
+            Socket::Udp(socket) => {
+                let down = socket.down.then_some(Error::NetworkDown);
+                socket.take_error().or(down)
+            }
         }
     }
 

@@ -204,8 +204,11 @@ impl Stack {
                 self.sockets.touch(index);
             }
             Some(Socket::Udp(socket)) => {
-                socket.down |= all;
-                socket.error = Some(Error::NetworkDown);
+                // What has come is still received, and then the error for as long as it lasts.
+                match all {
+                    true => socket.down = true,
+                    false => socket.error = Some(Error::NetworkDown),
+                }
                 self.sockets.check_later(index);
             }
             Some(Socket::Listener(listener)) if all => {

@@ -45,7 +45,7 @@ pub(crate) struct UdpSocket {
     dropped: u32,
     pub(super) error: Option<Error>,
     /// No datagram can come or leave: there is no device left.
-    pub(super) down: bool,
+    pub(crate) down: bool,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
     pub(super) has_guests: bool,
