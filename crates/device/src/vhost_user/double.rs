@@ -29,6 +29,9 @@ use super::window::Window;
 /// Where the guest's memory begins, in its own addresses.
 pub(super) const GUEST_BASE: u64 = 0x1_0000_0000;
 
+/// Where memory beside it does.
+const BESIDE_BASE: u64 = 0x9_0000_0000;
+
 /// Bytes set aside for a ring of the largest size, in pages: descriptors, available and used ring.
 const RING_BYTES: usize = 8 * PAGE_SIZE;
 
@@ -93,6 +96,24 @@ pub struct GuestFrame {
     pub bytes: Vec<u8>,
     /// Buffers that it came in.
     pub buffers: u16,
+}
+
+/// Memory that a guest has shared beside its own.
+#[derive(Debug)]
+pub struct Beside {
+    memory: Region,
+}
+
+impl Beside {
+    fn info(&self) -> VhostUserMemoryRegionInfo {
+        VhostUserMemoryRegionInfo {
+            guest_phys_addr: BESIDE_BASE,
+            memory_size: self.memory.len() as u64,
+            userspace_addr: self.memory.span().start as u64,
+            mmap_offset: 0,
+            mmap_handle: self.memory.fd().map_or(-1, |fd| fd.as_raw_fd()),
+        }
+    }
 }
 
 /// The driver's side of one ring.
@@ -376,6 +397,38 @@ impl Guest {
         for driver in [&self.receive, &self.transmit] {
             driver.ring.ask_call(Some(driver.next_used), self.config.event_index);
         }
+    }
+
+    /// Shares memory beside the guest's own, and sends one frame that lies there.
+    ///
+    /// # Errors
+    /// Where the system, or the back end, refuses.
+    pub fn send_from_beside(&mut self, frame: &[u8]) -> Result<Beside, GuestError> {
+        let len = (GUEST_HEADER + frame.len()).next_multiple_of(PAGE_SIZE);
+        let memory = Region::memfd_shared("pagewire-beside", len)?;
+        self.transmit.reclaim();
+        let Some(head) = self.transmit.free.pop() else {
+            return Err(GuestError::Config("no descriptor is free"));
+        };
+        let beside = Beside { memory };
+        if let Err(error) = self.frontend.add_mem_region(&beside.info()) {
+            self.transmit.free.push(head);
+            return Err(error.into());
+        }
+        beside.memory.copy_shared_in(GUEST_HEADER, frame);
+        let len = (GUEST_HEADER + frame.len()) as u32;
+        self.transmit.ring.set_desc(head, Desc { addr: BESIDE_BASE, len, flags: 0, next: 0 });
+        self.transmit.post(head);
+        self.kick();
+        Ok(beside)
+    }
+
+    /// Takes memory back, whether or not the frame in it is still held.
+    ///
+    /// # Errors
+    /// [`GuestError::Refused`].
+    pub fn take_back(&mut self, beside: &Beside) -> Result<(), GuestError> {
+        Ok(self.frontend.remove_mem_region(&beside.info())?)
     }
 
     /// Plays a front end that wants its back end to wait for ever: makes the eventfds that the guest is
