@@ -10,7 +10,7 @@
 //! and the frame; [`Guest::send_super`] makes a chain of pages behind a header, as a kernel would.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -392,6 +392,19 @@ impl Guest {
         [&self.receive.call, &self.transmit.call].map(|call| call.read().unwrap_or(0))
     }
 
+    /// A descriptor that is readable when there was an interrupt of the receive ring.
+    ///
+    /// # Errors
+    /// Where the system has no descriptor left.
+    pub fn interrupt_fd(&self) -> io::Result<OwnedFd> {
+        typed(&self.receive.call)
+    }
+
+    /// Whether a frame was received.
+    pub fn has_received(&self) -> bool {
+        self.receive.ring.used_index() != self.receive.next_used
+    }
+
     /// Asks for an interrupt when the next frame is received, and when the next buffer comes back.
     pub fn ask_interrupts(&mut self) {
         for driver in [&self.receive, &self.transmit] {
@@ -479,11 +492,15 @@ impl GuestConfig {
     }
 }
 
+/// The same open file, by a descriptor that has a type.
+fn typed(event: &EventFd) -> io::Result<OwnedFd> {
+    let ours = pidfd_open(getpid(), PidfdFlags::empty())?;
+    Ok(pidfd_getfd(&ours, event.as_raw_fd(), PidfdGetfdFlags::empty())?)
+}
+
 /// Fills an eventfd, on which writes wait from now on.
 pub(super) fn jam(event: &EventFd) -> io::Result<()> {
-    // The same open file by a descriptor that has a type.
-    let ours = pidfd_open(getpid(), PidfdFlags::empty())?;
-    let same = pidfd_getfd(&ours, event.as_raw_fd(), PidfdGetfdFlags::empty())?;
+    let same = typed(event)?;
     rustix::io::ioctl_fionbio(&same, true)?;
     // Whatever was there: a counter takes one less than its largest value.
     let _ = event.read();
