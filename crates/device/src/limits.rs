@@ -74,6 +74,15 @@ pub const MAX_RULES: usize = 256;
 /// copied by the connection anyway.
 pub const PLACE_MIN: usize = 512;
 
+/// Least payload of a segment that a writer may have a super-frame cut into, in bytes: what Linux's
+/// smallest MSS (48) leaves beside the longest TCP options (40), its `TCP_MIN_GSO_SIZE`. With one byte
+/// each, 64 KiB would become 65,000 frames.
+pub const MIN_GSO_SIZE: u16 = 8;
+
+/// Frames that a super-frame is cut into for a guest that takes none whole: 64 KiB in segments of 36
+/// bytes, the smallest MSS with timestamps, are 1,820. The rest of one that asks for more is lost.
+pub const MAX_CUT_FRAMES: usize = 2048;
+
 /// Bytes of the virtio header in front of each frame: the old one without `num_buffers`, which a
 /// tap never uses.
 pub const VNET_HEADER: usize = 10;

@@ -67,7 +67,7 @@ pub fn segment(
     out: &mut VecDeque<PacketBuf>,
     ledger: &mut CopyLedger,
 ) -> Result<usize, OffloadError> {
-    cut(packet, out, ledger, 0)
+    cut_within(packet, out, ledger, 0, usize::MAX).map(|pieces| pieces.made)
 }
 
 /// Appends to `out` super-frames of at most `longest` bytes of IP packet that together are `packet`,
@@ -80,21 +80,33 @@ pub fn shorten(
     ledger: &mut CopyLedger,
     longest: usize,
 ) -> Result<usize, OffloadError> {
-    cut(packet, out, ledger, longest)
+    cut_within(packet, out, ledger, longest, usize::MAX).map(|pieces| pieces.made)
 }
 
-/// Cuts a super-frame into pieces of as many segments as `longest` bytes of IP packet have room for,
-/// at least one.
-fn cut(
+/// What became of a frame that was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// Frames appended.
+    pub made: usize,
+    /// Frames that there was no room for: nothing was done for them, and their payload is let go.
+    pub left_out: usize,
+}
+
+/// As [`segment`] (`longest` 0) and [`shorten`], but makes at most the first `most` frames: who asks for
+/// smaller segments than fit somewhere loses the rest, as with any queue that is full. The work is
+/// bounded with the frames.
+pub fn cut_within(
     mut packet: PacketBuf,
     out: &mut VecDeque<PacketBuf>,
     ledger: &mut CopyLedger,
     longest: usize,
-) -> Result<usize, OffloadError> {
+    most: usize,
+) -> Result<Pieces, OffloadError> {
+    let whole = Pieces { made: 1, left_out: 0 };
     let Some(gso) = packet.gso.take() else {
         complete_checksum(&mut packet, ledger)?;
         out.push_back(packet);
-        return Ok(1);
+        return Ok(whole);
     };
     let size = usize::from(gso.size);
     if size == 0 {
@@ -112,15 +124,15 @@ fn cut(
     if packet.frag_len() <= size {
         complete_checksum(&mut packet, ledger)?;
         out.push_back(packet);
-        return Ok(1);
+        return Ok(whole);
     }
     let room = longest.saturating_sub(layout.payload - layout.ip);
     let each = (room - room % size).max(size);
     let cut = Cut::new(&packet, layout, gso).ok_or(OffloadError::Headers)?;
     let mut payload = Payload { frags: packet.take_frags(), next: 0 };
     let mut left = payload.frags.iter().map(Frag::len).sum::<usize>();
-    let (mut count, mut at) = (0, 0);
-    while left > 0 {
+    let (mut made, mut at) = (0, 0);
+    while left > 0 && made < most {
         let n = left.min(each);
         left -= n;
         let mut wire = PacketBuf::for_tx();
@@ -129,10 +141,10 @@ fn cut(
         payload.move_to(&mut wire, n);
         cut.finish(&mut wire, at, left == 0, ledger).ok_or(OffloadError::Headers)?;
         out.push_back(wire);
-        count += 1;
+        made += 1;
         at += n as u32;
     }
-    Ok(count)
+    Ok(Pieces { made, left_out: left.div_ceil(each) })
 }
 
 /// Makes a received frame one that can be sent again by another device, as a bridge does: a checksum

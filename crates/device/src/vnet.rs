@@ -9,7 +9,7 @@
 use pagewire_mem::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 
 use crate::headers::{Layout, TCP_CWR, Transport};
-use crate::limits::VNET_HEADER;
+use crate::limits::{MIN_GSO_SIZE, VNET_HEADER};
 use crate::port::{FrameChecksum, Offload};
 
 const F_NEEDS_CSUM: u8 = 1;
@@ -111,9 +111,13 @@ impl Received {
         Offload { gso: self.gso, checksum }
     }
 
-    /// The super-frame in the packet's terms; `Err` if the headers found are not of the kind.
+    /// The super-frame in the packet's terms; `Err` if the headers found are not of the kind, or its
+    /// segments are smaller than anybody's.
     pub(crate) fn gso(&self, layout: Option<&Layout>) -> Result<Option<Gso>, ()> {
         let Some((kind, size)) = self.gso else { return Ok(None) };
+        if size < MIN_GSO_SIZE {
+            return Err(());
+        }
         let layout = layout.filter(|layout| {
             layout.transport == Transport::Tcp && layout.v6 == (kind == GsoKind::TcpV6)
         });

@@ -17,6 +17,10 @@ pub enum PortError {
     /// The virtio header contradicts itself or the frame.
     #[error("the frame's virtio header contradicts the frame")]
     Offload,
+    /// A super-frame of segments that are smaller than any connection's
+    /// ([`MIN_GSO_SIZE`](crate::limits::MIN_GSO_SIZE)).
+    #[error("a super-frame in segments of {0} bytes would become too many frames")]
+    Segments(u16),
     /// The send buffer is full and the writer would wait: it keeps the frame, and the port's `wake`
     /// is called when there is room.
     #[error("the send buffer is full: wait for room")]
@@ -38,7 +42,7 @@ impl PortError {
         match self {
             Self::Fault => libc::EFAULT,
             Self::NoMemory => libc::ENOMEM,
-            Self::Length(_) | Self::Offload | Self::SendBuffer => libc::EINVAL,
+            Self::Length(_) | Self::Offload | Self::Segments(_) | Self::SendBuffer => libc::EINVAL,
             Self::WouldBlock | Self::Again => libc::EAGAIN,
             Self::Down => libc::EIO,
         }
@@ -55,6 +59,7 @@ impl PortError {
             Self::NoMemory => PortDrop::NoMemory,
             Self::Length(_) => PortDrop::Length,
             Self::Offload => PortDrop::Offload,
+            Self::Segments(_) => PortDrop::Segments,
             Self::Down => PortDrop::Down,
             Self::WouldBlock | Self::Again | Self::SendBuffer => return None,
         })
@@ -92,6 +97,8 @@ reasons! {
     Length => "length",
     /// The virtio header contradicts the frame.
     Offload => "offload",
+    /// A super-frame of segments that are too small.
+    Segments => "segments",
     /// The port is down.
     Down => "down",
     /// The hook said so.

@@ -17,6 +17,7 @@ use super::table::Refused;
 use super::{FrameChecksum, Offload, Path, Port, WriteFlags};
 use crate::device::Medium;
 use crate::headers::{self, Layout, Transport};
+use crate::limits::MIN_GSO_SIZE;
 
 /// What became of a frame that came in: where the packet goes that is now last in line, or why there
 /// is none.
@@ -315,10 +316,12 @@ fn check(offload: &Offload, len: usize) -> Result<(), PortError> {
     };
     // "If the driver negotiated [...] it MUST also set the VIRTIO_NET_HDR_F_NEEDS_CSUM bit in flags"
     // of what is a super-frame (Virtio 1.2, section 5.1.6.2.1).
-    if offload.gso.is_some_and(|(_, size)| size == 0 || !partial) {
-        return Err(PortError::Offload);
+    match offload.gso {
+        Some((_, size)) if size == 0 || !partial => Err(PortError::Offload),
+        // Whoever has to cut it would make very many frames of it.
+        Some((_, size)) if size < MIN_GSO_SIZE => Err(PortError::Segments(size)),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Copies these bytes of a frame to their place behind the headroom of `room`.

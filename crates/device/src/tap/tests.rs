@@ -306,6 +306,7 @@ fn virtio_headers_that_lie_are_counted_drops() {
     };
     let lies = [
         header(1, 1, 66, 0, 34, 16),         // segments of no size
+        header(1, 1, 66, 7, 34, 16),         // and of less than any connection's
         header(1, 1, len + 1, 1448, 34, 16), // headers longer than the frame
         header(1, 4, 66, 1448, 34, 16),      // IPv6, it says
         header(1, 3, 66, 1448, 34, 16),      // UDP fragmentation, never offered
@@ -329,7 +330,7 @@ fn virtio_headers_that_lie_are_counted_drops() {
         let mut out = VecDeque::new();
         assert_eq!(rig.tap.receive(Instant::ZERO, &mut out, 4, &mut rig.ledger).unwrap(), 0);
     }
-    assert_eq!(rig.tap.counters().rx_dropped_malformed, 20);
+    assert_eq!(rig.tap.counters().rx_dropped_malformed, 21);
     // The truth passes, with what it says.
     let packet = rig.receive(header(1, 0x81, 66, 1448, 34, 16), &frame).unwrap();
     assert_eq!(packet.gso, Some(Gso { kind: GsoKind::TcpV4, size: 1448, header_len: 66 }));

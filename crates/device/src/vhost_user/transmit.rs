@@ -9,7 +9,7 @@ use super::features;
 use super::limits::{FLOWS, GUEST_HEADER, MAX_FRAME};
 use super::memory::{Memory, Piece};
 use super::session::Session;
-use crate::limits::VNET_HEADER;
+use crate::limits::{MAX_CUT_FRAMES, VNET_HEADER};
 use crate::port::Port;
 use crate::{DeviceCounters, headers, offload, vnet};
 
@@ -218,9 +218,8 @@ impl Sender {
         counters: &mut DeviceCounters,
         ledger: &mut CopyLedger,
     ) {
-        if offload::segment(whole, &mut self.cut, ledger).is_err() {
-            counters.tx_dropped_error += 1;
-        }
+        let cut = offload::cut_within(whole, &mut self.cut, ledger, 0, MAX_CUT_FRAMES);
+        counters.tx_dropped_error += cut.map_or(1, |pieces| pieces.left_out as u64);
     }
 
     /// Sends one frame by the ring of pair `pair`; the used entries are not yet visible.

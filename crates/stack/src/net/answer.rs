@@ -8,10 +8,10 @@ use pagewire_mem::{Instant, PacketBuf};
 use super::input::take;
 use super::link::LinkIndex;
 use super::neighbor::Lookup;
-use super::output::{Envelope, Refused, TOO_LONG, fits, prepare_checksum};
+use super::output::{Envelope, OUR_SHARE, Refused, TOO_LONG, fits, prepare_checksum};
 use super::route::Hop;
 use super::wire::{ethernet, protocol};
-use super::{Mem, Net};
+use super::{Mem, Net, TooLong};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::limits::DEFAULT_HOP_LIMIT;
@@ -36,6 +36,7 @@ impl Net {
             protocol: protocol::TCP,
             ecn: 0,
             dont_fragment: true,
+            too_long: TooLong::RefusedByLink,
             hop_limit: DEFAULT_HOP_LIMIT,
         };
         self.try_send_back(mem, now, &envelope, checksum_offset, packet).map_err(
@@ -73,7 +74,7 @@ impl Net {
         }
         self.wrap(packet, to)?;
         self.finish(mem, packet, out, header.as_ref())?;
-        self.enqueue(mem, take(packet), out)
+        self.enqueue(mem, take(packet), out, OUR_SHARE)
     }
 
     /// The link header for the station of a neighbour, if that is known.

@@ -218,7 +218,9 @@ impl Net {
             target_mac: Some(self.links.at(link).link.mac),
         };
         let to = if probe { ALL_NODES.into() } else { meta.src };
-        self.send_ndp(mem, now, &answer, target.into(), to, None);
+        // Who says where it is need not be looked for, and no entry of ours is in use for it.
+        let station = source_mac.map(|mac| (link, mac));
+        self.send_ndp(mem, now, &answer, target.into(), to, station);
         Ok(())
     }
 

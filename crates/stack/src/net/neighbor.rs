@@ -11,8 +11,17 @@
 //!                                                                                       (none)
 //! ```
 //!
-//! One machine serves ARP and neighbour discovery (RFC 4861 section 7.3). Who floods us with
-//! made-up addresses fills the entries that nobody answered for, never those that are in use.
+//! One machine serves ARP and neighbour discovery (RFC 4861 section 7.3). Entries are of three kinds,
+//! and each has room of its own, so that a flood of made-up addresses pushes out only its like:
+//!
+//! ```text
+//!   Asked   somebody wants to send there, no answer yet      at most NEIGHBORS_INCOMPLETE
+//!   Heard   asked for us, nobody has sent there              at most NEIGHBORS_HEARD
+//!   Used    packets go there: hops may be cached             what is left of NEIGHBORS
+//! ```
+//!
+//! Who goes is known without a search: each kind stands in line. One that answered within
+//! [`NEIGHBOR_REACHABLE`] never goes for another.
 
 use core::hash::{BuildHasher, Hasher};
 use std::collections::VecDeque;
@@ -25,8 +34,9 @@ use siphasher::sip::SipHasher13;
 use super::wire::ethernet::Mac;
 use crate::counters::{Counters, DropReason};
 use crate::limits::{
-    NEIGHBOR_DELAY, NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL, NEIGHBOR_REACHABLE,
-    NEIGHBOR_REQUESTS, NEIGHBOR_RETRANSMIT, NEIGHBOR_UNUSED, NEIGHBORS, NEIGHBORS_INCOMPLETE,
+    NEIGHBOR_DELAY, NEIGHBOR_EVICTION_STEPS, NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL,
+    NEIGHBOR_REACHABLE, NEIGHBOR_REQUESTS, NEIGHBOR_RETRANSMIT, NEIGHBOR_UNUSED, NEIGHBORS,
+    NEIGHBORS_HEARD, NEIGHBORS_INCOMPLETE,
 };
 
 /// Hashes keys that strangers choose, under a key that they do not know.
@@ -42,6 +52,17 @@ impl BuildHasher for Keyed {
 }
 
 impl Keyed {
+    /// A key for something else.
+    pub(crate) fn key(&self, parts: &[&[u8]]) -> [u8; 16] {
+        let mut key = [0; 16];
+        for (half, name) in key.chunks_mut(8).zip([b"first", b"other"]) {
+            let mut hasher = self.build_hasher();
+            [name.as_slice()].iter().chain(parts).for_each(|part| hasher.write(part));
+            half.copy_from_slice(&hasher.finish().to_ne_bytes());
+        }
+        key
+    }
+
     /// 64 bits that a stranger cannot foresee.
     pub(crate) fn digest(&self, parts: &[&[u8]]) -> u64 {
         let mut hasher = self.build_hasher();
@@ -55,17 +76,42 @@ impl Keyed {
 /// The neighbours of one link.
 pub(crate) struct Neighbors {
     table: HashMap<IpAddr, Neighbor, Keyed>,
-    incomplete: usize,
+    /// Who is next to go, of each kind.
+    lines: [Line; 3],
+    /// Places in line given so far: no two are the same.
+    places: u64,
     /// Packets waiting, in all entries.
     queued: usize,
     /// No deadline lies before this moment.
     next: Instant,
-    /// Changes whenever an answer that was given may be wrong now.
+    /// Changes whenever an answer that was given may be wrong now: a station changed that packets go
+    /// to. Not when an entry goes: until the answer's time is over, its station is still good.
     generation: u32,
+}
+
+/// Entries of one kind in the order in which they go.
+#[derive(Default)]
+struct Line {
+    /// Whoever has another place now has left this one.
+    queue: VecDeque<(IpAddr, u64)>,
+    /// Entries that stand here.
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Asked,
+    Heard,
+    Used,
 }
 
 struct Neighbor {
     state: State,
+    kind: Kind,
+    /// Its place in the line of its kind.
+    place: u64,
+    /// Looked up since it was given that place.
+    touched: bool,
     /// Meaningless while incomplete.
     mac: Mac,
     /// Last looked up by the send path, or learned.
@@ -118,7 +164,8 @@ impl Neighbors {
     pub(crate) fn new(hash: Keyed) -> Self {
         Self {
             table: HashMap::with_hasher(hash),
-            incomplete: 0,
+            lines: Default::default(),
+            places: 0,
             queued: 0,
             next: Instant::FAR,
             generation: 0,
@@ -151,7 +198,7 @@ impl Neighbors {
     /// Where packets for `addr` go. Using a stale entry starts its way to a probe.
     pub(crate) fn lookup(&mut self, now: Instant, addr: IpAddr) -> Lookup {
         let Some(entry) = self.table.get_mut(&addr) else { return Lookup::Unknown };
-        entry.used = now;
+        (entry.used, entry.touched) = (now, true);
         let until = match entry.state {
             State::Incomplete { .. } => return Lookup::Unknown,
             State::Reachable { until } if now < until => until,
@@ -167,7 +214,11 @@ impl Neighbors {
             State::Delay { until } => until,
             State::Probe { .. } => now,
         };
-        Lookup::Known { mac: entry.mac, until }
+        let (mac, kind) = (entry.mac, entry.kind);
+        if kind == Kind::Heard {
+            self.line_up(addr, Kind::Used);
+        }
+        Lookup::Known { mac, until }
     }
 
     /// Keeps a packet until the address of `addr` is known; `true` if it is to be asked for now.
@@ -180,10 +231,13 @@ impl Neighbors {
     ) -> bool {
         let fresh = !self.table.contains_key(&addr);
         if fresh {
-            self.make_room(counters, true);
+            if !self.make_room(now, counters, Kind::Asked) {
+                counters.drop_one(DropReason::NeighborTableFull);
+                return false;
+            }
             let at = now + NEIGHBOR_RETRANSMIT;
-            self.insert(addr, State::Incomplete { requests: 1, at }, Mac::ZERO, now);
-            self.incomplete += 1;
+            let state = State::Incomplete { requests: 1, at };
+            self.insert(addr, state, Kind::Asked, Mac::ZERO, now);
             self.next = self.next.min(at);
         }
         let total = self.queued;
@@ -210,7 +264,7 @@ impl Neighbors {
         let room = self.queued < NEIGHBOR_QUEUE_TOTAL / 2;
         match self.table.get(&addr) {
             Some(entry) => room && entry.queue.len() < NEIGHBOR_QUEUE_PACKETS / 2,
-            None => room && self.incomplete < NEIGHBORS_INCOMPLETE / 2,
+            None => room && self.line(Kind::Asked).len < NEIGHBORS_INCOMPLETE / 2,
         }
     }
 
@@ -234,9 +288,11 @@ impl Neighbors {
         counters: &mut Counters,
     ) -> VecDeque<PacketBuf> {
         let Some(entry) = self.table.get_mut(&addr) else {
-            if let (true, Some(mac)) = (claim.create, claim.mac) {
-                self.make_room(counters, false);
-                self.insert(addr, State::Stale, mac, now);
+            // Without room it is asked for when somebody wants to send there.
+            if let (true, Some(mac)) = (claim.create, claim.mac)
+                && self.make_room(now, counters, Kind::Heard)
+            {
+                self.insert(addr, State::Stale, Kind::Heard, mac, now);
                 self.next = self.next.min(now + NEIGHBOR_UNUSED);
             }
             return VecDeque::new();
@@ -251,25 +307,26 @@ impl Neighbors {
             entry.used = now;
             entry.state = if claim.solicited { reachable } else { State::Stale };
             let queue = core::mem::take(&mut entry.queue);
-            self.incomplete -= 1;
+            self.line_up(addr, Kind::Used);
             self.queued -= queue.len();
             self.next = self.next.min(now + NEIGHBOR_UNUSED);
             counters.neighbors_resolved += 1;
             return queue;
         }
         let changed = claim.mac.is_some_and(|mac| mac != entry.mac);
+        let cached = entry.kind == Kind::Used;
         // RFC 4861 section 7.2.5, I: without the override flag, another address does not replace
         // the one we have; a reachable entry becomes stale, and is checked.
         if changed && !claim.overrides {
             if let State::Reachable { .. } = entry.state {
                 entry.state = State::Stale;
-                self.generation = self.generation.wrapping_add(1);
+                self.generation = self.generation.wrapping_add(u32::from(cached));
             }
             return VecDeque::new();
         }
         if let (true, Some(mac)) = (changed, claim.mac) {
             entry.mac = mac;
-            self.generation = self.generation.wrapping_add(1);
+            self.generation = self.generation.wrapping_add(u32::from(cached));
         }
         if claim.solicited {
             entry.state = reachable;
@@ -304,58 +361,115 @@ impl Neighbors {
             return;
         }
         let mut next = Instant::FAR;
-        let (mut incomplete, mut queued, mut removed) = (self.incomplete, self.queued, false);
-        self.table.retain(|&addr, entry| {
-            let keep = entry.handle_timeout(now, addr, actions);
-            if keep {
+        let Self { table, lines, queued, .. } = self;
+        table.retain(|&addr, entry| {
+            if entry.handle_timeout(now, addr, actions) {
                 next = next.min(entry.deadline());
-            } else {
-                removed = true;
-                if let State::Incomplete { .. } = entry.state {
-                    incomplete -= 1;
-                    queued -= entry.queue.len();
-                    counters.neighbors_failed += 1;
-                    let queue = core::mem::take(&mut entry.queue);
-                    actions.push(Action::Failed { addr, queue });
-                } else if let State::Probe { .. } = entry.state {
-                    counters.neighbors_failed += 1;
-                }
+                return true;
             }
-            keep
+            if let Some(line) = lines.get_mut(entry.kind as usize) {
+                line.len -= 1;
+            }
+            if let State::Incomplete { .. } = entry.state {
+                *queued -= entry.queue.len();
+                counters.neighbors_failed += 1;
+                let queue = core::mem::take(&mut entry.queue);
+                actions.push(Action::Failed { addr, queue });
+            } else if let State::Probe { .. } = entry.state {
+                counters.neighbors_failed += 1;
+            }
+            false
         });
-        (self.incomplete, self.queued, self.next) = (incomplete, queued, next);
-        if removed {
-            self.generation = self.generation.wrapping_add(1);
-        }
+        self.next = next;
     }
 
     // Room.
 
-    fn insert(&mut self, addr: IpAddr, state: State, mac: Mac, now: Instant) {
-        self.table.insert(addr, Neighbor { state, mac, used: now, queue: VecDeque::new() });
+    fn line(&self, kind: Kind) -> &Line {
+        let [asked, heard, used] = &self.lines;
+        match kind {
+            Kind::Asked => asked,
+            Kind::Heard => heard,
+            Kind::Used => used,
+        }
     }
 
-    /// Evicts one entry if the table, or its incomplete part, is full: the one that would be
-    /// missed least.
-    fn make_room(&mut self, counters: &mut Counters, for_incomplete: bool) {
-        let crowded = for_incomplete && self.incomplete >= NEIGHBORS_INCOMPLETE;
-        if self.table.len() < NEIGHBORS && !crowded {
-            return;
+    fn insert(&mut self, addr: IpAddr, state: State, kind: Kind, mac: Mac, now: Instant) {
+        let queue = VecDeque::new();
+        let entry = Neighbor { state, kind, place: 0, touched: false, mac, used: now, queue };
+        self.table.insert(addr, entry);
+        self.join(addr, kind);
+    }
+
+    /// An entry becomes one of this kind.
+    fn line_up(&mut self, addr: IpAddr, kind: Kind) {
+        if let Some(entry) = self.table.get(&addr)
+            && let Some(line) = self.lines.get_mut(entry.kind as usize)
+        {
+            line.len -= 1;
         }
-        let victim = self
-            .table
-            .iter()
-            .filter(|(_, entry)| !crowded || matches!(entry.state, State::Incomplete { .. }))
-            .min_by_key(|(_, entry)| (entry.worth(), entry.used))
-            .map(|(&addr, _)| addr);
-        let Some(entry) = victim.and_then(|addr| self.table.remove(&addr)) else { return };
-        counters.neighbors_evicted += 1;
-        self.generation = self.generation.wrapping_add(1);
-        if let State::Incomplete { .. } = entry.state {
-            self.incomplete -= 1;
+        self.join(addr, kind);
+    }
+
+    /// Puts an entry that stands nowhere at the end of a line.
+    fn join(&mut self, addr: IpAddr, kind: Kind) {
+        let Self { table, lines, places, .. } = self;
+        let Some(line) = lines.get_mut(kind as usize) else { return };
+        let Some(entry) = table.get_mut(&addr) else { return };
+        *places += 1;
+        (entry.kind, entry.place, entry.touched) = (kind, *places, false);
+        line.len += 1;
+        line.queue.push_back((addr, *places));
+        // Those who left are taken out now and then: never more of them than there is room for.
+        if line.queue.len() > 2 * NEIGHBORS {
+            line.queue.retain(|(addr, place)| table.get(addr).is_some_and(|e| e.place == *place));
+        }
+    }
+
+    /// Makes room for one of this kind; `false`: there is none that may go for it.
+    fn make_room(&mut self, now: Instant, counters: &mut Counters, kind: Kind) -> bool {
+        let most = match kind {
+            Kind::Asked => NEIGHBORS_INCOMPLETE,
+            Kind::Heard => NEIGHBORS_HEARD,
+            Kind::Used => NEIGHBORS,
+        };
+        if self.line(kind).len >= most {
+            return self.evict(now, counters, kind);
+        }
+        if self.table.len() < NEIGHBORS {
+            return true;
+        }
+        // Nobody whom we send to goes for one whom we have only heard of.
+        self.evict(now, counters, Kind::Heard)
+            || (kind == Kind::Asked
+                && (self.evict(now, counters, Kind::Used)
+                    || self.evict(now, counters, Kind::Asked)))
+    }
+
+    /// Evicts one of this kind, the first in line that may go; `false`: there is none.
+    fn evict(&mut self, now: Instant, counters: &mut Counters, kind: Kind) -> bool {
+        let mut steps = 0;
+        while steps < NEIGHBOR_EVICTION_STEPS
+            && let Some(line) = self.lines.get_mut(kind as usize)
+            && let Some((addr, place)) = line.queue.pop_front()
+        {
+            let Some(entry) = self.table.get(&addr).filter(|e| e.place == place) else { continue };
+            let proven = matches!(entry.state, State::Reachable { until } if now < until);
+            if kind == Kind::Used && (proven || entry.touched) {
+                // In use: its turn comes again when all others have had theirs.
+                line.len -= 1;
+                self.join(addr, kind);
+                steps += 1;
+                continue;
+            }
+            line.len -= 1;
+            let Some(entry) = self.table.remove(&addr) else { return false };
+            counters.neighbors_evicted += 1;
             self.queued -= entry.queue.len();
             counters.drop_many(DropReason::NeighborEvicted, entry.queue.len() as u64);
+            return true;
         }
+        false
     }
 }
 
@@ -396,17 +510,6 @@ impl Neighbor {
             State::Incomplete { at, .. } | State::Probe { at, .. } => at,
             State::Delay { until } => until,
             State::Reachable { .. } | State::Stale => self.used + NEIGHBOR_UNUSED,
-        }
-    }
-
-    /// What is missed least goes first.
-    fn worth(&self) -> u8 {
-        match self.state {
-            State::Incomplete { .. } => 0,
-            State::Stale => 1,
-            State::Probe { .. } => 2,
-            State::Delay { .. } => 3,
-            State::Reachable { .. } => 4,
         }
     }
 }

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use pagewire_device::offload;
+use pagewire_device::offload::{self, Pieces};
 use pagewire_mem::{
     Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
@@ -23,15 +23,24 @@ use super::neighbor::Lookup;
 use super::route::{CachedHop, Hop};
 use super::wire::ethernet::{self, Mac};
 use super::wire::{ipv4, ipv6, protocol, pseudo_header_sum};
-use super::{Mem, Net, Outgoing};
+use super::{Mem, Net, Outgoing, TooLong};
 use crate::counters::DropReason;
 use crate::error::Error;
-use crate::limits::{DEFAULT_HOP_LIMIT, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES};
+use crate::limits::{
+    DEFAULT_HOP_LIMIT, FORWARD_OUT_FRAMES, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES,
+};
 
 /// What the caller is told, and what is counted.
 pub(super) type Refused = (Error, DropReason);
 
 pub(super) const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
+/// What of a device's queue is for our own packets, and why one finds no room there.
+pub(super) const OUR_SHARE: Share = (OUT_QUEUE_FRAMES, DropReason::OutQueueFull);
+/// The same for what is passed on.
+pub(super) const STRANGERS_SHARE: Share = (FORWARD_OUT_FRAMES, DropReason::ForwardQueueFull);
+/// Frames that a queue may have while more are added.
+pub(super) type Share = (usize, DropReason);
+
 const NO_HEADROOM: Refused = (Error::InvalidInput, DropReason::OutHeadroom);
 
 /// The IP header of a packet to be sent, less what depends on the piece.
@@ -42,6 +51,7 @@ pub(super) struct Envelope {
     pub(super) protocol: u8,
     pub(super) ecn: u8,
     pub(super) dont_fragment: bool,
+    pub(super) too_long: TooLong,
     pub(super) hop_limit: u8,
 }
 
@@ -62,9 +72,10 @@ impl Net {
 
     #[inline(always)]
     fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
-        let Outgoing { src, dst, protocol, ecn, dont_fragment, checksum_offset, .. } = out;
+        let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, checksum_offset, .. } =
+            out;
         let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
-        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, hop_limit };
+        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit };
         if let Some(offset) = checksum_offset {
             prepare_checksum(&mut out.packet, &envelope, offset)?;
         }
@@ -80,7 +91,7 @@ impl Net {
         }
         self.wrap(&mut out.packet, &envelope)?;
         self.finish(mem, &mut out.packet, link, header.as_ref())?;
-        self.enqueue(mem, out.packet, link)
+        self.enqueue(mem, out.packet, link, OUR_SHARE)
     }
 
     /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
@@ -110,7 +121,11 @@ impl Net {
             self.wrap(&mut packet, &envelope)?;
             return self.dispatch(mem, now, packet, (src, dst), way, path);
         }
-        for piece in self.fragment(mem, packet, &envelope, path.0)? {
+        let longest = match envelope.too_long {
+            TooLong::CutToLink => self.links.at(link).link.mtu,
+            _ => path.0,
+        };
+        for piece in self.fragment(mem, packet, &envelope, longest)? {
             self.counters.tx_fragments += 1;
             self.dispatch(mem, now, piece, (src, dst), way, path)?;
         }
@@ -167,7 +182,8 @@ impl Net {
         (link, mac): (LinkIndex, Mac),
     ) -> Result<(), Refused> {
         let protocol = protocol::ICMPV6;
-        let envelope = Envelope { src, dst, protocol, ecn: 0, dont_fragment: false, hop_limit };
+        let (ecn, dont_fragment, too_long) = (0, false, TooLong::CutToPath);
+        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit };
         prepare_checksum(&mut packet, &envelope, checksum_offset)?;
         self.wrap(&mut packet, &envelope)?;
         let header = self.link_header(link, mac, true);
@@ -289,10 +305,21 @@ impl Net {
         for packet in queue {
             let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
             let header = self.link_header(link, mac, v6);
-            if let Err((_, reason)) = self.emit(mem, packet, link, Some(&header)) {
+            let share = if self.is_from_us(packet.head()) { OUR_SHARE } else { STRANGERS_SHARE };
+            if let Err((_, reason)) = self.emit_within(mem, packet, link, Some(&header), share) {
                 self.counters.drop_one(reason);
             }
         }
+    }
+
+    /// Whether an IP packet, which begins with these bytes, is ours and not only passed on.
+    fn is_from_us(&self, head: &[u8]) -> bool {
+        let src = match head.first().map(|b| b >> 4) {
+            _ if self.transit.is_none() => return true,
+            Some(4) => head.get(12..16).and_then(|a| <[u8; 4]>::try_from(a).ok()).map(IpAddr::from),
+            _ => head.get(8..24).and_then(|a| <[u8; 16]>::try_from(a).ok()).map(IpAddr::from),
+        };
+        src.is_some_and(|src| self.routes.is_local(src))
     }
 
     /// Puts the link header in front and queues the frame for the link's device, after doing what
@@ -300,12 +327,27 @@ impl Net {
     pub(super) fn emit(
         &mut self,
         mem: &mut Mem,
-        mut packet: PacketBuf,
+        packet: PacketBuf,
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
     ) -> Result<(), Refused> {
+        self.emit_within(mem, packet, link, header, OUR_SHARE)
+    }
+
+    /// The same where only a share of the device's queue is for such packets.
+    pub(super) fn emit_within(
+        &mut self,
+        mem: &mut Mem,
+        mut packet: PacketBuf,
+        link: LinkIndex,
+        header: Option<&[u8; ethernet::LEN]>,
+        share: Share,
+    ) -> Result<(), Refused> {
+        if self.links.at(link).out.len() >= share.0 {
+            return Err((Error::NoBuffers, share.1));
+        }
         self.finish(mem, &mut packet, link, header)?;
-        self.enqueue(mem, packet, link)
+        self.enqueue(mem, packet, link, share)
     }
 
     /// Makes a frame of an IP packet, in place.
@@ -334,14 +376,15 @@ impl Net {
         Ok(())
     }
 
-    /// Queues a frame, cut if the device does not. Moves it once: a frame just written is slow to
-    /// copy.
+    /// Queues a frame, cut if the device does not: into as many as there is room for. Moves it once: a
+    /// frame just written is slow to copy.
     #[inline(always)]
     pub(super) fn enqueue(
         &mut self,
         mem: &mut Mem,
         packet: PacketBuf,
         link: LinkIndex,
+        (most, full): Share,
     ) -> Result<(), Refused> {
         self.counters.tx_bytes += packet.len() as u64;
         // As an IP packet.
@@ -361,16 +404,16 @@ impl Net {
             }
             return join(mem, out, 1);
         }
-        let cut = match cuts {
-            true => offload::shorten(packet, out, &mut mem.ledger, longest),
-            false => offload::segment(packet, out, &mut mem.ledger),
-        };
-        let frames = cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))? as u64;
+        let (longest, room) = (if cuts { longest } else { 0 }, most.saturating_sub(out.len()));
+        let cut = offload::cut_within(packet, out, &mut mem.ledger, longest, room);
+        let Pieces { made, left_out } =
+            cut.map_err(|_| (Error::InvalidInput, DropReason::OutOffload))?;
         self.counters.tx_cut_in_software += 1;
-        let sums = out.iter().rev().take(frames as usize).filter(|frame| frame.gso.is_none());
+        self.counters.drop_many(full, left_out as u64);
+        let sums = out.iter().rev().take(made).filter(|frame| frame.gso.is_none());
         self.counters.tx_checksums_completed += sums.count() as u64;
-        self.counters.tx_frames += frames;
-        if device.max_frags > 0 { Ok(()) } else { join(mem, out, frames as usize) }
+        self.counters.tx_frames += made as u64;
+        if device.max_frags > 0 { Ok(()) } else { join(mem, out, made) }
     }
 
     /// Copies payload that the device cannot gather, and what counts as looped.
@@ -407,7 +450,7 @@ impl Net {
         to: &Envelope,
     ) -> Result<(), Refused> {
         let total = ip_header_len(to.dst) + packet.len();
-        if total > MAX_IP_PACKET {
+        if total > longest_packet(to.dst) {
             return Err(TOO_LONG);
         }
         if self.loopback.len() >= LOOPBACK_PACKETS {
@@ -465,16 +508,19 @@ pub(super) fn fits(
     let on_wire = match packet.gso {
         Some(_) if total > link.max_super(to.dst) => return Err(TOO_LONG),
         Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
-        None if total > MAX_IP_PACKET => return Err(TOO_LONG),
+        None if total > longest_packet(to.dst) => return Err(TOO_LONG),
         None => total,
     };
-    // A connection that has not heard of a smaller path MTU yet sends on, and hears of it; but
-    // nothing longer than our own link takes.
-    let limit = if to.protocol == protocol::TCP { link.mtu } else { mtu };
+    let (limit, is_cut) = match to.too_long {
+        TooLong::RefusedByLink => (link.mtu, false),
+        TooLong::CutToPath => (mtu, true),
+        TooLong::RefusedByPath => (mtu, false),
+        TooLong::CutToLink => (link.mtu, true),
+    };
     if on_wire <= limit {
         return Ok(true);
     }
-    if to.protocol == protocol::TCP { Err(TOO_LONG) } else { Ok(false) }
+    if is_cut { Ok(false) } else { Err(TOO_LONG) }
 }
 
 /// Cuts a packet into pieces of `each` bytes, the last one excepted; payload by reference. The head
@@ -580,6 +626,14 @@ pub(super) fn complete(
         *count += 1;
     }
     Ok(())
+}
+
+/// The longest IP packet: the field counts IPv4's header, and not IPv6's.
+fn longest_packet(dst: IpAddr) -> usize {
+    match dst {
+        IpAddr::V4(_) => MAX_IP_PACKET,
+        IpAddr::V6(_) => ipv6::LEN + MAX_IP_PACKET,
+    }
 }
 
 fn ip_header_len(dst: IpAddr) -> usize {

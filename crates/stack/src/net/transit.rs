@@ -13,6 +13,7 @@
 
 use std::net::IpAddr;
 
+use pagewire_device::limits::MIN_GSO_SIZE;
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{
     CopyReason, GsoKind, HEAD_CAPACITY, Instant, PacketBuf, RxChecksum, TxChecksum,
@@ -23,13 +24,13 @@ use super::icmp::ErrorOut;
 use super::input::{Meta, Origin, Outcome, Passed, take};
 use super::link::LinkIndex;
 use super::neighbor::Lookup;
-use super::output::{complete, slice};
+use super::output::{STRANGERS_SHARE, complete, slice};
 use super::route::{CachedHop, Delivery, Hop, HopCache, is_link_local};
 use super::transport::{spill_head, with_headroom};
 use super::wire::{ethernet, icmp, ipv4, ipv6, protocol, pseudo_header_sum};
 use super::{Mem, Net};
 use crate::counters::DropReason;
-use crate::limits::{EXTENSION_HEADERS, FORWARD_OUT_FRAMES, MAX_IP_PACKET, MAX_SUPER_PACKET};
+use crate::limits::{EXTENSION_HEADERS, MAX_IP_PACKET, MAX_SUPER_PACKET};
 
 const TCP_LEN: usize = 20;
 const TCP_DATA_OFFSET: usize = 12;
@@ -183,6 +184,10 @@ impl Net {
         if longest <= way.mtu {
             self.pass_on(mem, now, packet, &meta, way)?;
         } else if whole {
+            // All fragments or none: a datagram that is not complete is of no use to anybody.
+            let header_len = usize::from(meta.header_len);
+            let each = way.mtu.saturating_sub(header_len) & !7;
+            self.has_room(way.out, (packet.len() - header_len).div_ceil(each.max(8)))?;
             for part in self.cut(mem, packet, usize::from(meta.header_len), way.mtu)? {
                 self.counters.tx_fragments += 1;
                 self.pass_on(mem, now, part, &meta, way)?;
@@ -277,7 +282,8 @@ impl Net {
             pagewire_mem::Gso { kind, header_len: header_len.min(longest) as u16, ..gso }
         });
         match packet.gso {
-            Some(gso) if gso.size == 0 => Err(DropReason::ForwardOffload),
+            // Of whatever device: with one byte in each, it would become 65,000 frames.
+            Some(gso) if gso.size < MIN_GSO_SIZE => Err(DropReason::ForwardOffload),
             Some(_) if packet.len() > MAX_SUPER_PACKET => Err(DropReason::ForwardOffload),
             None if packet.len() > MAX_IP_PACKET => Err(DropReason::ForwardOffload),
             _ => Ok(packet),
@@ -294,10 +300,8 @@ impl Net {
         way: Way,
     ) -> Result<(), DropReason> {
         let Way { out, hop, mtu, .. } = way;
+        self.has_room(out, 1)?;
         let interface = self.links.at_mut(out);
-        if interface.out.len() >= FORWARD_OUT_FRAMES {
-            return Err(DropReason::ForwardQueueFull);
-        }
         let header = match (way.header, hop) {
             (Some(header), _) => header,
             (None, Hop::Neighbor(next)) => match interface.neighbors.lookup(now, next) {
@@ -321,7 +325,14 @@ impl Net {
                 None
             }
         };
-        self.emit(mem, packet, out, header.as_ref()).map_err(|(_, reason)| reason)
+        let emitted = self.emit_within(mem, packet, out, header.as_ref(), STRANGERS_SHARE);
+        emitted.map_err(|(_, reason)| reason)
+    }
+
+    /// Whether the strangers' share of a device's queue has room for so many frames.
+    fn has_room(&self, out: LinkIndex, frames: usize) -> Result<(), DropReason> {
+        let (most, full) = STRANGERS_SHARE;
+        if self.links.at(out).out.len() + frames <= most { Ok(()) } else { Err(full) }
     }
 
     fn remember(

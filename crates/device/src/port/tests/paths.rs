@@ -3,6 +3,7 @@
 use pagewire_mem::{GsoKind, PAGE_SIZE, RxChecksum};
 
 use super::*;
+use crate::limits::MIN_GSO_SIZE;
 
 #[test]
 fn all_conditions_together_build_a_frame_in_place() {
@@ -222,6 +223,24 @@ fn a_super_frame_is_passed_on_as_one() {
         assert_eq!(packet.rx_checksum, RxChecksum::Valid);
         assert_eq!(bench.next(), frame);
     }
+    bench.assert_nothing_leaks();
+}
+
+#[test]
+fn a_super_frame_of_segments_smaller_than_any_connection_s_is_refused_and_counted() {
+    let frame: &'static [u8] = tcp_frame(30_000).leak();
+    let mut bench = Bench::new(config());
+    for (size, how) in (1..MIN_GSO_SIZE).flat_map(|size| [(size, VHOST), (size, ZEROCOPY)]) {
+        let gso = Some((GsoKind::TcpV4, size));
+        let offload = Offload { gso, checksum: partial(34, 16) };
+        let error = bench.write_with(&mut BytesSource::by_reference(frame), how, offload);
+        assert_eq!(error, Err(PortError::Segments(size)));
+        assert_eq!(error.unwrap_err().errno(), libc::EINVAL);
+    }
+    assert_eq!(bench.dropped(PortDrop::Segments), 2 * u64::from(MIN_GSO_SIZE - 1));
+    let gso = Some((GsoKind::TcpV4, MIN_GSO_SIZE));
+    let offload = Offload { gso, checksum: partial(34, 16) };
+    assert!(bench.write_with(&mut BytesSource::new(frame), VHOST, offload).is_ok());
     bench.assert_nothing_leaks();
 }
 

@@ -4,6 +4,7 @@ use pagewire_mem::{Gso, GsoKind, TxChecksum};
 
 use super::super::double::GuestFrame;
 use super::*;
+use crate::limits::{MAX_CUT_FRAMES, MIN_GSO_SIZE};
 
 /// A super-frame to be sent, with its checksum left open.
 fn super_frame(v6: bool, payload: usize) -> PacketBuf {
@@ -64,6 +65,23 @@ fn a_guest_without_offload_gets_finished_segments() {
         expected.push(udp(60));
         assert_eq!(got, expected, "in order");
     }
+}
+
+#[test]
+fn a_super_frame_is_cut_into_no_more_frames_than_any_connection_needs() {
+    let config = GuestConfig { offload: false, ..GuestConfig::default() };
+    let mut rig = Rig::new(config);
+    let mut sent = super_frame(false, 60_000);
+    sent.gso = sent.gso.map(|gso| Gso { size: MIN_GSO_SIZE, ..gso });
+    let mut waiting = rig.transmit([sent]);
+    let mut got = guest_frames(&mut rig).len();
+    while !waiting.is_empty() {
+        waiting = rig.transmit(waiting);
+        got += guest_frames(&mut rig).len();
+    }
+    assert_eq!(got, MAX_CUT_FRAMES);
+    let lost = 60_000 / usize::from(MIN_GSO_SIZE) - MAX_CUT_FRAMES;
+    assert_eq!(rig.device.counters().tx_dropped_error, lost as u64);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::{
     NEIGHBOR_DELAY, NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL, NEIGHBOR_REACHABLE,
-    NEIGHBOR_UNUSED, NEIGHBORS, NEIGHBORS_INCOMPLETE,
+    NEIGHBOR_UNUSED, NEIGHBORS, NEIGHBORS_HEARD, NEIGHBORS_INCOMPLETE,
 };
 use crate::net::IcmpKind;
 
@@ -203,21 +203,144 @@ fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
     assert_eq!(host.sent_one()[..6], PEER);
 }
 
-#[test]
-fn a_flood_of_askers_is_bounded_and_spares_who_is_in_use() {
+/// A host on a large network that talks to one peer, which has answered.
+fn in_a_large_network() -> Host {
     let mut config = config();
-    config.addresses = vec!["10.0.0.1/8".parse().unwrap()];
+    config.addresses = vec!["10.0.0.1/8".parse().unwrap(), "fd00::1/64".parse().unwrap()];
     let mut host = Host::with(config);
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
-    for i in 0..5_000u32 {
-        let [_, b, c, d] = (i + 256).to_be_bytes();
-        host.receive(&arp_packet(REQUEST, STRANGER, [10, b, c, d], [0; 6], US_V4));
-        host.sent();
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    host.sent();
+    host
+}
+
+/// Made-up addresses, none of them the peer's.
+fn made_up(i: u32) -> [u8; 4] {
+    let [_, b, c, d] = (i + 256).to_be_bytes();
+    [10, b, c, d]
+}
+
+#[test]
+fn a_flood_of_askers_fills_its_own_room_only_and_voids_no_cached_hop() {
+    let mut host = in_a_large_network();
+    let generation = host.net.generation(0);
+    for i in 0..5_000 {
+        host.receive(&arp_packet(REQUEST, STRANGER, made_up(i), [0; 6], US_V4));
+        let source = format!("fd00::{:x}:{:x}", 1 + i / 1000, i % 1000);
+        host.receive(&solicitation(STRANGER, &source, "fd00::1", 255));
+        assert_eq!(host.sent().len(), 2, "each is answered all the same");
     }
-    assert_eq!(host.net.links.at(0).neighbors.len(), NEIGHBORS);
+    assert_eq!(host.net.links.at(0).neighbors.len(), NEIGHBORS_HEARD + 1);
+    assert_eq!(host.net.generation(0), generation);
     host.send_udp(ip("10.0.0.2"), b"x").unwrap();
     assert_eq!(host.sent_one()[..6], PEER);
+}
+
+#[test]
+fn a_flood_of_askers_whom_we_answer_above_spares_who_has_proved_to_be_there() {
+    let mut host = in_a_large_network();
+    let generation = host.net.generation(0);
+    for i in 0..5_000 {
+        host.receive(&arp_packet(REQUEST, STRANGER, made_up(i), [0; 6], US_V4));
+        host.send_udp(IpAddr::from(made_up(i)), b"an answer").unwrap();
+        assert!(host.sent().len() >= 2);
+    }
+    let neighbors = &host.net.links.at(0).neighbors;
+    assert!(neighbors.len() <= NEIGHBORS, "{}", neighbors.len());
+    assert_eq!(host.net.generation(0), generation);
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    assert_eq!(host.sent_one()[..6], PEER, "never asked for again");
+}
+
+#[test]
+fn who_asks_is_remembered_again_once_a_flood_is_over() {
+    let mut host = in_a_large_network();
+    for i in 0..3_000 {
+        host.receive(&arp_packet(REQUEST, STRANGER, made_up(i), [0; 6], US_V4));
+    }
+    host.sent();
+    host.receive(&arp_packet(REQUEST, STRANGER, [10, 200, 0, 1], [0; 6], US_V4));
+    host.sent();
+    host.send_udp(ip("10.200.0.1"), b"x").unwrap();
+    assert_eq!(host.sent_one()[..6], STRANGER, "the last one needs not be asked for");
+}
+
+#[test]
+fn nobody_who_has_proved_to_be_there_goes_for_a_newcomer() {
+    let mut host = in_a_large_network();
+    for i in 0..NEIGHBORS as u32 - 1 {
+        host.send_udp(IpAddr::from(made_up(i)), b"x").unwrap();
+        host.receive(&arp_packet(REPLY, STRANGER, made_up(i), US, US_V4));
+        host.sent();
+    }
+    host.send_udp(ip("10.200.0.1"), b"x").unwrap();
+    assert_eq!(host.sent().len(), 0);
+    assert_eq!(host.drops(DropReason::NeighborTableFull), 1);
+    // In time they have to prove it again, and until then they may go.
+    host.now += NEIGHBOR_REACHABLE;
+    host.send_udp(ip("10.200.0.1"), b"x").unwrap();
+    assert!(is_request_for(&host.sent_one(), [10, 200, 0, 1]));
+    assert_eq!(host.net.links.at(0).neighbors.len(), NEIGHBORS);
+}
+
+#[test]
+fn entries_in_use_go_in_turns_and_the_one_that_was_used_since_is_passed_over() {
+    let mut host = in_a_large_network();
+    for i in 0..NEIGHBORS as u32 - 1 {
+        host.receive(&arp_packet(REQUEST, STRANGER, made_up(i), [0; 6], US_V4));
+        host.send_udp(IpAddr::from(made_up(i)), b"x").unwrap();
+    }
+    host.sent();
+    host.now += NEIGHBOR_REACHABLE;
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    host.sent();
+    host.send_udp(ip("10.200.0.1"), b"x").unwrap();
+    assert!(is_request_for(&host.sent_one(), [10, 200, 0, 1]));
+    assert_eq!(host.net.counters.neighbors_evicted, 1);
+    host.send_udp(ip("10.0.0.2"), b"x").unwrap();
+    assert_eq!(host.sent_one()[..6], PEER);
+    host.send_udp(IpAddr::from(made_up(0)), b"x").unwrap();
+    assert!(is_request_for(&host.sent_one(), made_up(0)), "the first of the others went");
+}
+
+#[test]
+fn packets_that_wait_for_all_neighbours_together_are_bounded_and_those_who_came_first_stay() {
+    let mut host = Host::new();
+    let neighbours = (NEIGHBOR_QUEUE_TOTAL / NEIGHBOR_QUEUE_PACKETS) as u8;
+    for last in 0..neighbours {
+        for _ in 0..NEIGHBOR_QUEUE_PACKETS {
+            host.send_udp(IpAddr::from([10, 0, 0, 10 + last]), b"waits").unwrap();
+        }
+    }
+    let queued = |host: &Host| host.net.links.at(0).neighbors.queued();
+    assert_eq!(
+        (queued(&host), host.drops(DropReason::NeighborQueueFull)),
+        (NEIGHBOR_QUEUE_TOTAL, 0)
+    );
+    // One more neighbour is asked for, but its packet finds no room.
+    host.sent();
+    host.send_udp(ip("10.0.0.2"), b"too many").unwrap();
+    assert!(is_request_for(&host.sent_one(), PEER_V4));
+    assert_eq!(
+        (queued(&host), host.drops(DropReason::NeighborQueueFull)),
+        (NEIGHBOR_QUEUE_TOTAL, 1)
+    );
+    host.receive(&arp_packet(REPLY, PEER, PEER_V4, US, US_V4));
+    assert_eq!(host.sent().len(), 0, "nothing of it had waited");
+    // Whoever waits already makes room for its own later packet.
+    host.send_udp(ip("10.0.0.10"), b"later").unwrap();
+    assert_eq!(
+        (queued(&host), host.drops(DropReason::NeighborQueueFull)),
+        (NEIGHBOR_QUEUE_TOTAL, 2)
+    );
+    host.receive(&arp_packet(REPLY, STRANGER, [10, 0, 0, 10], US, US_V4));
+    let sent = host.sent();
+    assert_eq!(sent.len(), NEIGHBOR_QUEUE_PACKETS);
+    assert!(sent.last().is_some_and(|frame| frame.ends_with(b"later")));
+    // There is room again.
+    host.send_udp(ip("10.0.0.99"), b"fits").unwrap();
+    assert_eq!(queued(&host), NEIGHBOR_QUEUE_TOTAL - NEIGHBOR_QUEUE_PACKETS + 1);
 }
 
 #[test]
