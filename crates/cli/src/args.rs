@@ -154,6 +154,12 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub(crate) by_reference_from: Option<u64>,
 
+    /// Trust the front end on `--link vhost-user` not to harm this process: huge pages as guest memory,
+    /// which it could take away (that kills us), and a plain write to interrupt the guest, which it
+    /// could make wait. The guest itself is never trusted
+    #[arg(long)]
+    pub(crate) trust_front_end: bool,
+
     /// Address of this stack with the prefix length in bits; IPv4 or IPv6, repeatable
     #[arg(long, value_name = "CIDR")]
     pub(crate) addr: Vec<String>,

@@ -229,6 +229,7 @@ fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Fa
     if let Some(bytes) = options.by_reference_from {
         port = port.by_reference_from(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
+    port = port.trust_front_end(options.trust_front_end);
     port.listen(path).map_err(|error| socket_failure(path, error))
 }
 
@@ -296,6 +297,7 @@ fn check_link(options: &NetOptions) -> Result<(), Failure> {
         _ if !port && options.by_reference_from.is_some() => {
             usage("--by-reference-from needs --link vhost-user")
         }
+        _ if !port && options.trust_front_end => usage("--trust-front-end needs --link vhost-user"),
         _ => Ok(()),
     }
 }

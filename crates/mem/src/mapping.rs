@@ -447,6 +447,12 @@ impl Drop for Window {
     }
 }
 
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({} bytes)", self.len)
+    }
+}
+
 /// A system that runs out of mappings when a test says so.
 #[cfg(test)]
 pub(crate) mod scarce {
@@ -469,11 +475,5 @@ pub(crate) mod scarce {
             Some(false) => Err(MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into())),
             _ => Ok(()),
         }
-    }
-}
-
-impl fmt::Debug for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Window({} bytes)", self.len)
     }
 }

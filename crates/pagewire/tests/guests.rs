@@ -10,7 +10,7 @@ use std::thread;
 
 use bytes::Bytes;
 use pagewire::device::vhost_user::double::{Guest, GuestConfig};
-use pagewire::device::vhost_user::{VhostMonitor, VhostUser};
+use pagewire::device::vhost_user::{FrontEndLimits, VhostMonitor, VhostUser};
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
 use pagewire::mem::{Instant, PacketBuf};
 use pagewire::{CopyLedger, CopyReason, Device, Host, Link, TcpStream};
@@ -161,6 +161,98 @@ fn guests_on_two_ports_reach_each_other_by_the_hosts_forwarding() {
         assert_eq!(counters.lies(), 0, "{counters:?}");
         assert!(counters.referenced > 500, "bulk frames stay in the guest's memory: {counters:?}");
     }
+}
+
+/// A request for the address of the host, from 10.0.3.2; its answer interrupts the guest.
+fn arp() -> Vec<u8> {
+    let mac = [2, 0, 0, 0, 9, 3];
+    let mut frame = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac].concat();
+    frame.extend([10, 0, 3, 2, 0, 0, 0, 0, 0, 0, 10, 0, 3, 1]);
+    frame.resize(60, 0);
+    frame
+}
+
+/// A front end that makes the eventfd that it is interrupted by wait, and fills it, would stop every
+/// port of the host, and with it all that holds its lock.
+#[test]
+fn a_front_end_that_does_not_let_itself_be_interrupted_stops_no_other_port() {
+    let (one, one_seen, first) = plugged(1);
+    let (two, two_seen, second) = plugged(2);
+    let (ours, theirs) = UnixStream::pair().expect("a socket");
+    let jammed = VhostUser::builder().over(ours).expect("a third port");
+    let jammed_seen = jammed.monitor();
+    let host = Host::builder()
+        .device(one)
+        .address("10.0.1.1/24")
+        .link(Link::new(two).address("10.0.2.1/24"))
+        .link(Link::new(jammed).address("10.0.3.1/24"))
+        .ip_forwarding(true)
+        .start()
+        .expect("host");
+    let mut guest = Guest::over(theirs, GuestConfig::default()).expect("a guest is plugged in");
+    guest.jam_interrupts().expect("its eventfds are full");
+    guest.ask_interrupts();
+    assert!(guest.send(&arp()));
+    while guest.receive().is_none() {
+        thread::yield_now();
+    }
+    meet(&first, &second);
+    assert!(jammed_seen.counters().calls > 0, "{:?}", jammed_seen.counters());
+    for seen in [one_seen, two_seen] {
+        assert_eq!(seen.counters().lies(), 0, "{:?}", seen.counters());
+    }
+    drop(host);
+}
+
+/// A datagram of 1,400 bytes from 10.0.3.2 to port 9 of 10.0.3.1, whose link address is `to`.
+fn datagram(to: [u8; 6]) -> Vec<u8> {
+    let mut ip = [0x45, 0, 0x05, 0x94, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 3, 2, 10, 0, 3, 1];
+    let sum: u32 = ip.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    ip[10..12].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    let udp = [4, 0, 0, 9, 0x05, 0x80, 0, 0];
+    [&to[..], &[2, 0, 0, 0, 9, 3], &[8, 0], &ip, &udp, &[7; 1400]].concat()
+}
+
+/// What a front end has shared, had held and taken back counts until the last of it is gone, also in
+/// the next session: it is refused in the end, and nobody else is.
+#[test]
+fn a_front_end_that_has_its_memory_held_and_takes_it_back_uses_up_its_own_share_only() {
+    const MAC: [u8; 6] = [2, 0, 0, 0, 8, 3];
+    let (one, _, first) = plugged(1);
+    let (two, _, second) = plugged(2);
+    let path = std::env::temp_dir().join(format!("pagewire-beside-{}.sock", std::process::id()));
+    let limits = FrontEndLimits { mappings: 8, ..FrontEndLimits::default() };
+    let builder = VhostUser::builder().front_end_limits(limits).mac(MAC);
+    let hostile = builder.listen(&path).expect("a third port");
+    let seen = hostile.monitor();
+    let host = Host::builder()
+        .device(one)
+        .address("10.0.1.1/24")
+        .link(Link::new(two).address("10.0.2.1/24"))
+        .link(Link::new(hostile).address("10.0.3.1/24"))
+        .ip_forwarding(true)
+        .start()
+        .expect("host");
+    // Nobody reads it: what comes stays.
+    let unread = host.udp("10.0.3.1:9").expect("a socket");
+    // Beside what the guest has itself.
+    for (session, room) in [(1, 7), (2, 0)] {
+        let mut guest = Guest::connect(&path, GuestConfig::default()).expect("it may come again");
+        for n in 1..=room {
+            let beside = guest.send_from_beside(&datagram(MAC)).expect("there is room");
+            while seen.counters().referenced < n {
+                thread::yield_now();
+            }
+            guest.take_back(&beside).expect("it is its own");
+            assert_eq!(seen.counters().mappings, n + 1);
+        }
+        assert!(guest.send_from_beside(&datagram(MAC)).is_err());
+        assert_eq!(seen.counters().bad_memory, session);
+    }
+    meet(&first, &second);
+    drop(unread);
+    let mut guest = Guest::connect(&path, GuestConfig::default()).expect("it may come again");
+    assert!(guest.send_from_beside(&datagram(MAC)).is_ok(), "what was held is gone");
 }
 
 /// Plugs guests in that send what no guest sends, and pulls them out in the middle of it, until told

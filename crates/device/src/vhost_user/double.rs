@@ -10,7 +10,7 @@
 //! and the frame; [`Guest::send_super`] makes a chain of pages behind a header, as a kernel would.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -28,6 +28,9 @@ use super::window::Window;
 
 /// Where the guest's memory begins, in its own addresses.
 pub(super) const GUEST_BASE: u64 = 0x1_0000_0000;
+
+/// Where memory beside it does.
+const BESIDE_BASE: u64 = 0x9_0000_0000;
 
 /// Bytes set aside for a ring of the largest size, in pages: descriptors, available and used ring.
 const RING_BYTES: usize = 8 * PAGE_SIZE;
@@ -93,6 +96,24 @@ pub struct GuestFrame {
     pub bytes: Vec<u8>,
     /// Buffers that it came in.
     pub buffers: u16,
+}
+
+/// Memory that a guest has shared beside its own.
+#[derive(Debug)]
+pub struct Beside {
+    memory: Region,
+}
+
+impl Beside {
+    fn info(&self) -> VhostUserMemoryRegionInfo {
+        VhostUserMemoryRegionInfo {
+            guest_phys_addr: BESIDE_BASE,
+            memory_size: self.memory.len() as u64,
+            userspace_addr: self.memory.span().start as u64,
+            mmap_offset: 0,
+            mmap_handle: self.memory.fd().map_or(-1, |fd| fd.as_raw_fd()),
+        }
+    }
 }
 
 /// The driver's side of one ring.
@@ -371,11 +392,56 @@ impl Guest {
         [&self.receive.call, &self.transmit.call].map(|call| call.read().unwrap_or(0))
     }
 
+    /// A descriptor that is readable when there was an interrupt of the receive ring.
+    ///
+    /// # Errors
+    /// Where the system has no descriptor left.
+    pub fn interrupt_fd(&self) -> io::Result<OwnedFd> {
+        typed(&self.receive.call)
+    }
+
+    /// Whether a frame was received.
+    pub fn has_received(&self) -> bool {
+        self.receive.ring.used_index() != self.receive.next_used
+    }
+
     /// Asks for an interrupt when the next frame is received, and when the next buffer comes back.
     pub fn ask_interrupts(&mut self) {
         for driver in [&self.receive, &self.transmit] {
             driver.ring.ask_call(Some(driver.next_used), self.config.event_index);
         }
+    }
+
+    /// Shares memory beside the guest's own, and sends one frame that lies there.
+    ///
+    /// # Errors
+    /// Where the system, or the back end, refuses.
+    pub fn send_from_beside(&mut self, frame: &[u8]) -> Result<Beside, GuestError> {
+        let len = (GUEST_HEADER + frame.len()).next_multiple_of(PAGE_SIZE);
+        let memory = Region::memfd_shared("pagewire-beside", len)?;
+        self.transmit.reclaim();
+        let Some(head) = self.transmit.free.pop() else {
+            return Err(GuestError::Config("no descriptor is free"));
+        };
+        let beside = Beside { memory };
+        if let Err(error) = self.frontend.add_mem_region(&beside.info()) {
+            self.transmit.free.push(head);
+            return Err(error.into());
+        }
+        beside.memory.copy_shared_in(GUEST_HEADER, frame);
+        let len = (GUEST_HEADER + frame.len()) as u32;
+        self.transmit.ring.set_desc(head, Desc { addr: BESIDE_BASE, len, flags: 0, next: 0 });
+        self.transmit.post(head);
+        self.kick();
+        Ok(beside)
+    }
+
+    /// Takes memory back, whether or not the frame in it is still held.
+    ///
+    /// # Errors
+    /// [`GuestError::Refused`].
+    pub fn take_back(&mut self, beside: &Beside) -> Result<(), GuestError> {
+        Ok(self.frontend.remove_mem_region(&beside.info())?)
     }
 
     /// Plays a front end that wants its back end to wait for ever: makes the eventfds that the guest is
@@ -426,11 +492,15 @@ impl GuestConfig {
     }
 }
 
+/// The same open file, by a descriptor that has a type.
+fn typed(event: &EventFd) -> io::Result<OwnedFd> {
+    let ours = pidfd_open(getpid(), PidfdFlags::empty())?;
+    Ok(pidfd_getfd(&ours, event.as_raw_fd(), PidfdGetfdFlags::empty())?)
+}
+
 /// Fills an eventfd, on which writes wait from now on.
 pub(super) fn jam(event: &EventFd) -> io::Result<()> {
-    // The same open file by a descriptor that has a type.
-    let ours = pidfd_open(getpid(), PidfdFlags::empty())?;
-    let same = pidfd_getfd(&ours, event.as_raw_fd(), PidfdGetfdFlags::empty())?;
+    let same = typed(event)?;
     rustix::io::ioctl_fionbio(&same, true)?;
     // Whatever was there: a counter takes one less than its largest value.
     let _ = event.read();

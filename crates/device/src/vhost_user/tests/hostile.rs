@@ -1,13 +1,10 @@
 //! A front end that wants to stop the process, not its guest: it makes others wait, and uses up what
 //! the process has. It harms its own port only.
 
-use std::os::fd::AsRawFd;
 use std::sync::mpsc;
 use std::time::{Duration, Instant as Time};
 
-use pagewire_mem::Region;
-use vhost::vhost_user::VhostUserFrontend;
-use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
+use vhost::VhostBackend;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::super::FrontEndLimits;
@@ -15,7 +12,6 @@ use super::super::allowance::Allowance;
 use super::super::double::jam;
 use super::super::limits::{ENDING, HELD_RINGS};
 use super::super::memory::MemoryError;
-use super::super::ring::Desc;
 use super::super::window::Window;
 use super::session::{is_ready, socket};
 use super::*;
@@ -120,35 +116,13 @@ fn a_device_ends_although_its_front_end_holds_its_thread_up() {
     drop(in_use);
 }
 
-/// Memory beside the guest's own.
-fn more(name: &str, at: u64) -> (Region, VhostUserMemoryRegionInfo) {
-    let region = Region::memfd_shared(name, 1 << 16).unwrap();
-    let info = VhostUserMemoryRegionInfo {
-        guest_phys_addr: at,
-        memory_size: 1 << 16,
-        userspace_addr: region.span().start as u64,
-        mmap_offset: 0,
-        mmap_handle: region.fd().unwrap().as_raw_fd(),
-    };
-    (region, info)
-}
-
 /// Shares memory, sends a frame that lies in it, and takes it back; the frame, if it was let.
-fn held_in_memory_taken_back(rig: &mut Rig, name: &str) -> Option<Vec<PacketBuf>> {
-    let at = 0x9_0000_0000;
-    let (region, info) = more(name, at);
-    rig.guest.frontend.add_mem_region(&info).ok()?;
+fn held_in_memory_taken_back(rig: &mut Rig) -> Option<Vec<PacketBuf>> {
     let frame = udp(3000);
-    region.copy_shared_in(12, &frame);
-    let driver = &mut rig.guest.transmit;
-    let head = driver.next_avail % driver.ring.size();
-    let desc = Desc { addr: at, len: 12 + 3000, flags: 0, next: 0 };
-    driver.ring.set_desc(head, desc);
-    driver.post(head);
-    driver.wants_kick(true);
+    let beside = rig.guest.send_from_beside(&frame).ok()?;
     let frames = rig.receive();
     assert_eq!(all_bytes(&frames[0]), frame);
-    rig.guest.frontend.remove_mem_region(&info).unwrap();
+    rig.guest.take_back(&beside).unwrap();
     Some(frames)
 }
 
@@ -161,16 +135,15 @@ fn open_files(name: &str) -> usize {
 
 #[test]
 fn memory_taken_back_while_frames_hold_it_costs_no_descriptor_and_counts_until_they_go() {
-    let name = "pagewire-taken-back";
     let limits = FrontEndLimits { mappings: 5, ..FrontEndLimits::default() };
     let builder = VhostUser::builder().front_end_limits(limits);
     let mut rig = Rig::with(builder, GuestConfig::default());
     let own = rig.guest.memory().memory_size;
-    let held: Vec<_> = (0..4).map(|_| held_in_memory_taken_back(&mut rig, name).unwrap()).collect();
-    assert_eq!(open_files(name), 0);
+    let held: Vec<_> = (0..4).map(|_| held_in_memory_taken_back(&mut rig).unwrap()).collect();
+    assert_eq!(open_files("pagewire-beside"), 0);
     let counters = rig.monitor.counters();
-    assert_eq!((counters.mappings, counters.mapped_bytes), (5, own + 4 * (1 << 16)));
-    assert!(held_in_memory_taken_back(&mut rig, name).is_none(), "five is the limit");
+    assert_eq!((counters.mappings, counters.mapped_bytes), (5, own + 4 * 4096));
+    assert!(held_in_memory_taken_back(&mut rig).is_none(), "five is the limit");
     assert!(rig.monitor.refused().unwrap().contains("5 mappings"), "{:?}", rig.monitor.refused());
     while rig.monitor.is_connected() {
         std::thread::yield_now();
@@ -303,7 +276,7 @@ fn huge_pages_are_for_front_ends_that_are_trusted() {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     let Ok(fd) = memfd_create("huge", flags) else {
-        eprintln!("SKIPPED: this kernel has no huge pages of 2 MiB");
+        pagewire_testing::skip("this kernel has no huge pages of 2 MiB");
         return;
     };
     ftruncate(&fd, 2 << 20).unwrap();

@@ -1,0 +1,423 @@
+//! Two guests on one host: what one of them can do to the other. One moves data to the host; its rate
+//! is measured beside a neighbour that does something ordinary, and beside the same neighbour, as
+//! often, doing something hostile.
+//!
+//! ```sh
+//! cargo run --release --package pagewire --example neighbours            # all attacks
+//! cargo run --release --package pagewire --example neighbours -- 5 2 jam # 5 rounds of 2 s, one attack
+//! ```
+//!
+//! ```text
+//!   data  [stack]--port 1--+
+//!                          [ host ]--port 3--[sink, which takes no super-frames]
+//!   neighbour   ----port 2-+
+//! ```
+//!
+//! Begin at `Attack::step`: what the neighbour does each time, ordinary and hostile. Both come at the
+//! same pace, so that what differs is what the host makes of it, and not how busy the processors are.
+//! Phases alternate; medians of the rounds are compared. It ends with 1 where a hostile neighbour
+//! leaves less than nine tenths.
+
+use std::collections::VecDeque;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire::device::vhost_user::VhostUser;
+use pagewire::device::vhost_user::double::{Beside, Guest, GuestConfig};
+use pagewire::device::{Capabilities, DeviceCounters, DeviceError, HeaderSplit, Medium};
+use pagewire::mem::{Instant, PacketBuf};
+use pagewire::{CopyLedger, CopyReason, Device, Host, Link};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Of its ordinary rate, what a hostile neighbour must leave.
+const ENOUGH: f64 = 0.9;
+/// How often the neighbour does something.
+const PACE: Duration = Duration::from_millis(2);
+/// Frames that it sends each time.
+const BURST: u32 = 32;
+const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 8, 2];
+const NEIGHBOUR_MAC: [u8; 6] = [2, 0, 0, 0, 9, 2];
+
+/// What a neighbour may try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attack {
+    /// Makes the eventfds that it is interrupted by wait, and fills them.
+    Jam,
+    /// Shares memory, has a segment in it held, and takes it back; reconnects when refused.
+    Memory,
+    /// Sends super-frames of segments of one byte to a port that takes no super-frames.
+    Segments,
+    /// Asks for the host's address in the name of ever more neighbours.
+    Solicit,
+}
+
+const ATTACKS: [(&str, Attack); 4] = [
+    ("jam", Attack::Jam),
+    ("memory", Attack::Memory),
+    ("segments", Attack::Segments),
+    ("solicit", Attack::Solicit),
+];
+
+/// The neighbour while it does one thing.
+struct Neighbour {
+    path: PathBuf,
+    guest: Guest,
+    hostile: bool,
+    beside: Option<Beside>,
+    count: u32,
+}
+
+impl Attack {
+    /// Once, before the others.
+    fn begin(self, neighbour: &mut Neighbour) -> Result<()> {
+        if self == Self::Jam && neighbour.hostile {
+            neighbour.guest.jam_interrupts()?;
+        }
+        Ok(())
+    }
+
+    fn step(self, neighbour: &mut Neighbour) -> Result<()> {
+        let Neighbour { guest, hostile, .. } = neighbour;
+        let hostile = *hostile;
+        match self {
+            // The answers interrupt it.
+            Self::Jam => {
+                if !hostile {
+                    guest.interrupts();
+                }
+                for _ in 0..BURST {
+                    guest.ask_interrupts();
+                    guest.send(&arp(2));
+                }
+            }
+            Self::Memory => neighbour.share(hostile)?,
+            Self::Segments => {
+                let size = if hostile { 1 } else { 1448 };
+                let frame = segment(60_000);
+                guest.send_super(tso(size), &frame, 54, 4096);
+            }
+            Self::Solicit => {
+                for _ in 0..BURST {
+                    neighbour.count = neighbour.count.wrapping_add(1);
+                    let who = if hostile { neighbour.count % 60_000 + 2 } else { 2 };
+                    neighbour.guest.send(&arp(who as u16));
+                }
+            }
+        }
+        while neighbour.guest.receive().is_some() {}
+        Ok(())
+    }
+}
+
+impl Neighbour {
+    fn connect(path: &Path, hostile: bool) -> Result<Self> {
+        let guest = Guest::connect(path, GuestConfig::default())?;
+        let path = path.to_owned();
+        Ok(Self { path, guest, hostile, beside: None, count: 0 })
+    }
+
+    /// Sends a datagram that nobody reads, from memory that is taken back.
+    fn share(&mut self, hostile: bool) -> Result<()> {
+        let frame = datagram(1200);
+        if !hostile {
+            self.guest.send(&frame);
+            return Ok(());
+        }
+        let gone = match self.beside.take() {
+            Some(beside) => self.guest.take_back(&beside).map(|()| None),
+            None => self.guest.send_from_beside(&frame).map(Some),
+        };
+        match gone {
+            Ok(beside) => self.beside = beside,
+            Err(_) => {
+                self.guest = Guest::connect(&self.path, GuestConfig::default())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A request for the host's address by neighbour number `who` of 10.2.0.0/16.
+fn arp(who: u16) -> Vec<u8> {
+    let [high, low] = who.to_be_bytes();
+    let mac = [2, 0, 0, 1, high, low];
+    let mut frame = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac].concat();
+    frame.extend([10, 2, high, low, 0, 0, 0, 0, 0, 0, 10, 2, 0, 1]);
+    frame.resize(60, 0);
+    frame
+}
+
+fn ip(protocol: u8, to: [u8; 4], rest: &[u8]) -> Vec<u8> {
+    let len = ((20 + rest.len()) as u16).to_be_bytes();
+    let mut header = vec![0x45, 0, len[0], len[1], 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 2, 0, 2];
+    header.extend(to);
+    let words = header.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    [&ROUTER_MAC[..], &NEIGHBOUR_MAC, &[8, 0], &header, rest].concat()
+}
+
+/// UDP without a checksum, to a socket that nobody reads.
+fn datagram(payload: usize) -> Vec<u8> {
+    let len = ((8 + payload) as u16).to_be_bytes();
+    let mut rest = vec![4, 0, 0, 9, len[0], len[1], 0, 0];
+    rest.resize(8 + payload, 7);
+    ip(17, [10, 2, 0, 1], &rest)
+}
+
+/// TCP to the sink.
+fn segment(payload: usize) -> Vec<u8> {
+    let mut rest = vec![4, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0];
+    rest.resize(20 + payload, 7);
+    ip(6, [10, 0, 3, 2], &rest)
+}
+
+/// The virtio header of a super-frame of TCP over IPv4 whose checksum is open.
+fn tso(size: u16) -> [u8; 12] {
+    let [low, high] = size.to_le_bytes();
+    [1, 1, 54, 0, low, high, 34, 0, 16, 0, 0, 0]
+}
+
+/// A guest's network card: no offloads, frames of the usual length.
+struct Card {
+    guest: Guest,
+    capabilities: Capabilities,
+    interrupt: OwnedFd,
+    /// Frames wait for buffers.
+    blocked: bool,
+}
+
+impl Card {
+    fn new(stream: UnixStream, mac: [u8; 6]) -> Result<Self> {
+        let config = GuestConfig { offload: false, ..GuestConfig::default() };
+        let guest = Guest::over(stream, config)?;
+        let capabilities = Capabilities {
+            medium: Medium::Ethernet,
+            mac,
+            mtu: 1500,
+            max_super_frame: 1500,
+            rx_checksum: false,
+            tx_checksum: false,
+            tso_v4: false,
+            tso_v6: false,
+            max_frags: 16,
+            header_split: HeaderSplit::None,
+            queues: 1,
+            by_reference: false,
+        };
+        let interrupt = guest.interrupt_fd()?;
+        Ok(Self { guest, capabilities, interrupt, blocked: false })
+    }
+}
+
+impl Device for Card {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+
+    fn transmit(
+        &mut self,
+        _: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> std::result::Result<(), DeviceError> {
+        while let Some(frame) = frames.front() {
+            let mut bytes = frame.head().to_vec();
+            for frag in frame.frags() {
+                let at = bytes.len();
+                bytes.resize(at + frag.len(), 0);
+                frag.copy_to(0, &mut bytes[at..], ledger, CopyReason::DeviceTx);
+            }
+            if !self.guest.send(&bytes) {
+                break;
+            }
+            frames.pop_front();
+        }
+        self.blocked = !frames.is_empty();
+        Ok(())
+    }
+
+    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.interrupt.as_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        self.guest.ask_interrupts();
+        self.guest.has_received() || (self.blocked && self.guest.sendable() > 0)
+    }
+
+    fn disarm(&mut self) {
+        self.guest.interrupts();
+    }
+
+    fn receive(
+        &mut self,
+        _: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        _: &mut CopyLedger,
+    ) -> std::result::Result<usize, DeviceError> {
+        for n in 0..max {
+            let Some(frame) = self.guest.receive() else { return Ok(n) };
+            let (head, rest) = frame.bytes.split_at(frame.bytes.len().min(66));
+            let mut packet = PacketBuf::for_rx();
+            if let Some(room) = packet.append(head.len()) {
+                room.copy_from_slice(head);
+            }
+            if !rest.is_empty() {
+                let _ = packet.push_frag(Bytes::copy_from_slice(rest).into());
+            }
+            frames.push_back(packet);
+        }
+        Ok(max)
+    }
+}
+
+/// The host, the guest that moves data, and the sink.
+struct Scene {
+    path: PathBuf,
+    received: &'static AtomicU64,
+    sink: Guest,
+    _hosts: [Host; 2],
+}
+
+impl Scene {
+    fn new(name: &str) -> Result<Self> {
+        let id = std::process::id();
+        let path = std::env::temp_dir().join(format!("pagewire-next-{id}-{name}.sock"));
+        let ((one, theirs), (three, sinks)) = (UnixStream::pair()?, UnixStream::pair()?);
+        let first = VhostUser::builder().over(one)?;
+        let second = VhostUser::builder().mac(ROUTER_MAC).listen(&path)?;
+        let third = VhostUser::builder().over(three)?;
+        let host = Host::builder()
+            .device(first)
+            .address("10.0.1.1/24")
+            .link(Link::new(second).address("10.2.0.1/16"))
+            .link(Link::new(third).address("10.0.3.1/24"))
+            .ip_forwarding(true)
+            .start()?;
+        let mut sink =
+            Guest::over(sinks, GuestConfig { offload: false, ..GuestConfig::default() })?;
+        // So that the host knows where it is.
+        sink.send(&announce());
+        let guest = Host::builder()
+            .device(Card::new(theirs, [2, 0, 0, 0, 9, 1])?)
+            .address("10.0.1.2/24")
+            .start()?;
+        let listener = host.listen("10.0.1.1:80")?;
+        // What the neighbour sends there is held until the socket's queue is full.
+        std::mem::forget(host.udp("10.2.0.1:9")?);
+        let received: &'static AtomicU64 = Box::leak(Box::default());
+        thread::spawn(move || {
+            let Ok((mut stream, _)) = listener.accept() else { return };
+            let mut buffer = vec![0; 1 << 18];
+            while let Ok(n) = stream.read(&mut buffer)
+                && n > 0
+            {
+                received.fetch_add(n as u64, Ordering::Relaxed);
+            }
+        });
+        let stream = guest.connect("10.0.1.1:80")?;
+        thread::spawn(move || {
+            let piece = Bytes::from(vec![5; 1 << 16]);
+            while stream.send(piece.clone()).is_ok() {}
+        });
+        Ok(Self { path, received, sink, _hosts: [host, guest] })
+    }
+
+    /// Bytes a second that arrive beside a neighbour.
+    fn phase(&mut self, attack: Attack, hostile: bool, last: Duration) -> Result<f64> {
+        let (end, path) = (AtomicBool::new(false), self.path.clone());
+        let (sink, received) = (&mut self.sink, self.received);
+        thread::scope(|scope| {
+            let (end, path) = (&end, &path);
+            let busy = scope.spawn(move || -> Result<()> {
+                let mut neighbour = Neighbour::connect(path, hostile)?;
+                attack.begin(&mut neighbour)?;
+                while !end.load(Ordering::Relaxed) {
+                    attack.step(&mut neighbour)?;
+                    while sink.receive().is_some() {}
+                    thread::sleep(PACE);
+                }
+                Ok(())
+            });
+            // It has begun.
+            thread::sleep(last / 8);
+            let (before, began) = (received.load(Ordering::Relaxed), std::time::Instant::now());
+            thread::sleep(last);
+            let bytes = received.load(Ordering::Relaxed) - before;
+            let rate = bytes as f64 / began.elapsed().as_secs_f64();
+            end.store(true, Ordering::Relaxed);
+            busy.join().map_err(|_| "the neighbour panicked")??;
+            Ok(rate)
+        })
+    }
+}
+
+/// A gratuitous request by 10.0.3.2.
+fn announce() -> Vec<u8> {
+    let mac = [2, 0, 0, 0, 9, 3];
+    let mut frame = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac].concat();
+    frame.extend([10, 0, 3, 2, 0, 0, 0, 0, 0, 0, 10, 0, 3, 1]);
+    frame.resize(60, 0);
+    frame
+}
+
+fn median(rates: &mut [f64]) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or_default()
+}
+
+fn main() -> Result<ExitCode> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let rounds = args.first().map_or(Ok(7), |text| text.parse())?;
+    let seconds = args.get(1).map_or(Ok(1.0), |text| text.parse())?;
+    let only = args.get(2..).unwrap_or_default();
+    let last = Duration::from_secs_f64(seconds);
+    println!("{rounds} rounds of {seconds} s each way, medians, Gbit/s");
+    println!("{:10} {:>10} {:>10} {:>8}", "neighbour", "ordinary", "hostile", "left");
+    let mut code = ExitCode::SUCCESS;
+    for (name, attack) in ATTACKS {
+        if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        let mut scene = Scene::new(name)?;
+        let mut rates = [Vec::new(), Vec::new()];
+        // The first round warms up.
+        for round in 0..=rounds {
+            for (rates, hostile) in rates.iter_mut().zip([false, true]) {
+                let rate = scene.phase(attack, hostile, last)?;
+                if round > 0 {
+                    rates.push(rate * 8e-9);
+                }
+            }
+        }
+        let [ordinary, hostile] = rates.each_mut().map(|rates| median(rates));
+        let left = if ordinary > 0.0 { hostile / ordinary } else { 0.0 };
+        let enough = left >= ENOUGH;
+        println!(
+            "{name:10} {ordinary:>10.2} {hostile:>10.2} {:>7.0}%{}",
+            left * 100.0,
+            if enough { "" } else { "  TOO LITTLE" }
+        );
+        if !enough {
+            code = ExitCode::FAILURE;
+        }
+        // Its threads keep the host.
+        let _ = std::fs::remove_file(&scene.path);
+    }
+    Ok(code)
+}
