@@ -43,7 +43,9 @@ pub(crate) struct UdpSocket {
     receive_bytes: usize,
     /// Datagrams that found no room, modulo 2^32.
     dropped: u32,
-    error: Option<Error>,
+    pub(super) error: Option<Error>,
+    /// No datagram can come or leave: there is no device left.
+    pub(super) down: bool,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
     pub(super) has_guests: bool,
@@ -106,6 +108,9 @@ impl UdpSocket {
         if !self.queue.is_empty() {
             readiness |= Readiness::READABLE;
         }
+        if self.down {
+            readiness |= Readiness::READABLE | Readiness::ERROR;
+        }
         if self.error.is_some() {
             readiness |= Readiness::ERROR;
         }
@@ -143,10 +148,15 @@ impl UdpSocket {
         left
     }
 
+    /// What a call gets that finds no datagram.
+    fn nothing(&self) -> Error {
+        if self.down { Error::NetworkDown } else { Error::WouldBlock }
+    }
+
     fn take(&mut self) -> Result<Datagram, Error> {
         let datagram = match self.error.take() {
             Some(error) => Err(error),
-            None => self.queue.pop_front().ok_or(Error::WouldBlock),
+            None => self.queue.pop_front().ok_or(self.nothing()),
         };
         if let Ok(datagram) = &datagram {
             self.queued_bytes -= datagram.charge;
@@ -184,16 +194,12 @@ impl Stack {
         let mut charge = pinned.max(len) + UDP_OVERHEAD;
         // As in Linux, one is taken however small the buffer.
         let room = socket.receive_bytes.saturating_sub(socket.queued_bytes);
-        if (charge > room && !socket.queue.is_empty())
-            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
-        {
+        let full = (charge > room && !socket.queue.is_empty())
+            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS;
+        if full || !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
             socket.dropped = socket.dropped.wrapping_add(1);
-            self.net.counters.drop_one(DropReason::UdpQueueFull);
-            return;
-        }
-        if !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
-            socket.dropped = socket.dropped.wrapping_add(1);
-            self.net.counters.drop_one(DropReason::UdpHostMemory);
+            let why = if full { DropReason::UdpQueueFull } else { DropReason::UdpHostMemory };
+            self.net.counters.drop_one(why);
             return;
         }
         if len <= UDP_SMALL
@@ -315,6 +321,7 @@ impl Stack {
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable` if the address is not ours or no port is free.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<SocketId, Error> {
+        self.refuse_if_down()?;
         let local = self.bindable(canonical(local), Kind::Udp)?;
         let socket = UdpSocket {
             local,
@@ -325,6 +332,7 @@ impl Stack {
             receive_bytes: UDP_RECEIVE_BYTES,
             dropped: 0,
             error: None,
+            down: false,
             errors: None,
             has_guests: false,
             zerocopy: false,
@@ -397,7 +405,7 @@ impl Stack {
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
-        let datagram = socket.queue.front().ok_or(Error::WouldBlock)?;
+        let datagram = socket.queue.front().ok_or(socket.nothing())?;
         Ok((datagram.payload.clone(), datagram.from))
     }
 
@@ -409,8 +417,8 @@ impl Stack {
         }
     }
 
-    /// Datagrams that found no room in the socket's queue so far, modulo 2^32 (Linux's
-    /// `SO_RXQ_OVFL`).
+    /// Datagrams that found no room so far, in the socket's queue or in the host's memory, modulo 2^32
+    /// (Linux's `SO_RXQ_OVFL`).
     pub fn udp_dropped(&self, id: SocketId) -> Result<u32, Error> {
         match self.sockets.table.get(id)? {
             Socket::Udp(socket) => Ok(socket.dropped),
