@@ -485,3 +485,26 @@ fn segments_of_one_call_are_bounded_by_what_one_datagram_is() {
         }
     }
 }
+
+#[test]
+fn fragments_of_two_datagrams_are_told_apart_however_the_socket_discovers_the_path() {
+    for how in [MtuDiscover::Want, MtuDiscover::Dont, MtuDiscover::Omit] {
+        for mut d in datagrams(how) {
+            let ids = Rc::new(RefCell::new(Vec::new()));
+            let (notes, v4) = (Rc::clone(&ids), d.to.is_ipv4());
+            d.p.carry = Some(Box::new(move |side, frame| {
+                let at = if v4 { 18..20 } else { 58..62 };
+                if side == A {
+                    notes.borrow_mut().push(frame.head()[at].to_vec());
+                }
+                true
+            }));
+            for _ in 0..2 {
+                assert_eq!(d.send(2000), Ok(Some(2000)));
+            }
+            let ids = ids.take();
+            assert_eq!(ids.len(), 4);
+            assert!(ids[0] == ids[1] && ids[2] == ids[3] && ids[0] != ids[2], "{how:?}: {ids:?}");
+        }
+    }
+}

@@ -142,7 +142,8 @@ impl Net {
                     header_len: ipv4::LEN as u8,
                     tos: to.ecn,
                     total_len: (ipv4::LEN + packet.len()) as u32,
-                    id: self.next_id(to) as u16,
+                    // RFC 6864 section 4.1: a packet that is never cut may have any identification.
+                    id: if to.dont_fragment { 0 } else { self.next_id(to) as u16 },
                     // RFC 1191 section 3: path MTU discovery.
                     dont_fragment: to.dont_fragment,
                     more_fragments: false,
@@ -474,10 +475,6 @@ impl Net {
     /// An identification for the fragments of a datagram. RFC 7739 section 5.3 and RFC 6274
     /// section 3.5.2: a counter for each pair of addresses, begun where strangers cannot foresee.
     fn next_id(&mut self, to: &Envelope) -> u32 {
-        // RFC 6864 section 4.1: a packet that is never cut may have any identification.
-        if to.dont_fragment {
-            return 0;
-        }
         let mut octets = [0; 32];
         for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
             *place = octet;

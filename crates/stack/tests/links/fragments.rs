@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pagewire_device::Capabilities;
-use pagewire_stack::DropReason;
+use pagewire_stack::{DropReason, MtuDiscover};
 
 use super::world::*;
 
@@ -18,6 +18,8 @@ fn a_datagram_that_may_be_cut_is_and_arrives_whole() {
         let now = world.now;
         let to = world.stacks[RIGHT].udp_bind(addr("0.0.0.0:53")).unwrap();
         let from = world.stacks[LEFT].udp_bind(addr("0.0.0.0:0")).unwrap();
+        // As Linux, a socket asks that its datagrams be not cut unless it says otherwise.
+        world.stacks[LEFT].udp_set_mtu_discover(from, MtuDiscover::Dont).unwrap();
         // The second is in fragments already when it gets there.
         for len in [1400, 4000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
@@ -30,6 +32,27 @@ fn a_datagram_that_may_be_cut_is_and_arrives_whole() {
         assert!(world.stacks[MIDDLE].counters().tx_fragments >= 2 + 4);
         assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 0);
         world.pages_are_conserved();
+    }
+}
+
+#[test]
+fn a_sender_of_datagrams_learns_of_a_narrow_link_from_the_router_and_cuts_them_itself() {
+    for (to, local) in [("10.0.1.2:53", "0.0.0.0:53"), ("[fd01::2]:53", "[::]:53")] {
+        let mut world = World::three_with(middle(), able, narrow);
+        world.meet();
+        let server = world.stacks[RIGHT].udp_bind(addr(local)).unwrap();
+        let client = world.stacks[LEFT].udp_bind(addr("[::]:0")).unwrap();
+        let send = |world: &mut World| {
+            let now = world.now;
+            world.stacks[LEFT].udp_write_to(now, client, &[7; 1400], Some(addr(to))).unwrap();
+            world.run(Duration::from_millis(10));
+            world.stacks[RIGHT].udp_recv_from(world.now, server).is_ok()
+        };
+        assert!(!send(&mut world), "{to}: the router may not cut it");
+        assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 1);
+        assert_eq!(world.stacks[LEFT].path_mtu(addr(to).ip()), 1280);
+        assert!(send(&mut world), "{to}: cut where it was made");
+        assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 1);
     }
 }
 
