@@ -20,6 +20,8 @@ pub(crate) struct Devices {
     /// Who is first in the next round.
     first: usize,
     rx: VecDeque<PacketBuf>,
+    /// What a device has just refused.
+    refused: VecDeque<PacketBuf>,
     /// Duplicates of the devices' descriptors, to wait on without the lock.
     fds: Arc<[Arc<OwnedFd>]>,
 }
@@ -44,6 +46,7 @@ impl Devices {
             ports: Vec::new(),
             first: 0,
             rx: VecDeque::with_capacity(RECEIVE_BURST),
+            refused: VecDeque::new(),
             fds: Arc::new([]),
         }
     }
@@ -109,6 +112,12 @@ impl Devices {
             if let Err(error) = port.device.transmit(now, &mut port.tx, stack.ledger_mut()) {
                 failed |= port.note_error(&error);
                 port.tx.clear();
+            }
+            port.device.take_refused(&mut self.refused);
+            if !self.refused.is_empty() {
+                stack.handle_refused_on(now, port.link, &mut self.refused);
+                // Who was told has a timer to set.
+                more = true;
             }
             freed |= blocked && !port.is_blocked();
         }
