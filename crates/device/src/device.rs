@@ -146,6 +146,13 @@ pub trait Device: Send {
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError>;
 
+    /// Moves frames to the back of `frames`, in their order, that `transmit` took since the last call
+    /// and that were then refused for want of something that may be there soon (memory, a queue): whose
+    /// they were can be told at once. They are counted as dropped.
+    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
+        let _ = frames;
+    }
+
     /// The next moment at which the device wants `receive` or `transmit` called although nothing
     /// came in (a wrapper that delays frames).
     fn poll_timeout(&self) -> Option<Instant> {
@@ -205,6 +212,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
         ledger: &mut CopyLedger,
     ) -> Result<usize, DeviceError> {
         (**self).receive(now, frames, max, ledger)
+    }
+
+    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
+        (**self).take_refused(frames);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -107,3 +107,7 @@ pub const DHCP_OFFER_TIME: core::time::Duration = core::time::Duration::from_sec
 
 /// How long an address rests that a client found in use.
 pub const DHCP_REST_TIME: core::time::Duration = core::time::Duration::from_secs(600);
+
+/// Frames that a tap keeps whose sender has not been told that the kernel had no memory for them: what
+/// is sent between two calls. Of more, the newest.
+pub const TAP_REFUSED_FRAMES: usize = 256;

@@ -462,6 +462,10 @@ impl<D: Device> Device for Queues<D> {
         Ok(n)
     }
 
+    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
+        self.device.take_refused(frames);
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         self.device.poll_timeout()
     }

@@ -20,6 +20,8 @@ pub(crate) struct Devices {
     /// Who is first in the next round.
     first: usize,
     rx: VecDeque<PacketBuf>,
+    /// What a device has just refused.
+    refused: VecDeque<PacketBuf>,
     /// Duplicates of the devices' descriptors, to wait on without the lock.
     fds: Arc<[Arc<OwnedFd>]>,
     /// What those counted that were there until the end.
@@ -53,6 +55,7 @@ impl Devices {
             ports: Vec::new(),
             first: 0,
             rx: VecDeque::with_capacity(RECEIVE_BURST),
+            refused: VecDeque::new(),
             fds: Arc::new([]),
             last: Vec::new(),
         }
@@ -142,6 +145,12 @@ impl Devices {
             if let Err(error) = port.device.transmit(now, &mut port.tx, stack.ledger_mut()) {
                 lost = port.note_error(&error).or(lost);
                 port.tx.clear();
+            }
+            port.device.take_refused(&mut self.refused);
+            if !self.refused.is_empty() {
+                stack.handle_refused_on(now, port.link, &mut self.refused);
+                // Who was told has a timer to set.
+                more = true;
             }
             freed |= blocked && !port.is_blocked();
         }

@@ -331,6 +331,10 @@ impl<D: Device> Device for Dhcp<D> {
         result
     }
 
+    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
+        self.device.take_refused(frames);
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         self.device.poll_timeout()
     }

@@ -212,6 +212,16 @@ impl<D: Device> Device for Fault<D> {
         }
     }
 
+    /// What went over a line before, whose frame may have left twice or in another order, counts as lost
+    /// there.
+    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
+        let before = frames.len();
+        self.device.take_refused(frames);
+        if self.transmit.is_some() {
+            frames.truncate(before);
+        }
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         let paths = [&self.transmit, &self.receive].into_iter().flatten();
         // What is ready waits for room in the device, or to be asked for, not for a time.

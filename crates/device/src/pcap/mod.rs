@@ -182,6 +182,10 @@ impl<D: Device, W: Write + Send> Device for Pcap<D, W> {
         result
     }
 
+    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
+        self.device.take_refused(frames);
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         self.device.poll_timeout()
     }

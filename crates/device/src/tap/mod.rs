@@ -44,6 +44,7 @@ use pagewire_mem::{
 };
 use rustix::io::Errno;
 
+use crate::limits::TAP_REFUSED_FRAMES;
 pub use builder::TapBuilder;
 use lanes::{Lane, TapQueues};
 use limits::{MAX_FRAME, VNET_HEADER};
@@ -70,6 +71,8 @@ pub struct Tap {
     counters: DeviceCounters,
     receiver: Receiver,
     steering: Steering,
+    /// Frames that the kernel had no memory for, until somebody asks.
+    refused: VecDeque<PacketBuf>,
 }
 
 /// What receiving needs.
@@ -120,15 +123,16 @@ impl Tap {
         let receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
         let counters = DeviceCounters::default();
         let steering = Steering::private(queues.interface_queues());
-        Self { queues, name, kernel_mac, capabilities, counters, receiver, steering }
+        let refused = VecDeque::new();
+        Self { queues, name, kernel_mac, capabilities, counters, receiver, steering, refused }
     }
 
-    /// Sends one frame; `false`: no room now, keep it.
-    fn send(&mut self, packet: &PacketBuf, ledger: &mut CopyLedger) -> Result<bool, DeviceError> {
+    /// Sends one frame.
+    fn send(&mut self, packet: &PacketBuf, ledger: &mut CopyLedger) -> Result<Sent, DeviceError> {
         let len = packet.len();
         let Some(header) = vnet::encode(packet).filter(|_| len <= MAX_FRAME) else {
             self.counters.tx_dropped_error += 1;
-            return Ok(true);
+            return Ok(Sent::Done);
         };
         // Both headers in one piece save the kernel one; they are private, so that what was
         // checked is what is sent.
@@ -146,27 +150,37 @@ impl Tap {
                     self.counters.tx_frames += 1;
                     self.counters.tx_bytes += len as u64;
                     ledger.note(CopyReason::DeviceTx, packet.frag_len());
-                    return Ok(true);
+                    return Ok(Sent::Done);
                 }
                 Err(error) => error,
             };
             match errno(&error) {
                 Errno::INTR => {}
-                Errno::AGAIN => return Ok(false),
+                Errno::AGAIN => return Ok(Sent::NoRoom),
                 Errno::NOMEM | Errno::NOBUFS => {
                     self.counters.tx_dropped_full += 1;
-                    return Ok(true);
+                    return Ok(Sent::Refused);
                 }
                 Errno::BADFD => return Err(DeviceError::Closed),
                 // A bad address (a file cut short under its mapping), a header that the kernel
                 // does not accept, an interface that is down: this frame is lost, others may go.
                 _ => {
                     self.counters.tx_dropped_error += 1;
-                    return Ok(true);
+                    return Ok(Sent::Done);
                 }
             }
         }
     }
+}
+
+/// What became of a frame.
+enum Sent {
+    /// It is gone, or lost for good.
+    Done,
+    /// There is no room now, keep it.
+    NoRoom,
+    /// The kernel had no memory for it.
+    Refused,
 }
 
 impl Device for Tap {
@@ -181,12 +195,23 @@ impl Device for Tap {
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
         while let Some(packet) = frames.front() {
-            if !self.send(packet, ledger)? {
+            let sent = self.send(packet, ledger)?;
+            if let Sent::NoRoom = sent {
                 break;
             }
-            frames.pop_front();
+            let packet = frames.pop_front();
+            if let Sent::Refused = sent {
+                self.refused.extend(packet);
+                if self.refused.len() > TAP_REFUSED_FRAMES {
+                    self.refused.pop_front();
+                }
+            }
         }
         Ok(())
+    }
+
+    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
+        frames.append(&mut self.refused);
     }
 
     fn receive(

@@ -238,7 +238,7 @@ mod tests {
             assert!(refusals.learn(now, &to(80), &ended(SynData::Refused, true)));
             let last = now + rest - core::time::Duration::from_millis(1);
             assert!(refusals.rests(last, &to(80), true));
-            now = now + rest;
+            now += rest;
             assert!(!refusals.rests(now, &to(80), true));
             if doublings < FAST_OPEN_REFUSAL_DOUBLINGS {
                 rest *= 2;
