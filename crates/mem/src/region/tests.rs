@@ -11,7 +11,7 @@ const WHOLE: MapFlags = MapFlags::SHARED.union(MapFlags::NORESERVE);
 fn huge_file(name: &str) -> Option<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let Ok(fd) = memfd_create(name, flags | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) else {
-        eprintln!("SKIPPED: this kernel has no huge pages of 2 MiB");
+        pagewire_testing::skip("this kernel has no huge pages of 2 MiB");
         return None;
     };
     ftruncate(&fd, 2 * HUGE_PAGE_SIZE as u64).unwrap();

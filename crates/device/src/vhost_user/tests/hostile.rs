@@ -303,7 +303,7 @@ fn huge_pages_are_for_front_ends_that_are_trusted() {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     let Ok(fd) = memfd_create("huge", flags) else {
-        eprintln!("SKIPPED: this kernel has no huge pages of 2 MiB");
+        pagewire_testing::skip("this kernel has no huge pages of 2 MiB");
         return;
     };
     ftruncate(&fd, 2 << 20).unwrap();
