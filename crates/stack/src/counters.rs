@@ -68,6 +68,8 @@ drop_reasons! {
     // Links.
     /// For a link that was removed, or came by one.
     LinkRemoved = "link_removed",
+    /// For a link whose device is gone for good.
+    LinkLost = "link_lost",
     /// Came by another link than answers to its source would leave by (RFC 3704).
     SourceOtherLink = "source_other_link",
 
@@ -340,6 +342,8 @@ counters! {
     rx_bytes,
     /// Frames handed to the device.
     tx_frames,
+    /// Frames that a device refused, and that connections were told of.
+    tx_refused,
     /// Bytes in them.
     tx_bytes,
     /// Packets that looped back to an address of ours.
