@@ -196,7 +196,11 @@ fn datagrams_that_nobody_reads_take_nothing_from_streams() {
     let held = p.b.receive_memory_used();
     println!("{held} bytes of {BUDGET} for datagrams");
     assert!((BUDGET / 3..=BUDGET / 2).contains(&held), "{held} bytes of {BUDGET}");
-    assert!(p.b.counters().drops(DropReason::UdpHostMemory) > 0);
+    let dropped = |reason| p.b.counters().drops(reason);
+    assert!(dropped(DropReason::UdpHostMemory) > 0);
+    // Each socket can say how many of those were its own.
+    let told: u64 = sinks.iter().map(|&sink| u64::from(p.b.udp_dropped(sink).unwrap())).sum();
+    assert_eq!(told, dropped(DropReason::UdpHostMemory) + dropped(DropReason::UdpQueueFull));
     // Streams have their windows, and nothing that they invited is refused.
     for (client, server) in clients.iter().zip(&servers) {
         p.transfer_by_reference(
