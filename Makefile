@@ -7,10 +7,7 @@ demo:
 
 test:
 	scripts/install-test-packages
-	cargo build --release --package pagewire-cli
-	cargo test --workspace --all-features
-	cargo run --release --quiet --package pagewire-stack --example million
-	RUSTFLAGS="--cfg loom" cargo test --release --package pagewire-mem --test loom --target-dir target/loom
+	scripts/test
 
 bench:
 	cargo build --release --quiet --package pagewire-cli

@@ -109,7 +109,8 @@ fn settings([one, two, three]: [u8; 3]) -> Config {
         nagle: !on(one, 5),
         keepalive: on(one, 6).then(KeepAlive::default),
         congestion: if on(one, 7) { CongestionKind::NewReno } else { CongestionKind::Cubic },
-        ecn: [EcnMode::Accept, EcnMode::Request, EcnMode::Off][usize::from(two % 4).min(2)],
+        ecn: [EcnMode::Accept, EcnMode::Request, EcnMode::Off, EcnMode::Accurate]
+            [usize::from(two % 4)],
         dsack: !on(two, 2),
         frto: !on(two, 3),
         tail_loss_probe: !on(two, 4),
@@ -170,7 +171,7 @@ impl Run {
         let config = Arc::new(settings(bytes));
         let on = |bit: u8| bytes[0] & 1 << bit != 0;
         let max_super_payload = if bytes[2] & 0x40 == 0 { 64_000 } else { 1460 };
-        let link = LinkLimits { mss: 1460, max_super_payload };
+        let link = LinkLimits::new(1460, max_super_payload);
         let now = Instant::from_millis(1);
         let options = TcpOptions {
             mss: Some(1460),
@@ -251,7 +252,7 @@ impl Run {
             // Word for word, but the connection may have moved on.
             return self.arrive(again);
         }
-        let flags = Flags::from_bits_retain(input.u8());
+        let flags = Flags::from_bits_retain(u16::from(input.u8()));
         let urgent = if flags.contains(Flags::URG) { input.u16() } else { 0 };
         let base = self.acknowledged.unwrap_or(PEER_ISS);
         let (seq, ack) = if operation & 8 == 0 {
@@ -378,7 +379,7 @@ impl Run {
             10 => {
                 let mss = input.u16().max(48);
                 let max_super_payload = u32::from(mss) * u32::from(verb >> 4).max(1);
-                self.conn.set_link_limits(LinkLimits { mss, max_super_payload });
+                self.conn.set_link_limits(LinkLimits::new(mss, max_super_payload));
             }
             11 => {
                 let n = u32::from(input.u16());

@@ -16,8 +16,8 @@ pub(crate) use bench::{
 };
 
 use crate::limits::{
-    COPY_BELOW, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS, PROXY_KEEPALIVE_SECONDS,
-    PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS, PROXY_MEMORY,
+    CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MIN_RATE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS,
+    PROXY_KEEPALIVE_SECONDS, PROXY_LEAST_MEMORY, PROXY_MAX_CONNECTIONS, PROXY_MEMORY,
 };
 
 /// A TCP/IP stack that moves pages instead of copying bytes: server, client, measurements.
@@ -242,7 +242,23 @@ pub(crate) struct ServeOptions {
     #[arg(long, default_value_t = COPY_BELOW, value_parser = size, value_name = "BYTES")]
     pub(crate) copy_below: u64,
 
-    /// Directory to serve
+    /// Connections that are served at once, 1 to 16384; more get a 503. When three quarters are taken,
+    /// none is kept open after its response
+    #[arg(long, default_value_t = CONNECTIONS, value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS as i64), value_name = "N")]
+    pub(crate) connections: u32,
+
+    /// Of those, connections of one client: an IPv4 address, or an IPv6 network of 64 bits
+    /// [default: half of --connections]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS as i64), value_name = "N")]
+    pub(crate) connections_per_client: Option<u32>,
+
+    /// Bytes in a second that a client must take of what it is sent, on average over half a minute; its
+    /// connection is reset if it does not. 0: one in half a minute; a number with K, M or G
+    #[arg(long, default_value = MIN_RATE, value_parser = size, value_name = "BYTES")]
+    pub(crate) min_rate: u64,
+
+    /// Directory to serve. The download of a file that is written to meanwhile is reset; replace files
+    /// by renaming others over them
     pub(crate) dir: PathBuf,
 
     // Last: its heading would stand above whatever follows.

@@ -2,9 +2,32 @@
 
 use std::time::Duration;
 
-/// Connections served at once; one more gets a 503. Each has a thread with a stack of
-/// [`THREAD_STACK`], so all of them together reserve 256 MiB of address space.
-pub(crate) const MAX_CONNECTIONS: usize = 1024;
+/// Connections served at once unless told otherwise; one more gets a 503. Each has a thread with a
+/// stack of [`THREAD_STACK`], so all of them together reserve 256 MiB of address space.
+pub(crate) const CONNECTIONS: u32 = 1024;
+
+/// Most connections served at once, whatever is asked for: 4 GiB of address space for stacks.
+pub(crate) const MAX_CONNECTIONS: u32 = 16_384;
+
+/// Of the connections served at once, those of one client: a half unless told otherwise, so that no
+/// single one can turn all others away. A client is an IPv4 address, or the leading bits of an IPv6
+/// address that a single user usually has for himself.
+pub(crate) const CLIENT_SHARE: u32 = 2;
+/// See [`CLIENT_SHARE`]; bits.
+pub(crate) const CLIENT_PREFIX: u32 = 64;
+
+/// Of the connections served at once, parts of [`CROWDED_OF`] from which on a connection is closed
+/// after its response instead of kept open for another.
+pub(crate) const CROWDED: usize = 3;
+/// See [`CROWDED`].
+pub(crate) const CROWDED_OF: usize = 4;
+
+/// Bytes in a second that a client must take of what it is sent, unless told otherwise: less than the
+/// slowest networks carry, GPRS with a few KB/s.
+pub(crate) const MIN_RATE: &str = "1K";
+
+/// Time over which [`MIN_RATE`] is an average: a network may be away for a while.
+pub(crate) const RATE_WINDOW: Duration = Duration::from_secs(30);
 
 /// Bytes of stack of a thread that serves a connection: its deepest frames are a directory listing
 /// and a request head, both on the heap.
@@ -40,8 +63,7 @@ pub(crate) const MAX_REFUSAL_LINES: u32 = 20;
 /// See [`MAX_REFUSAL_LINES`].
 pub(crate) const REFUSAL_LINES_TIME: Duration = Duration::from_secs(1);
 
-/// Connections that wait to be accepted: what Linux's `somaxconn` has been since 5.4, cut to what
-/// we would serve at once.
+/// Connections that wait to be accepted: what Linux's `somaxconn` has been since 5.4.
 pub(crate) const BACKLOG: usize = 1024;
 
 /// Bytes of a request's or response's head. nginx and Apache stop at 32 and 8 KiB.

@@ -15,6 +15,7 @@ mod fetch;
 mod http;
 mod limits;
 mod net;
+mod places;
 mod proxy;
 mod serve;
 mod signals;

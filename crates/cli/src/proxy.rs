@@ -34,10 +34,13 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     };
     let stop = signals::watch(report)?;
     let backlog = options.backlog as usize;
-    for on in &options.listen {
+    let listen = |on| {
         let failed =
             |e: std::io::Error| Failure::because(format!("--listen {on}"), why_not_listening(&e));
-        let on = proxy.listen(on, backlog, options.to).map_err(failed)?;
+        proxy.listen(on, backlog, options.to).map_err(failed)
+    };
+    // Nothing is said of the first address before the last is known to do.
+    for on in options.listen.iter().map(listen).collect::<Result<Vec<_>, _>>()? {
         say(format_args!("forwarding {on} to {}", options.to));
     }
 
@@ -63,8 +66,13 @@ fn why_not_listening(error: &std::io::Error) -> String {
     reason(error) + hint
 }
 
-/// Mistakes that would only show when a client comes.
+/// Mistakes that would only show when the network is open, or when a client comes.
 fn check(options: &ProxyOptions) -> Result<(), Failure> {
+    for (i, on) in options.listen.iter().enumerate() {
+        if options.listen.iter().skip(i + 1).any(|other| other == on) {
+            return Err(Failure::misused(format!("--listen {on}"), "it is given twice"));
+        }
+    }
     let to = options.to;
     let failed = |why: &str| Err(Failure::misused(format!("--to {to}"), why));
     if to.port() == 0 || to.ip().is_unspecified() || to.ip().is_multicast() {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use pagewire::{Host, TcpListener};
@@ -10,18 +10,20 @@ use pagewire::{Host, TcpListener};
 use crate::args::ServeOptions;
 use crate::failure::{Failure, reason, say};
 use crate::http::server::Server;
-use crate::limits::{BACKLOG, MAX_CONNECTIONS, SHUTDOWN_TIME, THREAD_STACK};
+use crate::limits::{BACKLOG, SHUTDOWN_TIME, THREAD_STACK};
+use crate::places::{PlaceLimits, Places};
 use crate::{net, signals, sys};
 
 /// Runs until an interrupt.
 pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
     let directory = &options.dir;
-    let server = Server::new(directory, options.copy_below).map_err(|e| {
+    let server = Server::new(directory, options.copy_below, options.min_rate).map_err(|e| {
         let hint = "name a directory that you may read";
         Failure::because(directory.display(), format!("{}; {hint}", reason(&e)))
     })?;
     let opened = net::open(&options.net)?;
-    let service = Service { zerocopy: true, ..Service::new(server) };
+    let limits = PlaceLimits::new(options.connections, options.connections_per_client);
+    let service = Service { zerocopy: true, places: Places::new(limits), ..Service::new(server) };
 
     let report = {
         let (report, service) = (opened.report.clone(), service.clone());
@@ -56,12 +58,12 @@ pub(crate) struct Service {
     pub(crate) server: Arc<Server>,
     /// Files are sent with completions.
     zerocopy: bool,
-    active: Arc<AtomicUsize>,
+    places: Places,
 }
 
 impl Service {
     pub(crate) fn new(server: Server) -> Self {
-        Self { server: Arc::new(server), zerocopy: false, active: Arc::default() }
+        Self { server: Arc::new(server), zerocopy: false, places: Places::default() }
     }
 
     /// Listens, and serves what comes, on threads of their own.
@@ -83,8 +85,8 @@ impl Service {
 
     fn accept(&self, listener: &TcpListener) {
         loop {
-            let mut connection = match listener.accept() {
-                Ok((connection, _)) => connection,
+            let (mut connection, from) = match listener.accept() {
+                Ok(accepted) => accepted,
                 // The connection was gone before we took it, or the host is.
                 Err(_) if self.server.stopping.load(Ordering::Relaxed) => return,
                 Err(_) => {
@@ -95,14 +97,17 @@ impl Service {
             // A response leaves in as few segments as it has room for: head and content are queued
             // at once, and the last piece must not wait for an acknowledgement.
             let _ = connection.set_nodelay(true);
-            let active = Active::new(&self.active);
-            if active.count > MAX_CONNECTIONS {
-                self.server.refuse(&mut connection);
-                continue;
-            }
+            let place = match self.places.take(from.ip()) {
+                Ok(place) => place,
+                Err(full) => {
+                    self.server.refuse(&mut connection, full);
+                    continue;
+                }
+            };
+            self.server.crowded.store(self.places.is_crowded(), Ordering::Relaxed);
             let server = Arc::clone(&self.server);
             let serve = move || {
-                let _active = active;
+                let _place = place;
                 server.serve(&mut connection);
             };
             let thread = std::thread::Builder::new().name("serve".into()).stack_size(THREAD_STACK);
@@ -117,7 +122,7 @@ impl Service {
     pub(crate) fn stop(&self, host: &Host) {
         self.server.stopping.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + SHUTDOWN_TIME;
-        while self.active.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+        while !self.places.is_empty() && Instant::now() < deadline {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         host.drain(
@@ -135,22 +140,48 @@ impl Service {
     }
 }
 
-/// Counts a connection for as long as it lives.
-struct Active {
-    all: Arc<AtomicUsize>,
-    /// How many there were with this one.
-    count: usize,
-}
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
 
-impl Active {
-    fn new(all: &Arc<AtomicUsize>) -> Self {
-        let count = all.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { all: Arc::clone(all), count }
-    }
-}
+    use pagewire::Pair;
 
-impl Drop for Active {
-    fn drop(&mut self) {
-        self.all.fetch_sub(1, Ordering::Relaxed);
+    use super::*;
+
+    #[test]
+    fn a_client_with_as_many_connections_as_it_may_have_is_told_so_and_others_are_served() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("one"), "1").expect("a file");
+        let (left, right) = Pair::new(Default::default()).expect("a pair");
+        let host = |device, ends: [&str; 2]| {
+            let host = Host::builder().device(device).address(ends[0]).address(ends[1]);
+            host.start().expect("a host")
+        };
+        let server = host(left, ["10.0.0.1/24", "fd77::1/64"]);
+        let clients = host(right, ["10.0.0.2/24", "fd77::2/64"]);
+        let files = Server::new(directory.path(), 0, 0).expect("a directory");
+        let places = Places::new(PlaceLimits::new(3, Some(2)));
+        let service = Service { places, ..Service::new(files) };
+        // Over either, the client is another.
+        let ends = ["10.0.0.1:80", "[fd77::1]:80"];
+        for on in ends {
+            service.listen(&server, on.parse().expect("an address")).expect("it listens");
+        }
+        let ask = |to: &str| {
+            let mut stream = clients.connect(to).expect("a connection");
+            stream.write_all(b"HEAD /one HTTP/1.1\r\nHost: a\r\n\r\n").expect("room");
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).expect("an answer");
+            (stream, String::from_utf8_lossy(&status).into_owned())
+        };
+        let held = [ask(ends[0]), ask(ends[0])];
+        assert!(held.iter().all(|(_, status)| status == "HTTP/1.1 200"));
+        assert_eq!(ask(ends[0]).1, "HTTP/1.1 503");
+        let other = ask(ends[1]);
+        assert_eq!(other.1, "HTTP/1.1 200");
+        assert_eq!(ask(ends[1]).1, "HTTP/1.1 503", "all places are taken");
+        let counters = &service.server.counters;
+        let refused = [&counters.refused, &counters.refused_client];
+        assert_eq!(refused.map(|c| c.load(Ordering::Relaxed)), [2, 1]);
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use pagewire_testing::{Need, can};
 use serde_json::Value;
 
 const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
@@ -377,15 +377,8 @@ fn the_readable_form_says_what_was_measured_on() {
     assert!(out.contains("rtt_us_p50"), "{out}");
 }
 
-/// Loudly, if not.
 fn can_make_taps() -> bool {
-    let tun = Path::new("/dev/net/tun").exists();
-    let ip = Command::new("ip").arg("-V").output().is_ok();
-    let can = rustix::process::geteuid().is_root() && tun && ip;
-    if !can {
-        eprintln!("SKIPPED: needs root, /dev/net/tun and iproute2");
-    }
-    can
+    can(&[Need::Tap, Need::Program("ip")])
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! What the command says when it is used wrongly, or when something is not as it must be: one line
 //! that says what to do, and the right exit status.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+
+use pagewire_testing::{Need, can};
 
 const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
 
@@ -52,6 +55,10 @@ fn wrong_usage_exits_with_2() {
         &["serve", "--mtu", "100", "/"],
         &["serve", "--mtu", "65536", "/"],
         &["serve", "--copy-below", "many", "/"],
+        &["serve", "--connections", "0", "/"],
+        &["serve", "--connections", "16385", "/"],
+        &["serve", "--connections-per-client", "0", "/"],
+        &["serve", "--min-rate", "slow", "/"],
         &["serve", "--link", "vhost-user", "/"],
         &["serve", "--link", "vhost-user", "--socket", "/x", "--host-addr", "10.77.0.1/24", "/"],
         &["serve", "--socket", "/tmp/x", "/"],
@@ -241,14 +248,13 @@ fn a_socket_that_cannot_be_made_says_what_to_do() {
     assert_eq!(std::fs::read(&file).expect("it is still there"), b"precious");
     let closed = directory.path().join("closed");
     std::fs::create_dir(&closed).expect("a directory");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode;
+    let mode = Permissions::from_mode;
     std::fs::set_permissions(directory.path(), mode(0o755)).expect("permissions");
     std::fs::set_permissions(&closed, mode(0o000)).expect("permissions");
     let closed = closed.join("port");
     let args = port(closed.to_str().expect("text"));
-    if let Some(output) = unprivileged(&args) {
-        judge(&output, &args, &["Permission denied", "that you may write to"]);
-    }
+    let output = ForAll::new().run("", &args);
+    judge(&output, &args, &["Permission denied", "that you may write to"]);
 }
 
 #[test]
@@ -286,48 +292,55 @@ fn a_url_that_cannot_be_fetched_says_why() {
     );
 }
 
-/// As another user, where this one may do everything.
-fn unprivileged(args: &[&str]) -> Option<Output> {
-    let mut command = Command::new(PAGEWIRE);
-    if rustix::process::geteuid().is_root() {
-        command.uid(65_534).gid(65_534);
+/// The command where any user may run it: a build may lie in a directory that is closed to others.
+struct ForAll(tempfile::TempDir);
+
+impl ForAll {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let open = || Permissions::from_mode(0o755);
+        std::fs::set_permissions(dir.path(), open()).expect("permissions");
+        std::fs::copy(PAGEWIRE, dir.path().join("pagewire")).expect("room");
+        std::fs::set_permissions(dir.path().join("pagewire"), open()).expect("permissions");
+        Self(dir)
     }
-    let output = command.args(args).stdin(Stdio::null()).output();
-    if output.is_err() {
-        eprintln!("SKIPPED: another user may not run {PAGEWIRE}");
+
+    /// By way of `sh`, which runs `script` first; as another user, where this one may do everything.
+    fn run(&self, script: &str, args: &[&str]) -> Output {
+        let mut command = Command::new("sh");
+        if rustix::process::geteuid().is_root() {
+            command.uid(65_534).gid(65_534);
+        }
+        let script = format!("{script} exec \"$0\" \"$@\"");
+        command.args(["-c", &script]).arg(self.0.path().join("pagewire")).args(args);
+        command.stdin(Stdio::null()).output().expect("a shell")
     }
-    output.ok()
 }
 
 #[test]
 fn a_missing_permission_says_which() {
     let args = serve(&[&ADDR[..], &["--tap", "pwmistake"]].concat());
-    if let Some(output) = unprivileged(&args) {
-        let text = String::from_utf8_lossy(&output.stderr).to_lowercase();
-        assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(
-            text.contains("root") || text.contains("cap_net_admin") || text.contains("modprobe"),
-            "{text}"
-        );
-        assert_eq!(text.lines().count(), 1, "{text}");
-    }
+    let command = ForAll::new();
+    let output = command.run("", &args);
+    let text = String::from_utf8_lossy(&output.stderr).to_lowercase();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("root") || text.contains("cap_net_admin") || text.contains("modprobe"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 1, "{text}");
     let directory = tempfile::tempdir().expect("a directory");
     let closed = directory.path().join("closed");
     std::fs::create_dir(&closed).expect("a directory");
-    let nothing = std::os::unix::fs::PermissionsExt::from_mode(0o000);
-    std::fs::set_permissions(&closed, nothing).expect("permissions");
+    std::fs::set_permissions(&closed, Permissions::from_mode(0o000)).expect("permissions");
     let closed = closed.to_str().expect("text");
     let args = [&["serve"], &ADDR[..], &[closed]].concat();
-    if let Some(output) = unprivileged(&args) {
-        judge(&output, &args, &["Permission denied", "that you may read"]);
-    }
+    judge(&command.run("", &args), &args, &["Permission denied", "that you may read"]);
 }
 
 #[test]
 fn a_measurement_that_needs_root_asks_before_it_makes_anything() {
-    if unprivileged(&["--version"]).is_none() {
-        return;
-    }
+    let command = ForAll::new();
     for args in [
         &["path"][..],
         &["share"],
@@ -337,12 +350,7 @@ fn a_measurement_that_needs_root_asks_before_it_makes_anything() {
         &["ring", "--link", "tap"],
     ] {
         // With less memory than what is sent takes: 256 MiB.
-        let mut command = Command::new("sh");
-        if rustix::process::geteuid().is_root() {
-            command.uid(65_534).gid(65_534);
-        }
-        command.args(["-c", "ulimit -v 250000; exec \"$0\" bench \"$@\"", PAGEWIRE]).args(args);
-        let output = command.stdin(Stdio::null()).output().expect("a shell");
+        let output = command.run("ulimit -v 250000;", &[&["bench"], args].concat());
         judge(&output, args, &["this measurement needs root (CAP_SYS_ADMIN)"]);
     }
 }
@@ -359,8 +367,7 @@ impl Drop for Running {
 
 #[test]
 fn with_root_a_tap_that_is_taken_a_capture_that_cannot_be_written_and_silence_are_reported() {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIPPED: needs root and /dev/net/tun");
+    if !can(&[Need::Tap]) {
         return;
     }
     let tap = format!("pwm{}", std::process::id());

@@ -1,10 +1,12 @@
 //! The command against the kernel: `curl` and `python3 -m http.server` on the kernel's side of a
-//! tap, in a network namespace that each test makes and removes. Needs root; skips loudly without.
+//! tap, in a network namespace that each test makes and removes. Needs root.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+
+use pagewire_testing::{Need, can};
 
 const PAGEWIRE: &str = env!("CARGO_BIN_EXE_pagewire");
 const FAULT: &str = "loss=2%,reorder=2%,dup=1%,delay=5ms,seed=1";
@@ -28,16 +30,11 @@ struct Lab {
 }
 
 impl Lab {
-    /// `None`, loudly, without root or without one of the programs.
+    /// `None` if the test is skipped.
     fn new(name: &str, programs: &[&str]) -> Option<Self> {
-        let have =
-            |p: &str| Command::new("which").arg(p).output().is_ok_and(|o| o.status.success());
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
-            eprintln!("SKIPPED {name}: needs root and /dev/net/tun");
-            return None;
-        }
-        if let Some(missing) = programs.iter().chain(&["ip"]).find(|p| !have(p)) {
-            eprintln!("SKIPPED {name}: {missing} is not installed");
+        let programs = programs.iter().chain(&["ip"]).map(|name| Need::Program(name));
+        let needs: Vec<Need<'_>> = [Need::Tap].into_iter().chain(programs).collect();
+        if !can(&needs) {
             return None;
         }
         let netns = format!("pw-{name}-{}", std::process::id());

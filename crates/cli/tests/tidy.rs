@@ -194,6 +194,36 @@ fn tests_do_not_sleep() {
 }
 
 #[test]
+fn tests_skip_only_where_it_is_seen_and_counted() {
+    for (name, text) in all_sources() {
+        let own = name.starts_with("crates/testing/") || name.ends_with("tidy.rs");
+        for word in ["SKIPPED", "skips loudly", "geteuid().is_root() ||"] {
+            let found = is_test(&name) && !own && text.contains(word);
+            assert!(!found, "{name} contains {word}: pagewire_testing has `can` and `skip`");
+        }
+    }
+}
+
+#[test]
+fn what_a_library_says_names_no_option_of_the_command() {
+    // An option of other programs.
+    let others = "(--device /dev/net/tun)";
+    let of_command =
+        |name: &str| ["crates/cli/", "crates/packetdrill/"].iter().any(|c| name.starts_with(c));
+    for (name, text) in all_sources() {
+        let code = |line: &&str| !line.trim_start().starts_with("//") && !line.contains(others);
+        for line in text.lines().filter(code) {
+            let option = line
+                .split("--")
+                .skip(1)
+                .any(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase()));
+            let library = name.starts_with("crates/") && !of_command(&name) && !is_test(&name);
+            assert!(!library || !option, "{name}: {line}");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     for (name, text) in all_sources() {
         if name.ends_with("tidy.rs") {

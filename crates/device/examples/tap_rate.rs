@@ -26,7 +26,7 @@ fn main() {
     for round in 0..3 {
         for way in ["send", "receive"] {
             if direction == way || direction == "both" {
-                in_namespace(way, move || rate(round, way, mtu, gib << 30));
+                in_namespace(move || rate(round, way, mtu, gib << 30));
             }
         }
         loopback(round, gib << 30);

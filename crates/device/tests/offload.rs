@@ -452,7 +452,7 @@ fn checksum_of_zero_is_sent_as_all_ones() {
 /// without offloads, onto which a packet socket hands frames with virtio headers.
 #[test]
 fn segments_and_checksums_are_the_bytes_that_the_kernel_writes() {
-    support::in_namespace("segments_and_checksums_are_the_bytes_that_the_kernel_writes", || {
+    support::in_namespace(|| {
         let oracle = support::KernelOracle::new();
         let mut runner = proptest::test_runner::TestRunner::default();
         runner

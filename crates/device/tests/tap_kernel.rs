@@ -60,7 +60,7 @@ fn pattern(at: usize) -> u8 {
 
 #[test]
 fn tap_that_was_made_vanishes_when_dropped() {
-    in_namespace("tap_that_was_made_vanishes_when_dropped", || {
+    in_namespace(|| {
         let made = tap(9000);
         assert!(exists("pwtest0"));
         assert_eq!(made.name(), "pwtest0");
@@ -95,7 +95,7 @@ fn waiting(tap: Tap, sent: usize) -> usize {
 
 #[test]
 fn a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once() {
-    in_namespace("a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once", || {
+    in_namespace(|| {
         assert_eq!(waiting(tap(1500), 10_000), 10_000);
         // One that somebody else made keeps the queue that it was given.
         ip("tuntap add pwtest0 mode tap");
@@ -107,7 +107,7 @@ fn a_new_tap_has_room_for_what_ten_thousand_connections_send_at_once() {
 
 #[test]
 fn tap_without_a_name_gets_one() {
-    in_namespace("tap_without_a_name_gets_one", || {
+    in_namespace(|| {
         let (a, b) = (Tap::builder().open().unwrap(), Tap::builder().open().unwrap());
         assert_eq!((a.name(), b.name()), ("pw0", "pw1"));
     });
@@ -115,7 +115,7 @@ fn tap_without_a_name_gets_one() {
 
 #[test]
 fn tap_that_existed_is_opened_as_it_is_and_stays() {
-    in_namespace("tap_that_existed_is_opened_as_it_is_and_stays", || {
+    in_namespace(|| {
         for kind in ["mode tap", "mode tap multi_queue"] {
             ip(&format!("tuntap add pwtest0 {kind}"));
             ip("link set pwtest0 mtu 4000");
@@ -134,14 +134,20 @@ fn tap_that_existed_is_opened_as_it_is_and_stays() {
 
 #[test]
 fn refusals_say_what_to_do_in_one_line() {
-    in_namespace("refusals_say_what_to_do_in_one_line", || {
+    in_namespace(|| {
         let _held = Tap::open("pwtest0").unwrap();
         ip("link add veth0 type veth peer name veth1");
+        // With somebody at the other end, as a tap that is in use.
+        ip("link add veth2 type veth peer name veth3");
+        ip("link set veth2 up");
+        ip("link set veth3 up");
         ip("tuntap add pwtun0 mode tun");
         for (builder, text) in [
             (Tap::builder().name("pwtest0"), "another program has it open"),
-            (Tap::builder().name("veth0"), "choose another name"),
-            (Tap::builder().name("pwtun0"), "choose another name"),
+            (Tap::builder().name("veth0"), "is no tap; choose another name"),
+            (Tap::builder().name("veth2"), "is no tap; choose another name"),
+            (Tap::builder().name("lo"), "is no tap; choose another name"),
+            (Tap::builder().name("pwtun0"), "is no tap; choose another name"),
         ] {
             let error = builder.open().unwrap_err();
             assert!(matches!(error, DeviceError::System { .. }), "{error:?}");
@@ -153,7 +159,7 @@ fn refusals_say_what_to_do_in_one_line() {
 
 #[test]
 fn removed_device_is_closed_for_both_directions() {
-    in_namespace("removed_device_is_closed_for_both_directions", || {
+    in_namespace(|| {
         let mut tap = tap(1500);
         ip("link del pwtest0");
         let (mut frames, mut ledger) = (VecDeque::new(), CopyLedger::new());
@@ -169,7 +175,7 @@ fn removed_device_is_closed_for_both_directions() {
 
 #[test]
 fn kernel_answers_ping_through_the_tap() {
-    in_namespace("kernel_answers_ping_through_the_tap", || {
+    in_namespace(|| {
         for size in [56, 1400] {
             let mut link = Link::new(tap(1500));
             let (me, peer) = ends(&link.tap, false);
@@ -189,7 +195,7 @@ fn kernel_answers_ping_through_the_tap() {
 
 #[test]
 fn datagrams_pass_both_ways() {
-    in_namespace("datagrams_pass_both_ways", || {
+    in_namespace(|| {
         let mut link = Link::new(tap(1500));
         let (me, peer) = ends(&link.tap, false);
         let socket = UdpSocket::bind("10.77.0.1:7000").unwrap();
@@ -260,7 +266,7 @@ fn datagram(from: Host, to: Host, protocol: u8, body: &[u8]) -> PacketBuf {
 #[test]
 fn bulk_from_a_kernel_socket_lands_aligned_in_adjacent_pages() {
     const TOTAL: usize = 64 << 20;
-    in_namespace("bulk_from_a_kernel_socket_lands_aligned_in_adjacent_pages", || {
+    in_namespace(|| {
         // Usual frames; payload of whole pages; the largest frames; with and without time stamps.
         let cases = [(1500, true), (1500, false), (4096 + 52, true), (9000, true), (65_000, true)];
         for (v6, (mtu, stamps)) in [false, true].into_iter().flat_map(|v| cases.map(|c| (v, c))) {
@@ -334,7 +340,7 @@ fn bulk_from_a_kernel_socket_lands_aligned_in_adjacent_pages() {
 #[test]
 fn kernel_socket_receives_the_same_from_offload_and_from_software() {
     const TOTAL: usize = 16 << 20;
-    in_namespace("kernel_socket_receives_the_same_from_offload_and_from_software", || {
+    in_namespace(|| {
         let cases = [(1500, true), (1500, false), (9000, true), (65_000, true), (65_000, false)];
         for (v6, (mtu, offload)) in [false, true].into_iter().flat_map(|v| cases.map(|c| (v, c))) {
             let mut link = Link::new(tap(mtu));
@@ -389,7 +395,7 @@ fn kernel_socket_receives_the_same_from_offload_and_from_software() {
 
 #[test]
 fn each_queue_of_several_sends_and_receives() {
-    in_namespace("each_queue_of_several_sends_and_receives", || {
+    in_namespace(|| {
         let builder = Tap::builder().name("pwtest0").host_address("10.77.0.1/24");
         let queues = builder.open_queues(2).unwrap();
         assert_eq!(queues.len(), 2);

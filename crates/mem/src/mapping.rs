@@ -28,7 +28,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag, FragVec};
 use crate::limits::PAGE_SIZE;
-use crate::region::{MemError, Region};
+use crate::region::{MemError, Region, is_unmapped};
 
 /// Whole pages of a stream as contiguous memory that can only be read. Keeps its pages until it is
 /// dropped, on any thread; outlives the connection and the host that it came from.
@@ -337,6 +337,8 @@ pub(crate) struct Window {
     /// What is mapped where nothing is, if addresses are given away: a file without a byte, so that
     /// touching them is `SIGBUS`.
     nothing: Option<OwnedFd>,
+    /// It was unmapped, or cannot be.
+    given_up: bool,
 }
 
 // SAFETY: addresses that the window alone maps and unmaps, on whatever thread it is.
@@ -352,7 +354,7 @@ impl Window {
         let at = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags) }
             .map_err(|e| MemError::System("mmap", e.into()))?;
         match NonNull::new(at.cast::<u8>()) {
-            Some(start) => Ok(Self { start, len, calls: 1, nothing: None }),
+            Some(start) => Ok(Self { start, len, calls: 1, nothing: None, given_up: false }),
             None => Err(MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into())),
         }
     }
@@ -385,6 +387,8 @@ impl Window {
         let Some(file) = self.nothing.as_ref().filter(|_| at + len <= self.len) else {
             return Err(range);
         };
+        #[cfg(test)]
+        scarce::may_map()?;
         // SAFETY: `at + len <= self.len`, checked above.
         let to = unsafe { self.start.add(at) };
         let (to, flags) = (to.as_ptr().cast::<c_void>(), MapFlags::SHARED | MapFlags::FIXED);
@@ -404,6 +408,8 @@ impl Window {
         if at + run.len > self.len {
             return Err(MemError::Range { offset: at, len: run.len, region: self.len });
         }
+        #[cfg(test)]
+        scarce::may_map()?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
         // SAFETY: `at + run.len <= len`, checked above.
         let to = unsafe { self.start.add(at) };
@@ -417,11 +423,52 @@ impl Window {
     }
 }
 
-impl Drop for Window {
-    fn drop(&mut self) {
+impl Window {
+    /// Takes all addresses away, for good; `false`: the system does not let us, so that whoever was
+    /// given them still sees what is there.
+    pub(crate) fn unmap(&mut self) -> bool {
+        self.given_up = true;
+        #[cfg(test)]
+        if scarce::may_map().is_err() {
+            return false;
+        }
         // SAFETY: the window is ours, and the mapping whose part it is is being dropped.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
-        debug_assert!(unmapped.is_ok(), "munmap of our own window");
+        debug_assert!(is_unmapped(unmapped), "munmap of our own window: {unmapped:?}");
+        unmapped.is_ok()
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if !self.given_up {
+            self.unmap();
+        }
+    }
+}
+
+/// A system that runs out of mappings when a test says so.
+#[cfg(test)]
+pub(crate) mod scarce {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+
+    use super::MemError;
+
+    thread_local! {
+        static ANSWERS: RefCell<VecDeque<bool>> = const { RefCell::new(VecDeque::new()) };
+    }
+
+    /// Whether each of the next changes of a window succeeds; all after them do.
+    pub(crate) fn answer(answers: &[bool]) {
+        ANSWERS.with_borrow_mut(|list| *list = answers.iter().copied().collect());
+    }
+
+    pub(super) fn may_map() -> Result<(), MemError> {
+        match ANSWERS.with_borrow_mut(VecDeque::pop_front) {
+            Some(false) => Err(MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into())),
+            _ => Ok(()),
+        }
     }
 }
 

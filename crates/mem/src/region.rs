@@ -13,13 +13,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag};
 use crate::limits::{HUGE_PAGE_SIZE, MAX_FRAG_LEN, PAGE_SIZE};
+
+#[cfg(test)]
+mod tests;
 
 /// What can go wrong with memory.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +57,9 @@ pub enum MemError {
     /// The file behind the memory could shrink.
     #[error("the memfd is not sealed: set F_SEAL_SHRINK, so that its pages cannot vanish")]
     NotSealed,
+    /// A hole could be punched into the file behind the memory, and nothing be there to fill it.
+    #[error("the memfd is of huge pages, which its other users can take away at any time")]
+    HugePages,
     /// The kernel refused.
     #[error("{0}: {1}")]
     System(&'static str, #[source] std::io::Error),
@@ -70,6 +77,8 @@ pub(crate) struct Inner {
     len: usize,
     access: Access,
     writable: bool,
+    /// Bytes that the kernel mapped for `len`: whole pages of the file, which may be huge.
+    mapped: usize,
     /// One of [`UNUSED`], [`LENT`] and [`POOLED`].
     claim: AtomicU8,
     backing: Backing,
@@ -77,6 +86,9 @@ pub(crate) struct Inner {
     /// `None`: there is no file that it could be made of, or none that is safe to use.
     alias: OnceLock<Option<NonNull<u8>>>,
 }
+
+/// The type of the file system that huge pages are files of (`HUGETLBFS_MAGIC`).
+const HUGETLBFS: u32 = 0x9584_58f6;
 
 /// No pool and no fragment was made from the region.
 const UNUSED: u8 = 0;
@@ -107,18 +119,18 @@ impl Region {
     /// only. This mapping stays the only way to write it, which makes the bytes private. On a
     /// kernel that cannot seal so (Linux before 5.1) the region has no [`fd`](Self::fd).
     pub fn memfd(name: &str, len: usize) -> Result<Self, MemError> {
-        let (base, fd) = map_memfd(name, len)?;
+        let (mapping, fd) = map_memfd(name, len)?;
         let seals = SealFlags::GROW | SealFlags::SHRINK | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         let fd = fcntl_add_seals(&fd, seals).is_ok().then_some(fd);
-        Ok(Self::mapped(base, len, Access::Private, true, fd))
+        Ok(Self::mapped(mapping, len, Access::Private, true, fd))
     }
 
     /// Like [`memfd`](Self::memfd), for memory that another process shall write: the file may be
     /// mapped writable by whoever gets hold of it, so the bytes count as shared. Its size is fixed.
     pub fn memfd_shared(name: &str, len: usize) -> Result<Self, MemError> {
-        let (base, fd) = map_memfd(name, len)?;
+        let (mapping, fd) = map_memfd(name, len)?;
         let sealed = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL);
-        let region = Self::mapped(base, len, Access::Shared, true, Some(fd));
+        let region = Self::mapped(mapping, len, Access::Shared, true, Some(fd));
         sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
         Ok(region)
     }
@@ -130,17 +142,32 @@ impl Region {
             return Err(MemError::Length(len));
         }
         let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-        let (base, fd) = map_memfd_with(name, len, flags)?;
+        let (mapping, fd) = map_memfd_with(name, len, flags)?;
         let sealed = fcntl_add_seals(&fd, SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL);
-        let region = Self::mapped(base, len, Access::Shared, true, Some(fd));
+        let region = Self::mapped(mapping, len, Access::Shared, true, Some(fd));
         sealed.map_err(|e| MemError::System("fcntl(F_ADD_SEALS)", e.into()))?;
         Ok(region)
     }
 
     /// The first `len` bytes of a memfd that somebody else made, a positive multiple of
-    /// [`PAGE_SIZE`], mapped for reading and writing. The bytes count as shared. The file must be
-    /// sealed against shrinking (`F_SEAL_SHRINK`): a page that vanishes would kill the process.
+    /// [`PAGE_SIZE`], mapped for reading and writing. The bytes count as shared. The descriptor is
+    /// closed: the region has no [`fd`](Self::fd).
+    ///
+    /// A page that vanishes would kill the process that touches it. So the file must be sealed
+    /// against shrinking (`F_SEAL_SHRINK`), and not be of huge pages: no seal that leaves it writable
+    /// forbids to punch holes, and a hole is filled from what huge pages the system has left. (A hole
+    /// in ordinary pages is filled with zeros while there is memory.)
     pub fn from_memfd(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
+        check_len(len)?;
+        if page_of(fd.as_fd())? != PAGE_SIZE {
+            return Err(MemError::HugePages);
+        }
+        Self::from_trusted_memfd(fd, len)
+    }
+
+    /// As [`from_memfd`](Self::from_memfd), of huge pages too: for those who trust whoever has the
+    /// file not to punch holes into it.
+    pub fn from_trusted_memfd(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
         check_len(len)?;
         let seals = fcntl_get_seals(&fd);
         let seals = seals.map_err(|e| MemError::System("fcntl(F_GET_SEALS)", e.into()))?;
@@ -152,8 +179,9 @@ impl Region {
         if len > region {
             return Err(MemError::Range { offset: 0, len, region });
         }
-        let base = map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, 0)?;
-        Ok(Self::mapped(base, len, Access::Shared, true, Some(fd)))
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let mapping = map(fd.as_fd(), len, prot, MapFlags::SHARED, 0)?;
+        Ok(Self::mapped(mapping, len, Access::Shared, true, None))
     }
 
     /// A read-only view of `len` bytes of `file` from `offset` (a multiple of [`PAGE_SIZE`]),
@@ -176,8 +204,8 @@ impl Region {
             let (offset, region) = (offset as usize, meta.len() as usize);
             return Err(MemError::Range { offset, len, region });
         }
-        let base = map(file.as_fd(), len, ProtFlags::READ, MapFlags::SHARED, offset)?;
-        Ok(Self::mapped(base, len, Access::Shared, false, None))
+        let mapping = map(file.as_fd(), len, ProtFlags::READ, MapFlags::SHARED, offset)?;
+        Ok(Self::mapped(mapping, len, Access::Shared, false, None))
     }
 
     /// Takes in memory that something else owns: a guest's, a device's, an application's.
@@ -198,28 +226,28 @@ impl Region {
         writable: bool,
         keep: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        Self::new(base, len, access, writable, Backing::Adopted { _keep: keep })
+        Self::new((base, 0), len, access, writable, Backing::Adopted { _keep: keep })
     }
 
     fn mapped(
-        base: NonNull<u8>,
+        mapping: (NonNull<u8>, usize),
         len: usize,
         access: Access,
         writable: bool,
         fd: Option<OwnedFd>,
     ) -> Self {
-        Self::new(base, len, access, writable, Backing::Mapped { fd })
+        Self::new(mapping, len, access, writable, Backing::Mapped { fd })
     }
 
     fn new(
-        base: NonNull<u8>,
+        (base, mapped): (NonNull<u8>, usize),
         len: usize,
         access: Access,
         writable: bool,
         backing: Backing,
     ) -> Self {
         let (claim, alias) = (AtomicU8::new(UNUSED), OnceLock::new());
-        Self(Arc::new(Inner { base, len, access, writable, claim, backing, alias }))
+        Self(Arc::new(Inner { base, len, access, writable, mapped, claim, backing, alias }))
     }
 
     /// The region whose bytes `keep` keeps, if it is one.
@@ -377,12 +405,12 @@ impl Region {
         };
         // With `F_SEAL_FUTURE_WRITE` the kernel takes from a shared mapping the right to become
         // writable, however the file was opened.
-        let base = map(fd, self.0.len, ProtFlags::READ, MapFlags::SHARED, 0)?;
+        let (base, mapped) = map(fd, self.0.len, ProtFlags::READ, MapFlags::SHARED, 0)?;
         let made = *self.0.alias.get_or_init(|| Some(base));
         if made == Some(base) {
             return Ok((made, 1));
         }
-        unmap(base, self.0.len); // Another thread was faster.
+        unmap(base, mapped); // Another thread was faster.
         Ok((made, 2))
     }
 
@@ -395,20 +423,20 @@ impl Region {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(&Some(alias)) = self.alias.get() {
-            unmap(alias, self.len);
+            unmap(alias, self.mapped);
         }
         if let Backing::Mapped { .. } = self.backing {
-            unmap(self.base, self.len);
+            unmap(self.base, self.mapped);
         }
     }
 }
 
-/// Unmaps `len` bytes at `base`: a mapping that we made with exactly these and that nobody refers
-/// to. (No `Region`, `Frag` or view is left: each holds the `Arc` whose last drop calls this.)
+/// Unmaps `len` bytes at `base`: a mapping that we made, of which these are all, and that nobody
+/// refers to. (No `Region`, `Frag` or view is left: each holds the `Arc` whose last drop calls this.)
 fn unmap(base: NonNull<u8>, len: usize) {
     // SAFETY: the callers, all in this file, pass mappings of their own that nobody refers to.
     let unmapped = unsafe { munmap(base.as_ptr().cast::<c_void>(), len) };
-    debug_assert!(unmapped.is_ok(), "munmap of our own mapping");
+    debug_assert!(is_unmapped(unmapped), "munmap of our own mapping: {unmapped:?}");
 }
 
 impl core::fmt::Debug for Region {
@@ -425,7 +453,7 @@ fn check_len(len: usize) -> Result<(), MemError> {
 }
 
 /// A new memfd of `len` zero bytes, and our mapping of it.
-fn map_memfd(name: &str, len: usize) -> Result<(NonNull<u8>, OwnedFd), MemError> {
+fn map_memfd(name: &str, len: usize) -> Result<((NonNull<u8>, usize), OwnedFd), MemError> {
     map_memfd_with(name, len, MemfdFlags::empty())
 }
 
@@ -433,25 +461,43 @@ fn map_memfd_with(
     name: &str,
     len: usize,
     flags: MemfdFlags,
-) -> Result<(NonNull<u8>, OwnedFd), MemError> {
+) -> Result<((NonNull<u8>, usize), OwnedFd), MemError> {
     check_len(len)?;
     let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)
         .map_err(|e| MemError::System("memfd_create", e.into()))?;
     ftruncate(&fd, len as u64).map_err(|e| MemError::System("ftruncate", e.into()))?;
-    let base = map(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, 0)?;
-    Ok((base, fd))
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    Ok((map(fd.as_fd(), len, prot, MapFlags::SHARED, 0)?, fd))
 }
 
+/// Maps `len` bytes of a file; where, and how many bytes that took.
 fn map(
     fd: BorrowedFd<'_>,
     len: usize,
     prot: ProtFlags,
     flags: MapFlags,
     offset: u64,
-) -> Result<NonNull<u8>, MemError> {
+) -> Result<(NonNull<u8>, usize), MemError> {
+    // The kernel rounds a length up when it maps huge pages, but not when it unmaps them.
+    let page = page_of(fd)?;
+    let mapped = len.checked_next_multiple_of(page).ok_or(MemError::Length(len))?;
     // SAFETY: a null hint lets the kernel choose a free range, so no existing mapping changes.
     let at = unsafe { mmap(core::ptr::null_mut(), len, prot, flags, fd, offset) }
         .map_err(|e| MemError::System("mmap", e.into()))?;
-    NonNull::new(at.cast::<u8>())
-        .ok_or_else(|| MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into()))
+    let base = NonNull::new(at.cast::<u8>())
+        .ok_or_else(|| MemError::System("mmap", std::io::ErrorKind::OutOfMemory.into()))?;
+    Ok((base, mapped))
+}
+
+/// Bytes in a page of a file's: what mappings of it are made of.
+fn page_of(fd: BorrowedFd<'_>) -> Result<usize, MemError> {
+    let about = fstatfs(fd).map_err(|e| MemError::System("fstatfs", e.into()))?;
+    let huge = about.f_type as u32 == HUGETLBFS;
+    Ok(if huge { (about.f_bsize as usize).max(PAGE_SIZE) } else { PAGE_SIZE })
+}
+
+/// Whether a mapping is gone, or stays for a reason that is not ours: taking out what the kernel had
+/// joined with its neighbour makes one mapping more, and a process has so many (`vm.max_map_count`).
+pub(crate) fn is_unmapped(result: rustix::io::Result<()>) -> bool {
+    matches!(result, Ok(()) | Err(rustix::io::Errno::NOMEM))
 }

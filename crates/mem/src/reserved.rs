@@ -14,13 +14,25 @@ use crate::limits::PAGE_SIZE;
 use crate::mapping::{MapFault, Window, runs};
 use crate::region::MemError;
 
+#[cfg(test)]
+mod tests;
+
 /// A range of addresses, for reading only, and the pages that are mapped there now.
 #[derive(Debug)]
 pub struct Reserved {
-    /// Unmapped before the pages go home: fields are dropped in this order.
     window: Window,
-    /// By the byte at which they begin; whole pages.
+    /// Every page that can be seen in the window, by the byte at which it begins: whole pages. One that
+    /// went home while it could be seen would show another connection's bytes.
     pieces: BTreeMap<usize, Piece>,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if !self.window.unmap() {
+            // The addresses are in other hands. Better that the pages never come back.
+            core::mem::forget(core::mem::take(&mut self.pieces));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -61,7 +73,8 @@ impl Reserved {
     /// bytes that are. The pages stay until they are replaced or [cleared](Self::clear).
     ///
     /// # Errors
-    /// `NotPages` if not even the first can be mapped, `Memory`. Then what was there is gone.
+    /// `NotPages` if not even the first can be mapped, `Memory`. Then what was there is gone, or stays,
+    /// with its pages, where the system has no memory to take it away.
     pub fn put<'a>(
         &mut self,
         at: usize,
@@ -85,21 +98,25 @@ impl Reserved {
         if total == 0 {
             return Err(MapFault::NotPages);
         }
-        let mut to = at;
-        for run in runs(&frags) {
+        let runs = runs(&frags);
+        let (mut frags, mut to) = (frags.into_iter(), at);
+        for run in runs {
             if let Err(error) = self.window.put(to, &run) {
-                self.clear(at..at + total)?;
+                // Pages that cannot be taken away either are kept with the others.
+                let _ = self.clear(at..at + total);
                 return Err(error.into());
             }
-            to += run.len();
-        }
-        // What was there has been replaced.
-        self.forget(at..at + total);
-        let mut to = at;
-        for frag in frags {
-            let len = frag.len();
-            self.pieces.insert(to, Piece { frag, held: Held::default() });
-            to += len;
+            // What was there has been replaced; what is there now is held from now on, whatever
+            // becomes of the other runs.
+            let end = to + run.len();
+            self.forget(to..end);
+            while to < end
+                && let Some(frag) = frags.next()
+            {
+                let len = frag.len();
+                self.pieces.insert(to, Piece { frag, held: Held::default() });
+                to += len;
+            }
         }
         Ok(total)
     }
@@ -116,7 +133,7 @@ impl Reserved {
         self.pieces.range(range).map(|(_, piece)| piece.frag.pinned_pages()).sum()
     }
 
-    /// Takes away the pages in a range, rounded outwards to whole pages.
+    /// Takes away the pages in a range, rounded outwards to whole pages. On failure they stay.
     pub fn clear(&mut self, range: Range<usize>) -> Result<(), MemError> {
         let start = range.start / PAGE_SIZE * PAGE_SIZE;
         let end = range.end.next_multiple_of(PAGE_SIZE).min(self.len());

@@ -127,7 +127,7 @@ fn memory_is_either_written_by_one_pool_or_lent() {
 fn a_private_region_can_be_read_but_not_written_through_its_file() {
     let region = Region::memfd("sealed", GROUP).unwrap();
     let Some(fd) = region.fd() else {
-        eprintln!("SKIPPED: this kernel cannot seal a memfd against future writers");
+        pagewire_testing::skip("this kernel cannot seal a memfd against future writers");
         return;
     };
     let mut file = File::from(fd.try_clone_to_owned().unwrap());

@@ -87,6 +87,9 @@ impl Settings {
                     Some(0u8) => tcp.ecn = EcnMode::Off,
                     Some(1) => tcp.ecn = EcnMode::Request,
                     Some(2) => tcp.ecn = EcnMode::Accept,
+                    Some(3) => tcp.ecn = EcnMode::Accurate,
+                    Some(4) => tcp.ecn = EcnMode::RequestAcceptAccurate,
+                    Some(5) => tcp.ecn = EcnMode::AcceptAccurate,
                     _ => {}
                 },
                 "tcp_reordering" => set(&mut tcp.reordering, number(value)),

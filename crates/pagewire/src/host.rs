@@ -281,7 +281,6 @@ impl Host {
         let mut inner = shared.lock();
         inner.services.push(Box::new(service));
         inner.flush(shared.now());
-        shared.rearm_timer(&mut inner);
         shared.unlock_and_wake(inner);
     }
 
@@ -595,7 +594,6 @@ impl Handle {
         inner.forget(id);
         inner.stack.close(now, id);
         inner.flush(now);
-        self.shared.rearm_timer(&mut inner);
         self.shared.unlock_and_wake(inner);
     }
 

@@ -90,7 +90,8 @@
 //! [`Builder`] has those of a host. [`Builder::tcp_config`] sets what its connections begin with,
 //! [`TcpStream::set_option`] changes one of them and [`TcpListener::set_option`] those to come.
 //!
-//! Path MTU discovery heeds reports unless told otherwise ([`stack::MtuDiscover`]); `mtu_probing` of
+//! Path MTU discovery heeds reports unless told otherwise ([`stack::MtuDiscover`], for datagrams
+//! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of
 //! [`TcpConfig`] is for paths that do not report. TCP Fast Open on the accepting side is off until
 //! the host ([`stack::Stack::set_fast_open`], through [`Host::with_stack`]) and the listener
 //! ([`TcpOption::FastOpen`]) say otherwise, or the host alone for all its listeners; a connection that sends data in its SYN is opened with

@@ -198,8 +198,16 @@ impl Shared {
         (inner, self.now())
     }
 
-    /// Lets go of the lock, then wakes whoever has to be woken.
+    /// Lets go of the lock after a turn, a flush or a change of who polls: the one place where the
+    /// driver's timer follows what was done, so that nobody can forget it. Then wakes whoever has to
+    /// be woken.
     pub(crate) fn unlock_and_wake(&self, mut inner: MutexGuard<'_, Inner>) {
+        self.rearm_timer(&mut inner);
+        Self::unlock_at_rest(inner);
+    }
+
+    /// The same after what moved no timer.
+    fn unlock_at_rest(mut inner: MutexGuard<'_, Inner>) {
         if inner.ready.is_empty() {
             return;
         }
@@ -239,15 +247,21 @@ impl Shared {
         // A send may only have added to a segment that waits to be full.
         if inner.has_output() {
             inner.flush(now);
-            self.rearm_timer(&mut inner);
+            self.unlock_and_wake(inner);
+        } else {
+            Self::unlock_at_rest(inner);
         }
-        self.unlock_and_wake(inner);
     }
 
-    /// Wakes the driver if it sleeps beyond a deadline that was just set, or while frames wait
-    /// for room in the device.
-    pub(crate) fn rearm_timer(&self, inner: &mut Inner) {
-        if inner.poller == Poller::Armed && (inner.deadline_moved() || inner.is_blocked()) {
+    /// Wakes the driver if it sleeps beyond the moment when somebody has to look: a deadline that was
+    /// just set, or the next try of what found no room. One that has planned for that sleeps on.
+    fn rearm_timer(&self, inner: &mut Inner) {
+        if inner.poller != Poller::Armed {
+            return;
+        }
+        let is_late = inner.deadline().is_some_and(|at| at < inner.armed_until)
+            || inner.retry().is_some_and(|retry| self.now() + retry < inner.armed_until);
+        if is_late {
             inner.armed_until = Instant::ZERO;
             self.kick();
         }
@@ -367,13 +381,11 @@ impl Inner {
         true
     }
 
-    fn note_ready(&mut self, socket: SocketId, mut gained: Readiness) {
+    fn note_ready(&mut self, socket: SocketId, gained: Readiness) {
         let Some(waits) = self.waits.get_mut(&socket) else { return };
         let before = self.ready.len();
         if gained.contains(Readiness::ERROR_QUEUE) {
             self.ready.append(&mut waits.completion);
-            // The error is nothing but the completion.
-            gained &= !(Readiness::ERROR | Readiness::ERROR_QUEUE);
         }
         if gained.intersects(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED) {
             // Maybe none is to come any more.
@@ -434,31 +446,22 @@ impl Inner {
         if let Some(at) = self.deadline() {
             sleep = sleep.min(at.saturating_since(now));
         }
-        if self.devices.is_blocked() {
-            sleep = sleep.min(BLOCKED_RETRY);
-        }
-        if self.rings.is_stuck() {
-            sleep = sleep.min(STUCK_RETRY);
-        }
         if self.devices.are_polled() {
             sleep = sleep.min(POLLED_DEVICE);
         }
-        sleep
+        sleep.min(self.retry().unwrap_or(limit))
     }
 
-    /// Whether a turn is due before the driver means to wake.
-    fn deadline_moved(&self) -> bool {
-        self.deadline().unwrap_or(Instant::FAR) < self.armed_until
+    /// When to look again at what found no room, and is not told when there is some.
+    fn retry(&self) -> Option<Duration> {
+        let blocked = self.devices.is_blocked().then_some(BLOCKED_RETRY);
+        let stuck = self.rings.is_stuck().then_some(STUCK_RETRY);
+        blocked.into_iter().chain(stuck).min()
     }
 
     /// Whether somebody is to be woken after this turn.
     pub(crate) fn has_wakers(&self) -> bool {
         !self.ready.is_empty()
-    }
-
-    /// Whether frames wait for room in a device.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.devices.is_blocked()
     }
 }
 

@@ -1,16 +1,21 @@
-//! What the lock promises.
+//! What the lock promises, and whoever lets go of it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::task::Waker;
+use std::task::{Wake, Waker};
 use std::thread;
+use std::time::{Duration, Instant as WallClock};
 
-use pagewire_device::Pair;
-use pagewire_mem::Instant;
-use pagewire_stack::{SocketId, Stack};
+use pagewire_device::{Capabilities, Device, DeviceCounters, DeviceError, Pair};
+use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PacketBuf};
+use pagewire_stack::{Error, SocketId, Stack, StackConfig};
 
-use super::{Interest, Shared};
+use super::{BLOCKED_RETRY, Interest, Poller, Shared};
 use crate::Host;
+use crate::devices::Devices;
+use crate::wait::Patience;
 
 /// Looks that the holder of the lock leaves to a thread that comes for it: more than that needs to
 /// read a clock.
@@ -51,4 +56,184 @@ fn a_wait_that_waited_for_the_lock_sees_no_time_before_it_had_it() {
         shared.try_or_register(socket, Interest::Read, Waker::noop(), op).expect("a time")
     });
     assert!(seen >= before, "{seen:?} was told after {before:?}");
+}
+
+/// A host whose driver does not run, though nobody knows: tests say whether it sleeps, and until when.
+fn without_driver(device: impl Device + 'static) -> Arc<Shared> {
+    let addresses = vec!["10.0.0.1/24".parse().expect("an address")];
+    let config = StackConfig::new(device.capabilities().clone(), addresses, [7; 32]);
+    let stack = Stack::new(Instant::ZERO, config).expect("stack");
+    let mut devices = Devices::new();
+    let link = stack.links().next().expect("a link");
+    devices.add(link, Box::new(device)).expect("a descriptor");
+    let spin = Duration::from_secs(60);
+    Arc::new(Shared::new(stack, devices, WallClock::now(), spin, false).expect("shared"))
+}
+
+fn falls_asleep(shared: &Shared, until: Instant) {
+    let mut inner = shared.lock();
+    (inner.poller, inner.armed_until) = (Poller::Armed, until);
+}
+
+/// Whether the driver was woken since the last look.
+fn was_woken(shared: &Shared) -> bool {
+    rustix::io::read(&shared.wake, &mut [0u8; 8]).is_ok()
+}
+
+/// The other end of the link, which takes its turns when it is told to.
+fn peer(device: impl Device + 'static) -> Host {
+    let host = Host::builder().device(device).address("10.0.0.2/24").manual().start();
+    host.expect("the peer")
+}
+
+#[test]
+fn a_thread_that_takes_a_frame_itself_tells_a_sleeping_driver_of_the_timer() {
+    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let (shared, peer) = (without_driver(device), peer(far));
+    let listen = |stack: &mut Stack, now| stack.tcp_listen(now, ([10, 0, 0, 1], 80).into(), 1);
+    let listener = shared.with(listen).expect("listens");
+    let (theirs, (says, hears)) = (Arc::clone(&shared), channel());
+    let other = thread::spawn(move || {
+        // While the other polls: the driver had come by, found nothing and gone to sleep.
+        while theirs.lock().last_inline.is_none() {
+            thread::yield_now();
+        }
+        falls_asleep(&theirs, Instant::FAR);
+        let _syn = peer.start_connect(([10, 0, 0, 1], 80).into()).expect("has a route");
+        while hears.try_recv().is_err() {
+            peer.turn();
+        }
+    });
+    // A half-open connection sends its SYN,ACK again, when its time has come.
+    let taken = |stack: &mut Stack, _| match stack.socket_count() {
+        1 => Err(Error::WouldBlock),
+        _ => Ok(()),
+    };
+    shared.wait(listener, Interest::Read, Patience::For(None), taken).expect("it comes");
+    assert!(was_woken(&shared));
+    says.send(()).expect("it listens");
+    other.join().expect("it ends");
+}
+
+#[test]
+fn a_turn_taken_by_hand_tells_a_sleeping_driver_of_the_timer() {
+    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
+    let (host, peer) = (host.expect("host"), peer(far));
+    let _listener = host.listen("10.0.0.1:80").expect("listens");
+    let handle = host.handle();
+    falls_asleep(&handle.shared, Instant::FAR);
+    let _syn = peer.start_connect(([10, 0, 0, 1], 80).into()).expect("has a route");
+    while host.with_stack(|stack, _| stack.socket_count()) < 2 {
+        peer.turn();
+        host.turn();
+    }
+    assert!(was_woken(&handle.shared));
+}
+
+/// A device that takes nothing, and has nothing.
+struct Full(Capabilities);
+
+impl Device for Full {
+    fn capabilities(&self) -> &Capabilities {
+        &self.0
+    }
+    fn transmit(
+        &mut self,
+        _: Instant,
+        _: &mut VecDeque<PacketBuf>,
+        _: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        Ok(())
+    }
+    fn receive(
+        &mut self,
+        _: Instant,
+        _: &mut VecDeque<PacketBuf>,
+        _: usize,
+        _: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        Ok(0)
+    }
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+}
+
+fn full() -> Full {
+    let (device, _) = Pair::new(Default::default()).expect("pair");
+    Full(device.capabilities().clone())
+}
+
+#[test]
+fn a_driver_that_will_look_at_a_full_device_soon_is_not_woken_for_each_operation() {
+    let shared = without_driver(full());
+    let send = |stack: &mut Stack, now| stack.tcp_connect(now, ([10, 0, 0, 2], 80).into(), None);
+    falls_asleep(&shared, Instant::FAR);
+    let _ = shared.with(send);
+    assert!(was_woken(&shared), "it meant to sleep longer than frames may wait");
+    falls_asleep(&shared, shared.now() + BLOCKED_RETRY);
+    let _ = shared.with(send);
+    assert!(!was_woken(&shared));
+}
+
+#[test]
+fn a_wait_on_a_host_without_a_driver_ends_when_its_time_is_over_and_not_before() {
+    let (device, _far) = Pair::new(Default::default()).expect("pair");
+    let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
+    let handle = host.expect("host").handle();
+    let socket = handle.shared.with(|stack, _| stack.udp_bind(([10, 0, 0, 1], 9).into()));
+    let (socket, limit) = (socket.expect("bound"), Duration::from_millis(3));
+    let begin = handle.shared.now();
+    let mut last = begin;
+    let nothing = |_: &mut Stack, now| {
+        last = now;
+        Err::<(), _>(Error::WouldBlock)
+    };
+    let done = handle.shared.wait(socket, Interest::Read, Patience::For(Some(limit)), nothing);
+    assert_eq!(done.expect_err("nothing comes").kind(), std::io::ErrorKind::TimedOut);
+    assert!(last >= begin + limit, "it looked last after {:?}", last.saturating_since(begin));
+}
+
+/// Counts its calls.
+#[derive(Default)]
+struct Calls(AtomicUsize);
+
+impl Wake for Calls {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_error_wakes_a_reader_while_a_completion_is_unread() {
+    let (device, far) = Pair::new(Default::default()).expect("pair");
+    let (shared, peer) = (without_driver(device), peer(far));
+    let socket = shared.with(|stack, now| {
+        let socket = stack.udp_bind(([10, 0, 0, 1], 9).into())?;
+        stack.set_zerocopy(socket, true)?;
+        stack.udp_connect(now, socket, ([10, 0, 0, 2], 9).into())?;
+        Ok::<_, Error>(socket)
+    });
+    let socket = socket.expect("connected");
+    let receive = &mut |stack: &mut Stack, now| stack.udp_recv_from(now, socket);
+    // Nobody is there: the first time the refusal comes with the completion, then it stands unread.
+    for _ in 0..2 {
+        let calls = Arc::new(Calls::default());
+        let waker = Waker::from(Arc::clone(&calls));
+        let nothing = shared.try_or_register(socket, Interest::Read, &waker, receive);
+        assert_eq!(nothing.err(), Some(Error::WouldBlock));
+        let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 4096]))]);
+        let sent = shared.with(|stack, now| stack.udp_send_zc(now, socket, data, None));
+        assert_eq!(sent.map(|(n, _)| n), Ok(4096));
+        for _ in 0..100 {
+            peer.turn();
+            let (mut inner, now) = shared.lock_now();
+            inner.turn(now);
+            shared.unlock_and_wake(inner);
+        }
+        assert_eq!(calls.0.load(Ordering::Relaxed), 1);
+        let refused = shared.try_or_register(socket, Interest::Read, &waker, receive);
+        assert_eq!(refused.err(), Some(Error::ConnectionRefused));
+    }
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_stack::SocketId;
+use pagewire_stack::{MtuDiscover, SocketId};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::host::Handle;
@@ -75,6 +75,23 @@ impl UdpSocket {
     pub fn set_segment_size(&self, bytes: u16) -> io::Result<()> {
         let id = self.0.id;
         self.0.host.shared.lock().stack.udp_set_segment(id, bytes).map_err(io_error)
+    }
+
+    /// What the socket does about the MTU of its paths: whether datagrams that are too long are cut or
+    /// refused, whether routers may cut them, and what counts as too long. The default is
+    /// [`MtuDiscover::Want`]; protocols that look for the MTU themselves (QUIC) want
+    /// [`MtuDiscover::Probe`] or [`MtuDiscover::Do`].
+    pub fn set_mtu_discover(&self, how: MtuDiscover) -> io::Result<()> {
+        let id = self.0.id;
+        self.0.host.shared.lock().stack.udp_set_mtu_discover(id, how).map_err(io_error)
+    }
+
+    /// The longest IP packet, in bytes, that reaches the peer in one piece, as far as is known. Less 28
+    /// bytes of headers, over IPv6 48, that is the longest datagram. The error is `NotConnected` if the
+    /// socket is not connected.
+    pub fn path_mtu(&self) -> io::Result<usize> {
+        let id = self.0.id;
+        self.0.host.shared.lock().stack.udp_path_mtu(id).map_err(io_error)
     }
 
     /// The address of this side.

@@ -184,7 +184,6 @@ impl Shared {
             inner.register(socket, interest, waker);
         }
         inner.flush(now);
-        self.rearm_timer(&mut inner);
         self.unlock_and_wake(inner);
         result
     }

@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -96,8 +95,7 @@ fn a_gibibyte_over_the_pair_link_is_copied_by_neither_side() {
 
 #[test]
 fn with_root_a_gibibyte_to_a_kernel_socket_over_a_tap_is_copied_by_the_kernel_only() {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIPPED: needs root and /dev/net/tun");
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
         return;
     }
     // Removed when the host is dropped, also when the test fails.

@@ -1,10 +1,9 @@
 //! Rings on a tap: the kernel writes into registered memory. In a network namespace that goes with
-//! the test; needs root, skips loudly without.
+//! the test; needs root.
 
 use std::future::Future;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::Path;
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -25,9 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LEN: usize = 16 << 20;
 
 /// Runs `f` on a thread with a network namespace of its own, with a tap and a host in it.
-fn on_a_tap(test: &str, f: impl FnOnce(Host) + Send + 'static) {
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIPPED: {test} needs root and /dev/net/tun");
+fn on_a_tap(f: impl FnOnce(Host) + Send + 'static) {
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
         return;
     }
     let run = move || {
@@ -88,7 +86,7 @@ async fn receive(
 
 #[test]
 fn a_queue_of_a_tap_fills_its_region_with_the_flows_of_its_rule_only() {
-    on_a_tap("a_queue_of_a_tap_fills_its_region_with_the_flows_of_its_rule_only", |host| {
+    on_a_tap(|host| {
         let rings = rings(&host);
         let group = rings.register(1, private(8 << 20), &[Rule::tcp_port(9000)]).unwrap();
         let listener = rings.listen("10.77.0.2:9000").unwrap();
@@ -122,9 +120,41 @@ fn a_queue_of_a_tap_fills_its_region_with_the_flows_of_its_rule_only() {
 }
 
 #[test]
+fn a_queue_of_a_tap_fills_its_region_with_the_datagrams_of_its_rule() {
+    on_a_tap(|host| {
+        let rings = rings(&host);
+        let group = rings.register(1, private(1 << 20), &[Rule::udp_port(9000)]).unwrap();
+        let out = Region::memfd_shared("rings-send", 4096).unwrap();
+        let out = rings.register_send(out).unwrap();
+        let kernel = UdpSocket::bind("10.77.0.1:5000").unwrap();
+        kernel.set_read_timeout(Some(PATIENCE)).unwrap();
+        let peer = kernel.local_addr().unwrap();
+        let (mut reference, mut total) = (0, 0);
+        block_on(async {
+            let socket = rings.bind("10.77.0.2:9000").await.unwrap();
+            // By the queue that this leaves by, the kernel brings the flow.
+            assert_eq!(socket.send_to(out, 0, 100, peer).await.unwrap(), 100);
+            assert_eq!(kernel.recv_from(&mut [0; 200]).unwrap().1, socket.local_addr());
+            for n in 0..500 {
+                let bytes = vec![n as u8; 1000 + n % 400];
+                kernel.send_to(&bytes, socket.local_addr()).unwrap();
+                let datagram = socket.receive(group, usize::MAX).await.unwrap();
+                assert_eq!((datagram.from, datagram.len), (peer, bytes.len()));
+                for buffer in &datagram.buffers {
+                    let piece = buffer.as_slice().expect("private memory");
+                    assert!(piece.iter().all(|b| *b == n as u8));
+                    reference += if buffer.is_copied() { 0 } else { buffer.len() };
+                }
+                total += bytes.len();
+            }
+        });
+        assert!(reference > total / 10 * 9, "{reference} of {total}, {:?}", rings.counters());
+    });
+}
+
+#[test]
 fn a_flow_goes_on_by_copy_when_its_region_is_taken_back_and_the_region_comes_home() {
-    let name = "a_flow_goes_on_by_copy_when_its_region_is_taken_back_and_the_region_comes_home";
-    on_a_tap(name, |host| {
+    on_a_tap(|host| {
         let rings = rings(&host);
         let group = rings.register(2, private(4 << 20), &[Rule::tcp_port(9000)]).unwrap();
         let listener = rings.listen("10.77.0.2:9000").unwrap();
@@ -151,7 +181,7 @@ fn a_flow_goes_on_by_copy_when_its_region_is_taken_back_and_the_region_comes_hom
 
 #[test]
 fn the_example_writes_what_a_kernel_socket_sends_to_a_file() {
-    on_a_tap("the_example_writes_what_a_kernel_socket_sends_to_a_file", |host| {
+    on_a_tap(|host| {
         let folder =
             std::env::temp_dir().join(format!("pagewire-rings-tap-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -175,7 +205,7 @@ fn the_example_writes_what_a_kernel_socket_sends_to_a_file() {
 
 #[test]
 fn a_tap_refuses_memory_that_it_cannot_use() {
-    on_a_tap("a_tap_refuses_memory_that_it_cannot_use", |host| {
+    on_a_tap(|host| {
         let rings = rings(&host);
         let shared = QueueConfig::new(Region::memfd_shared("shared", 1 << 20).unwrap());
         let refused = rings.register(1, shared, &[]).unwrap_err();

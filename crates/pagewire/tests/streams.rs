@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire::device::Pair;
+use pagewire::stack::MtuDiscover;
 use pagewire::{
     CopyReason, Frag, Host, Region, SendBuf, SendFlags, TcpListener, TcpOption, TcpStream,
 };
@@ -376,6 +377,23 @@ fn datagrams_arrive_whole_with_their_sender() {
         assert_eq!((&buf[..n], from), (&sent[..], two.local_addr().expect("address")));
     }
     assert!(two.send_to(&pattern(65_508), "10.0.0.1:53").is_err(), "longer than a datagram");
+}
+
+#[test]
+fn datagrams_that_may_not_be_cut_are_refused_beyond_the_mtu_of_their_path() {
+    let (server, client) = hosts();
+    let one = server.udp("10.0.0.1:53").expect("bind");
+    let two = client.udp("10.0.0.2:0").expect("bind");
+    assert_eq!(kind(two.path_mtu()), io::ErrorKind::NotConnected);
+    two.connect("10.0.0.1:53").expect("connect");
+    let whole = two.path_mtu().expect("connected") - 28;
+    two.set_mtu_discover(MtuDiscover::Do).expect("set");
+    let refused = two.send(&vec![1; whole + 1]).expect_err("too long");
+    assert_eq!(refused.raw_os_error(), Some(90), "EMSGSIZE");
+    assert_eq!(two.send(&vec![1; whole]).expect("send"), whole);
+    assert_eq!(one.recv_from(&mut vec![0; 70_000]).expect("receive").0, whole);
+    two.set_mtu_discover(MtuDiscover::Want).expect("set");
+    assert_eq!(two.send(&vec![1; whole + 1]).expect("is cut"), whole + 1);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Zero-copy sends through a tap to a socket of the kernel's, in a network namespace that goes with
-//! the test. Needs root; skips loudly without.
+//! the test. Needs root.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -11,9 +11,8 @@ use pagewire::{CopyReason, Host, Region, Tap};
 const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Runs `f` on a thread with a network namespace of its own.
-fn in_namespace(test: &str, f: impl FnOnce() + Send + 'static) {
-    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/net/tun").exists() {
-        eprintln!("SKIPPED: {test} needs root and /dev/net/tun");
+fn in_namespace(f: impl FnOnce() + Send + 'static) {
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
         return;
     }
     let run = move || {
@@ -31,7 +30,7 @@ fn a_gibibyte_through_a_tap_is_sent_without_a_copy_of_ours() {
     // Unoptimised, a sixteenth says the same.
     const LEN: usize = 1 << 20;
     const PIECES: usize = if cfg!(debug_assertions) { 64 } else { 1024 };
-    in_namespace("a_gibibyte_through_a_tap_is_sent_without_a_copy_of_ours", || {
+    in_namespace(|| {
         let tap = Tap::builder().name("pwzc0").host_address("10.78.0.1/24").open().unwrap();
         let host = Host::builder().device(tap).address("10.78.0.2/24").zerocopy_memory(1 << 30);
         let host = host.start().unwrap();

@@ -140,6 +140,8 @@ impl Notices {
         }
     }
 
+    /// The socket's events go to `watch` from here on. To be called under the lock of the stack that
+    /// the socket was made under: as soon as that is let go, another thread may find an event.
     pub(crate) fn insert(&self, id: SocketId, watch: &Arc<Watch>) {
         self.lock().insert(id, Arc::clone(watch));
     }
@@ -162,7 +164,7 @@ fn wakes(gained: Readiness) -> Events {
     if gained.contains(Readiness::WRITABLE) {
         events |= Events::OUT | Events::WRNORM | Events::WRBAND;
     }
-    if gained.contains(Readiness::ERROR) {
+    if gained.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE) {
         events |= Events::ERR;
     }
     events

@@ -155,7 +155,7 @@ impl<B: Backend> Descriptors<B> {
         if closed || readiness.contains(Readiness::WRITABLE) {
             events |= Events::WRITE;
         }
-        if readiness.contains(Readiness::ERROR) {
+        if readiness.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE) {
             events |= Events::ERR;
         }
         events
@@ -168,7 +168,7 @@ impl<B: Backend> Descriptors<B> {
             None => Readiness::WRITABLE,
         };
         let mut events = Events::empty();
-        if readiness.contains(Readiness::ERROR) {
+        if readiness.intersects(Readiness::ERROR | Readiness::ERROR_QUEUE) {
             events |= Events::ERR;
         }
         if state.shut[0] {

@@ -64,7 +64,7 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// [`recvfrom`](Self::recvfrom) into several pieces, with ancillary data; with `MSG_ERRQUEUE`,
-    /// the oldest entry of the error queue.
+    /// the oldest entry of the error queue; its address is where the datagram was sent to.
     pub fn recvmsg(
         &self,
         fd: Fd,
@@ -145,6 +145,13 @@ impl<B: Backend> Descriptors<B> {
                 message.flags |= libc::MSG_TRUNC;
             }
         }
+        let to = match &entry {
+            ErrorEntry::Network(error) => error.to,
+            _ => None,
+        };
+        message.name = to.map(|to| SockAddr::new(to, socket.domain));
+        // (A socket of both versions has errors of both.)
+        let v6 = to.map_or(v6, |to| to.is_ipv6());
         let (level, kind, offender) = match socket.domain {
             Domain::Inet => (libc::SOL_IP, libc::IP_RECVERR, 16),
             Domain::Inet6 => (libc::SOL_IPV6, libc::IPV6_RECVERR, 28),
@@ -320,6 +327,7 @@ fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> [u8; 16] {
             (done.lo, done.hi)
         }
         ErrorEntry::Timestamp(found) => timestamping::info_and_data(found, timestamping),
+        ErrorEntry::Network(error) => (error.mtu, 0),
         _ => (0, 0),
     };
     out[8..12].copy_from_slice(&info.to_ne_bytes());
@@ -327,11 +335,11 @@ fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> [u8; 16] {
     out
 }
 
-/// Whether nothing will come that could be waited for. (Notifications are no error.)
+/// Whether nothing will come that could be waited for.
 fn has_ended(stack: &Stack, id: SocketId) -> bool {
     stack.readiness(id).is_ok_and(|r| {
-        let failed = r.contains(Readiness::ERROR) && !r.contains(Readiness::ERROR_QUEUE);
-        (failed || r.contains(Readiness::READ_CLOSED)) && !r.contains(Readiness::READABLE)
+        let ended = Readiness::ERROR | Readiness::READ_CLOSED;
+        r.intersects(ended) && !r.contains(Readiness::READABLE)
     })
 }
 

@@ -13,7 +13,7 @@
 //! connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
@@ -24,7 +24,7 @@ use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::file::{File, Object};
 use crate::limits::SOMAXCONN;
-use crate::notice::Signal;
+use crate::notice::{Signal, Watch};
 use crate::options::Options;
 use crate::poll::Events;
 use crate::{Errno, Fd, errno};
@@ -49,6 +49,9 @@ pub(crate) struct State {
     pub(crate) stage: Stage,
     /// Where `bind` put it.
     pub(crate) bound: Option<SocketAddr>,
+    /// The address that its listener is bound to: as in Linux, a connection that is dissolved keeps
+    /// that, and not the port, which is the listener's.
+    address: Option<IpAddr>,
     /// The stack's word that a stream's address is taken.
     hold: Option<Hold>,
     pub(crate) options: Options,
@@ -68,6 +71,13 @@ pub(crate) enum Stage {
     Connecting(SocketId),
     Connected(SocketId),
     Datagram(SocketId),
+}
+
+impl State {
+    /// The address that it is bound to, if that is one of its own.
+    fn bound_address(&self) -> Option<IpAddr> {
+        self.bound.map(|bound| bound.ip()).filter(|ip| !ip.is_unspecified())
+    }
 }
 
 impl Stage {
@@ -93,8 +103,9 @@ impl Stage {
 
 impl Socket {
     fn new(domain: Domain, kind: Kind, stage: Stage, options: Options) -> Self {
+        let shut = [false; 2];
         let state =
-            State { stage, bound: None, hold: None, options, shut: [false; 2], error: None };
+            State { stage, bound: None, address: None, hold: None, options, shut, error: None };
         Self { domain, kind, state: Mutex::new(state) }
     }
 
@@ -107,11 +118,13 @@ impl Socket {
         self.lock().stage
     }
 
-    fn any(&self) -> SocketAddr {
-        match self.domain {
-            Domain::Inet => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
-            Domain::Inet6 => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
-        }
+    /// Where it is while nobody has bound it: any port of any address, or of the one that it keeps.
+    fn unbound(&self, state: &State) -> SocketAddr {
+        let any = match self.domain {
+            Domain::Inet => Ipv4Addr::UNSPECIFIED.into(),
+            Domain::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        SocketAddr::new(state.address.unwrap_or(any), 0)
     }
 }
 
@@ -219,12 +232,12 @@ impl<B: Backend> Descriptors<B> {
                 let options = &state.options;
                 let (id, local) = self.backend.with(|stack, now| {
                     let id = stack.udp_bind(local).map_err(errno)?;
+                    self.notices.insert(id, &file.watch);
                     options.apply(stack, now, id);
                     Ok((id, stack.local_addr(id).map_err(errno)?))
                 })?;
                 state.bound = Some(local);
                 state.stage = Stage::Datagram(id);
-                self.notices.insert(id, &file.watch);
             }
         }
         Ok(())
@@ -234,7 +247,8 @@ impl<B: Backend> Descriptors<B> {
     pub(crate) fn bind_datagram(&self, file: &File, socket: &Socket) -> Result<SocketId, Errno> {
         let mut state = socket.lock();
         if state.stage == Stage::Closed {
-            self.bind_to(file, socket, &mut state, socket.any())?;
+            let local = socket.unbound(&state);
+            self.bind_to(file, socket, &mut state, local)?;
         }
         state.stage.id().ok_or(Errno::INVAL)
     }
@@ -260,7 +274,8 @@ impl<B: Backend> Descriptors<B> {
             _ => return Err(Errno::INVAL),
         }
         if state.bound.is_none() {
-            self.bind_to(held.shared(), socket, &mut state, socket.any())?;
+            let local = socket.unbound(&state);
+            self.bind_to(held.shared(), socket, &mut state, local)?;
         }
         let (Some(local), Some(hold)) = (state.bound, state.hold) else {
             return Err(Errno::INVAL);
@@ -269,12 +284,12 @@ impl<B: Backend> Descriptors<B> {
         let id = self.backend.with(|stack, now| {
             let id = stack.tcp_listen_held(now, hold, local, options.v6_only, backlog);
             let id = id.map_err(errno)?;
+            self.notices.insert(id, &held.watch);
             options.apply_to_listener(stack, now, id);
             Ok(id)
         })?;
         state.stage = Stage::Listening(id);
         state.shut = [false; 2];
-        self.notices.insert(id, &held.watch);
         Ok(())
     }
 
@@ -297,23 +312,24 @@ impl<B: Backend> Descriptors<B> {
         }
         let limit = socket.lock().options.receive_timeout;
         let blocking = !held.is_nonblocking();
-        let (id, peer) = self.block_on(&held, Events::IN, blocking, limit, || {
-            let Stage::Listening(id) = socket.stage() else { return Err(Errno::INVAL) };
-            self.backend.with(|stack, now| stack.tcp_accept(now, id)).map_err(errno)
-        })?;
-        let (options, bound) = {
+        let (child, watch, peer) = self.block_on(&held, Events::IN, blocking, limit, || {
             let state = socket.lock();
-            (state.options.inherited(), state.bound)
-        };
-        let child = Socket::new(socket.domain, Kind::Stream, Stage::Connected(id), options.clone());
-        {
-            let mut state = child.lock();
-            state.bound = bound;
-            state.hold = self.backend.with(|stack, _| stack.tcp_hold(id, options.reuses()).ok());
-        }
-        let file = File::new(Object::Socket(Box::new(child)), flags.nonblocking);
-        self.notices.insert(id, &file.watch);
-        self.backend.with(|stack, now| options.apply(stack, now, id));
+            let Stage::Listening(listener) = state.stage else { return Err(Errno::INVAL) };
+            let (watch, options) = (Arc::<Watch>::default(), state.options.inherited());
+            let (id, peer, hold) = self.backend.with(|stack, now| {
+                let (id, peer) = stack.tcp_accept(now, listener).map_err(errno)?;
+                self.notices.insert(id, &watch);
+                options.apply(stack, now, id);
+                Ok((id, peer, stack.tcp_hold(id, options.reuses()).ok()))
+            })?;
+            let child = Socket::new(socket.domain, Kind::Stream, Stage::Connected(id), options);
+            {
+                let mut own = child.lock();
+                (own.hold, own.address) = (hold, state.bound_address());
+            }
+            Ok((child, watch, peer))
+        })?;
+        let file = File::with_watch(Object::Socket(Box::new(child)), flags.nonblocking, watch);
         Ok((self.install(file, flags.close_on_exec)?, SockAddr::new(peer, socket.domain)))
     }
 
@@ -399,7 +415,7 @@ impl<B: Backend> Descriptors<B> {
             return Err(Errno::AFNOSUPPORT);
         };
         // Linux: an unspecified destination is this host, as in BSD. It has no loopback here.
-        let local = state.bound;
+        let local = state.bound.unwrap_or_else(|| socket.unbound(state));
         let options = &state.options;
         if options.v6_only && is_mapped(remote) {
             return Err(Errno::NETUNREACH);
@@ -410,11 +426,12 @@ impl<B: Backend> Descriptors<B> {
             let id = match fast {
                 true => {
                     let no_cookie = options.fast_open_no_cookie;
-                    stack.tcp_connect_fast(now, remote, local, config, no_cookie)
+                    stack.tcp_connect_fast(now, remote, Some(local), config, no_cookie)
                 }
-                false => stack.tcp_connect_with(now, remote, local, config),
+                false => stack.tcp_connect_with(now, remote, Some(local), config),
             };
             let id = id.map_err(errno)?;
+            self.notices.insert(id, &file.watch);
             options.apply(stack, now, id);
             let own = if held { None } else { stack.tcp_hold(id, options.reuses()).ok() };
             Ok((id, own))
@@ -422,7 +439,6 @@ impl<B: Backend> Descriptors<B> {
         state.hold = state.hold.take().or(own);
         state.stage = Stage::Connecting(id);
         state.error = None;
-        self.notices.insert(id, &file.watch);
         Ok(id)
     }
 
@@ -484,7 +500,7 @@ impl<B: Backend> Descriptors<B> {
         let state = socket.lock();
         let local = match state.stage.id() {
             Some(id) => self.backend.with(|stack, _| stack.local_addr(id)).map_err(errno)?,
-            None => state.bound.unwrap_or_else(|| socket.any()),
+            None => state.bound.unwrap_or_else(|| socket.unbound(&state)),
         };
         Ok(SockAddr::new(local, socket.domain))
     }

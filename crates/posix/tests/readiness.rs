@@ -364,3 +364,68 @@ fn a_mesh_of_epoll_instances_is_as_dense_as_linux_has_it_and_costs_no_more_than_
     assert_eq!(wide(8), 0);
     assert!(wide(30) > 0);
 }
+
+/// An epoll instance that is told of edges of `fd`, what stands now left out.
+fn edges_of(files: &Files, fd: Fd, events: Events) -> Fd {
+    let epoll = files.epoll_create1(0).unwrap();
+    let event = EpollEvent { events: events | Events::EDGE, data: 1 };
+    files.epoll_ctl(epoll, EpollOp::Add(event), fd).unwrap();
+    files.epoll_wait(epoll, &mut [EpollEvent::default()], NOW).unwrap();
+    epoll
+}
+
+/// What an instance reports at once.
+fn reported(files: &Files, epoll: Fd) -> Events {
+    let mut events = [EpollEvent::default()];
+    match files.epoll_wait(epoll, &mut events, NOW).unwrap() {
+        0 => Events::empty(),
+        _ => events[0].events,
+    }
+}
+
+/// Runs `call` while all others are faster than the thread that makes it.
+fn hurried<T>(files: &Files, call: impl FnOnce() -> T) -> T {
+    files.backend().world().ahead = Duration::from_millis(5);
+    let done = call();
+    files.backend().world().ahead = Duration::ZERO;
+    done
+}
+
+#[test]
+fn an_answer_that_is_faster_than_connect_is_an_edge_all_the_same() {
+    let (left, right) = pair();
+    let _listener = listener(&right, 80);
+    let client = stream(&left);
+    set_nonblocking(&left, client);
+    let epoll = edges_of(&left, client, Events::OUT);
+    let begun = hurried(&left, || left.connect(client, addr("10.0.0.2:80").as_bytes()));
+    assert_eq!(begun, Ok(()), "the answer is there when it looks");
+    assert_eq!(reported(&left, epoll), Events::OUT);
+}
+
+#[test]
+fn a_connection_that_is_faster_than_listen_is_an_edge_all_the_same() {
+    let (left, right) = pair();
+    // So that the neighbours know each other, and the SYN is there at once.
+    connected(&left, &right);
+    let server = stream(&right);
+    right.bind(server, addr("10.0.0.2:81").as_bytes()).unwrap();
+    let epoll = edges_of(&right, server, Events::IN);
+    let client = stream(&left);
+    set_nonblocking(&left, client);
+    let _ = left.connect(client, addr("10.0.0.2:81").as_bytes());
+    hurried(&right, || right.listen(server, 1)).unwrap();
+    assert_eq!(reported(&right, epoll), Events::IN);
+}
+
+#[test]
+fn a_datagram_that_is_faster_than_bind_is_an_edge_all_the_same() {
+    let (left, right) = pair();
+    connected(&left, &right);
+    let server = datagram(&right);
+    let epoll = edges_of(&right, server, Events::IN);
+    let client = datagram(&left);
+    left.sendto(client, b"early", 0, Some(addr("10.0.0.2:7").as_bytes())).unwrap();
+    hurried(&right, || right.bind(server, addr("10.0.0.2:7").as_bytes())).unwrap();
+    assert_eq!(reported(&right, epoll), Events::IN);
+}

@@ -3,7 +3,7 @@
 mod support;
 
 use pagewire_posix::Errno;
-use support::{LEFT, addr, connected, pair, pair_with, set_nonblocking};
+use support::{LEFT, addr, connected, pair, pair_with, set_nonblocking, stream};
 
 #[test]
 fn a_stream_carries_bytes_both_ways_and_ends() {
@@ -91,4 +91,34 @@ fn splice_to_a_pipe_without_a_reader_leaves_the_data_in_the_socket() {
     assert_eq!(right.splice(server, write, 100, 0), Err(Errno::PIPE));
     let mut buf = [0; 8];
     assert_eq!(right.read(server, &mut buf), Ok(4));
+}
+
+/// `connect` with `AF_UNSPEC`.
+fn dissolve(files: &support::Files, fd: pagewire_posix::Fd) {
+    files.connect(fd, &[0; 16]).unwrap();
+}
+
+#[test]
+fn a_dissolved_connection_leaves_the_port_to_its_listener_and_keeps_the_address() {
+    for (bound, address) in [("10.0.0.2", "10.0.0.2:0"), ("0.0.0.0", "0.0.0.0:0")] {
+        let (left, right) = pair();
+        let server = stream(&right);
+        right.bind(server, addr(&format!("{bound}:80")).as_bytes()).unwrap();
+        right.listen(server, 1).unwrap();
+        let client = stream(&left);
+        left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
+        let (accepted, _) = right.accept(server).unwrap();
+        dissolve(&right, accepted);
+        assert_eq!(right.getsockname(accepted), Ok(addr(address)));
+        let other = stream(&left);
+        left.bind(other, addr("10.0.0.1:81").as_bytes()).unwrap();
+        left.listen(other, 1).unwrap();
+        right.connect(accepted, addr("10.0.0.1:81").as_bytes()).unwrap();
+        let local = right.getsockname(accepted).unwrap().to_std().unwrap();
+        assert_ne!(local.port(), 80, "the listener's");
+        // As in Linux: nothing binds it, so it may be bound.
+        dissolve(&right, accepted);
+        right.bind(accepted, addr("10.0.0.2:82").as_bytes()).unwrap();
+        assert_eq!(right.getsockname(accepted), Ok(addr("10.0.0.2:82")));
+    }
 }

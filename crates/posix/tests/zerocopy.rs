@@ -52,6 +52,23 @@ fn a_notification_follows_the_acknowledgement_and_ranges_grow() {
 }
 
 #[test]
+fn notifications_of_different_kind_become_one_and_the_older_flag_wins() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    opt_in(&left, client);
+    let mut got = [0; 4000];
+    // The first is copied, because its receiver lets it wait too long; the second is not.
+    for wait in [1100, 0] {
+        assert_eq!(send(&left, client, &[7; 4000]), Ok(4000));
+        left.backend().run(core::time::Duration::from_millis(wait));
+        assert_eq!(right.recv(server, &mut got, libc::MSG_WAITALL), Ok(4000));
+        left.backend().run(core::time::Duration::from_millis(100));
+    }
+    assert_eq!(notification(&left, client), Ok([0, 5, 1, 0, 1]));
+    assert_eq!(notification(&left, client), Err(Errno::AGAIN));
+}
+
+#[test]
 fn without_opting_in_the_flag_is_ignored() {
     let (left, right) = pair();
     let (client, server, _) = connected(&left, &right);

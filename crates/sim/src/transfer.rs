@@ -280,6 +280,15 @@ impl Transfer {
     }
 }
 
+const ECN_MODES: [EcnMode; 6] = [
+    EcnMode::Off,
+    EcnMode::Request,
+    EcnMode::Accept,
+    EcnMode::Accurate,
+    EcnMode::RequestAcceptAccurate,
+    EcnMode::AcceptAccurate,
+];
+
 /// Any settings that a connection may have, small windows and segments more often than not.
 fn varied_config(r: &mut FaultRng) -> TcpConfig {
     let one_in = |r: &mut FaultRng, n: u64| r.below(n) == 0;
@@ -288,7 +297,7 @@ fn varied_config(r: &mut FaultRng) -> TcpConfig {
         timestamps: one_in(r, 2),
         sack: !one_in(r, 3),
         dsack: !one_in(r, 3),
-        ecn: [EcnMode::Off, EcnMode::Request, EcnMode::Accept][r.below(3) as usize],
+        ecn: ECN_MODES[r.below(ECN_MODES.len() as u64) as usize],
         reordering: 1 + r.below(8) as u8,
         tail_loss_probe: !one_in(r, 3),
         frto: !one_in(r, 3),

@@ -184,6 +184,29 @@ fn queues_that_say_that_they_are_long() {
     insta::assert_snapshot!(text);
 }
 
+/// Accurate feedback (RFC 9768) tells the same congestion control more: it must not do worse.
+#[test]
+fn accurate_feedback_shares_as_classic_does() {
+    let bottleneck = |mode| {
+        let mut bottleneck = with_ecn(drop_tail(8, 50, 400), true);
+        bottleneck.aqm = Aqm::Codel;
+        for group in &mut bottleneck.groups {
+            group.tcp.ecn = mode;
+        }
+        bottleneck.receiver.ecn = mode;
+        bottleneck
+    };
+    let cases: Vec<Case> = [("classic", EcnMode::Request), ("accurate", EcnMode::Accurate)]
+        .map(|(name, mode)| (name.to_owned(), bottleneck(mode)))
+        .into();
+    let (text, results) = table("CoDel, ECN", "", &cases);
+    for shares in &results {
+        assert!(shares.queue.marked > 0 && shares.sent_again() < 0.02, "{text}");
+        assert!(shares.waited() < ms(50) && shares.utilisation() > 0.85, "{text}");
+        assert!(shares.fairness() > 0.85, "{text}");
+    }
+}
+
 #[test]
 fn unlike_flows() {
     let mut cases: Vec<Case> = Vec::new();

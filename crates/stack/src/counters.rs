@@ -240,6 +240,8 @@ drop_reasons! {
     UdpNoSocket = "udp_no_socket",
     /// The socket's queue is full.
     UdpQueueFull = "udp_queue_full",
+    /// The socket has its share of the memory for what nobody has read.
+    UdpHostMemory = "udp_host_memory",
     /// The socket is connected to somebody else.
     UdpNotConnected = "udp_not_connected",
 
@@ -425,6 +427,8 @@ counters! {
     tcp_fast_open_cookie_requests,
     /// SYNs whose data was not looked at because too many such connections were pending.
     tcp_fast_open_overflows,
+    /// Connections we opened whose data in the SYN was not taken, or got no answer.
+    tcp_fast_open_refused,
     /// Times that a path seemed to swallow Fast Open connections.
     tcp_fast_open_black_holes,
     /// ICMP errors that quote a sequence number which is not under way.

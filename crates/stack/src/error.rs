@@ -150,7 +150,7 @@ pub enum StackError {
     #[error("address {0} is given twice")]
     DuplicateAddress(IpAddr),
     /// A gateway that is not on any of our links.
-    #[error("gateway {0} is not in any of our networks: check --addr and --gateway")]
+    #[error("gateway {0} is in no network of our addresses")]
     Gateway(IpAddr),
     /// The MTU cannot carry IP.
     #[error("MTU {mtu} is too small: {why}")]

@@ -1,6 +1,7 @@
 //! What a socket's owner is told: readiness, its changes, and queued errors.
 
 use core::fmt;
+use core::net::SocketAddr;
 use core::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Not};
 
 use pagewire_mem::Instant;
@@ -27,11 +28,12 @@ impl Readiness {
     pub const READ_CLOSED: Self = Self(1 << 2);
     /// Nothing more can be sent.
     pub const WRITE_CLOSED: Self = Self(1 << 3);
-    /// An error waits: [`Stack::take_error`](crate::Stack::take_error), or the error queue.
+    /// An error waits: [`Stack::take_error`](crate::Stack::take_error).
     pub const ERROR: Self = Self(1 << 4);
     /// The handshake is complete (and stays so).
     pub const CONNECTED: Self = Self(1 << 5);
-    /// The error queue is not empty ([`ERROR`](Self::ERROR) is set with it).
+    /// The error queue is not empty: [`Stack::poll_error_queue`](crate::Stack::poll_error_queue).
+    /// Each entry is an [`Event`] of its own, one that only extends another too.
     pub const ERROR_QUEUE: Self = Self(1 << 6);
 
     /// An urgent byte waits: [`Stack::tcp_read_urgent`](crate::Stack::tcp_read_urgent).
@@ -218,6 +220,10 @@ pub struct QueuedError {
     pub error: Error,
     /// Who says so.
     pub origin: ErrorOrigin,
+    /// Where a datagram was too long: the path's MTU, in bytes of IP packet (`ee_info`); else 0.
+    pub mtu: u32,
+    /// To whom the datagram was; `None` for a stream.
+    pub to: Option<SocketAddr>,
 }
 
 #[cfg(test)]

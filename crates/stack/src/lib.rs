@@ -26,6 +26,8 @@ mod forward;
 pub mod fuzzing;
 pub mod limits;
 mod net;
+mod random;
+mod rate_limit;
 mod sockets;
 mod stack;
 mod timer_wheel;
@@ -40,7 +42,7 @@ pub use forward::{ForwardConfig, ForwardCounters, Forwarder, Refusal};
 pub use net::{LinkConfig, LinkId};
 pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
-    CaState, Config as TcpConfig, CongestionKind, EcnMode, FastOpenKeys, FastOpenMode,
+    CaState, Config as TcpConfig, CongestionKind, EcnCounts, EcnMode, FastOpenKeys, FastOpenMode,
     Info as TcpInfo, KeepAlive, MtuProbing, Parts, RecvFlags, SendFlags, SlowStartExit,
     mss_of_pages, mtu_of_pages,
 };

@@ -23,7 +23,8 @@ pub const MIN_MTU_V6: usize = 1280;
 /// Hop limit and time to live of what we send (RFC 1700, Linux).
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// Longest IP packet, in bytes: the length fields have 16 bits.
+/// Longest IP packet, in bytes, as a length field of 16 bits counts it: with its header in IPv4,
+/// without it in IPv6.
 pub const MAX_IP_PACKET: usize = 65_535;
 
 /// Longest super-frame, as an IP packet, in bytes: as the length fields cannot say it, they are 0 in
@@ -153,11 +154,23 @@ pub const EXTENSION_OPTIONS: usize = 8;
 
 // ICMP.
 
-/// ICMP errors per second, once the burst is spent (Linux's `icmp_msgs_per_sec`).
+/// ICMP errors per second of one link, on average and once the burst is spent (Linux's
+/// `icmp_msgs_per_sec`).
 pub const ICMP_ERRORS_PER_SECOND: u32 = 1000;
 
-/// ICMP errors in one burst (Linux's `icmp_msgs_burst`).
+/// ICMP errors in one burst, on average (Linux's `icmp_msgs_burst`).
 pub const ICMP_ERRORS_BURST: u32 = 50;
+
+/// ICMP errors to one destination in one burst (Linux's factor of `icmp_ratelimit`).
+pub const ICMP_DESTINATION_BURST: u32 = 6;
+
+/// Between two ICMP errors to one destination, once its burst is spent (Linux's `icmp_ratelimit`).
+pub const ICMP_DESTINATION_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Destinations of one link that have had an error so recently that they may not have a whole burst:
+/// more than [`ICMP_ERRORS_PER_SECOND`] in the 6 s that a bucket takes to fill, so that none is
+/// turned away for want of room. About 40 bytes each.
+pub const ICMP_DESTINATIONS: usize = 8192;
 
 /// Longest IPv4 ICMP error, in bytes (RFC 1812 section 4.3.2.3).
 pub const ICMP_ERROR_LEN_V4: usize = 576;
@@ -177,6 +190,9 @@ pub const EPHEMERAL_FIRST: u16 = 32_768;
 /// Last ephemeral port.
 pub const EPHEMERAL_LAST: u16 = 60_999;
 
+/// Ports that are drawn for a socket without a peer before all are looked at in turn.
+pub const EPHEMERAL_DRAWS: u32 = 8;
+
 /// Largest backlog of a listener, in connections (Linux's `somaxconn`).
 pub const MAX_BACKLOG: usize = 4096;
 
@@ -191,8 +207,15 @@ pub const FAST_OPEN_RESET_PENALTY: Duration = Duration::from_secs(60);
 /// How often the rest from Fast Open after a black hole doubles (Linux: 2^6 times the first).
 pub const FAST_OPEN_BLACK_HOLE_DOUBLINGS: u32 = 6;
 
+/// Time for which a server that did not take the data of a SYN is sent none: a minute, as Linux had
+/// it first.
+pub const FAST_OPEN_REFUSAL_REST: Duration = Duration::from_secs(60);
+
+/// How often that time doubles when it happens again: to about an hour.
+pub const FAST_OPEN_REFUSAL_DOUBLINGS: u32 = 6;
+
 /// Sets of the cache of Fast Open cookies, a power of two; with `FAST_OPEN_CACHE_WAYS` servers each
-/// that is 1,024 servers in some 80 KiB.
+/// that is 1,024 servers in some 80 KiB. As many refusals are remembered, in as much.
 pub const FAST_OPEN_CACHE_SETS: usize = 256;
 
 /// Servers in one set of the cache.
@@ -202,11 +225,11 @@ pub const FAST_OPEN_CACHE_WAYS: usize = 4;
 /// take at most 13 MiB.
 pub const TIME_WAIT_CONNECTIONS: usize = 65_536;
 
-/// Resets per second in answer to segments that belong to no connection, once the burst is spent:
-/// as many as ICMP errors, and for the same reason.
+/// Resets per second in answer to segments that belong to no connection, on average and once the
+/// burst is spent: as many as ICMP errors, and for the same reason.
 pub const RESETS_PER_SECOND: u32 = 1000;
 
-/// Resets in one burst.
+/// Resets in one burst, on average.
 pub const RESETS_BURST: u32 = 200;
 
 /// Segments that one connection may send before others have their turn: a megabyte in
@@ -244,9 +267,9 @@ pub const UDP_CARVED_SHARE: usize = 4;
 /// Longest payload of a datagram over IPv4, in bytes: 65,535 less 20 and 8 of headers.
 pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
 
-/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 40 and 8 of headers, because no
-/// packet of ours is longer than [`MAX_IP_PACKET`], whatever the version.
-pub const UDP_MAX_PAYLOAD_V6: usize = 65_487;
+/// Longest payload of a datagram over IPv6, in bytes: 65,535 less 8 of header, because the length in an
+/// IPv6 header does not count that header.
+pub const UDP_MAX_PAYLOAD_V6: usize = 65_527;
 
 /// Writes of one connection whose timestamps are waited for: with three entries each they fill the
 /// error queue several times over.

@@ -53,8 +53,8 @@ pub struct StackConfig {
     /// Bytes of memory for payload that is written by copy, or has to be copied; touched only as
     /// far as used.
     pub pool_bytes: usize,
-    /// Bytes of memory that TCP connections may pin, all together, for what they received and
-    /// nobody has read: less than the device has for what comes in, or those who do not read take
+    /// Bytes of memory that TCP connections and datagram sockets may pin, all together, for what they
+    /// received and nobody has read, the latter at most half of it: less than the device has for what comes in, or those who do not read take
     /// everything from those who do.
     pub receive_memory: usize,
     /// Answers per second to TCP segments that make no sense, all connections together and on
@@ -429,7 +429,7 @@ impl Stack {
             Inbound::IcmpError { about, kind } if about.protocol == protocol::TCP => {
                 self.tcp_icmp(now, about, *kind);
             }
-            Inbound::IcmpError { about, kind } => self.udp_icmp(about, *kind),
+            Inbound::IcmpError { about, kind } => self.udp_icmp(now, about, *kind),
         }
     }
 }
@@ -661,7 +661,7 @@ impl Stack {
         &mut self.mem.ledger
     }
 
-    /// Bytes of memory that TCP connections pin for what they received and nobody has read; see
+    /// Bytes of memory that sockets of all kinds pin for what they received and nobody has read; see
     /// [`StackConfig::receive_memory`].
     pub fn receive_memory_used(&self) -> usize {
         self.mem.shared.receive.used()

@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::{A, B, Pair};
+use common::{A, B, Pair, forge};
 use pagewire_stack::{
     Error, FastOpenConfig, FastOpenKeys, FastOpenMode, Readiness, SocketId, TcpOption,
 };
@@ -172,6 +172,9 @@ fn rfc7413_5_1_pending_connections_are_limited_and_resets_count_for_a_minute() {
     let seen = (counters.tcp_fast_open_passive, counters.tcp_fast_open_overflows);
     assert_eq!(seen, (2, 1), "the third falls back to a handshake without data");
     p.run(Duration::from_millis(100));
+    // The one that was refused keeps this client from trying again, until it forgets.
+    p.a.forget_fast_open_cookies();
+    warm(&mut p, listener);
     open(&mut p, b"data");
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 3, "complete handshakes do not count");
@@ -190,6 +193,8 @@ fn rfc7413_5_1_pending_connections_are_limited_and_resets_count_for_a_minute() {
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 5, "both still count");
     p.run(Duration::from_secs(60));
+    p.a.forget_fast_open_cookies();
+    warm(&mut p, listener);
     open(&mut p, b"data");
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 6);
@@ -219,6 +224,7 @@ fn data_without_a_cookie_is_taken_where_the_settings_say_so() {
     open(&mut p, b"1");
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 0);
+    p.a.forget_fast_open_cookies();
     p.b.tcp_set_option(p.now, listener, TcpOption::FastOpenNoCookie(true)).unwrap();
     open(&mut p, b"2");
     p.run(Duration::from_millis(100));
@@ -292,6 +298,64 @@ fn rfc7413_4_1_3_1_a_path_that_swallows_such_connections_is_left_alone_for_a_whi
     let (id, _) = open(&mut p, b"data");
     p.run(Duration::from_millis(100));
     assert!(p.a.tcp_info(id).unwrap().syn_data);
+}
+
+/// Connects, with data in the SYN or not; whether it was.
+fn tries(p: &mut Pair, to: &str) -> bool {
+    let (now, config) = (p.now, p.a.tcp_default_config());
+    let id = p.a.tcp_connect_fast(now, to.parse().unwrap(), None, config, false).unwrap();
+    let with_data = p.a.tcp_is_deferred(id).unwrap();
+    if with_data {
+        p.a.tcp_write(now, id, b"data").unwrap();
+    }
+    p.run(Duration::from_millis(200));
+    with_data
+}
+
+#[test]
+fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute() {
+    let (mut p, listener) = pair(BOTH, 8);
+    warm(&mut p, listener);
+    let other = p.b.tcp_listen(p.now, "10.0.0.2:81".parse().unwrap(), 16).unwrap();
+    p.b.tcp_set_option(p.now, other, TcpOption::FastOpen(8)).unwrap();
+    p.b.tcp_set_option(p.now, listener, TcpOption::FastOpen(0)).unwrap();
+    assert!(tries(&mut p, "10.0.0.2:80"));
+    assert_eq!(p.a.counters().tcp_fast_open_refused, 1);
+    for _ in 0..3 {
+        assert!(!tries(&mut p, "10.0.0.2:80"), "not again at once");
+    }
+    assert!(tries(&mut p, "10.0.0.2:81"), "it was that port");
+    p.run(Duration::from_secs(60));
+    assert!(tries(&mut p, "10.0.0.2:80"), "perhaps it does by now");
+    p.run(Duration::from_secs(60));
+    assert!(!tries(&mut p, "10.0.0.2:80"), "it does not: twice as long");
+    p.b.tcp_set_option(p.now, listener, TcpOption::FastOpen(8)).unwrap();
+    p.run(Duration::from_secs(60));
+    for _ in 0..3 {
+        assert!(tries(&mut p, "10.0.0.2:80"));
+    }
+    assert_eq!(p.a.counters().tcp_fast_open_refused, 2);
+}
+
+#[test]
+fn rfc7413_4_1_3_1_a_server_that_does_not_answer_is_sent_no_data_in_the_next_syn() {
+    let (mut p, listener) = pair(BOTH, 8);
+    warm(&mut p, listener);
+    // Neighbours are found, and that is all.
+    p.carry = Some(Box::new(|_, frame| forge::parse(frame).is_none()));
+    let (client, _) = open(&mut p, b"data");
+    let mut error = None;
+    for _ in 0..300 {
+        p.run(Duration::from_secs(1));
+        error = error.or_else(|| p.a.take_error(client));
+        if error.is_some() {
+            break;
+        }
+    }
+    assert_eq!(error, Some(Error::TimedOut));
+    assert_eq!(p.a.counters().tcp_fast_open_refused, 1);
+    p.carry = None;
+    assert!(!tries(&mut p, "10.0.0.2:80"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{A, B, Pair, capabilities, config};
 use pagewire_mem::PacketBuf;
-use pagewire_stack::{DropReason, Error, Readiness, SocketId, SynCookies};
+use pagewire_stack::{BindOptions, DropReason, Error, Readiness, SocketId, SynCookies};
 
 const V4: &str = "10.0.0.2:80";
 
@@ -225,4 +225,27 @@ fn time_wait_is_bounded_and_the_oldest_goes_first() {
     }
     assert_eq!(p.b.socket_count(), limit + 4);
     assert_eq!(p.b.counters().tcp_time_wait_evicted, 500);
+}
+
+#[test]
+fn port_of_a_connection_can_be_bound_anywhere_again_once_it_is_gone() {
+    let mut p = Pair::new();
+    let (client, server, listener) = p.connect(V4);
+    let port = p.a.local_addr(client).unwrap().port();
+    let places = ["0.0.0.0", "10.0.0.1", "[::]"].map(|ip| addr(&format!("{ip}:{port}")));
+    for at in places {
+        let bound = p.a.tcp_bind(at, BindOptions::default());
+        assert_eq!(bound.map(drop), Err(Error::AddressInUse), "{at}");
+    }
+    // With a reset, so that nothing stays in TIME-WAIT.
+    p.a.abort(p.now, client);
+    p.a.close(p.now, client);
+    p.run(Duration::from_millis(10));
+    for at in places {
+        let (hold, _) = p.a.tcp_bind(at, BindOptions::default()).unwrap();
+        p.a.tcp_release(hold);
+    }
+    // Another one there counts by itself.
+    p.b.close(p.now, server);
+    p.b.close(p.now, listener);
 }

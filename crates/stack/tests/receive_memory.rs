@@ -8,7 +8,7 @@ use bytes::Bytes;
 use common::{A, B, Pair, capabilities, config, pattern, ready};
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::SocketId;
+use pagewire_stack::{DropReason, SocketId};
 use pagewire_tcp::DropReason as TcpDropReason;
 
 const BUDGET: usize = 8 << 20;
@@ -174,4 +174,73 @@ fn reader_gets_on_beside_those_that_stopped_to_read_where_frames_stay_in_memory(
     println!("16 MiB beside {} full connections took {took:?}", others.len());
     assert!(took < Duration::from_secs(5), "{took:?}");
     assert!(p.b.receive_memory_used() <= 48 << 20);
+}
+
+#[test]
+fn datagrams_that_nobody_reads_take_nothing_from_streams() {
+    let (mut p, clients, servers) = many(2);
+    let sinks: Vec<SocketId> = (0..64)
+        .map(|i| p.b.udp_bind(format!("10.0.0.2:{}", 5000 + i).parse().unwrap()).unwrap())
+        .collect();
+    let source = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+    let data = Bytes::from(pattern(1400));
+    // A megabyte for each, which is eight times the budget.
+    for _ in 0..750 {
+        for i in 0..64 {
+            let to = format!("10.0.0.2:{}", 5000 + i).parse().unwrap();
+            let frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
+            p.a.udp_send_to(p.now, source, frags, Some(to)).unwrap();
+        }
+        p.run(Duration::from_micros(100));
+    }
+    let held = p.b.receive_memory_used();
+    println!("{held} bytes of {BUDGET} for datagrams");
+    assert!((BUDGET / 3..=BUDGET / 2).contains(&held), "{held} bytes of {BUDGET}");
+    assert!(p.b.counters().drops(DropReason::UdpHostMemory) > 0);
+    // Streams have their windows, and nothing that they invited is refused.
+    for (client, server) in clients.iter().zip(&servers) {
+        p.transfer_by_reference(
+            (A, *client),
+            (B, *server),
+            Bytes::from(pattern(4 << 20)),
+            64 << 10,
+        );
+    }
+    assert_eq!(p.b.counters().tcp_drops(TcpDropReason::HostMemory), 0);
+    // Each of the sinks has about as much as the others.
+    for sink in &sinks {
+        let mut n = 0;
+        while p.b.udp_recv_from(p.now, *sink).is_ok() {
+            n += 1;
+        }
+        let fair = held / 64 / 1400;
+        assert!((fair / 2..fair * 2).contains(&n), "{n} datagrams, {fair} are fair");
+    }
+    assert_eq!(p.b.receive_memory_used(), 0, "what is read is given back");
+    for sink in sinks {
+        let to = p.b.local_addr(sink).unwrap();
+        p.a.udp_write_to(p.now, source, &[1; 1400], Some(to)).unwrap();
+        p.run(Duration::from_micros(100));
+        p.b.close(p.now, sink);
+    }
+    assert_eq!(p.b.receive_memory_used(), 0, "and what is closed");
+}
+
+#[test]
+fn datagram_comes_in_beside_streams_that_nobody_reads() {
+    let (mut p, clients, _servers) = many(200);
+    let data = Bytes::from(pattern(64 << 10));
+    for _ in 0..300 {
+        push(&mut p, &clients, &data);
+        p.run(Duration::from_millis(10));
+    }
+    assert!(p.b.receive_memory_used() > BUDGET / 16 * 14);
+    let sink = p.b.udp_bind("10.0.0.2:53".parse().unwrap()).unwrap();
+    let source = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+    for _ in 0..100 {
+        p.a.udp_write_to(p.now, source, &[1; 1400], Some("10.0.0.2:53".parse().unwrap())).unwrap();
+        p.run(Duration::from_millis(1));
+        assert!(p.b.udp_recv_from(p.now, sink).is_ok());
+    }
+    assert!(p.b.receive_memory_used() <= BUDGET);
 }

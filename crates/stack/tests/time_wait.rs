@@ -111,6 +111,18 @@ fn bare_acknowledgement_is_not_answered_and_restarts_the_wait() {
 }
 
 #[test]
+fn fin_without_ack_is_dropped_and_a_syn_with_fin_answered_where_nobody_remembers() {
+    // RFC 9293 section 3.10.7.4, fifth and fourth check.
+    let (mut p, _, fin) = resting(plain_b(), false);
+    assert_eq!(answers(&mut p, TcpHeader { flags: Flags::FIN, ..fin }), []);
+    assert_eq!(p.b.counters().tcp_drops(DropReason::AckMissing), 1);
+    let both = TcpHeader { flags: Flags::SYN | Flags::FIN, ..syn(&fin, fin.seq + 1000, None) };
+    assert_eq!(answers(&mut p, both).iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::ACK]);
+    assert_eq!(answers(&mut p, both), []);
+    assert_eq!(p.b.socket_count(), 2, "it rests still");
+}
+
+#[test]
 fn reset_at_the_exact_number_ends_the_wait_others_do_not() {
     let (mut p, _, fin) = resting(plain_b(), true);
     for off in [1, 0x8000_0000, u32::MAX] {

@@ -54,7 +54,7 @@ fn a_datagram_by_reference_is_not_copied() {
 
 #[test]
 fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
-    for (to, longest) in [("10.0.0.2:53", 65_507), ("[fd00::2]:53", 65_487)] {
+    for (to, longest) in [("10.0.0.2:53", 65_507), ("[fd00::2]:53", 65_527)] {
         let mut p = Pair::new();
         let server = p.b.udp_bind(addr("[::]:53")).unwrap();
         let client = p.a.udp_bind(addr("[::]:0")).unwrap();
@@ -126,6 +126,11 @@ fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
         queued += 1;
     }
     assert_eq!(queued + dropped, 2000);
+    assert_eq!(
+        p.b.udp_dropped(server).map(u64::from),
+        Ok(dropped),
+        "told of by the socket as well"
+    );
     assert!((100..400).contains(&queued), "{queued}");
     // Reading makes room.
     p.a.udp_write_to(p.now, client, &[1; 1400], Some(addr("10.0.0.2:53"))).unwrap();
@@ -256,13 +261,37 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     p.a.udp_queue_errors(client, true).unwrap();
     p.a.udp_write_to(p.now, client, b"anybody?", Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
-    assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
-    let entry = QueuedError { error: Error::ConnectionRefused, origin: ErrorOrigin::Icmp };
+    assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
+    let (error, origin) = (Error::ConnectionRefused, ErrorOrigin::Icmp);
+    let entry = QueuedError { error, origin, mtu: 0, to: Some(addr("10.0.0.2:53")) };
     let entry = ErrorEntry::Network(entry);
     assert_eq!(p.a.poll_error_queue(client), Some(entry));
     assert_eq!(p.a.poll_error_queue(client), None);
-    assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR));
+    assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     assert_eq!(p.a.udp_recv_from(p.now, client).err(), Some(Error::WouldBlock));
+}
+
+#[test]
+fn an_error_is_reported_while_a_notification_waits_to_be_read() {
+    let mut p = Pair::new();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    p.a.udp_connect(p.now, client, addr("10.0.0.2:53")).unwrap();
+    p.a.set_zerocopy(client, true).unwrap();
+    let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 64]))]);
+    p.a.udp_send_zc(p.now, client, data, None).unwrap();
+    p.run(Duration::from_millis(1));
+    let reported = |p: &Pair| p.events.iter().fold(Readiness::NONE, |all, (_, e)| all | e.gained);
+    assert!(reported(&p).contains(Readiness::ERROR | Readiness::ERROR_QUEUE), "{:?}", p.events);
+    // The notification stays unread; the next refusal is news all the same.
+    for queue in [false, true] {
+        p.a.udp_queue_errors(client, queue).unwrap();
+        p.events.clear();
+        assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
+        p.a.udp_write_to(p.now, client, b"anybody?", None).unwrap();
+        p.run(Duration::from_millis(1));
+        assert!(reported(&p).contains(Readiness::ERROR), "{:?}", p.events);
+        assert_eq!(reported(&p).contains(Readiness::ERROR_QUEUE), queue, "an entry is an event");
+    }
 }
 
 #[test]

@@ -109,3 +109,27 @@ fn numbers_between_the_same_ends_grow_with_time() {
         now += Duration::from_secs(10);
     }
 }
+
+#[test]
+fn ports_of_datagram_sockets_are_drawn_each_by_itself() {
+    // Each socket is closed before the next is made, as a resolver does: who knows one port, its own
+    // question having come from there, knows nothing of the next.
+    let ports = |secret: u8| {
+        let mut config = config(capabilities(1), 1);
+        config.secret = [secret; 32];
+        let now = Instant::from_millis(1000);
+        let mut stack = Stack::new(now, config).unwrap();
+        let mut draw = || {
+            let id = stack.udp_bind("0.0.0.0:0".parse().unwrap()).unwrap();
+            let port = stack.local_addr(id).unwrap().port();
+            stack.close(now, id);
+            port
+        };
+        (0..1000).map(|_| draw()).collect::<Vec<u16>>()
+    };
+    let (one, other) = (ports(7), ports(8));
+    assert!(even(one.iter().map(|p| (u32::from(p - 32_768) << 16) / 28_232 << 16)));
+    let steps: HashSet<u16> = one.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
+    assert!(steps.len() > 900, "{} distances between 1,000 ports", steps.len());
+    assert!(one.iter().zip(&other).filter(|(a, b)| a == b).count() <= 2);
+}

@@ -184,22 +184,23 @@ fn consecutive_completions_of_one_kind_become_one_range_and_plain_sends_do_not_b
 }
 
 #[test]
-fn readiness_shows_an_error_while_the_queue_is_not_empty_and_every_completion_is_an_event() {
+fn readiness_shows_that_the_error_queue_is_not_empty_and_every_completion_is_an_event() {
     let mut p = Pair::new();
     let (client, server) = connected(&mut p);
     for _ in 0..2 {
         send(&mut p, client, [bytes(4000)]);
         settle(&mut p, server);
         let event = p.events.iter().rev().find(|(side, e)| {
-            *side == A && e.socket == client && e.gained.contains(Readiness::ERROR)
+            *side == A && e.socket == client && e.gained.contains(Readiness::ERROR_QUEUE)
         });
         assert!(event.is_some(), "the completion was not reported");
         p.events.clear();
-        assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
+        assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
+        assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR));
         assert_eq!(p.a.take_error(client), None, "a notification is no error");
     }
     assert_eq!(p.a.poll_error_queue(client), done(0, 1));
-    assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR));
+    assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
 }
 
 #[test]
@@ -397,7 +398,7 @@ fn datagrams_have_ids_and_completions_of_their_own() {
     assert_eq!(p.a.poll_error_queue(client), None, "the receiver holds them");
     while p.b.udp_recv_from(p.now, server).is_ok() {}
     p.flush();
-    assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
+    assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     assert_eq!(p.a.poll_error_queue(client), done(0, 1));
 }
 

@@ -21,7 +21,7 @@ fn main() {
 }
 
 fn run(mss: u16, max_super_payload: u32, frag: usize) {
-    let link = LinkLimits { mss, max_super_payload };
+    let link = LinkLimits::new(mss, max_super_payload);
     let config = Arc::new(Config::default());
     let (mut ledger, mut writer) = (CopyLedger::new(), PageWriter::new());
     let mut pool = PagePool::new("pair_rate", 1 << 20).expect("a pool of 1 MiB");

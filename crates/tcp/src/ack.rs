@@ -6,6 +6,7 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::connection::{ConnFlags, Connection};
+use crate::ecn::EcnFlags;
 use crate::error::DropReason;
 use crate::flight::{Delivered, Mark};
 use crate::header::{Flags, TcpHeader};
@@ -39,13 +40,8 @@ impl Connection {
         match self.ack_range(header) {
             // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
             // > SND.NXT), then send an ACK, drop the segment, and return.
-            //
-            // As Linux: while data flows, without the ACK. An honest peer never does this; to
-            // whoever guesses, an answer says that the other numbers were right.
             AckRange::Unsent => {
-                if self.state != State::Established {
-                    self.challenge_ack(now);
-                }
+                self.challenge_ack(now);
                 return Err(DropReason::AckUnsent);
             }
             // > RFC 5961 section 5.2: The ACK value is considered acceptable only if it is in the
@@ -104,6 +100,9 @@ impl Connection {
             self.learn_reordering(&mut delivered);
         }
         self.take_cumulative(now, header, prior_una, prior_high, &mut heard, &mut delivered);
+        if self.loss.ecn.contains(EcnFlags::ACCURATE) {
+            self.take_accurate_feedback(header, &mut heard);
+        }
         self.react(now, prior_una, &mut heard);
         Ok(())
     }
@@ -203,7 +202,13 @@ impl Connection {
         if self.flight.is_empty() {
             self.consider_shrinking(now);
         }
-        self.count_delivered(heard.delivered, echo);
+        let marked = match (echo, heard.marked) {
+            (false, _) => 0,
+            // A classic echo stands for all that arrived under it.
+            (true, 0) => heard.delivered,
+            (true, marked) => marked,
+        };
+        self.count_delivered(heard.delivered, marked);
         if opening {
             return;
         }
@@ -232,7 +237,7 @@ impl Connection {
         heard.news.set(News::ORIGINAL, delivered.original);
         self.advance_rack(&delivered);
         self.alert(now, &mut heard, una);
-        self.count_delivered(heard.delivered, false);
+        self.count_delivered(heard.delivered, 0);
     }
 
     /// A duplicate reported when nothing is under way: what was done may be undone.
@@ -254,7 +259,7 @@ impl Connection {
         if heard.news.contains(News::DSACK) {
             self.adapt_reordering_window(heard);
             self.alert(now, heard, prior_una);
-            self.count_delivered(heard.delivered, false);
+            self.count_delivered(heard.delivered, 0);
         }
         self.take_probe_answer(heard);
     }

@@ -59,7 +59,9 @@ impl Connection {
     /// Whether `waiting` bytes are less than a segment, for which Nagle's algorithm waits.
     fn fills_segment(&self, waiting: u32, mss: u32, piece: u32) -> bool {
         // Blocks make a segment shorter, and more of them may be told than now.
-        let spare = || if self.tells_blocks() { MAX_OPTIONS_LEN as u32 } else { 0 };
+        let spare = || {
+            if self.tells_blocks() || self.tells_bytes(true) { MAX_OPTIONS_LEN as u32 } else { 0 }
+        };
         waiting < mss
             && waiting.saturating_add(spare()) < mss
             && self.holds_back_small()

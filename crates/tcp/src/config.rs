@@ -89,7 +89,7 @@ pub struct Config {
     pub sack: bool,
     /// Report segments that arrive twice (RFC 2883).
     pub dsack: bool,
-    /// Explicit congestion notification (RFC 3168).
+    /// Explicit congestion notification (RFC 3168, RFC 9768).
     pub ecn: EcnMode,
     /// Duplicate acknowledgements, or segments acknowledged selectively, that stand for a loss
     /// (RFC 5681's DupThresh) until the path is seen to reorder more than that.
@@ -210,17 +210,29 @@ impl Default for Config {
     }
 }
 
-/// What the path to the peer carries.
+/// What the path to the peer carries, and what our end of it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkLimits {
-    /// Payload bytes in one wire segment without TCP options: MTU less 40 (IPv4) or 60 (IPv6).
+    /// Payload bytes in one wire segment without TCP options: the path's MTU less 40 (IPv4) or 60
+    /// (IPv6).
     pub mss: u16,
+    /// The same for our own link, whatever the path beyond it takes: what we announce.
+    ///
+    /// > RFC 8201 section 5.4: The value sent in the TCP MSS option is independent of the PMTU [...]
+    /// > This MSS option value is used by the other end of the connection, which may be using an
+    /// > unrelated PMTU value.
+    pub recv_mss: u16,
     /// Payload bytes in one super-frame; at least `mss`, equal to it where there is none. More than an
     /// IP packet's 65,535 say that the path stays in memory.
     pub max_super_payload: u32,
 }
 
 impl LinkLimits {
+    /// Of a path that takes what our link does.
+    pub const fn new(mss: u16, max_super_payload: u32) -> Self {
+        Self { mss, recv_mss: mss, max_super_payload }
+    }
+
     /// Whether super-frames are longer than any network card takes them: then the other end is in the
     /// same machine, and hears of everything within microseconds.
     pub(crate) const fn stays_in_memory(self) -> bool {

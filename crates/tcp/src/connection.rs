@@ -337,7 +337,7 @@ impl Connection {
         conn.flags.set(ConnFlags::TIMESTAMPS, conn.config.timestamps);
         conn.flags.set(ConnFlags::SACK, conn.config.sack);
         conn.state = State::Listen;
-        conn.take_syn(now, syn);
+        conn.take_syn(now, syn, 0);
         conn.transition(Event::Syn);
         conn
     }
@@ -385,7 +385,7 @@ impl Connection {
                 ssthresh: window::initial(&config),
                 tuning: None,
                 data_at: now,
-                mss: DEFAULT_MSS.min(link.mss),
+                mss: DEFAULT_MSS.min(link.recv_mss),
                 scale: if config.window_scaling { window::scale_for(&config) } else { 0 },
             },
             ack: AckState::default(),
@@ -508,9 +508,10 @@ impl Connection {
     }
 
     /// So many bytes of memory of what was received and read still wait to be sent on elsewhere: they
-    /// count as unread for what is let in and for the window.
-    pub fn set_held(&mut self, bytes: usize) {
-        self.rcv.queue.set_held(bytes);
+    /// count as unread for what is let in and for the window. Whether that is less than it was: then
+    /// [`after_release`](Self::after_release) is to be told.
+    pub fn set_held(&mut self, bytes: usize) -> bool {
+        self.rcv.queue.set_held(bytes)
     }
 
     /// The sequence number behind the last byte queued to be sent.
@@ -586,7 +587,8 @@ impl Connection {
             delivered: self.loss.delivered,
             delivered_ce: self.loss.delivered_ce,
             dsack_dups: self.loss.dsack_dups,
-            ecn: self.loss.ecn.contains(EcnFlags::ON),
+            ecn: self.has_ecn(),
+            ecn_counts: self.ecn_counts(),
             ecn_seen: self.loss.ecn.contains(EcnFlags::SEEN),
             ..self.application_info()
         }
@@ -628,7 +630,12 @@ impl Connection {
 
     /// The MSS that we announce.
     pub(crate) fn announced_mss(&self) -> u16 {
-        self.config.max_mss.map_or(self.link.mss, |max| max.min(self.link.mss))
+        self.link.recv_mss.min(self.config.max_mss.unwrap_or(u16::MAX))
+    }
+
+    /// The MSS of what we send, as far as it does not depend on the peer.
+    pub(crate) fn path_mss(&self) -> u16 {
+        self.link.mss.min(self.config.max_mss.unwrap_or(u16::MAX))
     }
 
     /// Whether this connection's timestamps option is on.
@@ -656,7 +663,7 @@ impl Connection {
         self.queue.clear(self.snd.nxt);
         self.flight.clear();
         self.recovery = None;
-        self.fast_open = None;
+        self.give_up_fast_open(event);
         self.rcv.tuning = None;
         self.timers.stop_all();
         self.ack = AckState::default();

@@ -55,7 +55,7 @@ impl Connection {
         }
         // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
         self.on_heard(env.now);
-        self.take_syn(env.now, header);
+        self.take_syn(env.now, header, segment.arrival.ecn);
         if !acks_syn {
             // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
             // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
@@ -113,8 +113,8 @@ impl Connection {
     }
 
     /// Learns what a SYN says: the peer's first number, its window and its options. An option
-    /// counts if both sides offer it.
-    pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader) {
+    /// counts if both sides offer it. `ecn` are the ECN bits of its IP header.
+    pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader, ecn: u8) {
         let first = syn.seq + 1;
         self.rcv.irs = syn.seq;
         self.rcv.queue = ReceiveQueue::new(first);
@@ -152,6 +152,6 @@ impl Connection {
         }
         // A first guess at what the peer will send, until it has.
         self.rcv.mss = self.snd.peer_mss.min(self.announced_mss());
-        self.negotiate_ecn(syn);
+        self.negotiate_ecn(syn, ecn);
     }
 }

@@ -7,7 +7,7 @@
 //! |          source port          |       destination port        |  0
 //! |                        sequence number                        |  4
 //! |                     acknowledgment number                     |  8
-//! | offset| zero  |C E U A P R S F|            window             | 12
+//! | offset| zero|A C E U A P R S F|            window             | 12
 //! |           checksum            |        urgent pointer         | 16
 //! |            options, in words, up to 40 bytes …                | 20
 //! +---------------+---------------+---------------+---------------+
@@ -30,7 +30,7 @@ pub const CHECKSUM_OFFSET: usize = 16;
 bitflags::bitflags! {
     /// The control bits (RFC 9293 section 3.1).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct Flags: u8 {
+    pub struct Flags: u16 {
         /// No more data from the sender.
         const FIN = 0x01;
         /// Synchronise sequence numbers.
@@ -47,6 +47,8 @@ bitflags::bitflags! {
         const ECE = 0x40;
         /// The sender has reduced its window (RFC 3168).
         const CWR = 0x80;
+        /// Accurate feedback of congestion marks (RFC 9768); with ECE and CWR, a count of them.
+        const AE = 0x100;
     }
 }
 
@@ -143,13 +145,13 @@ impl<'a> HeaderView<'a> {
         self.fixed[12] >> 4
     }
 
-    /// The control bits. The four bits before them are reserved and mean nothing:
+    /// The control bits. The three bits before them are reserved and mean nothing:
     ///
     /// > RFC 9293 section 3.1: Must be zero in generated segments and must be ignored in received
     /// > segments if the corresponding future features are not implemented by the sending or
     /// > receiving host.
     pub fn flags(&self) -> Flags {
-        Flags::from_bits_retain(self.fixed[13])
+        Flags::from_bits_retain(self.u16_at::<12>()) & Flags::all()
     }
 
     /// The window, not scaled.
@@ -240,28 +242,11 @@ impl TcpHeader {
         let [a0, a1, a2, a3] = self.ack.get().to_be_bytes();
         let [w0, w1] = self.window.to_be_bytes();
         let [u0, u1] = self.urgent.to_be_bytes();
-        let offset = (len as u8 / 4) << 4;
+        let [flags_high, flags_low] = self.flags.bits().to_be_bytes();
+        let offset = (len as u8 / 4) << 4 | flags_high & 1;
         *fixed = [
-            s0,
-            s1,
-            d0,
-            d1,
-            q0,
-            q1,
-            q2,
-            q3,
-            a0,
-            a1,
-            a2,
-            a3, //
-            offset,
-            self.flags.bits(),
-            w0,
-            w1,
-            0,
-            0,
-            u0,
-            u1,
+            s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, //
+            offset, flags_low, w0, w1, 0, 0, u0, u1,
         ];
         self.options.emit(options);
         len

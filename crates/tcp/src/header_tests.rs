@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::ecn::AccurateEcnOption;
 use crate::fast_open::FastOpenCookie;
 use crate::options::{OptionError, SackBlocks};
 
@@ -108,6 +109,39 @@ fn table() -> Vec<(&'static str, TcpHeader)> {
             },
         ),
         (
+            // An acknowledgement with accurate congestion feedback, all three fields, behind a count
+            // of 5: nop, nop, TS, AccECN, nop.
+            "c350 0050 00000010 00000020 b150 01f5 0000 0000
+             0101080a 00000001 00000002 ac0b0005 dd000003 00000101",
+            TcpHeader {
+                seq: Seq(16),
+                ack: Seq(32),
+                flags: Flags::ACK.union(Flags::AE).union(Flags::ECE),
+                window: 501,
+                options: TcpOptions {
+                    timestamps: Some((1, 2)),
+                    accurate_ecn: Some(AccurateEcnOption::new([0x5dd, 3, 1], 3, false)),
+                    ..TcpOptions::default()
+                },
+                ..base
+            },
+        ),
+        (
+            // The same with ECT(1) first, and two fields of three: no fill.
+            "c350 0050 00000010 00000020 7010 01f5 0000 0000 ae080000 02000001",
+            TcpHeader {
+                seq: Seq(16),
+                ack: Seq(32),
+                flags: Flags::ACK,
+                window: 501,
+                options: TcpOptions {
+                    accurate_ecn: Some(AccurateEcnOption::new([2, 1, 0], 2, true)),
+                    ..TcpOptions::default()
+                },
+                ..base
+            },
+        ),
+        (
             // Four blocks fill the header when there are no timestamps.
             "c350 0050 00000010 00000020 e010 01f5 0000 0000 01010522
              00000001 00000002 00000003 00000004 00000005 00000006 00000007 00000008",
@@ -124,7 +158,7 @@ fn table() -> Vec<(&'static str, TcpHeader)> {
             },
         ),
         (
-            "c350 0050 00000000 00000000 50ff 0001 0000 0203",
+            "c350 0050 00000000 00000000 51ff 0001 0000 0203",
             TcpHeader { flags: Flags::all(), window: 1, urgent: 0x0203, ..base },
         ),
     ]
@@ -174,7 +208,7 @@ fn a_data_offset_below_five_is_refused_and_five_and_fifteen_are_taken() {
 #[test]
 fn reserved_bits_mean_nothing() {
     let mut wire = bytes(table()[0].0);
-    wire[12] |= 0x0f;
+    wire[12] |= 0x0e;
     assert_eq!(TcpHeader::parse(&wire).unwrap().0, table()[0].1);
 }
 
@@ -264,6 +298,7 @@ prop_compose! {
         timestamps in prop::option::of(any::<(u32, u32)>()),
         blocks in prop::collection::vec(any::<(u32, u32)>(), 0..=4),
         cookie in prop::option::of((prop::collection::vec(any::<u8>(), 0..=16), any::<bool>())),
+        counts in prop::option::of((any::<[u32; 3]>(), 0usize..=3, any::<bool>())),
     ) -> TcpOptions {
         TcpOptions {
             mss: mss.filter(|_| syn),
@@ -275,14 +310,18 @@ prop_compose! {
             fast_open: cookie
                 .filter(|_| syn)
                 .and_then(|(bytes, exp)| FastOpenCookie::from_option(&bytes, exp)),
+            // Nor for counts beside a long cookie.
+            accurate_ecn: counts
+                .filter(|_| !syn)
+                .map(|(bytes, len, ect1_first)| AccurateEcnOption::new(bytes, len, ect1_first)),
             malformed: None,
         }
     }
 }
 
 fn header() -> impl Strategy<Value = TcpHeader> {
-    any::<u8>().prop_flat_map(|bits| {
-        let flags = Flags::from_bits_retain(bits);
+    any::<u16>().prop_flat_map(|bits| {
+        let flags = Flags::from_bits_truncate(bits);
         let fixed = any::<(u16, u16, u32, u32, u16, u16)>();
         (fixed, options(flags.contains(Flags::SYN))).prop_map(move |(fixed, options)| {
             let (src_port, dst_port, seq, ack, window, urgent) = fixed;

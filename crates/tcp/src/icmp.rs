@@ -54,7 +54,9 @@ impl Connection {
             && self.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
         {
             // A SYN with data was too big. It leaves again at once without data, as in Linux; the
-            // data follows the handshake.
+            // data follows the handshake. As there, too, it announces what the path takes: the way
+            // back may be as narrow, and the peer need not find out with data.
+            self.link.recv_mss = mss;
             self.flags.insert(ConnFlags::SYN_RESENT);
             self.flight.mark_first_lost();
         }

@@ -6,6 +6,7 @@ use pagewire_mem::Instant;
 
 use crate::congestion::CongestionKind;
 use crate::connection::{ConnFlags, Connection};
+use crate::ecn::EcnCounts;
 use crate::loss::CaState;
 use crate::state::State;
 
@@ -102,7 +103,8 @@ pub struct Info {
     pub reord_seen: u32,
     /// Wire segments delivered, as far as acknowledgements tell.
     pub delivered: u32,
-    /// Of these, delivered while the peer reported congestion (RFC 3168).
+    /// Of these, those that were marked (RFC 9768), or all that were delivered while the peer reported
+    /// congestion (RFC 3168).
     pub delivered_ce: u32,
     /// Segments that the peer reported to have received twice (RFC 2883).
     pub dsack_dups: u32,
@@ -110,6 +112,8 @@ pub struct Info {
     pub ecn: bool,
     /// The peer was seen to send packets that may be marked.
     pub ecn_seen: bool,
+    /// What both sides have counted, where they do accurate feedback (RFC 9768).
+    pub ecn_counts: Option<EcnCounts>,
     /// Probes without an answer: of keep-alive, or of a closed window.
     pub probes: u8,
     /// Both sides do timestamps (RFC 7323).

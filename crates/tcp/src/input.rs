@@ -8,10 +8,11 @@
 use pagewire_mem::{Frag, FragVec, Instant};
 
 use crate::connection::{ConnFlags, Connection, Env, Reset, seconds};
+use crate::ecn::EcnFlags;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
 use crate::limits::TIMESTAMP_VALID_SECONDS;
-use crate::segment::Disposition;
+use crate::segment::{Arrival, Disposition};
 use crate::seq::Seq;
 use crate::state::{Event, State};
 
@@ -23,8 +24,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) len: u32,
     /// The number of the first byte in `payload`.
     pub(crate) seq: Seq,
-    /// The ECN bits of its IP header.
-    pub(crate) ecn: u8,
+    pub(crate) arrival: Arrival,
 }
 
 impl Segment<'_> {
@@ -51,20 +51,21 @@ pub(crate) const fn drop_for(reason: DropReason) -> Step {
 
 impl Connection {
     /// A segment to this connection arrived. `header` is a copy of its header, `payload` the bytes
-    /// behind it; its checksum has been verified. `ecn` are the ECN bits of its IP header.
+    /// behind it; its checksum has been verified.
     pub fn handle_segment(
         &mut self,
         env: &mut Env<'_>,
         header: &TcpHeader,
         payload: FragVec,
-        ecn: u8,
+        arrival: impl Into<Arrival>,
     ) -> Disposition {
+        let arrival = arrival.into();
         let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
         self.count_in(len);
         if self.predicted(header, len) {
-            return self.take_predicted(env, header, payload, len, ecn);
+            return self.take_predicted(env, header, payload, len, arrival);
         }
-        let mut segment = Segment { header, payload, len, seq: header.seq, ecn };
+        let mut segment = Segment { header, payload, len, seq: header.seq, arrival };
         let step = match self.state {
             State::Closed | State::Listen => drop_for(DropReason::Closed),
             State::SynSent => self.in_syn_sent(env, &mut segment),
@@ -105,15 +106,17 @@ impl Connection {
         header: &TcpHeader,
         payload: FragVec,
         len: u32,
-        ecn: u8,
+        arrival: Arrival,
     ) -> Disposition {
         self.on_heard(env.now);
         self.remember_timestamp(env.now, header, header.seq);
         if let Err(reason) = self.take_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
+        if !self.loss.ecn.is_empty() {
+            self.take_ecn(header, len, arrival);
+        }
         if len > 0 {
-            self.take_ecn(header, len, ecn);
             let inserted = self.rcv.queue.insert(env, header.seq, payload);
             self.stats.bytes_received += u64::from(inserted.advanced);
             if inserted.advanced > 0 {
@@ -140,8 +143,16 @@ impl Connection {
 
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         if self.is_syn_again(segment) {
+            if self.take_syn_again(segment.header, segment.arrival.ecn) {
+                self.reset = Some(Reset { seq: self.snd.nxt, ack: true });
+                self.finish(Event::Reset, None);
+                return drop_for(DropReason::Flags);
+            }
             self.flight.mark_first_lost();
             return drop_for(DropReason::Duplicate);
+        }
+        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.rcv.irs {
+            self.take_syn_ack_again(segment.header, segment.arrival.ecn);
         }
         self.check_timestamp(env.now, segment)?;
         self.first_sequence(env.now, segment)?;
@@ -150,6 +161,9 @@ impl Connection {
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
+        if self.loss.ecn.contains(EcnFlags::ACCURATE) {
+            self.take_accurate(segment.len, segment.arrival);
+        }
         self.remember_timestamp(env.now, segment.header, segment.seq);
         self.sixth_urgent(env, segment);
         let text = self.seventh_text(env, segment);
@@ -262,11 +276,12 @@ impl Connection {
             State::SynReceived => None,
             // Linux: whoever has read the end of the stream learns it as a broken pipe.
             State::CloseWait => Some(TcpError::BrokenPipe),
-            // > If the RST bit is set, then enter the CLOSED state, delete the TCB, and return.
-            State::Closing | State::LastAck => None,
             // > any outstanding RECEIVEs and SEND should receive "reset" responses. All segment
             // > queues should be flushed. Users should also receive an unsolicited general
             // > "connection reset" signal.
+            //
+            // As Linux, in CLOSING and LAST-ACK too, where the RFC has nobody left who could be told:
+            // our FIN is not acknowledged, and so perhaps data before it.
             _ => Some(TcpError::ConnectionReset),
         };
         self.finish(Event::Reset, error);
@@ -391,7 +406,7 @@ impl Connection {
                 DropReason::OutsideWindow
             });
         }
-        self.take_ecn(segment.header, segment.len, segment.ecn);
+        self.take_classic(segment.header, segment.len, segment.arrival.ecn);
         let had_gaps = self.rcv.queue.has_gaps();
         let payload = core::mem::take(&mut segment.payload);
         let inserted = self.rcv.queue.insert(env, segment.seq, payload);

@@ -73,11 +73,11 @@ pub use assembler::Parts;
 pub use config::{Config, KeepAlive, LinkLimits, MtuProbing};
 pub use congestion::{CongestionKind, SlowStartExit};
 pub use connection::{Connection, Env, Ports};
-pub use ecn::EcnMode;
+pub use ecn::{AccurateEcnOption, EcnCounts, EcnMode};
 pub use error::{DropReason, TcpError};
 pub use fast_open::{
     CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, FastOpenOutcome,
-    TryExperimental,
+    SynData, TryExperimental,
 };
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
@@ -90,7 +90,7 @@ pub use mapping::{Available, MapRefusal, check_map_len};
 pub use options::{OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
 pub use pages::{mss_of_pages, mtu_of_pages};
 pub use reset::reset_for;
-pub use segment::{Disposition, IcmpKind, IcmpNotice, SegmentOut};
+pub use segment::{Arrival, Disposition, IcmpKind, IcmpNotice, SegmentOut};
 pub use seq::Seq;
 pub use shared::{ChallengeLimit, ReceiveBudget, Shared};
 pub use state::{Event, State};

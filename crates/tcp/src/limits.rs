@@ -37,6 +37,10 @@ pub const RECEIVE_SHARE: usize = 4;
 /// little: data of others is refused there even if it was invited.
 pub const RECEIVE_RESERVE: usize = 8;
 
+/// The part of a host's receive memory, one in so many, that datagrams may take: nobody can be asked
+/// to send them more slowly, so they must not take from streams what these were promised.
+pub const DATAGRAM_PART: usize = 2;
+
 /// Payload bytes that a segment may take of that last part: a super-frame as on a wire. One that
 /// stays in memory is up to 32 times as long, and three of those would leave nothing to anybody else.
 pub const RESERVE_SEGMENT: usize = 64 * 1024;

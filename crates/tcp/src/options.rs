@@ -11,6 +11,7 @@
 //! A reset for a garbled option would hand every middlebox a weapon; [`TcpOptions::malformed`]
 //! says that it happened, so that it can be counted.
 
+use crate::ecn::{AccurateEcnOption, KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 use crate::fast_open::FastOpenCookie;
 use crate::limits::{MAX_FAST_OPEN_COOKIE, MAX_WINDOW_SCALE};
 use crate::seq::Seq;
@@ -59,6 +60,8 @@ pub struct TcpOptions {
     pub timestamps: Option<(u32, u32)>,
     /// A Fast Open cookie, or the request for one.
     pub fast_open: Option<FastOpenCookie>,
+    /// Counts of marked bytes.
+    pub accurate_ecn: Option<AccurateEcnOption>,
     /// Why parsing stopped before the end of the options, if it did. Never emitted.
     pub malformed: Option<OptionError>,
 }
@@ -195,6 +198,9 @@ impl TcpOptions {
                 }
             }
             (KIND_TIMESTAMPS, data) if data.len() == 8 => self.timestamps = two_words(data),
+            (kind @ (KIND_ACCURATE_ECN_0 | KIND_ACCURATE_ECN_1), data) => {
+                self.accurate_ecn = Some(AccurateEcnOption::parse(kind, data));
+            }
             // > RFC 7413 section 4.1.1: Options with invalid Length values or without SYN flag set
             // > MUST be ignored.
             //
@@ -223,7 +229,7 @@ impl TcpOptions {
         self.len() == 0
     }
 
-    fn len_without_sack(&self) -> usize {
+    pub(crate) fn len_without_sack(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
         // SACK-permitted takes the place of the fill before timestamps.
         let stamps = match (self.timestamps, self.sack_permitted) {
@@ -231,7 +237,9 @@ impl TcpOptions {
             (None, true) => 4,
             (None, false) => 0,
         };
-        mss + stamps + if self.window_scale.is_some() { 4 } else { 0 } + self.fast_open_len()
+        let scale = if self.window_scale.is_some() { 4 } else { 0 };
+        let ecn = self.accurate_ecn.as_ref().map_or(0, AccurateEcnOption::padded_len);
+        mss + stamps + scale + self.fast_open_len() + ecn
     }
 
     /// Bytes that the Fast Open option takes with its fill.
@@ -256,7 +264,7 @@ impl TcpOptions {
     /// SYN with timestamps     mss, sackOK, TS, nop, wscale
     /// SYN without             mss, nop, nop, sackOK, nop, wscale
     /// Fast Open behind these  FO, nop, nop
-    /// otherwise               nop, nop, TS, nop, nop, SACK
+    /// otherwise               nop, nop, TS, AccECN, nop, nop, nop, SACK
     /// ```
     ///
     /// SACK blocks beyond the 40 bytes are left out. `out` has at least [`len`](Self::len) bytes.
@@ -293,6 +301,11 @@ impl TcpOptions {
                 *place = *byte;
             }
             for word in words.as_chunks().0.iter().take(self.fast_open_len() / 4) {
+                out.put(*word);
+            }
+        }
+        if let Some(option) = &self.accurate_ecn {
+            for word in option.words(KIND_NOP).iter().take(option.padded_len() / 4) {
                 out.put(*word);
             }
         }

@@ -84,6 +84,9 @@ impl Connection {
         {
             return Some(segment);
         }
+        if self.tells_syn_first() && self.may_acknowledge() {
+            return Some(self.build_segment(now, self.snd.nxt, Flags::ACK, FragVec::new()));
+        }
         if self.state.may_transmit() {
             if self.take_probe_due()
                 && let Some(probe) = self.poll_tail_probe(now)
@@ -150,10 +153,10 @@ impl Connection {
             self.stats.retransmits += 1;
         }
         self.timers.set_once(Timer::Retransmit, now + self.rtt.rto());
-        let again = self.flags.contains(ConnFlags::SYN_RESENT);
+        let sent = self.stats.retransmits;
         let flags = match self.state {
-            State::SynSent => Flags::SYN | self.ecn_of_syn(false, again),
-            _ => Flags::SYN | Flags::ACK | self.ecn_of_syn(true, again),
+            State::SynSent => Flags::SYN | self.ecn_of_syn(false, sent),
+            _ => Flags::SYN | Flags::ACK | self.ecn_of_syn(true, sent),
         };
         let mut syn = self.build_segment(now, iss, flags, payload);
         syn.header.options.fast_open = option;
@@ -206,6 +209,7 @@ impl Connection {
         len: u32,
         mss: u32,
     ) -> Option<(SegmentOut, Seq)> {
+        self.suspect_option(start);
         let data_end = self.queue.end();
         let data = data_end.saturating_since(start).min(len);
         let (payload, taken) = self.queue.slice(start, data);
@@ -241,7 +245,7 @@ impl Connection {
         if self.gathers(unsent, most, piece) {
             return None;
         }
-        let mss = if self.tells_blocks() { self.mss_now(now) } else { most };
+        let mss = if self.has_more_options() { self.mss_now(now) } else { most };
         let Some(len) = self.plan(now, unsent, fin, mss, piece) else {
             if self.is_held_by_cwnd(unsent, mss) {
                 self.validate_cwnd(true);
@@ -499,7 +503,7 @@ impl Connection {
     /// Payload of the longest super-frame, in whole segments.
     pub(crate) fn super_payload(&self, mss: u32) -> u32 {
         let max = self.link.max_super_payload;
-        if max <= u32::from(self.link.mss) {
+        if max <= u32::from(self.link.mss) || self.forbids_super_frames() {
             return mss;
         }
         let max = max.min(mss.saturating_mul(MAX_SUPER_SEGMENTS));
@@ -510,7 +514,7 @@ impl Connection {
     ///
     /// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
     fn base_mss(&self) -> u32 {
-        let mss = u32::from(self.announced_mss().min(self.snd.peer_mss).min(self.probed_mss()));
+        let mss = u32::from(self.path_mss().min(self.snd.peer_mss).min(self.probed_mss()));
         // As Linux: at most half of the largest window that the peer ever offered, or the window
         // could never be filled with full segments.
         let window = self.snd.max_window;
@@ -528,8 +532,8 @@ impl Connection {
 
     /// Payload of a full wire segment that left now.
     fn mss_now(&self, now: Instant) -> u32 {
-        if self.tells_blocks() {
-            return self.mss_beside(&self.options(now, Flags::ACK));
+        if self.has_more_options() {
+            return self.mss_beside(&self.options(now, Flags::ACK, true));
         }
         self.send_mss()
     }
@@ -565,13 +569,16 @@ impl Connection {
         flags: Flags,
         payload: FragVec,
     ) -> SegmentOut {
-        let options = self.options(now, flags);
+        let options = self.options(now, flags, !payload.is_empty());
         let urgent = self.urgent_pointer(seq);
         let mut flags = if urgent.is_some() { flags | Flags::URG } else { flags };
         let mut ecn = 0;
-        if !flags.contains(Flags::SYN) {
+        if flags.contains(Flags::SYN) {
+            self.note_told(&options);
+        } else {
             let fresh = !payload.is_empty() && seq.ge(self.snd.nxt);
-            let (more, bits) = self.ecn_of_segment(fresh);
+            let pure = payload.is_empty() && !flags.contains(Flags::FIN);
+            let (more, bits) = self.ecn_of_segment(fresh, pure, &options);
             flags |= more;
             ecn = bits;
         }
@@ -601,7 +608,8 @@ impl Connection {
         SegmentOut { header, payload, gso_size: None, ecn }
     }
 
-    fn options(&self, now: Instant, flags: Flags) -> TcpOptions {
+    /// The options of a segment; `data`: it carries some.
+    fn options(&self, now: Instant, flags: Flags, data: bool) -> TcpOptions {
         let mut options = TcpOptions::default();
         if self.has_timestamps() {
             // > RFC 7323 section 3.2: If the ACK bit is not set in the outgoing TCP header, the sender
@@ -624,7 +632,15 @@ impl Connection {
             let room = if options.timestamps.is_some() { 3 } else { SackBlocks::MAX };
             options.sack = blocks.iter().take(room).collect();
         }
+        if self.tells_bytes(data) {
+            self.add_accurate_option(&mut options);
+        }
         options
+    }
+
+    /// Whether the next data segment has options that others have not.
+    fn has_more_options(&self) -> bool {
+        self.tells_blocks() || self.tells_bytes(true)
     }
 
     /// Whether the next segment has SACK blocks.
@@ -651,8 +667,9 @@ impl Connection {
         let flags = if reset.ack { Flags::RST | Flags::ACK } else { Flags::RST };
         let mut options = TcpOptions::default();
         if reset.ack {
-            options = self.options(now, Flags::ACK);
+            options = self.options(now, Flags::ACK, false);
             options.sack = SackBlocks::new();
+            options.accurate_ecn = None;
         }
         let header = TcpHeader {
             src_port: self.ports.local,

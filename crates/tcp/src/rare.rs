@@ -5,6 +5,7 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::connection::Connection;
+use crate::ecn::Accurate;
 use crate::mtu_probe::MtuSearch;
 use crate::seq::Seq;
 use crate::urgent::UrgentIn;
@@ -24,6 +25,8 @@ pub(crate) struct Rare {
     pub(crate) syn_data_end: Option<Seq>,
     /// Where the path is probed for its MTU.
     pub(crate) mtu: Option<MtuSearch>,
+    /// Present where both sides do accurate feedback of congestion marks.
+    pub(crate) accurate: Option<Accurate>,
     /// Payload bytes sent again.
     pub(crate) bytes_retransmitted: u64,
     /// Time in which the peer's window held the send queue back.

@@ -215,7 +215,7 @@ impl Connection {
     /// Has the send buffer follow the congestion window: room for two of them, one under way and
     /// one to follow, at what Linux's frames take in memory.
     pub(crate) fn grow_send_buffer(&mut self) {
-        let mss = self.snd.peer_mss.min(self.announced_mss());
+        let mss = self.snd.peer_mss.min(self.path_mss());
         let frame =
             (u32::from(mss) + SEGMENT_OVERHEAD).next_power_of_two() + SEGMENT_OVERHEAD / 5 * 2;
         let segments = (self.congestion.cwnd()).max(INITIAL_SEGMENTS);

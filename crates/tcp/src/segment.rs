@@ -20,6 +20,31 @@ pub struct SegmentOut {
     pub ecn: u8,
 }
 
+/// How a segment arrived, beside its header: what its IP header and the device say.
+///
+/// From a plain number: the ECN bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// The ECN bits of the IP header (RFC 3168 section 5).
+    pub ecn: u8,
+    /// Payload bytes of each wire segment, if the device coalesced several, all marked alike.
+    pub gso_size: Option<u16>,
+}
+
+impl From<u8> for Arrival {
+    fn from(ecn: u8) -> Self {
+        Self { ecn, gso_size: None }
+    }
+}
+
+impl Arrival {
+    /// Wire segments in a segment with so many bytes of payload.
+    pub(crate) fn segments(self, payload: u32) -> u32 {
+        let size = self.gso_size.map_or(u32::MAX, u32::from);
+        payload.div_ceil(size.max(1)).max(1)
+    }
+}
+
 /// What became of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]

@@ -6,7 +6,7 @@ use core::hash::Hasher;
 use pagewire_mem::Instant;
 use siphasher::sip::SipHasher13;
 
-use crate::limits::{RECEIVE_RESERVE, RECEIVE_SHARE};
+use crate::limits::{DATAGRAM_PART, RECEIVE_RESERVE, RECEIVE_SHARE};
 
 /// What all connections of a host share.
 #[derive(Clone, Debug, Default)]
@@ -27,10 +27,17 @@ pub struct Shared {
 /// connections that hold nothing, and half of that for those whose program has read something.
 /// Of a super-frame it takes no more than one on a wire has
 /// ([`RESERVE_SEGMENT`](crate::limits::RESERVE_SEGMENT)). Nothing is let in beyond the budget.
+///
+/// Datagrams that wait in sockets count too. Half of the budget is the most that they get
+/// ([`DATAGRAM_PART`](crate::limits::DATAGRAM_PART)), and it is shared in the same way: a socket may
+/// pin a quarter of what is free of it. One datagram is taken by a socket that has none, as long as
+/// a connection that holds nothing would be given room.
 #[derive(Clone, Debug)]
 pub struct ReceiveBudget {
     limit: usize,
     used: usize,
+    /// Of `used`, what datagrams pin.
+    datagrams: usize,
 }
 
 impl Default for ReceiveBudget {
@@ -43,7 +50,7 @@ impl Default for ReceiveBudget {
 impl ReceiveBudget {
     /// A budget of so many bytes.
     pub const fn new(limit: usize) -> Self {
-        Self { limit, used: 0 }
+        Self { limit, used: 0, datagrams: 0 }
     }
 
     /// Bytes in the budget.
@@ -59,6 +66,27 @@ impl ReceiveBudget {
     /// A connection that pinned `before` bytes pins `after` now.
     pub const fn charge(&mut self, before: usize, after: usize) {
         self.used = self.used.saturating_sub(before).saturating_add(after);
+    }
+
+    /// Bytes of it that datagrams pin.
+    pub const fn datagrams(&self) -> usize {
+        self.datagrams
+    }
+
+    /// Datagrams pinned `before` bytes and pin `after` now.
+    pub const fn charge_datagrams(&mut self, before: usize, after: usize) {
+        self.charge(before, after);
+        self.datagrams = self.datagrams.saturating_sub(before).saturating_add(after);
+    }
+
+    /// Whether a socket whose datagrams pin `held` bytes may take one that pins `len` more.
+    pub const fn takes_datagram(&self, held: usize, len: usize) -> bool {
+        let part = (self.limit / DATAGRAM_PART).saturating_sub(self.datagrams);
+        if held == 0 {
+            return len <= part && self.has_room(len, false, false);
+        }
+        let (ample, len) = (self.ample(), held.saturating_add(len));
+        len <= part / RECEIVE_SHARE && len <= ample / RECEIVE_SHARE
     }
 
     /// Bytes that one connection may pin now, what it pins already included.

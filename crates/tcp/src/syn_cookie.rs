@@ -89,7 +89,7 @@ impl CookieJar {
         syn: &TcpHeader,
     ) -> TcpHeader {
         let mut options = TcpOptions {
-            mss: Some(config.max_mss.map_or(link.mss, |max| max.min(link.mss))),
+            mss: Some(link.recv_mss.min(config.max_mss.unwrap_or(u16::MAX))),
             ..TcpOptions::default()
         };
         if let (true, Some((value, _))) = (config.timestamps, syn.options.timestamps) {

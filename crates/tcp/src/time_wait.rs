@@ -30,6 +30,8 @@ pub struct TimeWait {
     ports: Ports,
     /// As it stands in headers.
     window: u16,
+    /// The count of congestion marks that its segments tell (RFC 9768).
+    ecn: Flags,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -104,9 +106,18 @@ impl TimeWait {
         // > last timestamp seen on the previous incarnation of the connection [...] honor the
         // > connection request; [without timestamps] if the Sequence Number of the incoming SYN
         // > segment is greater than the last sequence number seen [...] honor it.
-        let reopens = has(Flags::SYN) && !has(Flags::ACK) && !stale;
+        //
+        // A SYN that also ends what it begins opens nothing: it is like any other.
+        let reopens = has(Flags::SYN) && !header.flags.intersects(Flags::ACK | Flags::FIN);
+        let reopens = reopens && !stale;
         if reopens && (newer || header.seq.gt(self.rcv_nxt)) {
             return TimeWaitStep::Reopens { iss_above: self.snd_nxt };
+        }
+        let edge = self.rcv_nxt + u32::from(self.window);
+        let fits = (header.seq + space).ge(self.rcv_nxt) && header.seq.le(edge);
+        if !header.flags.intersects(Flags::ACK | Flags::SYN) && fits && !stale {
+            // > RFC 9293 section 3.10.7.4: if the ACK bit is off, drop the segment and return
+            return TimeWaitStep::Ignored(DropReason::AckMissing);
         }
         if space == 0 && header.seq == self.rcv_nxt && !stale {
             // Nothing but an acknowledgement.
@@ -119,8 +130,12 @@ impl TimeWait {
         if has(Flags::ACK) || stale {
             self.restart(now);
         }
-        let reason = if stale { DropReason::Paws } else { DropReason::OutsideWindow };
-        if has(Flags::FIN) && header.seq + space == self.rcv_nxt {
+        let reason = match stale {
+            true => DropReason::Paws,
+            false if has(Flags::SYN) && header.seq.ge(self.rcv_nxt) => DropReason::SynUnexpected,
+            false => DropReason::OutsideWindow,
+        };
+        if has(Flags::FIN) && !has(Flags::SYN) && header.seq + space == self.rcv_nxt {
             return TimeWaitStep::Answered(self.acknowledgement(now), None);
         }
         // An answer to data or a FIN cannot start an endless exchange of acknowledgements; to
@@ -148,7 +163,7 @@ impl TimeWait {
             dst_port: self.ports.remote,
             seq: self.snd_nxt,
             ack: self.rcv_nxt,
-            flags: Flags::ACK,
+            flags: Flags::ACK | self.ecn,
             window: self.window,
             urgent: 0,
             options,
@@ -185,6 +200,7 @@ impl Connection {
             stamps,
             ports: self.ports,
             window,
+            ecn: self.told_marks(),
         })
     }
 

@@ -101,6 +101,16 @@ impl Connection {
         self.on_data_taken();
     }
 
+    /// Less is held of what was received here and waits to be sent on elsewhere
+    /// ([`set_held`](Self::set_held)): a window that was closed for that is offered again. Nothing else
+    /// comes of it, because the application has taken nothing.
+    pub fn after_release(&mut self, env: &mut Env<'_>) {
+        self.note_allowance(env);
+        if self.state.is_synchronized() && self.rcv.fin.is_none() {
+            self.offer_window();
+        }
+    }
+
     /// The window that can be announced now, in bytes.
     ///
     /// > RFC 9293 section 3.8.6.2.2: avoid advancing the right window edge RCV.NXT+RCV.WND in small
@@ -332,6 +342,11 @@ impl Connection {
                 return;
             }
         }
+        self.offer_window();
+    }
+
+    /// Whether there is a window that is worth a segment of its own.
+    fn offer_window(&mut self) {
         let known = self.recv_window();
         if known <= self.window_limit() / 2 {
             let offer = self.window_to_offer();

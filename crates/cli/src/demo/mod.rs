@@ -73,7 +73,7 @@ pub(crate) fn run(options: &DemoOptions) -> Result<(), Failure> {
     let mut outcomes = Vec::new();
     for (transfer, port) in PORTS {
         let copy_below = if transfer == Transfer::Copy { u64::MAX } else { 0 };
-        let files_of = Server::new(&directory, copy_below);
+        let files_of = Server::new(&directory, copy_below, 0);
         let service = Service::new(files_of.map_err(|e| interrupted_or(&stop, &directory, &e))?);
         let address = socket(SERVER, port)?;
         service.listen(&server, address)?;

@@ -1,7 +1,7 @@
 //! What HTTP asks of a connection: the calls of `std`, and payload by reference both ways.
 
 use std::io::{self, Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagewire_mem::{Frag, FragVec};
 
@@ -31,6 +31,11 @@ pub(crate) trait Connection: Read + Write {
 
     /// No more will be sent; what is queued still goes out.
     fn shutdown_write(&mut self) -> io::Result<()>;
+
+    /// What time it is to whoever waits on it.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 
     /// Resets the connection: the peer must not take what it has for the whole.
     fn abort(&mut self);

@@ -17,8 +17,19 @@ use crate::limits::{MAP_WINDOW, MAX_CACHED_WINDOWS};
 pub(crate) struct OpenFile {
     file: File,
     key: FileKey,
+    begun: Stat,
     pub(crate) len: u64,
     pub(crate) validators: Validators,
+}
+
+/// What became of a file since the response to it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Intact,
+    /// Pages beyond its new end must not be touched.
+    Shorter,
+    /// Somebody wrote to it: what is sent would be of two states.
+    Changed,
 }
 
 /// What tells one state of one file from all others. A file that was changed is mapped anew.
@@ -37,12 +48,28 @@ impl OpenFile {
         let key = FileKey::of(&stat);
         let now = SystemTime::now();
         let validators = Validators::new(key.len, key.mtime_ns, key.ctime_ns, key.inode, now);
-        Ok(Self { file, key, len: key.len, validators })
+        Ok(Self { file, key, begun: stat, len: key.len, validators })
     }
 
-    /// Whether the file still has at least `end` bytes. Pages beyond must not be touched.
-    pub(crate) fn reaches(&self, end: u64) -> bool {
-        fstat(&self.file).is_ok_and(|s| u64::try_from(s.st_size).is_ok_and(|len| len >= end))
+    /// What became of the file. Seen is what moves its time stamps: `write` and `truncate` do at
+    /// once, to the kernel's clock tick; a write to mapped memory may do so late.
+    pub(crate) fn state(&self) -> State {
+        let Ok(now) = fstat(&self.file) else { return State::Changed };
+        let (key, begun) = (FileKey::of(&now), &self.begun);
+        if key.len < self.len {
+            return State::Shorter;
+        }
+        // The inode changes with its content, and also when another file takes its name, which is how
+        // files are replaced without harm, or when it gets other rights.
+        let renamed = now.st_nlink != begun.st_nlink;
+        let given =
+            (now.st_mode, now.st_uid, now.st_gid) != (begun.st_mode, begun.st_uid, begun.st_gid);
+        let same = FileKey { ctime_ns: self.key.ctime_ns, ..key } == self.key;
+        if same && (key.ctime_ns == self.key.ctime_ns || renamed || given) {
+            State::Intact
+        } else {
+            State::Changed
+        }
     }
 
     pub(crate) fn file(&self) -> &File {

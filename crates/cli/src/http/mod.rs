@@ -2,7 +2,7 @@
 //!
 //! Read [`connection`] first (what is asked of a connection), then [`server`] (one connection's
 //! loop) or [`client`]; the rest are leaves: [`request`] and [`response`] are the messages,
-//! [`path`] finds files, [`files`] maps them, [`range`] and [`conditional`] decide what is sent.
+//! [`path`] finds files, [`files`] maps them, [`paced`] ends what nobody reads, [`range`] and [`conditional`] decide what is sent.
 
 pub(crate) mod body;
 pub(crate) mod client;
@@ -11,6 +11,7 @@ pub(crate) mod connection;
 pub(crate) mod files;
 pub(crate) mod inbox;
 pub(crate) mod listing;
+pub(crate) mod paced;
 pub(crate) mod path;
 pub(crate) mod range;
 pub(crate) mod request;

@@ -115,6 +115,15 @@ impl Root {
     }
 
     fn open_beneath(&self, path: &RequestPath) -> Result<OwnedFd, Errno> {
+        self.open_by(path, |at, path, flags, mode, resolve| openat2(at, path, flags, mode, resolve))
+    }
+
+    /// [`Self::open_beneath`] by this call or, where the kernel does not have it, without.
+    fn open_by(
+        &self,
+        path: &RequestPath,
+        openat2: impl Fn(&OwnedFd, &OsStr, OFlags, Mode, ResolveFlags) -> Result<OwnedFd, Errno>,
+    ) -> Result<OwnedFd, Errno> {
         // NONBLOCK: opening a FIFO must not wait for its writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -157,5 +166,85 @@ fn rejection(error: Errno) -> Reject {
             Reject::closing(503, "the server is out of file descriptors or memory")
         }
         other => Reject::new(500, format!("the file cannot be opened: {}", io::Error::from(other))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// What is at a path: as the kernel resolves it, and where it has no `openat2`.
+    fn both(root: &Root, path: &str) -> [Result<FileType, Errno>; 2] {
+        let path = RequestPath::decode(path).expect(path);
+        let without = root.open_by(&path, |_, _, _, _, _| Err(Errno::NOSYS));
+        let kind = |fd: OwnedFd| FileType::from_raw_mode(fstat(fd).expect("open").st_mode);
+        [root.open_beneath(&path).map(kind), without.map(kind)]
+    }
+
+    #[test]
+    fn a_kernel_without_openat2_gives_the_same_files_and_lets_nothing_out() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let served = dir.path().join("served");
+        fs::create_dir_all(served.join("sub/deep")).expect("directories");
+        for file in ["secret", "served/one", "served/sub/deep/two"] {
+            fs::write(dir.path().join(file), file).expect("a file");
+        }
+        for (link, to) in
+            [("out", "../secret"), ("up", ".."), ("absolute", "/etc"), ("loop", "loop")]
+        {
+            symlink(to, served.join(link)).expect("a link");
+        }
+        symlink("one", served.join("inside")).expect("a link");
+        symlink("sub", served.join("inside-sub")).expect("a link");
+        let root = Root::open(&served).expect("a directory");
+        let (file, directory) = (Ok(FileType::RegularFile), Ok(FileType::Directory));
+        for (path, found) in [
+            ("/", directory),
+            ("/one", file),
+            ("/sub/", directory),
+            ("/sub/deep/two", file),
+            ("/none", Err(Errno::NOENT)),
+            ("/sub/none/two", Err(Errno::NOENT)),
+            ("/one/two", Err(Errno::NOTDIR)),
+            ("/loop", Err(Errno::LOOP)),
+        ] {
+            assert_eq!(both(&root, path), [found, found], "{path}");
+        }
+        for path in ["/out", "/up/secret", "/absolute/passwd", "/up"] {
+            assert_eq!(both(&root, path), [Err(Errno::XDEV), Err(Errno::LOOP)], "{path}");
+        }
+        // It cannot tell where a link leads, and follows none.
+        for (path, found) in [("/inside", file), ("/inside-sub/deep/two", file)] {
+            assert_eq!(both(&root, path), [found, Err(Errno::LOOP)], "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_renamed_all_the_time_is_tried_again_and_given_up() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("one"), "1").expect("a file");
+        let root = Root::open(dir.path()).expect("a directory");
+        let path = RequestPath::decode("/one").expect("a path");
+        let asked = Cell::new(0_u32);
+        let busy_for = |calls: u32| {
+            asked.set(0);
+            let done = root.open_by(&path, |at, path, flags, mode, resolve| {
+                asked.set(asked.get() + 1);
+                let again = if asked.get().is_multiple_of(2) { Errno::INTR } else { Errno::AGAIN };
+                if asked.get() <= calls {
+                    Err(again)
+                } else {
+                    openat2(at, path, flags, mode, resolve)
+                }
+            });
+            done.map(drop)
+        };
+        assert_eq!((busy_for(15), asked.get()), (Ok(()), 16));
+        assert_eq!((busy_for(u32::MAX), asked.get()), (Err(Errno::AGAIN), 16));
+        assert_eq!(rejection(Errno::AGAIN).status.0, 503);
     }
 }

@@ -13,17 +13,19 @@ use pagewire_mem::{Frag, FragVec};
 use super::body::{Body, BodyError};
 use super::conditional::Decision;
 use super::connection::{Connection, is_timeout};
-use super::files::{MappingCache, OpenFile};
+use super::files::{MappingCache, OpenFile, State};
 use super::inbox::{HeadError, Inbox, Transfer};
 use super::listing;
+use super::paced::{Paced, TooSlow};
 use super::path::{Opened, RequestPath, Root};
 use super::range::{Selection, select};
 use super::request::{self, Method, Request};
 use super::response::{Head, Reject, Status};
 use crate::limits::{
     HEAD_TIME, KEEP_ALIVE_TIME, LINGER_BYTES, LINGER_TIME, MAX_HEAD, MAX_REQUEST_BODY, MAX_TARGET,
-    SEND_PIECE, STALL_TIME, TICK,
+    SEND_PIECE, TICK,
 };
+use crate::places::Full;
 
 /// A directory served, shared by all connections.
 pub(crate) struct Server {
@@ -31,6 +33,10 @@ pub(crate) struct Server {
     mappings: MappingCache,
     /// Files below so many bytes are read and copied.
     copy_below: u64,
+    /// Bytes in a second that a peer must take; 0: one now and then.
+    min_rate: u64,
+    /// There are so many connections that none is kept open for another request.
+    pub(crate) crowded: AtomicBool,
     /// No new requests are taken.
     pub(crate) stopping: AtomicBool,
     pub(crate) counters: Counters,
@@ -50,10 +56,14 @@ pub(crate) struct Counters {
     pub(crate) by_copy: AtomicU64,
     /// Connections aborted because their file became shorter.
     pub(crate) truncated: AtomicU64,
-    /// Connections aborted because the peer took nothing for too long.
+    /// Connections aborted because their file was written to.
+    pub(crate) changed: AtomicU64,
+    /// Connections aborted because the peer took too little for too long.
     pub(crate) stalled: AtomicU64,
     /// Connections refused with a 503 because there were too many.
     pub(crate) refused: AtomicU64,
+    /// Of those, the ones refused because their client had too many.
+    pub(crate) refused_client: AtomicU64,
 }
 
 impl Counters {
@@ -82,8 +92,10 @@ impl Counters {
             ("sends_completed", get(&self.completed)),
             ("sends_completed_copied", get(&self.completed_copied)),
             ("files_truncated", get(&self.truncated)),
+            ("files_changed", get(&self.changed)),
             ("connections_stalled", get(&self.stalled)),
             ("connections_refused", get(&self.refused)),
+            ("refused_by_client", get(&self.refused_client)),
         ]);
         all
     }
@@ -93,25 +105,38 @@ impl Counters {
 enum Broken {
     /// The file became shorter than what we promised to send.
     Truncated,
-    /// The peer took nothing for too long.
+    /// The file was written to, so that the response would be of two states of it.
+    Changed,
+    /// The peer took too little for too long.
     Stalled,
     /// The peer went away, or the file cannot be read: nobody is left to be told.
     Failed,
 }
 
 impl From<io::Error> for Broken {
-    fn from(_: io::Error) -> Self {
-        Self::Failed
+    fn from(error: io::Error) -> Self {
+        if TooSlow::is(&error) { Self::Stalled } else { Self::Failed }
     }
 }
 
-/// The file sent last: until the peer has acknowledged it, it must not become shorter.
-type LastSent = Option<(OpenFile, u64)>;
+/// The file sent last: until the peer has acknowledged it, it must stay as it was.
+type LastSent = Option<OpenFile>;
+
+/// Whether a response can go on that is made of this file.
+fn intact(source: Option<&OpenFile>) -> Result<(), Broken> {
+    match source.map_or(State::Intact, OpenFile::state) {
+        State::Intact => Ok(()),
+        State::Shorter => Err(Broken::Truncated),
+        State::Changed => Err(Broken::Changed),
+    }
+}
 
 impl Server {
-    pub(crate) fn new(directory: &Path, copy_below: u64) -> io::Result<Self> {
+    pub(crate) fn new(directory: &Path, copy_below: u64, min_rate: u64) -> io::Result<Self> {
         crate::sys::survive_truncated_files()?;
         Ok(Self {
+            min_rate,
+            crowded: AtomicBool::new(false),
             root: Root::open(directory)?,
             mappings: MappingCache::default(),
             copy_below,
@@ -122,6 +147,7 @@ impl Server {
 
     /// Serves requests until the peer, an error or `stopping` ends the connection.
     pub(crate) fn serve(&self, connection: &mut impl Connection) {
+        let connection = &mut Paced::new(connection, self.min_rate);
         let transfer =
             if self.copy_below == u64::MAX { Transfer::Copy } else { Transfer::Reference };
         let mut inbox = Inbox::new(transfer);
@@ -137,6 +163,7 @@ impl Server {
         let counter = match end {
             Ok(()) => return,
             Err(Broken::Truncated) => Some(&self.counters.truncated),
+            Err(Broken::Changed) => Some(&self.counters.changed),
             Err(Broken::Stalled) => Some(&self.counters.stalled),
             Err(Broken::Failed) => None,
         };
@@ -152,13 +179,13 @@ impl Server {
         last: &mut LastSent,
     ) -> Result<bool, Broken> {
         self.counters.completed(connection);
-        let mut truncated = false;
+        let mut sent = Ok(());
         let head = inbox.read_head(connection, KEEP_ALIVE_TIME, HEAD_TIME, || {
-            truncated = last.as_ref().is_some_and(|(file, end)| !file.reaches(*end));
-            Ok(!truncated && !self.stopping.load(Ordering::Relaxed))
+            sent = intact(last.as_ref());
+            Ok(sent.is_ok() && !self.stopping.load(Ordering::Relaxed))
         });
+        sent?;
         let reject = match head {
-            _ if truncated => return Err(Broken::Truncated),
             Ok(head) => match request::parse(&head) {
                 Ok(request) => match self.skip_content(connection, inbox, &request)? {
                     Ok(()) => return self.respond(connection, &request, last),
@@ -227,7 +254,8 @@ impl Server {
         request: &Request,
         last: &mut LastSent,
     ) -> Result<bool, Broken> {
-        let keep_alive = request.keep_alive && !self.stopping.load(Ordering::Relaxed);
+        let over = [&self.stopping, &self.crowded].iter().any(|f| f.load(Ordering::Relaxed));
+        let keep_alive = request.keep_alive && !over;
         match self.find(request) {
             Ok(Found::File { file, mime }) => {
                 let file = OpenFile::new(file)?;
@@ -338,11 +366,11 @@ impl Server {
         } else {
             self.reference_file(connection, head, &file, first, end)
         };
-        if matches!(sent, Err(Broken::Truncated)) {
+        if matches!(sent, Err(Broken::Truncated | Broken::Changed)) {
             self.mappings.forget(&file);
         }
         sent?;
-        *last = Some((file, end));
+        *last = Some(file);
         Ok(())
     }
 
@@ -364,10 +392,10 @@ impl Server {
             let mut frags = FragVec::new();
             frags.extend(head.take().map(|h| Frag::from_bytes(Bytes::from(h))));
             frags.extend(body);
-            self.send_frags(connection, frags, Some((file, at)))?;
+            self.send_frags(connection, frags, Some(file))?;
             self.counters.by_reference.fetch_add(len, Ordering::Relaxed);
         }
-        Ok(())
+        intact(Some(file))
     }
 
     /// Sends the head and bytes `first..end` of the file through a buffer.
@@ -396,6 +424,8 @@ impl Server {
             filled += n;
             left -= n as u64;
             if filled == buffer.len() || left == 0 {
+                // After it was read, so that all that goes out is of one state.
+                intact(Some(file))?;
                 self.write(connection, buffer.get(..filled).unwrap_or_default())?;
                 filled = 0;
             }
@@ -451,9 +481,17 @@ impl Server {
     }
 
     /// One connection too many: says so, and is gone.
-    pub(crate) fn refuse(&self, connection: &mut impl Connection) {
+    pub(crate) fn refuse(&self, connection: &mut impl Connection, full: Full) {
         self.counters.refused.fetch_add(1, Ordering::Relaxed);
-        let reject = Reject::closing(503, "too many connections");
+        let why = match full {
+            Full::All => "too many connections",
+            Full::Client => {
+                self.counters.refused_client.fetch_add(1, Ordering::Relaxed);
+                "too many connections from this address"
+            }
+        };
+        let connection = &mut Paced::new(connection, self.min_rate);
+        let reject = Reject::closing(503, why);
         let sent = self.send_reject(connection, Method::Get, &reject, false);
         if sent.is_err() || connection.shutdown_write().is_err() {
             connection.abort();
@@ -480,25 +518,16 @@ impl Server {
         &self,
         connection: &mut impl Connection,
         mut frags: FragVec,
-        source: Option<(&OpenFile, u64)>,
+        source: Option<&OpenFile>,
     ) -> Result<(), Broken> {
-        let intact = || source.is_none_or(|(file, end)| file.reaches(end));
-        if !intact() {
-            return Err(Broken::Truncated);
-        }
+        intact(source)?;
         connection.set_write_timeout(Some(TICK))?;
-        let mut deadline = Instant::now() + STALL_TIME;
         while !frags.is_empty() {
             match connection.send_frags(&mut frags) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                Ok(_) => {
-                    deadline = Instant::now() + STALL_TIME;
-                    self.counters.completed(connection);
-                }
+                Ok(_) => self.counters.completed(connection),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if is_timeout(&e) && !intact() => return Err(Broken::Truncated),
-                Err(e) if is_timeout(&e) && Instant::now() < deadline => {}
-                Err(e) if is_timeout(&e) => return Err(Broken::Stalled),
+                Err(e) if is_timeout(&e) => intact(source)?,
                 Err(e) => return Err(e.into()),
             }
         }
@@ -507,17 +536,11 @@ impl Server {
 
     fn write(&self, connection: &mut impl Connection, mut bytes: &[u8]) -> Result<(), Broken> {
         connection.set_write_timeout(Some(TICK))?;
-        let mut deadline = Instant::now() + STALL_TIME;
         while !bytes.is_empty() {
             match connection.write(bytes) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
-                Ok(n) => {
-                    bytes = bytes.get(n..).unwrap_or_default();
-                    deadline = Instant::now() + STALL_TIME;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if is_timeout(&e) && Instant::now() < deadline => {}
-                Err(e) if is_timeout(&e) => return Err(Broken::Stalled),
+                Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+                Err(e) if is_timeout(&e) || e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),
             }
         }
@@ -536,11 +559,7 @@ impl Server {
         let mut read = 0;
         let deadline = Instant::now() + LINGER_TIME;
         while Instant::now() < deadline && read < LINGER_BYTES {
-            if let Some((file, end)) = last
-                && !file.reaches(*end)
-            {
-                return Err(Broken::Truncated);
-            }
+            intact(last.as_ref())?;
             connection.set_read_timeout(Some(TICK))?;
             match inbox.fill(connection) {
                 Ok(false) => break,

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use pagewire_mem::{CopyLedger, Frag, FragVec};
@@ -135,5 +135,88 @@ impl Connection for Script {
 
     fn abort(&mut self) {
         self.aborted = true;
+    }
+}
+
+/// A peer that asks once and then takes so many bytes at the end of each turn of its own clock; nobody
+/// waits for it. In all other respects a [`Script`].
+pub(crate) struct Slow {
+    pub(crate) script: Script,
+    begun: Instant,
+    /// Since then, by its clock.
+    pub(crate) passed: Duration,
+    turn: Duration,
+    bytes: usize,
+}
+
+impl Slow {
+    pub(crate) fn new(request: &[u8], bytes: usize, turn: Duration) -> Self {
+        let script = Script::new([request]);
+        Self { script, begun: Instant::now(), passed: Duration::ZERO, turn, bytes }
+    }
+
+    /// Half a second of waiting, which is how long the server waits at once; how many bytes are taken
+    /// at its end.
+    fn wait(&mut self) -> io::Result<usize> {
+        let turns = |passed: Duration| passed.as_millis() / self.turn.as_millis();
+        let before = turns(self.passed);
+        let now = self.passed + Duration::from_millis(500);
+        let due = (turns(now) - before) as usize * self.bytes;
+        self.passed = now;
+        if due == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(due) }
+    }
+}
+
+impl Read for Slow {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.script.read(buf)
+    }
+}
+
+impl Write for Slow {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let n = self.wait()?.min(buf.len());
+        self.script.write(&buf[..n])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Connection for Slow {
+    fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
+        let (mut left, mut taken) = (self.wait()?, FragVec::new());
+        for frag in frags.iter_mut() {
+            let n = left.min(frag.len());
+            taken.push(frag.split_to(n));
+            left -= n;
+        }
+        frags.retain(|frag| !frag.is_empty());
+        self.script.send_frags(&mut taken)
+    }
+
+    fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize> {
+        self.script.recv_frags(max, out)
+    }
+
+    fn set_read_timeout(&mut self, _: Option<Duration>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_write_timeout(&mut self, _: Option<Duration>) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn shutdown_write(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        self.script.abort();
+    }
+
+    fn now(&self) -> Instant {
+        self.begun + self.passed
     }
 }

@@ -1,6 +1,5 @@
 //! `pagewire proxy`: its command line, and over a tap between real clients and real servers of the
-//! kernel, in a network namespace that each test makes and removes. Those need root; they skip
-//! loudly without.
+//! kernel, in a network namespace that each test makes and removes. Those need root.
 
 mod talk;
 
@@ -8,10 +7,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use pagewire_testing::{Need, can};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -87,6 +86,32 @@ fn an_upstream_that_nobody_could_reach_is_a_mistake_and_said_at_once() {
 }
 
 #[test]
+fn an_address_to_listen_on_that_is_given_twice_is_a_mistake() {
+    let listen = ["--listen", FRONT[0], "--listen", FRONT[1], "--listen", FRONT[0]];
+    let output = proxy(&[&listen[..], &["--to", BACK[0], "--addr", "10.77.0.2/24"]].concat());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert_eq!(text, format!("pagewire: --listen {}: it is given twice\n", FRONT[0]));
+    assert_eq!(output.stdout, b"");
+}
+
+#[test]
+fn nothing_is_said_to_be_forwarded_before_every_address_is_listened_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("port");
+    let link = ["--link", "vhost-user", "--socket", socket.to_str().expect("text")];
+    // The second is one of all that the first stands for; the third is nobody's.
+    for other in ["10.77.0.2:80", "10.77.0.3:80"] {
+        let listen = ["--listen", "0.0.0.0:80", "--listen", other, "--to", BACK[0]];
+        let output = proxy(&[&link[..], &["--addr", "10.77.0.2/24"], &listen].concat());
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.starts_with(&format!("pagewire: --listen {other}: ")), "{text}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    }
+}
+
+#[test]
 fn help_shows_examples_and_says_units_and_what_becomes_of_urgent_data() {
     let text = proxy(&["--help"]).stdout;
     let text = String::from_utf8_lossy(&text);
@@ -100,12 +125,9 @@ fn help_shows_examples_and_says_units_and_what_becomes_of_urgent_data() {
 struct Lab(String);
 
 impl Lab {
-    /// `None`, loudly, without root.
+    /// `None` if the test is skipped.
     fn new(name: &str) -> Option<Self> {
-        let have_ip = Command::new("which").arg("ip").output().is_ok_and(|o| o.status.success());
-        let root = rustix::process::geteuid().is_root();
-        if !root || !Path::new("/dev/net/tun").exists() || !have_ip {
-            eprintln!("SKIPPED {name}: needs root, /dev/net/tun and ip");
+        if !can(&[Need::Tap, Need::Program("ip")]) {
             return None;
         }
         let lab = Self(format!("pw-{name}-{}", std::process::id()));
@@ -330,7 +352,7 @@ fn may_open_many() -> bool {
 fn with_root_ten_thousand_connections_get_every_byte_and_end_over_a_bad_tap() {
     let Some(lab) = Lab::new("proxymany") else { return };
     if !may_open_many() {
-        eprintln!("SKIPPED proxymany: {MANY} open files are not to be had");
+        pagewire_testing::skip(format!("needs {MANY} open files"));
         return;
     }
     lab.inside(|| {

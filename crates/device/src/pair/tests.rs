@@ -213,6 +213,55 @@ fn a_sender_that_waits_for_room_is_woken_when_half_of_it_is_there() {
     assert!(!is_readable(&left), "room is of no interest any more");
 }
 
+/// The room came between the look that found none and the word that says that it is waited for; the
+/// peer rang nobody, and will not ring again.
+#[test]
+fn a_sender_that_waits_for_room_looks_again_before_it_sleeps() {
+    let (mut left, mut right) = pair(4);
+    let rest = send(&mut left, (0..5).map(|i| frame(i, 1)));
+    let mut frames = VecDeque::new();
+    let take = |right: &mut PairEnd, frames: &mut VecDeque<_>| {
+        right.receive(Instant::ZERO, frames, 1, &mut CopyLedger::new()).expect("receive");
+    };
+    take(&mut right, &mut frames);
+    assert!(!left.arm(), "a quarter is not worth it");
+    left.disarm();
+    take(&mut right, &mut frames);
+    assert!(!is_readable(&left), "nobody slept, so nobody was rung");
+    assert!(left.arm(), "half of the ring is free");
+    left.disarm();
+    assert!(send(&mut left, rest).is_empty());
+    assert!(!left.arm(), "nothing is left to be sent, whatever the room");
+}
+
+#[test]
+fn a_sender_that_waits_for_room_finds_that_its_peer_went_before_it_sleeps() {
+    let (mut left, right) = pair(4);
+    let rest = send(&mut left, (0..5).map(|i| frame(i, 1)));
+    assert_eq!(rest.len(), 1);
+    drop(right);
+    assert!(!is_readable(&left), "nobody slept, so nobody was rung");
+    assert!(left.arm(), "what is left can be dropped now");
+    assert!(send(&mut left, rest).is_empty());
+    assert_eq!(left.counters().tx_dropped_closed, 5);
+}
+
+#[test]
+fn what_waits_in_the_ring_of_a_peer_that_went_goes_home_when_its_sender_arms() {
+    let mut pool = PagePool::new("pair-test", 1 << 20).expect("a pool");
+    let mut writer = PageWriter::new();
+    let (mut left, right) = pair(8);
+    assert!(writer.refill(&mut pool, 16));
+    let mut held = PacketBuf::for_tx();
+    held.push_frag(writer.commit(4096)).expect("room");
+    send(&mut left, [held]);
+    drop(right);
+    assert!(!left.arm(), "nothing is left to be sent, and nothing came");
+    writer.abandon();
+    pool.drain();
+    assert_eq!((pool.audit().out, left.counters().tx_dropped_closed), (0, 1));
+}
+
 #[test]
 fn a_peer_that_is_gone_means_silence_and_a_counter() {
     let pool = PagePool::new("pair-test", 1 << 20).expect("a pool");

@@ -111,6 +111,13 @@ impl TapBuilder {
         };
         // A device that exists already keeps its settings unless they are asked for.
         let existing = if name.contains('%') { None } else { link(name)? };
+        // What the kernel answers to that is what it answers to a tap that is in use.
+        if existing.is_some_and(|link| !link.is_tap) {
+            let what = format!(
+                "open tap {name}: the network device of that name is no tap; choose another name"
+            );
+            return Err(system(what, Errno::INVAL.into()));
+        }
         let is_new = existing.is_none();
         let own =
             if queues == 1 && existing.is_none() { attach_own(name, settings.lanes) } else { None };
@@ -313,8 +320,8 @@ fn attach_error(name: &str, step: Step, existed: bool, error: io::Error) -> Devi
                 "open tap {name}: another program has it open; stop that, or choose another name"
             ),
             Errno::INVAL if existed => format!(
-                "open tap {name}: the network device of that name is no tap, or made for one \
-                 queue; choose another name"
+                "open tap {name}: the network device of that name was made for one queue; choose \
+                 another name"
             ),
             _ => format!("open tap {name}"),
         },

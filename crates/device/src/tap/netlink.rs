@@ -30,6 +30,9 @@ const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const ARPHRD_ETHER: u16 = 1;
 const IFF_UP: u32 = 1;
 const IFF_LOWER_UP: u32 = 0x1_0000;
 
@@ -45,6 +48,8 @@ const RTN_LOCAL: u8 = 2;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) index: u32,
+    /// A tap: neither another kind of device nor a `tun`, which has no Ethernet header.
+    pub(super) is_tap: bool,
     pub(super) up: bool,
     /// Whether somebody is at the other end: of a tap, a program that has it open.
     pub(super) carrier: bool,
@@ -206,22 +211,36 @@ fn link_body(index: u32, flags: u32) -> Vec<u8> {
 fn parse_link(reply: &[u8]) -> Option<Link> {
     let mut link = Link {
         index: read_u32(reply, HEADER + 4)?,
+        is_tap: false,
         up: read_u32(reply, HEADER + 8)? & IFF_UP != 0,
         carrier: read_u32(reply, HEADER + 8)? & IFF_LOWER_UP != 0,
         mtu: 0,
         mac: [0; 6],
     };
-    let mut rest = reply.get(HEADER + 16..)?;
-    while let (Some(len), Some(kind)) = (read_u16(rest, 0), read_u16(rest, 2)) {
-        let Some(value) = rest.get(4..usize::from(len)) else { break };
+    let is_ethernet = read_u16(reply, HEADER + 2)? == ARPHRD_ETHER;
+    for (kind, value) in attributes(reply.get(HEADER + 16..)?) {
         match (kind, value.len()) {
             (IFLA_MTU, 4) => link.mtu = read_u32(value, 0)? as usize,
             (IFLA_ADDRESS, 6) => link.mac.copy_from_slice(value),
+            (IFLA_LINKINFO, _) => {
+                let mut info = attributes(value);
+                let tun = |(kind, name)| kind == IFLA_INFO_KIND && name == b"tun\0";
+                link.is_tap = is_ethernet && info.any(tun);
+            }
             _ => {}
         }
-        rest = rest.get(usize::from(len).next_multiple_of(4)..).unwrap_or_default();
     }
     Some(link)
+}
+
+/// Kinds and values of attributes behind each other.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (len, kind) = (usize::from(read_u16(rest, 0)?), read_u16(rest, 2)?);
+        let value = rest.get(4..len)?;
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
 }
 
 fn read_u16(bytes: &[u8], at: usize) -> Option<u16> {

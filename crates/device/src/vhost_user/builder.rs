@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use pagewire_mem::MAX_FRAGS;
 
+use super::allowance::FrontEndLimits;
 use super::control::{Control, Source, listen};
 use super::events::{Bell, Events};
 use super::limits::{BY_REFERENCE, MAX_QUEUE_PAIRS};
 use super::receive::Receiver;
 use super::session::Session;
+use super::standing::Standing;
 use super::{VhostUser, features};
 use crate::limits::{MAX_MTU, MIN_MTU};
 use crate::port::limits::MIN_POOL_BYTES;
@@ -34,6 +36,8 @@ pub struct VhostUserBuilder {
     by_reference: Option<usize>,
     send_buffer: SendBuffer,
     table: Option<Arc<PortTable>>,
+    limits: FrontEndLimits,
+    trusted: bool,
 }
 
 impl VhostUserBuilder {
@@ -91,6 +95,23 @@ impl VhostUserBuilder {
         self
     }
 
+    /// What front ends may use of this process, across sessions.
+    #[must_use]
+    pub fn front_end_limits(mut self, limits: FrontEndLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Whether front ends are trusted not to harm this process; they are not by default. One that is
+    /// trusted may share huge pages, and could punch holes into them, which kills whoever touches
+    /// such a page. And its guest is interrupted by a plain write, which a front end could make wait
+    /// for ever, and with it this host. The guest itself is believed nothing either way.
+    #[must_use]
+    pub fn trust_front_end(mut self, trusted: bool) -> Self {
+        self.trusted = trusted;
+        self
+    }
+
     /// Listens on a Unix socket at `path`, where one front end at a time may connect:
     /// `qemu … -chardev socket,id=c0,path=PATH,reconnect=1 -netdev vhost-user,id=n0,chardev=c0`.
     /// The socket goes when the device is dropped. A socket that nobody listens on any more is
@@ -144,7 +165,20 @@ impl VhostUserBuilder {
             system(format!("map {pool_bytes} bytes to receive into"), io::Error::other(e))
         })?;
         let receiver = Receiver::new(port, self.by_reference.unwrap_or(BY_REFERENCE));
-        let session = Session::new(features::offered(pairs), pairs, &events, &bell);
+        let standing = Standing::new(&bell, pairs, self.limits, self.trusted).map_err(|e| {
+            let hint = match e.raw_os_error() {
+                Some(libc::EAGAIN) => "raise fs.aio-max-nr",
+                _ => "this needs a kernel with asynchronous I/O, io_setup(2)",
+            };
+            system(
+                format!(
+                    "prepare to interrupt guests without waiting for them ({hint}, or trust the \
+                     front end)"
+                ),
+                e,
+            )
+        })?;
+        let session = Session::new(features::offered(pairs), &events, &standing);
         let control = Control::start(session, source)
             .map_err(|e| system("start a thread for the socket".into(), e))?;
         let mtu = self.mtu.unwrap_or(1500);

@@ -1,14 +1,19 @@
 //! The thread that talks to the front end. It waits on the socket, applies one message at a time to
 //! the session under its lock, and goes on to the next front end when one is gone. A front end that
-//! stalls in the middle of a message stalls this thread only.
+//! stalls in the middle of a message stalls this thread only: the device looks whether the session is
+//! free, and is woken when it is.
 
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -18,10 +23,12 @@ use rustix::net::{
 use vhost::vhost_user::message::FrontendReq;
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut};
 
+use super::allowance::Pace;
 use super::events::Bell;
 use super::features;
-use super::limits::RECONNECT;
+use super::limits::{ENDING, LOOK, RECONNECT};
 use super::session::Session;
+use super::standing::Standing;
 
 /// Bytes of the message that enables a ring.
 const EARLY_ENABLE: usize = 12 + 8;
@@ -34,10 +41,22 @@ const NEED_REPLY: u32 = 1 << 3;
 /// What both threads share.
 pub(super) struct Shared {
     session: Arc<Mutex<Session>>,
+    /// The device found the session in use, and wants to be woken when it is not.
+    wanted: AtomicBool,
+    standing: Arc<Standing>,
     link: Mutex<Link>,
     /// Rung when the thread is to end.
     end: Bell,
 }
+
+/// The session, in use until this is dropped. Fields are dropped in order: first the lock.
+pub(super) struct InUse<'a> {
+    session: MutexGuard<'a, Session>,
+    _wake: Wake<'a>,
+}
+
+/// Wakes the device, if it found the session in use meanwhile.
+struct Wake<'a>(&'a Shared);
 
 /// The connection that the thread serves.
 #[derive(Default)]
@@ -62,12 +81,54 @@ pub(super) enum Source {
 pub(super) struct Control {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Closed by the thread when it ends.
+    ended: mpsc::Receiver<()>,
 }
 
 impl Shared {
-    pub(super) fn session(&self) -> MutexGuard<'_, Session> {
+    /// The session, for all but the device.
+    pub(super) fn session(&self) -> InUse<'_> {
         // A thread that panicked holding the lock left whole fields, which lies may fill anyway.
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        InUse { session, _wake: Wake(self) }
+    }
+
+    /// The session, for the device, which waits for nobody: what a message does may take as long as
+    /// its front end likes, and behind the device stands the whole host. `None`: it is in use, and the
+    /// bell is rung when it is not.
+    pub(super) fn look(&self) -> Option<MutexGuard<'_, Session>> {
+        let try_lock = || match self.session.try_lock() {
+            Ok(session) => Some(session),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        try_lock().or_else(|| {
+            self.wanted.store(true, Ordering::Relaxed);
+            // Pairs with the fence in `wake`. Here: set the word, fence, try the lock. There: unlock,
+            // fence, read the word. So either the lock is free now, or whoever has it sees the word.
+            fence(Ordering::SeqCst);
+            try_lock()
+        })
+    }
+
+    /// The session, for a device that ends: waits for it up to `limit`.
+    pub(super) fn wait(&self, limit: Duration) -> Option<MutexGuard<'_, Session>> {
+        let until = Instant::now() + limit;
+        loop {
+            let session = self.look();
+            if session.is_some() || Instant::now() >= until {
+                return session;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// After the session was in use.
+    fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed) {
+            self.standing.bell.ring();
+        }
     }
 
     fn link(&self) -> MutexGuard<'_, Link> {
@@ -77,13 +138,22 @@ impl Shared {
 
 impl Control {
     pub(super) fn start(session: Session, source: Source) -> io::Result<Self> {
-        let session = Arc::new(Mutex::new(session));
-        let shared = Arc::new(Shared { session, link: Mutex::default(), end: Bell::new()? });
+        let standing = Arc::clone(&session.standing);
+        let shared = Arc::new(Shared {
+            session: Arc::new(Mutex::new(session)),
+            wanted: AtomicBool::new(false),
+            standing,
+            link: Mutex::default(),
+            end: Bell::new()?,
+        });
         let ours = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("pagewire-vhost".into())
-            .spawn(move || ours.run(source))?;
-        Ok(Self { shared, thread: Some(thread) })
+        let (ends, ended) = mpsc::channel();
+        let thread =
+            std::thread::Builder::new().name("pagewire-vhost".into()).spawn(move || {
+                ours.run(source);
+                drop(ends);
+            })?;
+        Ok(Self { shared, thread: Some(thread), ended })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -101,15 +171,43 @@ impl Drop for Control {
         }
         drop(link);
         self.shared.end.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        match (self.ended.recv_timeout(ENDING), self.thread.take()) {
+            (Err(RecvTimeoutError::Disconnected), Some(thread)) => drop(thread.join()),
+            // It ends when it can.
+            _ => {
+                tracing::warn!("vhost-user: the thread for the socket is held up, and left behind")
+            }
         }
+    }
+}
+
+impl Deref for InUse<'_> {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for InUse<'_> {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
+}
+
+impl Drop for Wake<'_> {
+    fn drop(&mut self) {
+        self.0.wake();
     }
 }
 
 impl Shared {
     fn run(&self, mut source: Source) {
-        while let Some(stream) = self.next(&mut source) {
+        let mut pace = self.standing.allowance.pace();
+        while !self.ends_before_turn(&pace)
+            && let Some(stream) = self.next(&mut source)
+        {
+            pace.note(Instant::now());
             self.serve(stream);
             // One that hangs up at once is not called again and again.
             if matches!(source, Source::Connect(_)) && self.ends_before(None) {
@@ -159,11 +257,33 @@ impl Shared {
         }
     }
 
+    /// Waits until one more front end may come; `true`: the device ended meanwhile.
+    fn ends_before_turn(&self, pace: &Pace) -> bool {
+        let first = pace.wait(Instant::now());
+        if first.is_zero() {
+            return false;
+        }
+        self.session().counters.waited += 1;
+        let mut left = first;
+        while !left.is_zero() {
+            if self.ends_within(None, Some(left)) {
+                return true;
+            }
+            left = pace.wait(Instant::now());
+        }
+        false
+    }
+
     /// Waits until `fd` can be read, or for a moment; `true`: the device ended meanwhile.
     fn ends_before(&self, fd: Option<BorrowedFd<'_>>) -> bool {
+        self.ends_within(fd, fd.is_none().then_some(RECONNECT))
+    }
+
+    /// Waits until `fd` can be read, and so long at most; `true`: the device ended meanwhile.
+    fn ends_within(&self, fd: Option<BorrowedFd<'_>>, pause: Option<Duration>) -> bool {
         let mut fds = vec![PollFd::from_borrowed_fd(self.end.fd(), PollFlags::IN)];
         fds.extend(fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let pause = Timespec::try_from(RECONNECT).ok().filter(|_| fd.is_none());
+        let pause = pause.and_then(|pause| Timespec::try_from(pause).ok());
         let _ = poll(&mut fds, pause.as_ref());
         self.link().ending
     }
@@ -226,7 +346,10 @@ impl Shared {
             if self.enables_early(&early) {
                 continue;
             }
-            if let Err(error) = handler.handle_request() {
+            // The library has the session in use, and the device may want it.
+            let handled = handler.handle_request();
+            self.wake();
+            if let Err(error) = handled {
                 break error;
             }
         };

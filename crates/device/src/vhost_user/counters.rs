@@ -32,7 +32,8 @@ pub struct VhostCounters {
     pub bad_messages: u64,
     /// Descriptors refused because they were no eventfd.
     pub bad_event_fds: u64,
-    /// Memory refused: not sealed against shrinking, shorter than was said, overlapping, too much.
+    /// Memory refused: not sealed against shrinking, of huge pages, shorter than was said,
+    /// overlapping, too much.
     pub bad_memory: u64,
     /// Rings refused because they lie outside of the memory shared, or have a size that is none.
     pub bad_rings: u64,
@@ -55,6 +56,12 @@ pub struct VhostCounters {
     pub held: u64,
     /// Interrupts sent to the guest.
     pub calls: u64,
+    /// Times that a front end had to wait before it was served, because many had come.
+    pub waited: u64,
+    /// Bytes of guest memory mapped now, what fragments of former sessions hold included.
+    pub mapped_bytes: u64,
+    /// Mappings of guest memory now, counted alike.
+    pub mappings: u64,
 }
 
 impl VhostCounters {
@@ -108,6 +115,9 @@ impl VhostCounters {
             returned,
             held,
             calls,
+            waited,
+            mapped_bytes,
+            mappings,
         } = *self;
         [
             ("bad_avail_index", bad_avail_index),
@@ -133,6 +143,9 @@ impl VhostCounters {
             ("returned", returned),
             ("held", held),
             ("calls", calls),
+            ("waited", waited),
+            ("mapped_bytes", mapped_bytes),
+            ("mappings", mappings),
         ]
         .into_iter()
     }

@@ -15,6 +15,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use pagewire_mem::{MemError, PAGE_SIZE, Region};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use vhost::vhost_user::message::VhostUserHeaderFlag;
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -377,6 +378,15 @@ impl Guest {
         }
     }
 
+    /// Plays a front end that wants its back end to wait for ever: makes the eventfds that the guest is
+    /// interrupted by such that a write waits while the counter is full, and fills them.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn jam_interrupts(&self) -> io::Result<()> {
+        [&self.receive.call, &self.transmit.call].into_iter().try_for_each(jam)
+    }
+
     fn kick(&mut self) {
         if self.transmit.wants_kick(self.config.event_index) {
             let _ = self.transmit.kick.write(1);
@@ -414,6 +424,18 @@ impl GuestConfig {
                     | features::HOST_ECN,
             )
     }
+}
+
+/// Fills an eventfd, on which writes wait from now on.
+pub(super) fn jam(event: &EventFd) -> io::Result<()> {
+    // The same open file by a descriptor that has a type.
+    let ours = pidfd_open(getpid(), PidfdFlags::empty())?;
+    let same = pidfd_getfd(&ours, event.as_raw_fd(), PidfdGetfdFlags::empty())?;
+    rustix::io::ioctl_fionbio(&same, true)?;
+    // Whatever was there: a counter takes one less than its largest value.
+    let _ = event.read();
+    event.write(u64::MAX - 1)?;
+    Ok(rustix::io::ioctl_fionbio(same, false)?)
 }
 
 /// Where the three parts of a ring begin: descriptors, available, used.

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
+use super::aio::Aio;
+
 /// Events taken from the kernel at once; which they were does not matter.
 const EVENTS: usize = 16;
 
@@ -68,21 +70,41 @@ impl Events {
     }
 }
 
-/// Takes a descriptor that a front end sent as an eventfd; `None` if it is something else, to which
-/// a write could block, or do anything.
-pub(super) fn checked(fd: OwnedFd) -> Option<OwnedFd> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
-    if link.as_os_str() != "anon_inode:[eventfd]" {
-        return None;
-    }
-    // So that a full counter does not block us. The file is the front end's as well, which could
-    // take this back: what it gains is that nobody serves its guest.
-    rustix::io::ioctl_fionbio(&fd, true).ok()?;
-    Some(fd)
+/// How a guest is interrupted, and a front end told of a broken ring: by eventfds that are theirs.
+#[derive(Debug)]
+pub(super) enum Signals {
+    /// Whatever the front end does with the file, nobody waits.
+    Kernel(&'static Aio),
+    /// By a write, which a front end that is trusted does not make wait.
+    Write,
 }
 
-/// Writes to a ring's eventfd.
-pub(super) fn signal(fd: &OwnedFd) {
-    // A counter that is full was not read since: the guest is being told already.
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+impl Signals {
+    /// For front ends that may or may not be trusted.
+    pub(super) fn new(trusted: bool) -> io::Result<Self> {
+        if trusted { Ok(Self::Write) } else { Aio::shared().map(Self::Kernel) }
+    }
+
+    /// Takes a descriptor that a front end sent as an eventfd; `None` if it is something else.
+    pub(super) fn take(&self, fd: OwnedFd) -> Option<OwnedFd> {
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+        if link.as_os_str() != "anon_inode:[eventfd]" {
+            return None;
+        }
+        if matches!(self, Self::Write) {
+            // So that a full counter does not block us. The file is the front end's as well, which
+            // could take this back: it is trusted not to.
+            rustix::io::ioctl_fionbio(&fd, true).ok()?;
+        }
+        Some(fd)
+    }
+
+    /// Signals an eventfd.
+    pub(super) fn send(&self, fd: &OwnedFd) {
+        // A counter that is full was not read since: the guest is being told already.
+        let _ = match self {
+            Self::Kernel(aio) => aio.tell(fd.as_fd()),
+            Self::Write => rustix::io::write(fd, &1u64.to_ne_bytes()).map(drop).map_err(Into::into),
+        };
+    }
 }

@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use vhost::vhost_user::{BackendReqHandler, VhostUserBackendReqHandlerMut};
 
+use super::allowance::FrontEndLimits;
 use super::double::layout;
 use super::events::{Bell, Events};
 use super::features;
@@ -20,6 +21,7 @@ use super::limits::MAX_FRAME;
 use super::memory::Announced;
 use super::receive::Receiver;
 use super::session::Session;
+use super::standing::Standing;
 use super::transmit::Sender;
 use super::vring::Addresses;
 use super::window::Window;
@@ -54,7 +56,8 @@ impl Bench {
         let mut config = PortConfig::new(Medium::Ethernet);
         config.pool_bytes = MIN_POOL_BYTES;
         let receiver = Receiver::new(Port::new(config).ok()?, 200);
-        let mut session = Session::new(features::offered(1), 1, &events, &bell);
+        let standing = Standing::new(&bell, 1, FrontEndLimits::default(), false).ok()?;
+        let mut session = Session::new(features::offered(1), &events, &standing);
         session.features = features & features::offered(1);
         let region = Region::memfd_shared("fuzz", MEMORY).ok()?;
         let file = File::from(region.fd()?.try_clone_to_owned().ok()?);
@@ -69,15 +72,15 @@ impl Bench {
     /// Starts a ring where the memory is as the guest left it.
     fn start(&mut self, index: usize) -> Option<()> {
         let event_index = self.session.has(features::EVENT_IDX);
-        let Session { vrings, memory, bell, events, .. } = &mut self.session;
+        let Session { vrings, memory, events, .. } = &mut self.session;
         let vring = vrings.get_mut(index)?;
-        let base = vring.stop(events, bell);
+        let base = vring.stop(events);
         vring.set_base(base);
         let [desc, avail, used] = layout(index * RING, SIZE).map(|at| USER + at as u64);
         (vring.size, vring.addresses) = (SIZE, Some(Addresses { desc, avail, used }));
         vring.event_index = event_index;
         vring.enabled = true;
-        vring.start(memory, bell)
+        vring.start(memory)
     }
 }
 

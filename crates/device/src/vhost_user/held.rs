@@ -4,6 +4,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
+use super::allowance::RingShare;
 use super::events::Bell;
 use super::window::Window;
 
@@ -19,17 +20,25 @@ pub(super) struct Returns {
     bell: Arc<Bell>,
     /// The device sleeps, and wants to be told.
     awaited: AtomicBool,
+    /// What a ring that may be held counts for, until nothing of it is.
+    share: Option<RingShare>,
 }
 
 impl Returns {
     /// None, for a ring of `size`.
-    pub(super) fn new(size: u16, bell: &Arc<Bell>) -> Arc<Self> {
+    pub(super) fn new(size: u16, bell: &Arc<Bell>, share: Option<RingShare>) -> Arc<Self> {
         Arc::new(Self {
             top: AtomicU32::new(NIL),
             next: (0..size).map(|_| AtomicU32::new(NIL)).collect(),
             bell: Arc::clone(bell),
             awaited: AtomicBool::new(false),
+            share,
         })
+    }
+
+    /// Whether descriptors may be held: not too many former rings of the port are.
+    pub(super) fn may_hold(&self) -> bool {
+        self.share.is_some()
     }
 
     /// Takes everything that came back and shows each head to `take`.

@@ -3,9 +3,11 @@
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use pagewire_mem::MemError;
 
+use super::allowance::{Allowance, Excess};
 use super::limits::MAX_MEMORY_REGIONS;
 use super::ring::Part;
 use super::window::Window;
@@ -50,15 +52,23 @@ pub(super) enum MemoryError {
          `-object memory-backend-memfd,share=on`, which seals it)"
     )]
     Map(#[from] MemError),
+    #[error("guest memory is not mapped: {0}")]
+    Excess(#[from] Excess),
 }
 
 /// All regions. Cloned, and replaced whole, when it changes; fragments keep what they lie in.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Memory {
     slots: Vec<Slot>,
+    allowance: Arc<Allowance>,
 }
 
 impl Memory {
+    /// None yet.
+    pub(super) fn new(allowance: &Arc<Allowance>) -> Self {
+        Self { slots: Vec::new(), allowance: Arc::clone(allowance) }
+    }
+
     /// Maps one region more.
     pub(super) fn add(&mut self, about: Announced, file: File) -> Result<(), MemoryError> {
         let Announced { guest, user, len, offset } = about;
@@ -77,7 +87,7 @@ impl Memory {
             return Err(range);
         }
         let end = usize::try_from(end).map_err(|_| range)?;
-        let window = Window::map(OwnedFd::from(file), end)?;
+        let window = Window::map(OwnedFd::from(file), end, &self.allowance)?;
         self.slots.push(Slot { about, window, times: 1 });
         Ok(())
     }

@@ -17,10 +17,14 @@
 //! where the ring itself makes no sense, the ring; a front end's costs the session; each has its
 //! counter ([`VhostCounters`]). Guest memory must be a file sealed against shrinking (QEMU's
 //! `memory-backend-memfd` is), because a page that vanishes would kill the process that touches it:
-//! memory that cannot be sealed is refused. Two things are left to the front end's good will, which
-//! anyhow runs the guest: that it does not punch holes into huge pages, and that it does not make its
-//! own eventfd block when it is full.
+//! memory that cannot be sealed is refused. So are huge pages: a hole punched into them does the same
+//! where no page is left to fill it. Eventfds are signalled in a way that cannot wait (`aio`), and the
+//! device never waits for the control thread ([`Shared::look`](control::Shared)). What all sessions
+//! of a port may use together is limited ([`FrontEndLimits`]). A front end that is
+//! [trusted](VhostUserBuilder::trust_front_end) may use huge pages.
 
+mod aio;
+mod allowance;
 mod builder;
 mod chain;
 mod control;
@@ -35,6 +39,7 @@ mod memory;
 mod receive;
 mod ring;
 mod session;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -47,12 +52,15 @@ use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Instant, PacketBuf, PoolAudit};
 
+pub use allowance::FrontEndLimits;
 pub use builder::VhostUserBuilder;
 use control::{Control, Shared};
 pub use counters::VhostCounters;
 use events::Events;
+use limits::ENDING;
 use receive::Receiver;
 use transmit::Sender;
+use vring::Vring;
 
 use crate::port::{Port, PortCounters};
 use crate::{Capabilities, Device, DeviceCounters, DeviceError};
@@ -144,7 +152,9 @@ impl VhostMonitor {
     pub fn counters(&self) -> VhostCounters {
         let session = self.0.session();
         let held = session.vrings.iter().map(|vring| u64::from(vring.held())).sum();
-        VhostCounters { held, ..session.counters }
+        let (bytes, mappings) = session.standing.allowance.used();
+        let (mapped_bytes, mappings) = (bytes as u64, mappings as u64);
+        VhostCounters { held, mapped_bytes, mappings, ..session.counters }
     }
 
     /// The port's counts, as of the last burst.
@@ -173,7 +183,8 @@ impl Device for VhostUser {
             self.sender.rest();
             return Ok(());
         }
-        let mut session = self.control.shared().session();
+        // Whoever has it rings the bell when done with it; until then the frames wait.
+        let Some(mut session) = self.control.shared().look() else { return Ok(()) };
         self.sender.send_all(&mut session, frames, &mut self.counters, ledger);
         Ok(())
     }
@@ -187,7 +198,7 @@ impl Device for VhostUser {
     ) -> Result<usize, DeviceError> {
         self.receiver.port.end_turn();
         self.receiver.blocked = false;
-        let mut session = self.control.shared().session();
+        let Some(mut session) = self.control.shared().look() else { return Ok(0) };
         let pairs = session.vrings.len() / 2;
         let before = frames.len();
         let mut looked = 0;
@@ -218,8 +229,8 @@ impl Device for VhostUser {
 
     fn arm(&mut self) -> bool {
         self.armed = true;
-        let mut session = self.control.shared().session();
         let mut ready = self.receiver.blocked && self.receiver.port.wait_for_room();
+        let Some(mut session) = self.control.shared().look() else { return ready };
         // Its wake is for the first of them only.
         ready |= self.sender.has_returned(&self.receiver.port);
         for (index, vring) in session.vrings.iter_mut().enumerate() {
@@ -241,8 +252,8 @@ impl Device for VhostUser {
         }
         self.events.clear();
         self.counters.syscalls += 1;
-        for vring in &mut self.control.shared().session().vrings {
-            vring.disarm();
+        if let Some(mut session) = self.control.shared().look() {
+            session.vrings.iter_mut().for_each(Vring::disarm);
         }
     }
 
@@ -259,7 +270,9 @@ impl Drop for VhostUser {
     /// The guest gets all of its descriptors back, so that its driver and the next device agree on
     /// where the rings are. What fragments are left stay mapped, but the guest may write there now.
     fn drop(&mut self) {
-        self.control.shared().session().surrender();
+        if let Some(mut session) = self.control.shared().wait(ENDING) {
+            session.surrender();
+        }
     }
 }
 

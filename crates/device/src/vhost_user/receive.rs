@@ -18,7 +18,7 @@ use super::chain::{Found, Lie, Purpose, Walk};
 use super::counters::VhostCounters;
 use super::features;
 use super::held::Keep;
-use super::limits::{GUEST_HEADER, HELD_SHARE, MAX_FRAME};
+use super::limits::{GUEST_HEADER, MAX_FRAME};
 use super::memory::{Memory, Piece};
 use super::session::Session;
 use super::vring::Vring;
@@ -148,9 +148,8 @@ impl Receiver {
             return Some(false);
         };
         let long = chain.len >= self.by_reference;
-        let limit = chain.vring.running().map_or(0, |ring| ring.size() / HELD_SHARE);
-        let held = chain.vring.held_descriptors() + usize::from(chain.descriptors);
-        let how = WriteFlags { nonblock: true, zerocopy: long && held <= usize::from(limit) };
+        let zerocopy = long && chain.vring.may_hold(chain.descriptors);
+        let how = WriteFlags { nonblock: true, zerocopy };
         let before = out.len();
         let mut written = self.port.write(&mut chain, how, about.offload(), out, ledger);
         if written.is_err_and(PortError::is_full) && self.port.wait_for_room() {

@@ -15,10 +15,11 @@ use vhost::vhost_user::{
 };
 
 use super::counters::VhostCounters;
-use super::events::{Bell, Events, checked};
+use super::events::Events;
 use super::features;
 use super::limits::{GUEST_HEADER, MAX_MEMORY_REGIONS, MAX_QUEUE_SIZE};
 use super::memory::{Announced, Memory, MemoryError};
+use super::standing::Standing;
 use super::vring::{Addresses, Vring};
 use crate::limits::VNET_HEADER;
 use crate::port::PortCounters;
@@ -36,7 +37,7 @@ pub(super) struct Session {
     /// Whether a front end is there.
     pub(super) connected: bool,
     pub(super) events: Arc<Events>,
-    pub(super) bell: Arc<Bell>,
+    pub(super) standing: Arc<Standing>,
     /// The port's counts, as of the last burst.
     pub(super) port: PortCounters,
     /// What was refused last, in words.
@@ -44,17 +45,17 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(offered: u64, pairs: usize, events: &Arc<Events>, bell: &Arc<Bell>) -> Self {
+    pub(super) fn new(offered: u64, events: &Arc<Events>, standing: &Arc<Standing>) -> Self {
         Self {
             offered,
             features: 0,
             protocol: 0,
-            memory: Memory::default(),
-            vrings: (0..2 * pairs).map(|_| Vring::new(bell)).collect(),
+            memory: Memory::new(&standing.allowance),
+            vrings: (0..2 * standing.pairs).map(|_| Vring::new(standing)).collect(),
             counters: VhostCounters::default(),
             connected: false,
             events: Arc::clone(events),
-            bell: Arc::clone(bell),
+            standing: Arc::clone(standing),
             port: PortCounters::default(),
             refused: None,
         }
@@ -77,13 +78,13 @@ impl Session {
     /// It is gone: its rings are not touched again. What fragments hold stays mapped until they go.
     pub(super) fn end(&mut self) {
         for vring in &mut self.vrings {
-            vring.stop(&self.events, &self.bell);
-            *vring = Vring::new(&self.bell);
+            vring.stop(&self.events);
+            *vring = Vring::new(&self.standing);
         }
-        self.memory = Memory::default();
+        self.memory = Memory::new(&self.standing.allowance);
         (self.features, self.protocol) = (0, 0);
         self.connected = false;
-        self.bell.ring();
+        self.standing.bell.ring();
     }
 
     /// Whether a feature was negotiated.
@@ -117,7 +118,7 @@ impl Session {
     /// An eventfd that came with a message.
     fn event_fd(&mut self, fd: Option<File>) -> Result<Option<OwnedFd>> {
         let Some(fd) = fd else { return Ok(None) };
-        match checked(OwnedFd::from(fd)) {
+        match self.standing.signals.take(OwnedFd::from(fd)) {
             Some(fd) => Ok(Some(fd)),
             None => {
                 self.counters.bad_event_fds += 1;
@@ -162,7 +163,7 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn reset_device(&mut self) -> Result<()> {
         for vring in &mut self.vrings {
-            vring.stop(&self.events, &self.bell);
+            vring.stop(&self.events);
             vring.enabled = false;
         }
         Ok(())
@@ -190,7 +191,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        let mut memory = Memory::default();
+        let mut memory = Memory::new(&self.standing.allowance);
         let added = regions.iter().zip(files).try_for_each(|(region, file)| {
             let announced = Announced {
                 guest: region.guest_phys_addr,
@@ -247,7 +248,7 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let vring = self.vrings.get_mut(index as usize).ok_or(Error::InvalidParam)?;
-        let base = vring.stop(&self.events, &self.bell);
+        let base = vring.stop(&self.events);
         Ok(VhostUserVringState::new(index, u32::from(base)))
     }
 
@@ -256,13 +257,13 @@ impl VhostUserBackendReqHandlerMut for Session {
         let enable = !self.has(features::PROTOCOL_FEATURES);
         let vring = self.vrings.get_mut(usize::from(index)).ok_or(Error::InvalidParam)?;
         // "The ring starts when a kick is received" means, for all front ends: its descriptor is.
-        if !vring.is_started() && vring.start(&self.memory, &self.bell).is_none() {
+        if !vring.is_started() && vring.start(&self.memory).is_none() {
             self.counters.bad_rings += 1;
             return Err(Error::InvalidParam);
         }
         vring.set_kick(fd, &self.events);
         vring.enabled |= enable;
-        self.bell.ring();
+        self.standing.bell.ring();
         Ok(())
     }
 
@@ -297,7 +298,7 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
         self.vring(index)?.enabled = enable;
-        self.bell.ring();
+        self.standing.bell.ring();
         Ok(())
     }
 

@@ -13,10 +13,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::counters::VhostCounters;
-use super::events::{Bell, Events, signal};
+use super::events::Events;
 use super::held::Returns;
+use super::limits::HELD_SHARE;
 use super::memory::Memory;
 use super::ring::{Ring, avail_bytes, desc_bytes, used_bytes};
+use super::standing::Standing;
 
 /// Where the front end says that a ring lies, in its own addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,7 @@ pub(super) struct Vring {
     /// The front end lets it run.
     pub(super) enabled: bool,
     pub(super) event_index: bool,
+    standing: Arc<Standing>,
     /// There while the ring is started.
     ring: Option<Ring>,
     /// It lied; nothing moves until it is set up anew.
@@ -68,18 +71,19 @@ struct Parked {
 }
 
 impl Vring {
-    pub(super) fn new(bell: &Arc<Bell>) -> Self {
+    pub(super) fn new(standing: &Arc<Standing>) -> Self {
         Self {
             size: 0,
             addresses: None,
             enabled: false,
             event_index: false,
+            standing: Arc::clone(standing),
             ring: None,
             broken: false,
             next_avail: 0,
             next_used: 0,
             published: 0,
-            held: Held::new(0, bell),
+            held: Held::none(standing),
             parked: None,
             kick: None,
             call: None,
@@ -110,7 +114,7 @@ impl Vring {
 
     /// Starts the ring, or goes on where it was stopped. `None`: it does not lie in memory that was
     /// shared.
-    pub(super) fn start(&mut self, memory: &Memory, bell: &Arc<Bell>) -> Option<()> {
+    pub(super) fn start(&mut self, memory: &Memory) -> Option<()> {
         let ring = self.resolve(memory)?;
         self.next_used = ring.used_index();
         self.published = self.next_used;
@@ -122,7 +126,7 @@ impl Vring {
         };
         self.held = match self.parked.take().filter(same) {
             Some(parked) => parked.held,
-            None => Held::new(self.size, bell),
+            None => Held::new(self.size, &self.standing),
         };
         self.ring = Some(ring);
         self.broken = false;
@@ -147,14 +151,14 @@ impl Vring {
     }
 
     /// Stops the ring; returns where it would go on.
-    pub(super) fn stop(&mut self, events: &Events, bell: &Arc<Bell>) -> u16 {
+    pub(super) fn stop(&mut self, events: &Events) -> u16 {
         if let Some(ring) = self.ring.take() {
             // What came back by now still finds its way.
             self.drain_into(&ring);
             if self.published != self.next_used {
                 ring.set_used_index(self.next_used);
                 if let Some(call) = &self.call {
-                    signal(call);
+                    self.standing.signals.send(call);
                 }
             }
             self.parked = Some(Parked {
@@ -162,7 +166,7 @@ impl Vring {
                 addresses: self.addresses,
                 next_avail: self.next_avail,
                 next_used: self.next_used,
-                held: std::mem::replace(&mut self.held, Held::new(0, bell)),
+                held: std::mem::replace(&mut self.held, Held::none(&self.standing)),
             });
         }
         self.set_kick(None, events);
@@ -186,7 +190,7 @@ impl Vring {
         // a descriptor that it does not look at, and names the guest's afterwards. A guest that
         // missed its event is not told again, and one that is told for nothing only looks.
         if let Some(call) = &call {
-            signal(call);
+            self.standing.signals.send(call);
         }
         self.call = call;
     }
@@ -249,14 +253,16 @@ impl Vring {
         self.held.release(head);
     }
 
+    /// Whether so many descriptors more may be held.
+    pub(super) fn may_hold(&self, descriptors: u16) -> bool {
+        let limit = self.running().map_or(0, |ring| ring.size() / HELD_SHARE);
+        let held = self.held.descriptors + usize::from(descriptors);
+        held <= usize::from(limit) && self.held.returns.may_hold()
+    }
+
     /// Heads held now.
     pub(super) fn held(&self) -> u16 {
         self.held.count
-    }
-
-    /// Descriptors that they keep from the guest.
-    pub(super) fn held_descriptors(&self) -> usize {
-        self.held.descriptors
     }
 
     /// Gives back what fragments let go of; returns how many heads.
@@ -310,7 +316,7 @@ impl Vring {
             && ring.wants_call(old, new, self.event_index)
         {
             counters.calls += 1;
-            signal(call);
+            self.standing.signals.send(call);
         }
     }
 
@@ -335,15 +341,24 @@ impl Vring {
     fn fail(&mut self) {
         self.broken = true;
         if let Some(error) = &self.error {
-            signal(error);
+            self.standing.signals.send(error);
         }
     }
 }
 
 impl Held {
-    fn new(size: u16, bell: &Arc<Bell>) -> Self {
+    /// Of a ring that is not there.
+    fn none(standing: &Standing) -> Self {
+        let returns = Returns::new(0, &standing.bell, None);
+        Self { heads: Vec::new(), count: 0, descriptors: 0, returns }
+    }
+
+    /// Of a ring of `size`, nothing yet.
+    fn new(size: u16, standing: &Standing) -> Self {
         let heads = vec![0; usize::from(size)];
-        Self { heads, count: 0, descriptors: 0, returns: Returns::new(size, bell) }
+        let share = standing.allowance.ring(standing.pairs);
+        let returns = Returns::new(size, &standing.bell, share);
+        Self { heads, count: 0, descriptors: 0, returns }
     }
 
     /// Holds a head no more; `false`: it was not held.

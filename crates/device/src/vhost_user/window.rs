@@ -8,13 +8,18 @@ use std::sync::Arc;
 use pagewire_mem::{Access, CopyLedger, CopyReason, Frag, MemError, PAGE_SIZE, Region};
 use rustix::fs::{SealFlags, fcntl_add_seals};
 
+use super::allowance::{Allowance, Share};
 use super::held::Keep;
+use super::memory::MemoryError;
 
 /// A shared, writable region and its first byte.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     region: Region,
     base: NonNull<u8>,
+    /// What it counts for; of memory of our own, nothing. Behind the region: fields are dropped in
+    /// order, and it counts until it is unmapped.
+    _share: Option<Arc<Share>>,
 }
 
 // SAFETY: the address is one of the region's, which is `Send` and kept here; through it bytes are
@@ -26,14 +31,26 @@ unsafe impl Sync for Window {}
 impl Window {
     /// Maps the first `len` bytes of a memfd that a front end shared, whose pages cannot vanish:
     /// a file that can be cut short would kill the process that touches what was cut off. A front
-    /// end that forgot to seal its file has it sealed here, if the file lets itself be.
+    /// end that forgot to seal its file has it sealed here, if the file lets itself be. Huge pages
+    /// are for front ends that are trusted not to punch holes into them. The descriptor is closed.
     ///
     /// # Errors
-    /// As [`Region::from_memfd`]; above all [`MemError::NotSealed`].
-    pub(super) fn map(fd: OwnedFd, len: usize) -> Result<Self, MemError> {
+    /// As [`Region::from_memfd`], above all [`MemError::NotSealed`] and [`MemError::HugePages`];
+    /// more than is allowed.
+    pub(super) fn map(
+        fd: OwnedFd,
+        len: usize,
+        allowance: &Arc<Allowance>,
+    ) -> Result<Self, MemoryError> {
         // Of a file that is sealed already, or cannot be, `from_memfd` finds out.
         let _ = fcntl_add_seals(&fd, SealFlags::SHRINK);
-        Self::over(Region::from_memfd(fd, len)?).ok_or(MemError::NotPages)
+        let share = Arc::new(allowance.map(len)?);
+        let region = match allowance.is_trusted() {
+            true => Region::from_trusted_memfd(fd, len)?,
+            false => Region::from_memfd(fd, len)?,
+        };
+        let window = Self::over(region).ok_or(MemError::NotPages)?;
+        Ok(Self { _share: Some(share), ..window })
     }
 
     /// A window over a region that counts as shared and may be written.
@@ -43,7 +60,7 @@ impl Window {
         }
         let first = region.frag(0, region.len().min(PAGE_SIZE)).ok()?;
         let base = NonNull::new(first.as_ptr().cast_mut())?;
-        Some(Self { region, base })
+        Some(Self { region, base, _share: None })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant as Wall};
 use pagewire_device::{Device, Tap};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, Frag, Gso, GsoKind, Instant, PacketBuf, TxChecksum};
+use pagewire_testing::{Need, can};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long a test waits for a frame before it gives up.
@@ -26,11 +27,10 @@ pub const ACK: u8 = 16;
 /// child holds those of every other test up to its `exec`. So tests with taps go one at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Runs `f` on a thread with a network namespace of its own, which goes with it; skips loudly
-/// without root. One at a time.
-pub fn in_namespace(test: &str, f: impl FnOnce() + Send + 'static) {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: {test} needs root");
+/// Runs `f` on a thread with a network namespace of its own, which goes with it. One at
+/// a time. Needs root.
+pub fn in_namespace(f: impl FnOnce() + Send + 'static) {
+    if !can(&[Need::Tap]) {
         return;
     }
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

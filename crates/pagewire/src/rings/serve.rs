@@ -127,7 +127,6 @@ impl Shared {
         }
         drop(attached);
         inner.flush(now);
-        self.rearm_timer(&mut inner);
         self.unlock_and_wake(inner);
     }
 
@@ -142,7 +141,6 @@ impl Shared {
         let engine = rings.engine(id).ok_or(pagewire_stack::Error::NoSuchSocket)?;
         let result = op(engine, stack, now);
         inner.flush(now);
-        self.rearm_timer(&mut inner);
         self.unlock_and_wake(inner);
         result
     }

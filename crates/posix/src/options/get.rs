@@ -113,7 +113,7 @@ impl<B: Backend> Descriptors<B> {
             libc::IP_TOS => int(i32::from(state.options.marks.traffic_class)),
             libc::IP_TTL => int(i32::from(state.options.marks.hop_limit.unwrap_or(HOPS))),
             libc::IP_MTU_DISCOVER => int(state.options.mtu_discover.unwrap_or(1)),
-            libc::IP_MTU => int(self.path_mtu(state, 40)?),
+            libc::IP_MTU => int(self.path_mtu(state)?),
             _ => Err(Errno::NOPROTOOPT),
         }
     }
@@ -127,14 +127,18 @@ impl<B: Backend> Descriptors<B> {
             }
             libc::IPV6_RECVERR => flag(state.options.receive_errors),
             libc::IPV6_MTU_DISCOVER => int(state.options.mtu_discover.unwrap_or(1)),
-            libc::IPV6_MTU => int(self.path_mtu(state, 60)?),
+            libc::IPV6_MTU => int(self.path_mtu(state)?),
             _ => Err(Errno::NOPROTOOPT),
         }
     }
 
-    fn path_mtu(&self, state: &State, headers: i32) -> Result<i32, Errno> {
-        let info = self.info(state).ok_or(Errno::NOTCONN)?;
-        Ok(i32::from(info.path_mss) + headers)
+    fn path_mtu(&self, state: &State) -> Result<i32, Errno> {
+        let mtu = self.backend.with(|stack, _| match (state.stage, state.stage.connection()) {
+            (Stage::Datagram(id), _) => stack.udp_path_mtu(id),
+            (_, Some(id)) => stack.tcp_path_mtu(id),
+            (_, None) => Err(pagewire_stack::Error::NotConnected),
+        });
+        mtu.map(|mtu| mtu as i32).map_err(errno)
     }
 
     fn get_tcp(&self, state: &State, name: i32) -> Value {

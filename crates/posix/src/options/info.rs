@@ -115,11 +115,19 @@ pub(crate) fn tcp_info(info: &TcpInfo, listening: bool, headers: u32) -> Vec<u8>
     for word in [info.bytes_sent, info.bytes_retransmitted] {
         put(&mut out, &mut at, &word.to_ne_bytes());
     }
-    // tcpi_rcv_ooopack is not counted; tcpi_rehash, the counts of timeouts and accurate ECN neither.
+    // tcpi_rcv_ooopack is not counted; tcpi_rehash and the counts of timeouts neither.
     for word in [info.dsack_dups, info.reord_seen, 0, info.send_window, info.recv_window] {
         put(&mut out, &mut at, &word.to_ne_bytes());
     }
     debug_assert_eq!(at, 236, "offset of tcpi_rehash");
+    at = 248;
+    let counts = info.ecn_counts.unwrap_or_default();
+    let ([sent0, sent_ce, sent1], [got0, got_ce, got1]) =
+        (counts.delivered_bytes, counts.received_bytes);
+    for word in [counts.received_ce, sent1, sent0, sent_ce, got1, got0, got_ce] {
+        put(&mut out, &mut at, &word.to_ne_bytes());
+    }
+    debug_assert_eq!(at, 276, "offset of tcpi_accecn_fail_mode");
     out.to_vec()
 }
 
@@ -130,6 +138,8 @@ fn put(out: &mut [u8; LEN], at: &mut usize, bytes: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use pagewire_stack::EcnCounts;
+
     use super::*;
 
     #[test]
@@ -144,6 +154,11 @@ mod tests {
             bytes_retransmitted: 5,
             recv_window: 6,
             min_rtt: Duration::from_micros(8),
+            ecn_counts: Some(EcnCounts {
+                received_ce: 9,
+                received_bytes: [10, 11, 12],
+                delivered_bytes: [13, 14, 15],
+            }),
             ..TcpInfo::default()
         };
         let out = tcp_info(&info, false, 40);
@@ -158,5 +173,8 @@ mod tests {
         assert_eq!(word(192), 4);
         assert_eq!(word(208), 5);
         assert_eq!(word(232), 6);
+        // tcpi_received_ce, tcpi_delivered_e1_bytes … tcpi_received_ce_bytes.
+        let counts = [248, 252, 256, 260, 264, 268, 272].map(word);
+        assert_eq!(counts, [9, 15, 13, 14, 12, 10, 11]);
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{
-    CongestionKind, FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks, SocketId, Stack, TcpConfig,
-    TcpOption,
+    Coalescing, CongestionKind, FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks, SocketId, Stack,
+    TcpConfig, TcpOption,
 };
 
 /// Numbers that `libc` does not name.
@@ -24,16 +24,32 @@ pub(crate) const TCP_FASTOPEN_KEY: i32 = 33;
 pub(crate) const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 pub(crate) const UDP_SEGMENT: i32 = 103;
 
-/// `IP_PMTUDISC_*` as far as a stream is concerned: those that ignore the path's MTU altogether
-/// (`INTERFACE`, `OMIT`) are as not to discover it.
+/// `IP_PMTUDISC_*` and `IPV6_PMTUDISC_*`, which are the same numbers.
 pub(crate) fn mtu_discover(value: i32) -> Option<MtuDiscover> {
     Some(match value {
-        0 | 4 | 5 => MtuDiscover::Dont,
+        0 => MtuDiscover::Dont,
         1 => MtuDiscover::Want,
         2 => MtuDiscover::Do,
         3 => MtuDiscover::Probe,
+        4 => MtuDiscover::Interface,
+        5 => MtuDiscover::Omit,
         _ => return None,
     })
+}
+
+/// Opts a socket in to zero-copy sends, whose notifications are merged as on Linux: by their numbers,
+/// whatever they say of copies. Sockets of other layers of the same stack have their own ways.
+pub(crate) fn set_zerocopy(
+    stack: &mut Stack,
+    id: SocketId,
+    on: bool,
+) -> Result<(), pagewire_stack::Error> {
+    stack.set_zerocopy(id, on)?;
+    match stack.set_coalescing(id, Coalescing::Linux) {
+        // A listener's connections are told when they are accepted.
+        Err(pagewire_stack::Error::NotSupported) => Ok(()),
+        done => done,
+    }
 }
 
 /// What has been set on a socket, and is not kept by the stack's own socket.
@@ -153,13 +169,14 @@ impl Options {
             let _ = stack.udp_set_receive_buffer(id, bytes as usize);
         }
         if self.zero_copy {
-            let _ = stack.set_zerocopy(id, true);
+            let _ = set_zerocopy(stack, id, true);
         }
         if self.segment > 0 {
             let _ = stack.udp_set_segment(id, self.segment);
         }
         if let Some(how) = self.mtu_discover.and_then(mtu_discover) {
             let _ = stack.tcp_set_option(now, id, TcpOption::MtuDiscover(how));
+            let _ = stack.udp_set_mtu_discover(id, how);
         }
         if self.marks != PacketMarks::default() {
             let _ = stack.set_packet_marks(id, self.marks);

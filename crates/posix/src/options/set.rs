@@ -13,7 +13,7 @@ use crate::descriptors::Descriptors;
 use crate::limits::{BUFFER_MAX, MIN_RECEIVE_BUFFER, MIN_SEND_BUFFER};
 use crate::options::{
     Options, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INQ,
-    TCP_NOTSENT_LOWAT, UDP_SEGMENT,
+    TCP_NOTSENT_LOWAT, UDP_SEGMENT, set_zerocopy,
 };
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
@@ -114,7 +114,7 @@ impl<B: Backend> Descriptors<B> {
                 state.options.zero_copy = on;
                 match state.stage.id() {
                     Some(id) => {
-                        self.backend.with(|stack, _| stack.set_zerocopy(id, on)).map_err(errno)
+                        self.backend.with(|stack, _| set_zerocopy(stack, id, on)).map_err(errno)
                     }
                     None => Ok(()),
                 }
@@ -228,13 +228,14 @@ impl<B: Backend> Descriptors<B> {
         let how = crate::options::mtu_discover(value).ok_or(Errno::INVAL)?;
         let mut state = socket.lock();
         state.options.mtu_discover = Some(value);
-        match state.stage.connection() {
-            Some(id) => {
-                let option = TcpOption::MtuDiscover(how);
-                self.backend.with(|stack, now| stack.tcp_set_option(now, id, option)).map_err(errno)
-            }
-            None => Ok(()),
-        }
+        let option = TcpOption::MtuDiscover(how);
+        self.backend
+            .with(|stack, now| match (state.stage, state.stage.connection()) {
+                (Stage::Datagram(id), _) => stack.udp_set_mtu_discover(id, how),
+                (_, Some(id)) => stack.tcp_set_option(now, id, option),
+                (_, None) => Ok(()),
+            })
+            .map_err(errno)
     }
 
     fn set_udp(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {

@@ -21,9 +21,22 @@ pub const RIGHT: &str = "10.0.0.2";
 pub struct World {
     pub sim: Sim<Stack>,
     notices: Vec<Option<Arc<Notices>>>,
+    /// How long other threads are ahead: what happens until then has happened when a call of a stack
+    /// returns.
+    pub ahead: Duration,
 }
 
 impl World {
+    fn run(&mut self, time: Duration) {
+        let until = self.sim.now() + time;
+        while self.sim.poll_timeout().unwrap().is_some_and(|at| at <= until) {
+            self.sim.step().unwrap();
+            self.dispatch();
+        }
+        self.sim.drive_bounded(until).unwrap();
+        self.dispatch();
+    }
+
     fn dispatch(&mut self) {
         for node in self.sim.nodes().collect::<Vec<_>>() {
             while let Some(event) = self.sim.node_mut(node).poll_event() {
@@ -61,14 +74,7 @@ impl Virtual {
 
     /// Lets time pass.
     pub fn run(&self, time: Duration) {
-        let mut world = self.world();
-        let until = world.sim.now() + time;
-        while world.sim.poll_timeout().unwrap().is_some_and(|at| at <= until) {
-            world.sim.step().unwrap();
-            world.dispatch();
-        }
-        world.sim.drive_bounded(until).unwrap();
-        world.dispatch();
+        self.world().run(time);
     }
 }
 
@@ -86,6 +92,10 @@ impl Backend for Virtual {
         let now = world.sim.now();
         let result = verb(world.sim.node_mut(self.node), now);
         world.dispatch();
+        if !world.ahead.is_zero() {
+            let ahead = world.ahead;
+            world.run(ahead);
+        }
         result
     }
 
@@ -130,7 +140,8 @@ pub fn pair_with(change: impl Fn(&mut StackConfig)) -> (Files, Files) {
         let faults = FaultConfig { delay: Duration::from_micros(500), ..FaultConfig::default() };
         nodes.push(sim.add(stack, faults).unwrap());
     }
-    let world = Arc::new(Mutex::new(World { sim, notices: vec![None, None] }));
+    let world =
+        Arc::new(Mutex::new(World { sim, notices: vec![None, None], ahead: Duration::ZERO }));
     let files =
         |at: usize| Descriptors::new(Virtual { world: Arc::clone(&world), node: nodes[at], at });
     (files(0), files(1))

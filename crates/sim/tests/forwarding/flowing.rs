@@ -422,6 +422,42 @@ fn over_links_in_memory_nothing_that_is_forwarded_waits_for_a_timer() {
     }
 }
 
+/// A window that is closed because what came waits to be acknowledged elsewhere opens with that
+/// acknowledgement: nobody has to probe for it.
+#[test]
+fn with_a_small_share_of_memory_nothing_that_is_forwarded_waits_for_a_timer() {
+    const ALL: u64 = 5_000_000;
+    for (mtu, max_super_frame) in [(1500, 65_535), (61_512, 2_097_120)] {
+        for receive_memory in [1 << 20, 2 << 20, 3 << 20, 5 << 20, 8 << 20] {
+            let mut line = Line::over(Default::default(), "delay=1us", receive_memory, |config| {
+                (config.capabilities.mtu, config.capabilities.max_super_frame) =
+                    (mtu, max_super_frame);
+                config.tcp.nagle = false;
+            });
+            let (ours, theirs) = line.connect();
+            let (client, server) = (line.client, line.server);
+            let (mut sent, mut got, mut last) = (0, 0, line.sim.now());
+            while got < ALL {
+                while sent < ALL {
+                    match send(&mut line, client, ours, sent, 200_000.min((ALL - sent) as usize)) {
+                        0 => break,
+                        n => sent += n,
+                    }
+                }
+                let before = got;
+                soon(&mut line, (server, theirs), &mut got);
+                let now = line.sim.now();
+                if got > before {
+                    last = now;
+                }
+                let silence = now.saturating_since(last);
+                let what = format!("{got} bytes, MTU {mtu}, {receive_memory} bytes of memory");
+                assert!(silence < Duration::from_millis(100), "{silence:?} at {what}");
+            }
+        }
+    }
+}
+
 #[test]
 fn all_that_flows_can_be_reset_and_places_are_used_again() {
     let mut line = Line::usual();

@@ -11,7 +11,7 @@ use super::neighbor::Lookup;
 use super::output::{Envelope, OUR_SHARE, Refused, TOO_LONG, fits, prepare_checksum};
 use super::route::Hop;
 use super::wire::{ethernet, protocol};
-use super::{Mem, Net};
+use super::{Mem, Net, TooLong};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::limits::DEFAULT_HOP_LIMIT;
@@ -36,6 +36,7 @@ impl Net {
             protocol: protocol::TCP,
             ecn: 0,
             dont_fragment: true,
+            too_long: TooLong::RefusedByLink,
             hop_limit: DEFAULT_HOP_LIMIT,
         };
         self.try_send_back(mem, now, &envelope, checksum_offset, packet).map_err(

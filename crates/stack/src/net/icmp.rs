@@ -13,11 +13,9 @@ use super::route::{Delivery, smallest_path_mtu};
 use super::transport::with_headroom;
 use super::wire::icmp::{self, v4, v6};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{IcmpKind, Mem, Net, Outgoing, Received};
+use super::{IcmpKind, Mem, Net, Outgoing, Received, TooLong};
 use crate::counters::DropReason;
-use crate::limits::{
-    ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6, ICMP_ERRORS_BURST, ICMP_ERRORS_PER_SECOND,
-};
+use crate::limits::{ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6};
 
 /// An ICMP error to be sent.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +63,13 @@ impl ErrorOut {
         }
     }
 
+    const fn is_packet_too_big(self) -> bool {
+        matches!(
+            (self.header.kind, self.header.code),
+            (v4::UNREACHABLE, 4) | (v6::PACKET_TOO_BIG, _)
+        )
+    }
+
     const fn reassembly_timeout(is_v4: bool) -> Self {
         if is_v4 { Self::new(v4::TIME_EXCEEDED, 1, 0) } else { Self::new(v6::TIME_EXCEEDED, 1, 0) }
     }
@@ -82,38 +87,6 @@ impl ErrorOut {
     /// IPv6, code 2: unrecognised option.
     pub(super) const fn unknown_option(pointer: usize, about_multicast: bool) -> Self {
         Self { about_multicast, ..Self::new(v6::PARAMETER_PROBLEM, 2, pointer) }
-    }
-}
-
-/// A token bucket (RFC 4443 section 2.4(f), RFC 1812 section 4.3.2.8).
-#[derive(Debug)]
-pub(super) struct RateLimit {
-    /// Time saved up; each error costs `COST`.
-    credit: u64,
-    last: Instant,
-}
-
-impl RateLimit {
-    /// Nanoseconds.
-    const COST: u64 = 1_000_000_000 / ICMP_ERRORS_PER_SECOND as u64;
-    const FULL: u64 = Self::COST * ICMP_ERRORS_BURST as u64;
-
-    pub(super) fn new(now: Instant) -> Self {
-        Self { credit: Self::FULL, last: now }
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
-        let passed = now.saturating_since(self.last).as_nanos();
-        self.last = self.last.max(now);
-        let passed = u64::try_from(passed).unwrap_or(u64::MAX);
-        self.credit = self.credit.saturating_add(passed).min(Self::FULL);
-        match self.credit.checked_sub(Self::COST) {
-            Some(rest) => {
-                self.credit = rest;
-                true
-            }
-            None => false,
-        }
     }
 }
 
@@ -333,7 +306,11 @@ impl Net {
         {
             return;
         }
-        if !self.links.at_mut(meta.origin.link).icmp_limit.take(now) {
+        // As Linux: we are no stranger to ourselves, and how long a path's packets may be is news about
+        // that path, of which one sender has many.
+        let own_limit = !meta.origin.loopback && !error.is_packet_too_big();
+        let to = Some(meta.src).filter(|_| own_limit);
+        if !self.links.at_mut(meta.origin.link).icmp_limit.take(now, to) {
             self.counters.icmp_errors_withheld += 1;
             return;
         }
@@ -363,6 +340,7 @@ impl Net {
             protocol,
             ecn: 0,
             dont_fragment,
+            too_long: TooLong::CutToPath,
             hop_limit,
             checksum_offset,
             packet,

@@ -9,12 +9,13 @@ use std::net::IpAddr;
 use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::{Instant, PacketBuf};
 
-use super::icmp::RateLimit;
 use super::neighbor::{Keyed, Neighbors};
 use super::wire::ethernet::Mac;
 use crate::cidr::Cidr;
 use crate::error::StackError;
 use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET, MAX_LINKS, MAX_SUPER_PACKET};
+use crate::random::Random;
+use crate::rate_limit::IcmpLimit;
 
 /// Which link of a stack: a device with addresses of its own. Never reused for another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -118,7 +119,7 @@ pub(super) struct Interface {
     /// Frames for the device.
     pub(super) out: VecDeque<PacketBuf>,
     /// Of errors about what came in here.
-    pub(super) icmp_limit: RateLimit,
+    pub(super) icmp_limit: IcmpLimit,
     /// Announcements left, and when the next is due.
     pub(super) announcements: u8,
     pub(super) announce_at: Instant,
@@ -135,8 +136,10 @@ impl Interface {
         caps: &Capabilities,
         hash: Keyed,
         announce: bool,
-        turn: u32,
+        (place, turn): (LinkIndex, u32),
     ) -> Self {
+        let random = hash.key(&[b"icmp limit", &place.to_ne_bytes(), &turn.to_ne_bytes()]);
+        let icmp_limit = IcmpLimit::new(now, hash.clone(), Random::new(random));
         let announce = announce && caps.medium == Medium::Ethernet;
         Self {
             link: Link::new(caps),
@@ -144,7 +147,7 @@ impl Interface {
             speaks_v4: false,
             speaks_v6: false,
             out: VecDeque::new(),
-            icmp_limit: RateLimit::new(now),
+            icmp_limit,
             announcements: if announce { ANNOUNCEMENTS } else { 0 },
             announce_at: now,
             defend_after: now,

@@ -21,7 +21,6 @@ use pagewire_tcp::Shared;
 use self::answer::LastNext;
 use self::input::Origin;
 use self::link::{Interface, Links};
-use self::neighbor::Keyed;
 use self::reassembly::Reassembly;
 use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
 use self::transit::Transit;
@@ -29,6 +28,7 @@ use crate::cidr::Cidr;
 use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
 use crate::limits::{CONGESTED_FRAMES, MAX_IP_PACKET};
+use crate::random::Random;
 
 mod answer;
 mod discovery;
@@ -49,6 +49,7 @@ mod tests;
 
 pub(crate) use link::LinkIndex;
 pub use link::{LinkConfig, LinkId};
+pub(crate) use neighbor::Keyed;
 pub(crate) use route::is_link_local;
 pub(crate) use wire::protocol;
 
@@ -169,6 +170,21 @@ pub(crate) enum IcmpKind {
     ParameterProblem,
 }
 
+/// What becomes of a packet that is too long to be sent in one piece, and when it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TooLong {
+    /// Longer than what is known of the path: it is cut.
+    #[default]
+    CutToPath,
+    /// Longer than what our own link takes: it is cut.
+    CutToLink,
+    /// Longer than what is known of the path: it is refused.
+    RefusedByPath,
+    /// Longer than what our own link takes: it is refused. Who has not heard of a smaller path MTU
+    /// yet, or tries what there is, sends on and hears of it.
+    RefusedByLink,
+}
+
 /// A transport packet to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -180,9 +196,10 @@ pub(crate) struct Outgoing {
     pub protocol: u8,
     /// ECN bits for the IP header.
     pub ecn: u8,
-    /// Routers may not cut it (IPv4; RFC 1191 section 3). Ours to be cut here or not is another
-    /// matter: TCP's never is.
+    /// Routers may not cut it (IPv4; RFC 1191 section 3), if it leaves in one piece.
     pub dont_fragment: bool,
+    /// What becomes of it where it is too long.
+    pub too_long: TooLong,
     /// `None`: the default of 64.
     pub hop_limit: Option<u8>,
     /// Where in the transport header its checksum is, the field being 0; `None`: there is none.
@@ -242,7 +259,7 @@ impl Net {
         let mut routes = Routes::default();
         routes.add_link(0, &first)?;
         let mut interface =
-            Interface::new(now, &first.capabilities, table_key.clone(), config.announce, 0);
+            Interface::new(now, &first.capabilities, table_key.clone(), config.announce, (0, 0));
         (interface.speaks_v4, interface.speaks_v6) =
             (routes.speaks(0, false), routes.speaks(0, true));
         Ok(Self {
@@ -250,7 +267,7 @@ impl Net {
             links: Links::new(interface),
             routes,
             cache: HopCache::new(),
-            paths: PathMtus::default(),
+            paths: PathMtus::new(Random::new(table_key.key(&[b"paths"]))),
             path_generation: 0,
             reassembly: Reassembly::new(table_key.clone()),
             table_key,
@@ -278,7 +295,7 @@ impl Net {
         let (index, turn) = self.links.vacancy()?;
         self.routes.add_link(index, config)?;
         let (caps, hash) = (&config.capabilities, self.table_key.clone());
-        let mut interface = Interface::new(now, caps, hash, self.announce, turn);
+        let mut interface = Interface::new(now, caps, hash, self.announce, (index, turn));
         (interface.speaks_v4, interface.speaks_v6) =
             (self.routes.speaks(index, false), self.routes.speaks(index, true));
         let id = self.links.insert(index, interface);
@@ -372,6 +389,23 @@ impl Net {
         }
         let link = self.link_to(self.now, Some(src), dst);
         (self.path_mtu(self.now, link, dst).0, self.links.at(link).link.max_super(dst))
+    }
+
+    /// The longest IP packet that gets from `src` (ours) to `dst` in one piece as far as our own link
+    /// goes, whatever is known of the path.
+    pub(crate) fn link_mtu(&self, src: IpAddr, dst: IpAddr) -> usize {
+        match self.routes.is_local(dst) {
+            true => MAX_IP_PACKET,
+            false => self.links.at(self.link_to(self.now, Some(src), dst)).link.mtu,
+        }
+    }
+
+    /// The longest IP packet that may come from `dst` to `src` (ours): what the link takes, whatever
+    /// was reported about the path. But where somebody has set that path's MTU, it is meant for both
+    /// ways, as the MTU of a route is in Linux.
+    pub(crate) fn own_mtu(&self, src: IpAddr, dst: IpAddr) -> usize {
+        let link = self.link_mtu(src, dst);
+        self.paths.set_for(dst).map_or(link, |mtu| mtu.min(link))
     }
 
     /// Whether the address is ours (loopback addresses are).

@@ -52,6 +52,17 @@ impl BuildHasher for Keyed {
 }
 
 impl Keyed {
+    /// A key for something else.
+    pub(crate) fn key(&self, parts: &[&[u8]]) -> [u8; 16] {
+        let mut key = [0; 16];
+        for (half, name) in key.chunks_mut(8).zip([b"first", b"other"]) {
+            let mut hasher = self.build_hasher();
+            [name.as_slice()].iter().chain(parts).for_each(|part| hasher.write(part));
+            half.copy_from_slice(&hasher.finish().to_ne_bytes());
+        }
+        key
+    }
+
     /// 64 bits that a stranger cannot foresee.
     pub(crate) fn digest(&self, parts: &[&[u8]]) -> u64 {
         let mut hasher = self.build_hasher();

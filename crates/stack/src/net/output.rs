@@ -23,7 +23,7 @@ use super::neighbor::Lookup;
 use super::route::{CachedHop, Hop};
 use super::wire::ethernet::{self, Mac};
 use super::wire::{ipv4, ipv6, protocol, pseudo_header_sum};
-use super::{Mem, Net, Outgoing};
+use super::{Mem, Net, Outgoing, TooLong};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::limits::{
@@ -51,6 +51,7 @@ pub(super) struct Envelope {
     pub(super) protocol: u8,
     pub(super) ecn: u8,
     pub(super) dont_fragment: bool,
+    pub(super) too_long: TooLong,
     pub(super) hop_limit: u8,
 }
 
@@ -71,9 +72,10 @@ impl Net {
 
     #[inline(always)]
     fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
-        let Outgoing { src, dst, protocol, ecn, dont_fragment, checksum_offset, .. } = out;
+        let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, checksum_offset, .. } =
+            out;
         let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
-        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, hop_limit };
+        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit };
         if let Some(offset) = checksum_offset {
             prepare_checksum(&mut out.packet, &envelope, offset)?;
         }
@@ -119,7 +121,11 @@ impl Net {
             self.wrap(&mut packet, &envelope)?;
             return self.dispatch(mem, now, packet, (src, dst), way, path);
         }
-        for piece in self.fragment(mem, packet, &envelope, path.0)? {
+        let longest = match envelope.too_long {
+            TooLong::CutToLink => self.links.at(link).link.mtu,
+            _ => path.0,
+        };
+        for piece in self.fragment(mem, packet, &envelope, longest)? {
             self.counters.tx_fragments += 1;
             self.dispatch(mem, now, piece, (src, dst), way, path)?;
         }
@@ -176,7 +182,8 @@ impl Net {
         (link, mac): (LinkIndex, Mac),
     ) -> Result<(), Refused> {
         let protocol = protocol::ICMPV6;
-        let envelope = Envelope { src, dst, protocol, ecn: 0, dont_fragment: false, hop_limit };
+        let (ecn, dont_fragment, too_long) = (0, false, TooLong::CutToPath);
+        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit };
         prepare_checksum(&mut packet, &envelope, checksum_offset)?;
         self.wrap(&mut packet, &envelope)?;
         let header = self.link_header(link, mac, true);
@@ -443,7 +450,7 @@ impl Net {
         to: &Envelope,
     ) -> Result<(), Refused> {
         let total = ip_header_len(to.dst) + packet.len();
-        if total > MAX_IP_PACKET {
+        if total > longest_packet(to.dst) {
             return Err(TOO_LONG);
         }
         if self.loopback.len() >= LOOPBACK_PACKETS {
@@ -501,16 +508,19 @@ pub(super) fn fits(
     let on_wire = match packet.gso {
         Some(_) if total > link.max_super(to.dst) => return Err(TOO_LONG),
         Some(gso) => ip_len + usize::from(gso.header_len) + usize::from(gso.size),
-        None if total > MAX_IP_PACKET => return Err(TOO_LONG),
+        None if total > longest_packet(to.dst) => return Err(TOO_LONG),
         None => total,
     };
-    // A connection that has not heard of a smaller path MTU yet sends on, and hears of it; but
-    // nothing longer than our own link takes.
-    let limit = if to.protocol == protocol::TCP { link.mtu } else { mtu };
+    let (limit, is_cut) = match to.too_long {
+        TooLong::RefusedByLink => (link.mtu, false),
+        TooLong::CutToPath => (mtu, true),
+        TooLong::RefusedByPath => (mtu, false),
+        TooLong::CutToLink => (link.mtu, true),
+    };
     if on_wire <= limit {
         return Ok(true);
     }
-    if to.protocol == protocol::TCP { Err(TOO_LONG) } else { Ok(false) }
+    if is_cut { Ok(false) } else { Err(TOO_LONG) }
 }
 
 /// Cuts a packet into pieces of `each` bytes, the last one excepted; payload by reference. The head
@@ -616,6 +626,14 @@ pub(super) fn complete(
         *count += 1;
     }
     Ok(())
+}
+
+/// The longest IP packet: the field counts IPv4's header, and not IPv6's.
+fn longest_packet(dst: IpAddr) -> usize {
+    match dst {
+        IpAddr::V4(_) => MAX_IP_PACKET,
+        IpAddr::V6(_) => ipv6::LEN + MAX_IP_PACKET,
+    }
 }
 
 fn ip_header_len(dst: IpAddr) -> usize {

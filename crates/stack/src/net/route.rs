@@ -17,6 +17,7 @@ use crate::limits::{
     GATEWAY_DEAD, MAX_ADDRESSES, MAX_ROUTES, MIN_MTU_V4, MIN_MTU_V6, MIN_PATH_MTU_V4, PATH_MTU_AGE,
     PATH_MTUS, ROUTE_CACHE,
 };
+use crate::random::Random;
 
 /// Our addresses and static routes, of all links.
 #[derive(Clone, Debug, Default)]
@@ -472,12 +473,7 @@ pub(crate) struct PathMtus {
     known: Vec<PathMtu>,
     /// When the next of them is over, or earlier.
     next: Instant,
-}
-
-impl Default for PathMtus {
-    fn default() -> Self {
-        Self { known: Vec::new(), next: Instant::FAR }
-    }
+    random: Random,
 }
 
 #[derive(Debug)]
@@ -488,9 +484,19 @@ struct PathMtu {
 }
 
 impl PathMtus {
+    pub(crate) fn new(random: Random) -> Self {
+        Self { known: Vec::new(), next: Instant::FAR, random }
+    }
+
     pub(crate) fn get(&self, now: Instant, dst: IpAddr) -> Option<(usize, Instant)> {
         let known = self.known.iter().find(|p| p.dst == dst && now < p.until)?;
         Some((known.mtu, known.until))
+    }
+
+    /// What was set for good, reports left aside.
+    pub(crate) fn set_for(&self, dst: IpAddr) -> Option<usize> {
+        let set = self.known.iter().find(|p| p.dst == dst && p.until == Instant::FAR)?;
+        Some(set.mtu)
     }
 
     /// Notes a report; `false` if it tells nothing new. It can only lower what is known.
@@ -502,11 +508,18 @@ impl PathMtus {
         }
         self.known.retain(|p| p.dst != dst && now < p.until);
         if self.known.len() >= PATH_MTUS {
-            // The oldest report goes; what was set for good is not pushed out by strangers.
-            let Some(oldest) = self.known.iter().position(|p| !fixed(p.until)) else {
+            // Any report goes: who fills the table cannot tell from which of his own went whether that
+            // of another was believed (CVE-2021-20322). What was set for good is not pushed out by
+            // strangers.
+            let reports = self.known.iter().filter(|p| !fixed(p.until)).count() as u32;
+            if reports == 0 {
                 return false;
-            };
-            self.known.remove(oldest);
+            }
+            let one = self.random.below(reports) as usize;
+            let places = self.known.iter().enumerate().filter(|(_, p)| !fixed(p.until));
+            if let Some((place, _)) = places.into_iter().nth(one) {
+                self.known.swap_remove(place);
+            }
         }
         let until = now + PATH_MTU_AGE;
         self.known.push(PathMtu { dst, mtu, until });
@@ -621,7 +634,7 @@ mod tests {
 
     #[test]
     fn a_path_mtu_is_lowered_only_bounded_and_forgotten_in_time() {
-        let mut paths = PathMtus::default();
+        let mut paths = PathMtus::new(Random::new([1; 16]));
         let (v4, v6): (IpAddr, IpAddr) = ("1.2.3.4".parse().unwrap(), "fd77::1".parse().unwrap());
         let t0 = Instant::ZERO;
         assert!(paths.insert(t0, v4, 1400));
@@ -639,7 +652,7 @@ mod tests {
 
     #[test]
     fn reports_do_not_push_out_what_was_set_and_forgetting_pushes_out_nothing() {
-        let mut paths = PathMtus::default();
+        let mut paths = PathMtus::new(Random::new([1; 16]));
         let (t0, set, other): (_, IpAddr, IpAddr) =
             (Instant::ZERO, "1.2.3.4".parse().unwrap(), "1.2.3.5".parse().unwrap());
         paths.set(set, Some(1300));

@@ -124,8 +124,8 @@ impl Stack {
             let (iss, ts) = self.numbers(now, &tuple);
             let iss = reused.map_or(iss, |(_, above)| iss_above(iss, above));
             let link = self.tcp_link(&tuple);
-            let fast_open = fast_open
-                .and_then(|no_cookie| self.fast_open_to(now, tuple.local, tuple.remote, no_cookie));
+            let fast_open =
+                fast_open.and_then(|no_cookie| self.fast_open_to(now, &tuple, no_cookie));
             let conn = Connection::connect(now, config, link, ports(&tuple), iss, ts);
             with_fast_open(conn, fast_open)
         };

@@ -279,6 +279,22 @@ mod tests {
     }
 
     #[test]
+    fn strangers_do_not_know_which_packets_collide() {
+        // Law: every hash over what a stranger may choose is under the key.
+        let tuples = (1..=100).map(|port| {
+            Tuple::new("10.0.0.1:80".parse().unwrap(), SocketAddr::new(ip("10.0.0.2"), port))
+        });
+        let [one, other] = [3, 4].map(|key| Demux::new([key; 16]));
+        for tuple in tuples {
+            assert_ne!(hash(&one.hasher, &tuple), hash(&other.hasher, &tuple), "{tuple:?}");
+            let locals = [&one, &other].map(|d| d.hash_local(tuple.remote, tuple.remote_port));
+            assert_ne!(locals[0], locals[1]);
+            let again = Demux::new([3; 16]);
+            assert_eq!(hash(&one.hasher, &tuple), hash(&again.hasher, &tuple));
+        }
+    }
+
+    #[test]
     fn ports_of_connections_are_known_by_address_and_version_until_the_last_is_gone() {
         let mut demux = Demux::new([3; 16]);
         let ends = [("10.0.0.1", 80), ("10.0.0.1", 80), ("10.0.0.2", 80), ("fd00::1", 443)];

@@ -18,6 +18,8 @@ pub(crate) struct ErrorQueue {
     notifications: usize,
     /// Whether what the network reports is kept.
     keeps_errors: bool,
+    /// Something came since the owner was last told.
+    news: bool,
     /// Zero-copy sends that will end up here.
     pub(super) sends: Sends,
 }
@@ -33,13 +35,20 @@ impl ErrorQueue {
 
     /// The network reports something.
     pub(crate) fn push(&mut self, error: Error, origin: ErrorOrigin) {
+        self.push_entry(QueuedError { error, origin, mtu: 0, to: None });
+    }
+
+    /// The network, or the stack, reports something about a datagram.
+    pub(super) fn push_entry(&mut self, entry: QueuedError) {
         if self.keeps_errors && self.entries.len() - self.notifications < ERROR_QUEUE {
-            self.entries.push_back(ErrorEntry::Network(QueuedError { error, origin }));
+            self.news = true;
+            self.entries.push_back(ErrorEntry::Network(entry));
         }
     }
 
     /// Memory was let go. Extends the last entry where it may.
     pub(super) fn notify(&mut self, done: Notification, coalescing: Coalescing) {
+        self.news = true;
         if let Some(ErrorEntry::ZeroCopy(last)) = self.entries.back_mut()
             && last.extend(done, coalescing)
         {
@@ -52,6 +61,7 @@ impl ErrorQueue {
     /// A moment that was asked for has come.
     pub(super) fn timestamp(&mut self, found: TxTimestamp) {
         if self.entries.len() - self.notifications < ERROR_QUEUE {
+            self.news = true;
             self.entries.push_back(ErrorEntry::Timestamp(found));
         }
     }
@@ -74,6 +84,16 @@ impl ErrorQueue {
             }
             ErrorEntry::Network(_) | ErrorEntry::Timestamp(_) => None,
         }
+    }
+
+    /// Whether something came since the owner was last told, an entry or the extension of one.
+    pub(super) fn has_news(&self) -> bool {
+        self.news
+    }
+
+    /// The owner is told.
+    pub(super) fn take_news(&mut self) -> bool {
+        core::mem::take(&mut self.news)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -4,7 +4,6 @@
 //! What a SYN says and what happens to its data is `pagewire_tcp`'s.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use pagewire_mem::{FragVec, Instant};
@@ -13,7 +12,7 @@ use pagewire_tcp::{
     State, TcpHeader,
 };
 
-use super::cookie_cache::CookieCache;
+use super::cookie_cache::{CookieCache, Refusals};
 use super::demux::Tuple;
 use super::table::SocketId;
 use super::tcp::Owner;
@@ -41,6 +40,7 @@ pub(crate) struct FastOpenHost {
     /// The keys that come from the stack's secret.
     own: FastOpenKeys,
     cache: CookieCache,
+    refusals: Refusals,
     black_hole: BlackHole,
 }
 
@@ -52,6 +52,7 @@ impl FastOpenHost {
             keys: own,
             own,
             cache: CookieCache::new(derive(secret, b"fast open cache")),
+            refusals: Refusals::new(derive(secret, b"fast open refusals")),
             black_hole: BlackHole::default(),
         }
     }
@@ -155,9 +156,10 @@ impl Stack {
         self.sockets.fast_open.configure(config);
     }
 
-    /// Forgets all cookies that servers gave us.
+    /// Forgets all cookies that servers gave us, and which servers took no data in a SYN.
     pub fn forget_fast_open_cookies(&mut self) {
         self.sockets.fast_open.cache.clear();
+        self.sockets.fast_open.refusals.clear();
     }
 }
 
@@ -167,17 +169,17 @@ impl Stack {
     pub(crate) fn fast_open_to(
         &self,
         now: Instant,
-        local: IpAddr,
-        remote: IpAddr,
+        to: &Tuple,
         no_cookie: bool,
     ) -> Option<FastOpenConnect> {
         let host = &self.sockets.fast_open;
-        if host.black_hole.is_resting(now) {
+        let no_cookie = no_cookie || host.mode.contains(FastOpenMode::CLIENT_NO_COOKIE);
+        if host.black_hole.is_resting(now) || host.refusals.rests(now, to, !no_cookie) {
             return None;
         }
-        let known = host.cache.get(local, remote);
+        let known = host.cache.get(to.local, to.remote);
         let mss = known.mss;
-        if no_cookie || host.mode.contains(FastOpenMode::CLIENT_NO_COOKIE) {
+        if no_cookie {
             return Some(FastOpenConnect { option: None, mss, deferred: true });
         }
         let deferred = known.cookie.is_some();
@@ -206,15 +208,19 @@ impl Stack {
         Ok(())
     }
 
-    /// The connection at `index` took a segment: what its handshake taught is remembered.
-    pub(crate) fn learn_fast_open(&mut self, index: u32) {
+    /// The connection at `index` took a segment, or is over: what its handshake taught is remembered.
+    pub(crate) fn learn_fast_open(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let Some(outcome) = socket.conn.take_fast_open_outcome() else { return };
         let tuple = socket.tuple;
         if socket.conn.is_syn_data_acked() {
             self.net.counters.tcp_fast_open_active += 1;
         }
-        self.sockets.fast_open.cache.learn(tuple.local, tuple.remote, &outcome);
+        let host = &mut self.sockets.fast_open;
+        host.cache.learn(tuple.local, tuple.remote, &outcome);
+        if host.refusals.learn(now, &tuple, &outcome) {
+            self.net.counters.tcp_fast_open_refused += 1;
+        }
     }
 
     /// Whether the connection at `index` shows that a path swallows Fast Open, or that none does

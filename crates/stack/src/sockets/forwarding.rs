@@ -111,7 +111,7 @@ impl Stack {
     pub(crate) fn pass_on(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(socket) = sockets.table.tcp_mut(index) else { return };
-        let Some(flow) = &mut socket.flow else { return };
+        let Some(flow) = &mut socket.flow else { return self.release_for(now, index) };
         if !core::mem::replace(&mut flow.due, false) {
             return;
         }
@@ -122,9 +122,13 @@ impl Stack {
         };
         if this.conn.queued_receive() == 0 && that.conn.queued_receive() == 0 {
             // An acknowledgement, and nothing waited for it.
-            that.conn.set_held(this.conn.send_charge());
-            if this.rests() {
+            release(now, mem, this, that);
+            let (rests, owes_ack) = (this.rests(), that.conn.owes_ack());
+            if rests {
                 sockets.touch_to_report(index);
+            }
+            if owes_ack {
+                sockets.touch_to_send(other);
             }
             return;
         }
@@ -133,8 +137,8 @@ impl Stack {
         if !is_short(mem, 1) && this.may_flow() && that.may_flow() {
             (up, down) = (pass(now, mem, this, that), pass(now, mem, that, this));
         }
-        this.conn.set_held(that.conn.send_charge());
-        that.conn.set_held(this.conn.send_charge());
+        release(now, mem, this, that);
+        release(now, mem, that, this);
         let tried = up.is_some() || down.is_some();
         // What stays has to wait for something: the owner sees to that.
         let reports = [this.rests(), tried && that.rests()];
@@ -151,8 +155,22 @@ impl Stack {
         }
     }
 
+    /// The connection at `index` may have had something acknowledged: tells the one that this came by.
+    /// Where the owner passes on, it has nothing to do then.
+    fn release_for(&mut self, now: Instant, index: u32) {
+        let Self { sockets, mem, .. } = self;
+        let Some(other) = sockets.table.tcp(index).and_then(|socket| socket.forwards) else {
+            return;
+        };
+        let Some([this, that]) = sockets.table.tcp_two_mut(index, other) else { return };
+        release(now, mem, this, that);
+        if that.conn.owes_ack() {
+            sockets.touch_to_send(other.index());
+        }
+    }
+
     /// Tells the connection at `index` what is still to be sent of what it received.
-    pub(super) fn note_held(&mut self, index: u32) {
+    pub(super) fn note_held(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         let Some(other) = socket.forwards else { return };
         // What is passed on by the stack tells it when that is done. Between, it matters where memory
@@ -163,7 +181,7 @@ impl Stack {
         // After the end of the other, nothing is held.
         let held = self.connection(other).map_or(0, |other| other.conn.send_charge());
         if let Some(socket) = self.sockets.table.tcp_mut(index) {
-            socket.conn.set_held(held);
+            set_held(now, &mut self.mem, socket, held);
         }
     }
 
@@ -223,6 +241,19 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
         flow.at = now;
     }
     Some(moved)
+}
+
+/// Tells `from` what `to` still has to send of what it received. If that is less than it was, for some was
+/// acknowledged, a window that was closed for it opens: nothing that comes would have it told.
+fn release(now: Instant, mem: &mut Mem, to: &TcpSocket, from: &mut TcpSocket) {
+    set_held(now, mem, from, to.conn.send_charge());
+}
+
+fn set_held(now: Instant, mem: &mut Mem, from: &mut TcpSocket, held: usize) {
+    if from.conn.set_held(held) {
+        let Mem { pool, writer, ledger, shared } = mem;
+        from.conn.after_release(&mut Env { now, ledger, pool, writer, shared });
+    }
 }
 
 fn is_short(mem: &Mem, reserves: usize) -> bool {

@@ -60,6 +60,15 @@ pub(crate) struct Old {
     pub(super) last: Seq,
 }
 
+/// A segment to a listener.
+#[derive(Clone, Copy)]
+pub(crate) struct ToListener<'a> {
+    pub(super) tuple: Tuple,
+    pub(super) header: &'a TcpHeader,
+    /// The ECN bits of its IP header.
+    pub(super) ecn: u8,
+}
+
 impl Listener {
     pub(crate) fn readiness(&self) -> Readiness {
         if self.queue.is_empty() { Readiness::NONE } else { Readiness::READABLE }
@@ -180,11 +189,11 @@ impl Stack {
         &mut self,
         now: Instant,
         index: u32,
-        tuple: Tuple,
-        header: &TcpHeader,
+        segment: ToListener<'_>,
         packet: &mut PacketBuf,
         old: Option<Old>,
     ) {
+        let ToListener { tuple, header, ecn } = segment;
         let payload_len = packet.frag_len();
         // > First, check for a RST: An incoming RST segment could not be valid since it could not
         // > have been sent in response to anything sent by this incarnation of the connection. An
@@ -227,6 +236,7 @@ impl Stack {
         let iss = old.map_or(iss, |old| iss_above(iss, old.last));
         let link = self.tcp_link(&tuple);
         let mut conn = Connection::accept(now, config, link, ports(&tuple), iss, ts, header);
+        conn.note_syn_mark(ecn);
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
             conn.offer_cookie(cookie);
         }

@@ -19,13 +19,13 @@ pub(crate) mod listener;
 pub(crate) mod mapping;
 pub(crate) mod path_mtu;
 pub(crate) mod ports;
-pub(crate) mod reset;
 pub(crate) mod table;
 pub(crate) mod tcp;
 pub(crate) mod time_wait;
 pub(crate) mod timestamping;
 pub(crate) mod udp;
 mod udp_cork;
+mod udp_path;
 pub(crate) mod udp_segments;
 pub(crate) mod zerocopy;
 
@@ -38,7 +38,10 @@ use siphasher::sip::SipHasher13;
 
 use crate::TcpConfig;
 use crate::event::{Event, Readiness};
+use crate::limits::{RESETS_BURST, RESETS_PER_SECOND};
 use crate::net::LinkIndex;
+use crate::random::Random;
+use crate::rate_limit::RateLimit;
 use crate::stack::{SynCookies, TimeWaitReuse};
 use crate::timer_wheel::TimerWheel;
 use demux::{Binds, Demux};
@@ -48,7 +51,6 @@ use guests::Guests;
 use hold::Holds;
 use listener::Listener;
 use ports::Ports;
-use reset::RateLimit;
 use table::{SocketId, Table};
 use tcp::TcpSocket;
 use time_wait::Remains;
@@ -99,6 +101,7 @@ pub(crate) struct Sockets {
     pub(crate) starved: Vec<u32>,
     /// When to look whether there are some.
     pub(crate) starved_until: Instant,
+    /// Resets for segments that belong to no connection.
     pub(crate) resets: RateLimit,
     /// Timers that fired together.
     pub(crate) expired: Vec<u32>,
@@ -129,13 +132,14 @@ impl Sockets {
         defence: Defence,
         zerocopy: ZeroCopyConfig,
     ) -> Self {
+        let draws = |purpose: &[u8]| Random::new(derive(secret, purpose));
         Self {
             table: Table::default(),
             demux: Demux::new(derive(secret, b"demux")),
             tcp_binds: Binds::default(),
             holds: Holds::default(),
             udp_binds: Binds::default(),
-            ports: Ports::new(derive(secret, b"ports")),
+            ports: Ports::new(derive(secret, b"ports"), draws(b"port draws")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
             fast_open: FastOpenHost::new(secret),
             wheel: TimerWheel::new(now),
@@ -148,7 +152,7 @@ impl Sockets {
             time_wait: VecDeque::new(),
             starved: Vec::new(),
             starved_until: now,
-            resets: RateLimit::new(now),
+            resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
             expired: Vec::new(),
             guests: Guests::new(zerocopy.received_deadline),
             zerocopy,
@@ -226,11 +230,26 @@ impl Sockets {
         }
     }
 
+    /// If something came to the error queue of the socket at `index`, its owner is to be told,
+    /// whatever it was told before.
+    pub(crate) fn report_news(&mut self, index: u32) {
+        let Some(socket) = self.table.at_mut(index) else { return };
+        if !socket.errors().is_some_and(ErrorQueue::has_news) {
+            return;
+        }
+        let Some((unchecked, _)) = socket.report_state() else { return };
+        if !core::mem::replace(unchecked, true) {
+            self.unchecked.push_back(index);
+        }
+    }
+
     /// The next socket that became ready for something since it was last asked.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         while let Some(index) = self.unchecked.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };
             let readiness = socket.readiness();
+            // Errors, notifications and timestamps are told of one by one.
+            let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
             let (unchecked, reported) = match socket {
                 Socket::Tcp(s) if s.owner == tcp::Owner::App => (&mut s.unchecked, &mut s.reported),
                 Socket::Tcp(s) => {
@@ -242,6 +261,9 @@ impl Sockets {
                 Socket::Udp(s) => (&mut s.unchecked, &mut s.reported),
             };
             *unchecked = false;
+            if news {
+                *reported &= !Readiness::ERROR_QUEUE;
+            }
             let gained = readiness & !*reported;
             *reported = readiness;
             if !gained.is_empty()

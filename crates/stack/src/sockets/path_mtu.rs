@@ -13,20 +13,65 @@ use super::demux::Tuple;
 use super::table::SocketId;
 use super::tcp::TcpSocket;
 use crate::error::Error;
+use crate::net::TooLong;
 use crate::stack::Stack;
 
-/// What a connection does about the MTU of its path (`IP_MTU_DISCOVER`).
+/// What a socket does about the MTU of its paths (`IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`).
+///
+/// | | routers may cut (IPv4) | a datagram that is too long is | too long is | reports |
+/// |---|---|---|---|---|
+/// | `Dont` | yes | cut | by the path's MTU | tell the path's MTU, no error |
+/// | `Want` | no | cut | by the path's MTU | heeded |
+/// | `Do` | no | refused | by the path's MTU | heeded |
+/// | `Probe` | no | refused | by the link's MTU | heeded |
+/// | `Interface` | yes | refused | by the link's MTU | ignored |
+/// | `Omit` | yes | cut | by the link's MTU | ignored |
+///
+/// What is cut may be cut again by IPv4's routers. A stream's segments are always as long as the path
+/// takes, as far as reports are heeded; with `Dont` they are over IPv6, whose routers cut nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum MtuDiscover {
-    /// Routers may cut packets (IPv4); reports are ignored.
+    /// Routers may cut packets.
     Dont,
     /// Routers may not; reports are heeded.
     #[default]
     Want,
-    /// As [`Want`](Self::Want): a stream has no datagrams to be refused.
+    /// As [`Want`](Self::Want), and datagrams that the path does not take whole are refused.
     Do,
-    /// As [`Want`](Self::Want), for who sends probes.
+    /// As [`Do`](Self::Do), for who sends probes: whatever is known of the path, only the link bounds
+    /// what is sent.
     Probe,
+    /// Nothing is believed of the path, and datagrams that the link does not take whole are refused.
+    Interface,
+    /// As [`Interface`](Self::Interface), and they are cut instead.
+    Omit,
+}
+
+impl MtuDiscover {
+    /// Whether routers may not cut what leaves in one piece.
+    ///
+    /// > RFC 1191 section 3: the basic idea is that a source host initially assumes that the PMTU of
+    /// > a path is the (known) MTU of its first hop, and sends all datagrams on that path with the DF
+    /// > bit set.
+    pub(super) const fn dont_fragment(self) -> bool {
+        matches!(self, Self::Want | Self::Do | Self::Probe)
+    }
+
+    /// Whether reports about the path are ignored.
+    pub(super) const fn ignores_reports(self) -> bool {
+        matches!(self, Self::Interface | Self::Omit)
+    }
+
+    /// What becomes of a datagram that is too long.
+    pub(super) const fn too_long(self) -> TooLong {
+        match self {
+            Self::Dont | Self::Want => TooLong::CutToPath,
+            Self::Do => TooLong::RefusedByPath,
+            Self::Probe | Self::Interface => TooLong::RefusedByLink,
+            Self::Omit => TooLong::CutToLink,
+        }
+    }
 }
 
 impl TcpSocket {
@@ -34,16 +79,17 @@ impl TcpSocket {
         self.extra.as_ref().map_or(MtuDiscover::Want, |e| e.mtu_discover)
     }
 
-    /// > RFC 1191 section 3: the basic idea is that a source host initially assumes that the PMTU of
-    /// > a path is the (known) MTU of its first hop, and sends all datagrams on that path with the DF
-    /// > bit set.
+    /// Whether routers may not cut its packets.
     pub(super) fn dont_fragment(&self) -> bool {
-        self.mtu_discover() != MtuDiscover::Dont
+        self.mtu_discover().dont_fragment()
     }
 
     /// Whether reports about the path count.
     pub(super) fn heeds_path(&self) -> bool {
-        self.mtu_discover() != MtuDiscover::Dont || self.tuple.remote.is_ipv6()
+        match self.mtu_discover() {
+            MtuDiscover::Dont => self.tuple.remote.is_ipv6(),
+            how => !how.ignores_reports(),
+        }
     }
 }
 

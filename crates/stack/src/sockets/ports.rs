@@ -5,28 +5,41 @@ use core::net::{IpAddr, SocketAddr};
 
 use siphasher::sip::SipHasher13;
 
-use crate::limits::{EPHEMERAL_FIRST, EPHEMERAL_LAST};
+use crate::limits::{EPHEMERAL_DRAWS, EPHEMERAL_FIRST, EPHEMERAL_LAST};
+use crate::random::Random;
 
-/// Counters, so that connections to one peer do not tell how many go to another.
-const COUNTERS: usize = 64;
+/// Counters, so that connections to one peer do not tell how many go to another: two bytes each. So
+/// many, because two peers that share one can tell that the same host visits them (CVE-2022-32296).
+const COUNTERS: usize = 4096;
 
-/// Chooses ports by the double-hash algorithm.
+const SPAN: u32 = (EPHEMERAL_LAST - EPHEMERAL_FIRST) as u32 + 1;
+
+/// Chooses ports: for connections by the double-hash algorithm, for sockets without a peer at random.
+///
+/// Towards one peer the ports of connections follow one another. Only that peer sees it, and each
+/// comes again as late as it can: in TIME-WAIT at the peer it would be in the way.
 ///
 /// > RFC 6056 section 3.3.4: The basic idea of this algorithm is to introduce a random offset and
 /// > a table of counters: offset = F(local_IP, remote_IP, remote_port, secret_key1); index =
 /// > G(local_IP, remote_IP, remote_port, secret_key2); port = min_ephemeral + (offset +
 /// > table\[index\]) % num_ephemeral
+///
+/// A socket without a peer has nothing to hash: whoever learned the port of one would know that of the
+/// next. Its port is most of what keeps forged answers from a resolver.
+///
+/// > RFC 6056 section 3.3.2: next_ephemeral = min_ephemeral + (random() % num_ephemeral)
 pub(crate) struct Ports {
     key: [u8; 16],
-    counters: [u16; COUNTERS],
+    counters: Box<[u16; COUNTERS]>,
+    random: Random,
 }
 
 impl Ports {
-    pub(crate) fn new(key: [u8; 16]) -> Self {
-        Self { key, counters: [0; COUNTERS] }
+    pub(crate) fn new(key: [u8; 16], random: Random) -> Self {
+        Self { key, counters: Box::new([0; COUNTERS]), random }
     }
 
-    /// A port for `local` towards `remote` (none for a datagram socket) that `is_free` allows;
+    /// A port for `local` towards `remote` (none for a socket without a peer) that `is_free` allows;
     /// `None` when it allows no ephemeral port at all.
     pub(crate) fn choose(
         &mut self,
@@ -34,31 +47,35 @@ impl Ports {
         remote: Option<SocketAddr>,
         mut is_free: impl FnMut(u16) -> bool,
     ) -> Option<u16> {
-        let hash = self.hash(local, remote);
-        // One hash of 64 bits serves as both functions: its halves are independent.
-        let (offset, index) = (hash as u32, (hash >> 32) as usize % COUNTERS);
-        let counter = self.counters.get_mut(index)?;
-        let span = u32::from(EPHEMERAL_LAST - EPHEMERAL_FIRST) + 1;
-        for _ in 0..span {
-            let step = (offset % span + u32::from(*counter)) % span;
-            *counter = ((u32::from(*counter) + 1) % span) as u16;
-            let port = EPHEMERAL_FIRST + step as u16;
-            if is_free(port) {
+        let port = |at: u32| EPHEMERAL_FIRST + (at % SPAN) as u16;
+        let Some(remote) = remote else {
+            let mut drawn = (0..EPHEMERAL_DRAWS).map(|_| port(self.random.below(SPAN)));
+            if let Some(port) = drawn.find(|&port| is_free(port)) {
                 return Some(port);
             }
-        }
-        None
+            // Most are taken.
+            let start = self.random.below(SPAN);
+            return (start..start + SPAN).map(port).find(|&port| is_free(port));
+        };
+        let hash = self.hash(local, remote);
+        // One hash of 64 bits serves as both functions: its halves are independent.
+        let (offset, index) = (hash as u32 % SPAN, (hash >> 32) as usize % COUNTERS);
+        let counter = self.counters.get_mut(index)?;
+        let start = offset + u32::from(*counter);
+        let found = (start..start + SPAN).find(|&at| is_free(port(at)))?;
+        *counter = ((u32::from(*counter) + found - start + 1) % SPAN) as u16;
+        Some(port(found))
     }
 
-    fn hash(&self, local: IpAddr, remote: Option<SocketAddr>) -> u64 {
+    fn hash(&self, local: IpAddr, remote: SocketAddr) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.key);
-        for ip in [Some(local), remote.map(|r| r.ip())].into_iter().flatten() {
+        for ip in [local, remote.ip()] {
             match ip {
                 IpAddr::V4(ip) => hasher.write_u32(ip.to_bits()),
                 IpAddr::V6(ip) => hasher.write_u128(ip.to_bits()),
             }
         }
-        hasher.write_u16(remote.map_or(0, |r| r.port()));
+        hasher.write_u16(remote.port());
         hasher.finish()
     }
 }
@@ -77,29 +94,59 @@ mod tests {
         "10.0.0.1".parse().unwrap()
     }
 
+    fn ports(key: u8) -> Ports {
+        Ports::new([key; 16], Random::new([key; 16]))
+    }
+
     #[test]
-    fn every_port_of_the_range_is_used_before_one_comes_again() {
-        let mut ports = Ports::new([7; 16]);
-        let mut seen = HashSet::new();
-        let span = usize::from(EPHEMERAL_LAST - EPHEMERAL_FIRST) + 1;
-        for _ in 0..span {
-            let port = ports.choose(local(), Some(peer()), |p| !seen.contains(&p)).unwrap();
-            assert!((EPHEMERAL_FIRST..=EPHEMERAL_LAST).contains(&port));
-            assert!(seen.insert(port));
+    fn every_port_of_the_range_is_found_as_long_as_one_is_free() {
+        for remote in [Some(peer()), None] {
+            let mut ports = ports(7);
+            let mut seen = HashSet::new();
+            for _ in 0..SPAN {
+                let port = ports.choose(local(), remote, |p| !seen.contains(&p)).unwrap();
+                assert!((EPHEMERAL_FIRST..=EPHEMERAL_LAST).contains(&port));
+                assert!(seen.insert(port));
+            }
+            assert_eq!(ports.choose(local(), remote, |p| !seen.contains(&p)), None);
         }
-        assert_eq!(ports.choose(local(), Some(peer()), |p| !seen.contains(&p)), None);
+    }
+
+    #[test]
+    fn every_port_towards_one_peer_is_used_before_one_comes_again() {
+        let mut ports = ports(5);
+        let mut choose = || ports.choose(local(), Some(peer()), |_| true).unwrap();
+        let found: HashSet<u16> = (0..SPAN).map(|_| choose()).collect();
+        assert_eq!(found.len(), SPAN as usize);
+    }
+
+    #[test]
+    fn port_of_a_socket_without_a_peer_says_nothing_of_the_next_one() {
+        let mut ports = ports(9);
+        let found: Vec<u16> =
+            (0..10_000).map(|_| ports.choose(local(), None, |_| true).unwrap()).collect();
+        // Of so many numbers drawn from 28,232, some 8,400 are distinct.
+        let distinct: HashSet<_> = found.iter().collect();
+        assert!((8_200..8_700).contains(&distinct.len()), "{}", distinct.len());
+        let steps: HashSet<u16> = found.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
+        assert!(steps.len() > 8_000, "{} distances", steps.len());
+        let mut parts = [0; 16];
+        for port in found {
+            parts[usize::from(port - EPHEMERAL_FIRST) * 16 / SPAN as usize] += 1;
+        }
+        assert!(parts.iter().all(|n| (500..750).contains(n)), "{parts:?}");
     }
 
     #[test]
     fn another_key_gives_other_ports() {
-        let first = |key| Ports::new([key; 16]).choose(local(), Some(peer()), |_| true);
+        let first = |key| ports(key).choose(local(), Some(peer()), |_| true);
         let distinct: HashSet<_> = (0..32).map(first).collect();
         assert!(distinct.len() > 24, "{distinct:?}");
     }
 
     #[test]
     fn another_peer_starts_elsewhere() {
-        let mut ports = Ports::new([1; 16]);
+        let mut ports = ports(1);
         let mut first = |p: u16| {
             let peer = SocketAddr::new("10.0.0.9".parse().unwrap(), p);
             ports.choose(local(), Some(peer), |_| true)

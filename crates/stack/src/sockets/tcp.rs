@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Gso, GsoKind, Holdings, Instant, PacketBuf};
 use pagewire_tcp::{
-    CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits, MAX_HEADER_LEN,
-    Ports as TcpPorts, SegmentOut, Seq, Shared, State, TcpError, TcpHeader, reset_for,
+    Arrival, CHECKSUM_OFFSET, Connection, Disposition, Env, Flags, IcmpNotice, LinkLimits,
+    MAX_HEADER_LEN, Ports as TcpPorts, SegmentOut, Seq, Shared, State, TcpError, TcpHeader,
+    reset_for,
 };
 
 use super::cookie::Returned;
@@ -17,7 +18,7 @@ use super::demux::Tuple;
 use super::edges::PacketMarks;
 use super::errors::{error_from, error_of_icmp, tcp_kind};
 use super::forwarding::Flow;
-use super::listener::Old;
+use super::listener::{Old, ToListener};
 use super::path_mtu::MtuDiscover;
 use super::table::SocketId;
 use super::timestamping::Timestamps;
@@ -27,7 +28,7 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
 use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
-use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, protocol};
+use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, TooLong, protocol};
 use crate::stack::Stack;
 
 /// A connection and its place in the stack.
@@ -125,7 +126,7 @@ impl TcpSocket {
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::from_tcp(self.conn.readiness());
         if self.errors().is_some_and(|e| !e.is_empty()) {
-            readiness |= Readiness::ERROR | Readiness::ERROR_QUEUE;
+            readiness |= Readiness::ERROR_QUEUE;
         }
         readiness
     }
@@ -203,6 +204,11 @@ impl TcpSocket {
     }
 }
 
+/// What IP and the device say of a segment.
+fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
+    Arrival { ecn: received.ecn, gso_size: packet.gso.map(|gso| gso.size) }
+}
+
 /// Inputs.
 impl Stack {
     /// Byte path, step R4: a TCP segment, checksum verified.
@@ -221,22 +227,24 @@ impl Stack {
             remote_port: header.src_port,
         };
         if let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) {
-            let (payload, ecn) = (packet.take_frags(), received.ecn);
-            self.connection_input(now, index, &header, payload, ecn);
+            let arrival = arrival(received, packet);
+            self.connection_input(now, index, &header, packet.take_frags(), arrival);
         } else if let Some(index) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
             match self.take_cookie(now, index, &tuple, &header) {
                 Returned::None => {
-                    self.listener_input(now, index, tuple, &header, packet, None);
+                    let segment = ToListener { tuple, header: &header, ecn: received.ecn };
+                    self.listener_input(now, index, segment, packet, None);
                 }
                 Returned::Dropped => {}
                 Returned::Connection(index) => {
-                    let (payload, ecn) = (packet.take_frags(), received.ecn);
+                    let arrival = arrival(received, packet);
+                    let payload = packet.take_frags();
                     // The echo carries options in place of the time.
                     let mut header = header;
                     if let Some((_, echo)) = &mut header.options.timestamps {
                         *echo = 0;
                     }
-                    self.connection_input(now, index, &header, payload, ecn);
+                    self.connection_input(now, index, &header, payload, arrival);
                 }
             }
         } else {
@@ -252,11 +260,11 @@ impl Stack {
         index: u32,
         header: &TcpHeader,
         payload: FragVec,
-        ecn: u8,
+        arrival: Arrival,
     ) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else {
             let len = payload.iter().map(Frag::len).sum();
-            return self.time_wait_input(now, index, header, len);
+            return self.time_wait_input(now, index, header, len, arrival.ecn);
         };
         let owner = socket.owner;
         if let Owner::HalfOpen { listener } = owner
@@ -269,12 +277,13 @@ impl Stack {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
-        self.note_held(index);
+        self.note_held(now, index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
         let guests = self.sockets.guests.concerns(&payload);
-        let disposition = socket
-            .work(&mut self.mem, now, |conn, env| conn.handle_segment(env, header, payload, ecn));
+        let disposition = socket.work(&mut self.mem, now, |conn, env| {
+            conn.handle_segment(env, header, payload, arrival)
+        });
         if before.is_some_and(|before| socket.conn.queued_receive() > before) {
             socket.reported &= !Readiness::READABLE;
         }
@@ -289,7 +298,7 @@ impl Stack {
             }
             Disposition::Dropped(reason) => self.net.counters.drop_tcp(reason),
             Disposition::SynInTimeWait { iss_above } => {
-                self.reopen(now, index, header, iss_above);
+                self.reopen(now, index, (header, arrival.ecn), iss_above);
                 return;
             }
         }
@@ -302,7 +311,7 @@ impl Stack {
             self.promote(index, listener);
         }
         if opens {
-            self.learn_fast_open(index);
+            self.learn_fast_open(now, index);
         }
         if rare {
             self.uncount_fast_open(now, index, header.flags);
@@ -311,7 +320,13 @@ impl Stack {
     }
 
     /// A SYN for a connection in TIME-WAIT: a new connection in its place, if somebody listens.
-    fn reopen(&mut self, now: Instant, index: u32, syn: &TcpHeader, iss_above: Seq) {
+    fn reopen(
+        &mut self,
+        now: Instant,
+        index: u32,
+        (header, ecn): (&TcpHeader, u8),
+        iss_above: Seq,
+    ) {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         let tuple = socket.tuple;
         let Some(listener) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) else {
@@ -319,7 +334,8 @@ impl Stack {
             return;
         };
         let (mut packet, old) = (PacketBuf::for_rx(), Old { index, last: iss_above });
-        self.listener_input(now, listener, tuple, syn, &mut packet, Some(old));
+        let segment = ToListener { tuple, header, ecn };
+        self.listener_input(now, listener, segment, &mut packet, Some(old));
     }
 
     /// An ICMP error about a segment that we sent.
@@ -424,9 +440,10 @@ impl Stack {
                     }
                     self.watch_black_hole(now, index);
                     if rare {
+                        self.sockets.report_news(index);
                         self.uncount_fast_open(now, index, Flags::empty());
                     }
-                    self.settle(index);
+                    self.settle(now, index);
                     break;
                 };
                 let (tuple, dont_fragment) = (socket.tuple, socket.dont_fragment());
@@ -481,6 +498,7 @@ impl Stack {
             protocol: protocol::TCP,
             ecn,
             dont_fragment,
+            too_long: TooLong::RefusedByLink,
             hop_limit,
             checksum_offset: Some(CHECKSUM_OFFSET as u16),
             packet: PacketBuf::for_tx(),
@@ -507,10 +525,11 @@ impl Stack {
 
     /// The connection at `index` has nothing to send for now: sets its timer, and lets go of it if
     /// it is over.
-    fn settle(&mut self, index: u32) {
+    fn settle(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         count_losses(&mut self.net.counters, socket);
         if socket.conn.is_closed() {
+            self.learn_fast_open(now, index);
             self.finish(index);
             return;
         }
@@ -578,10 +597,12 @@ impl Stack {
     pub(crate) fn tcp_link(&self, tuple: &Tuple) -> LinkLimits {
         let (mtu, max_super) = self.net.link_limits(tuple.local, tuple.remote);
         let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
-        let mss = mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
+        let payload = |mtu: usize| mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
+        let mss = payload(mtu);
+        let recv_mss = payload(self.net.own_mtu(tuple.local, tuple.remote)) as u16;
         let longest = max_super.min(MAX_SUPER_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
         let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
-        LinkLimits { mss: mss as u16, max_super_payload: max_super_payload as u32 }
+        LinkLimits { mss: mss as u16, recv_mss, max_super_payload: max_super_payload as u32 }
     }
 }
 

@@ -5,7 +5,7 @@ use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWait, TimeWaitStep};
 
 use super::Socket;
 use super::demux::Tuple;
-use super::listener::Old;
+use super::listener::{Old, ToListener};
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
 use crate::stack::{Stack, TimeWaitReuse};
@@ -55,6 +55,7 @@ impl Stack {
         index: u32,
         header: &TcpHeader,
         payload_len: usize,
+        ecn: u8,
     ) {
         let Some(Socket::TimeWait(remains)) = self.sockets.table.at_mut(index) else { return };
         let tuple = remains.tuple;
@@ -75,7 +76,8 @@ impl Stack {
                     Some(listener) => {
                         let mut packet = PacketBuf::for_rx();
                         let old = Some(Old { index, last: iss_above });
-                        self.listener_input(now, listener, tuple, header, &mut packet, old);
+                        let segment = ToListener { tuple, header, ecn };
+                        self.listener_input(now, listener, segment, &mut packet, old);
                     }
                     None => {
                         let answer = remains.tcp.acknowledgement(now);

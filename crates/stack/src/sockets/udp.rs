@@ -14,6 +14,7 @@ use super::demux::Wanted;
 use super::edges::PacketMarks;
 use super::errors::error_of_icmp;
 use super::listener::Kind;
+use super::path_mtu::MtuDiscover;
 use super::table::SocketId;
 use super::tcp::{canonical, scope_of, with_scope};
 use super::udp_cork::Cork;
@@ -21,7 +22,7 @@ use super::udp_segments::UdpTarget;
 use super::{ErrorQueue, Socket};
 use crate::counters::DropReason;
 use crate::error::Error;
-use crate::event::{ErrorOrigin, Readiness};
+use crate::event::{ErrorOrigin, QueuedError, Readiness};
 use crate::limits::{
     MAX_SOCKETS, UDP_CARVED_SHARE, UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_OVERHEAD,
     UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
@@ -35,11 +36,13 @@ pub(crate) struct UdpSocket {
     pub(crate) local: SocketAddr,
     pub(crate) remote: Option<SocketAddr>,
     /// The link that `remote` is on, if it is link-local.
-    scope: u32,
+    pub(super) scope: u32,
     queue: VecDeque<Datagram>,
     /// Bytes charged for what is queued, and how many may be.
     queued_bytes: usize,
     receive_bytes: usize,
+    /// Datagrams that found no room, modulo 2^32.
+    dropped: u32,
     error: Option<Error>,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
@@ -53,6 +56,9 @@ pub(crate) struct UdpSocket {
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
     pub(super) marks: PacketMarks,
+    pub(super) mtu_discover: MtuDiscover,
+    /// Payload bytes of the longest datagram that was sent, or was to be.
+    pub(super) longest: u16,
     pub(crate) reported: Readiness,
 }
 
@@ -62,6 +68,7 @@ pub(super) struct Ends {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) marks: PacketMarks,
+    pub(super) mtu_discover: MtuDiscover,
     /// A payload that is longer is cut in datagrams of so many bytes; 0: it is one.
     pub(super) segment: usize,
 }
@@ -90,7 +97,7 @@ impl UdpSocket {
             readiness |= Readiness::ERROR;
         }
         if self.errors.as_ref().is_some_and(|e| !e.is_empty()) {
-            readiness |= Readiness::ERROR | Readiness::ERROR_QUEUE;
+            readiness |= Readiness::ERROR_QUEUE;
         }
         if self.remote.is_some() {
             readiness |= Readiness::CONNECTED;
@@ -167,7 +174,12 @@ impl Stack {
         if (charge > room && !socket.queue.is_empty())
             || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
         {
+            socket.dropped = socket.dropped.wrapping_add(1);
             self.net.counters.drop_one(DropReason::UdpQueueFull);
+            return;
+        }
+        if !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
+            self.net.counters.drop_one(DropReason::UdpHostMemory);
             return;
         }
         // Of carved pages, which several share, those are copied that are not read at once.
@@ -180,6 +192,7 @@ impl Stack {
             (payload, charge) = (copy, len + UDP_OVERHEAD);
         }
         socket.queued_bytes += charge;
+        self.mem.shared.receive.charge_datagrams(0, charge);
         let guests = self.sockets.guests.concerns(&payload);
         let from = with_scope(from, scope);
         socket.queue.push_back(Datagram { from, payload, charge, at: now });
@@ -199,24 +212,45 @@ impl Stack {
     }
 
     /// An ICMP error about a datagram that we sent.
-    pub(crate) fn udp_icmp(&mut self, about: &Quoted, kind: IcmpKind) {
-        let Some(index) = self.sockets.udp_binds.find(about.src, about.src_port) else { return };
-        let Some(socket) = self.sockets.table.udp_mut(index) else { return };
+    pub(crate) fn udp_icmp(&mut self, now: Instant, about: &Quoted, kind: IcmpKind) {
         let to = SocketAddr::new(about.dst, about.dst_port);
-        if socket.remote.is_some_and(|remote| remote != to) {
-            return;
+        let found = self.sockets.udp_binds.find(about.src, about.src_port);
+        let found = found.and_then(|index| Some((index, self.sockets.table.udp_mut(index)?)));
+        let about_ours = |socket: &UdpSocket| {
+            socket.remote.is_none_or(|remote| remote == to) && socket.may_have_met(kind, to.ip())
+        };
+        let Some((index, socket)) = found.filter(|(_, socket)| about_ours(socket)) else {
+            return self.net.counters.drop_one(DropReason::IcmpQuoteNotOurs);
+        };
+        let mut mtu = 0;
+        if let IcmpKind::PacketTooBig { mtu: reported } = kind {
+            if socket.mtu_discover.ignores_reports() {
+                return;
+            }
+            self.net.handle_path_mtu(now, to.ip(), reported);
+            if socket.mtu_discover == MtuDiscover::Dont {
+                return;
+            }
+            mtu = reported as u32;
         }
         let error = error_of_icmp(kind);
         if let Some(errors) = &mut socket.errors {
-            errors.push(error, ErrorOrigin::Icmp);
+            errors.push_entry(QueuedError { error, origin: ErrorOrigin::Icmp, mtu, to: Some(to) });
         }
         // > RFC 1122 section 4.1.3.3: UDP MUST pass to the application layer all ICMP error
         // > messages that it receives from the IP layer.
         // As on Linux, a socket without a peer has them in its error queue only, and one with a
         // peer fails for those that trying again does not help.
-        let hard = matches!(kind, IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable);
+        let hard = matches!(
+            kind,
+            IcmpKind::PortUnreachable
+                | IcmpKind::ProtocolUnreachable
+                | IcmpKind::PacketTooBig { .. }
+        );
         if socket.remote.is_some() && hard {
             socket.error = Some(error);
+            // Each is an event, also where nobody has taken the one before.
+            socket.reported &= !Readiness::ERROR;
         }
         self.sockets.check_later(index);
     }
@@ -285,6 +319,7 @@ impl Stack {
             queue: VecDeque::new(),
             queued_bytes: 0,
             receive_bytes: UDP_RECEIVE_BYTES,
+            dropped: 0,
             error: None,
             errors: None,
             has_guests: false,
@@ -294,6 +329,8 @@ impl Stack {
             unchecked: false,
             every_arrival: false,
             marks: PacketMarks::default(),
+            mtu_discover: MtuDiscover::default(),
+            longest: 0,
             reported: Readiness::WRITABLE,
         };
         let socket = Socket::Udp(Box::new(socket));
@@ -366,12 +403,21 @@ impl Stack {
         }
     }
 
+    /// Datagrams that found no room in the socket's queue so far, modulo 2^32 (Linux's
+    /// `SO_RXQ_OVFL`).
+    pub fn udp_dropped(&self, id: SocketId) -> Result<u32, Error> {
+        match self.sockets.table.get(id)? {
+            Socket::Udp(socket) => Ok(socket.dropped),
+            _ => Err(Error::NotSupported),
+        }
+    }
+
     /// Sends a datagram by reference, to `to` or to where the socket is connected; returns its
     /// length. With a [segment size](UdpTarget::segment), as many datagrams as that takes.
     ///
     /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,487) and for segments that the path does not
-    /// take whole, `InvalidInput` for more than 128 of those, `DestinationRequired` without a
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments that the path does not
+    /// take whole, and for datagrams that [`MtuDiscover`] says are refused, `InvalidInput` for more than 128 of those, `DestinationRequired` without a
     /// remote, `PermissionDenied` to a broadcast address, `NetworkUnreachable` without a route,
     /// `NoBuffers` when the queue to the device is full, and once, the error that an earlier datagram
     /// met.
@@ -432,6 +478,7 @@ impl Stack {
     ) -> Result<(FragVec, SocketAddr), Error> {
         let _ = now;
         let datagram = udp_mut(self.sockets.table.get_mut(id)?)?.take()?;
+        self.mem.shared.receive.charge_datagrams(datagram.charge, 0);
         Ok((datagram.payload, datagram.from))
     }
 
@@ -477,7 +524,7 @@ impl Stack {
             to.remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
         let scope = to.remote.map_or(socket.scope, scope_of);
         let segment = usize::from(to.segment.unwrap_or(socket.segment));
-        let (local, marks) = (socket.local, socket.marks);
+        let (local, marks, mtu_discover) = (socket.local, socket.marks, socket.mtu_discover);
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
         }
@@ -495,7 +542,8 @@ impl Stack {
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             ip => ip,
         };
-        let ends = Ends { local: SocketAddr::new(ip, local.port()), remote, marks, segment };
+        let local = SocketAddr::new(ip, local.port());
+        let ends = Ends { local, remote, marks, mtu_discover, segment };
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
@@ -506,9 +554,9 @@ impl Stack {
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let Ends { local, remote, marks, segment } = ends;
+        let Ends { local, remote, marks, mtu_discover, segment } = ends;
         if segment > 0 {
-            ends.check_segments(len, self.net.link_limits(local.ip(), remote.ip()).0)?;
+            ends.check_segments(len, self.udp_longest_packet(&ends))?;
             if len > segment {
                 return self.udp_output_segments(now, ends, data, len);
             }
@@ -538,7 +586,8 @@ impl Stack {
             dst: remote.ip(),
             protocol: protocol::UDP,
             ecn: marks.traffic_class,
-            dont_fragment: false,
+            dont_fragment: mtu_discover.dont_fragment(),
+            too_long: mtu_discover.too_long(),
             hop_limit: marks.hop_limit,
             checksum_offset: Some(udp::CHECKSUM_OFFSET),
             packet,
@@ -567,6 +616,7 @@ impl Stack {
     pub(crate) fn close_udp(&mut self, index: u32) {
         let Some(socket) = self.sockets.table.udp_mut(index) else { return };
         let port = socket.local.port();
+        self.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
         self.sockets.udp_binds.remove(port, index);
         self.sockets.table.remove(index);
     }

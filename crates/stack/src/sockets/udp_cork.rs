@@ -44,7 +44,7 @@ impl Stack {
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         let waiting = socket.cork.take();
         if waiting.is_none() && !(more && len > 0) {
-            return if more { Ok(0) } else { self.udp_output(now, ends, data, len) };
+            return if more { Ok(0) } else { self.udp_output_of(now, id, ends, data, len) };
         }
         let new = || Box::new(Cork { ends, len: 0, data: FragVec::new() });
         let mut cork = waiting.unwrap_or_else(new);
@@ -55,7 +55,7 @@ impl Stack {
             return Ok(len);
         }
         let Cork { ends, len: all, data } = *cork;
-        self.udp_output(now, ends, data, all).map(|_| len)
+        self.udp_output_of(now, id, ends, data, all).map(|_| len)
     }
 
     /// Sends what waits for more to come, if anything does.
@@ -66,6 +66,21 @@ impl Stack {
         let Some(cork) = udp_mut(self.sockets.table.get_mut(id)?)?.cork.take() else {
             return Ok(());
         };
-        self.udp_output(now, cork.ends, cork.data, cork.len).map(drop)
+        self.udp_output_of(now, id, cork.ends, cork.data, cork.len).map(drop)
+    }
+
+    /// Sends what a socket has to send, which learns why if it is refused.
+    fn udp_output_of(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        ends: Ends,
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        let one = if ends.segment > 0 { len.min(ends.segment) } else { len };
+        socket.longest = socket.longest.max(u16::try_from(one).unwrap_or(u16::MAX));
+        self.udp_output(now, ends, data, len).map_err(|error| self.udp_refused(id, &ends, error))
     }
 }

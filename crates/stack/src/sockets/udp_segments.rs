@@ -34,7 +34,7 @@ impl From<Option<SocketAddr>> for UdpTarget {
 }
 
 impl Ends {
-    /// Whether `len` bytes may be sent so over a path of this MTU.
+    /// Whether `len` bytes may be sent so where packets of `mtu` bytes go in one piece.
     pub(super) fn check_segments(&self, len: usize, mtu: usize) -> Result<(), Error> {
         let ip = if self.remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
         // As Linux: what is cut to fit is not cut again.

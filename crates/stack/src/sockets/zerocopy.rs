@@ -54,7 +54,8 @@ pub struct ZeroCopyConfig {
     /// Bytes that one socket's notifications may take, those unread and those to come: 704 for
     /// each (Linux's `optmem_max`). 1 MiB by default.
     pub notification_bytes: usize,
-    /// Which notifications become one.
+    /// Which notifications become one, on sockets that have no setting of their own
+    /// ([`Stack::set_coalescing`]).
     pub coalescing: Coalescing,
     /// Whether frames count as looped to a local receiver, which has private copies of what was
     /// sent by reference: what Linux does on a tun device, and tests against Linux's traces expect.
@@ -117,6 +118,8 @@ pub(super) struct Sends {
     last_end: Option<Seq>,
     /// Some of the memory was the caller's.
     lends: bool,
+    /// Which notifications become one; `None`: as the stack's settings say.
+    coalescing: Option<Coalescing>,
 }
 
 /// What adds a call's memory to the fragment that was queued last, and returns the call's id.
@@ -173,6 +176,11 @@ impl ErrorQueue {
     pub(super) fn lends(&self) -> bool {
         self.sends.lends
     }
+
+    /// What of its socket becomes one.
+    fn coalescing(&self, config: &ZeroCopyConfig) -> Coalescing {
+        self.sends.coalescing.unwrap_or(config.coalescing)
+    }
 }
 
 impl Sends {
@@ -226,6 +234,23 @@ impl Stack {
         Ok(())
     }
 
+    /// Which notifications of a connection or a datagram socket become one from now on, whatever the
+    /// stack's settings say: for layers that promise their callers what Linux does.
+    ///
+    /// # Errors
+    /// `NotSupported` for a listener.
+    pub fn set_coalescing(&mut self, id: SocketId, coalescing: Coalescing) -> Result<(), Error> {
+        let errors = match self.sockets.table.get_mut(id)? {
+            Socket::Tcp(socket) => {
+                socket.extra.get_or_insert_default().errors.get_or_insert_default()
+            }
+            Socket::Udp(socket) => socket.errors.get_or_insert_default(),
+            Socket::Listener(_) | Socket::TimeWait(_) => return Err(Error::NotSupported),
+        };
+        errors.sends.coalescing = Some(coalescing);
+        Ok(())
+    }
+
     /// Whether a socket has opted in.
     pub fn zerocopy(&self, id: SocketId) -> Result<bool, Error> {
         Ok(match self.sockets.table.get(id)? {
@@ -275,8 +300,8 @@ impl Stack {
             return self.tcp_send_copied(now, id, frags, flags);
         }
         let config = &self.sockets.zerocopy;
-        let linux = config.coalescing == Coalescing::Linux;
         let errors = socket.extra.get_or_insert_default().errors.get_or_insert_default();
+        let linux = errors.coalescing(config) == Coalescing::Linux;
         // Bytes of the last completion that were never sent: what follows can share a segment.
         let open = call.completion.is_none()
             && errors.sends.last_end.is_some_and(|end| socket.conn.send_next().lt(end))
@@ -406,9 +431,9 @@ impl Stack {
             return Ok((self.udp_put(now, id, (ends, to.more), data, len)?, None));
         }
         let (config, queue) = (&self.sockets.zerocopy, &self.sockets.completions);
-        // As Linux: what becomes one datagram completes together.
-        let shared = config.coalescing == Coalescing::Linux && socket.cork.is_some();
         let errors = socket.errors.get_or_insert_default();
+        // As Linux: what becomes one datagram completes together.
+        let shared = errors.coalescing(config) == Coalescing::Linux && socket.cork.is_some();
         let begun = errors.begin_send(config, queue, id, len, shared)?;
         let data = data.into_iter().map(|frag| begun.completion.attach(frag)).collect();
         let sent = self.udp_put(now, id, (ends, to.more), data, len);
@@ -470,12 +495,12 @@ impl Sockets {
         let plain = socket.zerocopy
             && socket.forwards.is_none()
             && call.id.is_none()
-            && call.flags.is_empty()
-            && config.coalescing == Coalescing::SameKind;
-        let sends = &mut socket.extra.as_mut()?.errors.as_mut()?.sends;
-        if !plain {
+            && call.flags.is_empty();
+        let errors = socket.extra.as_mut()?.errors.as_mut()?;
+        if !plain || errors.coalescing(config) == Coalescing::Linux {
             return None;
         }
+        let sends = &mut errors.sends;
         let len = frag.len();
         let mut grow = |last: &mut Frag| {
             let completion = last.completion()?;
@@ -504,13 +529,12 @@ impl Sockets {
     /// Tells the owner, if it is still there, that memory was let go.
     fn completed(&mut self, done: Completed) {
         let id = SocketId::from_token(done.owner);
-        let coalescing = self.zerocopy.coalescing;
         let Some(errors) = self.table.get_mut(id).ok().and_then(Socket::errors_mut) else { return };
+        let coalescing = errors.coalescing(&self.zerocopy);
         errors.sends.live = errors.sends.live.saturating_sub(1);
         let Completed { lo, hi, copied, .. } = done;
         errors.notify(Notification { lo, hi, copied }, coalescing);
-        // Merged or not, it is an event of its own.
-        self.report_again(id, Readiness::ERROR | Readiness::ERROR_QUEUE);
+        self.report_news(id.index());
     }
 
     /// An entry of the error queue was taken: if there are more, they are reported again.
@@ -518,7 +542,7 @@ impl Sockets {
         let Ok(socket) = self.table.get_mut(id) else { return };
         let left = socket.errors_mut().is_some_and(|errors| !errors.is_empty());
         if left {
-            self.report_again(id, Readiness::ERROR | Readiness::ERROR_QUEUE);
+            self.report_again(id, Readiness::ERROR_QUEUE);
         } else {
             let readiness = socket.readiness();
             if let Some((_, reported)) = socket.report_state() {

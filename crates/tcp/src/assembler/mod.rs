@@ -130,9 +130,10 @@ impl ReceiveQueue {
         self.charge() + self.held as usize
     }
 
-    /// So many bytes of memory that were taken wait to be sent on.
-    pub(crate) fn set_held(&mut self, bytes: usize) {
-        self.held = saturated(bytes);
+    /// So many bytes of memory that were taken wait to be sent on; whether fewer than before.
+    pub(crate) fn set_held(&mut self, bytes: usize) -> bool {
+        let held = saturated(bytes);
+        core::mem::replace(&mut self.held, held) > held
     }
 
     /// Whether something is held beyond a gap.

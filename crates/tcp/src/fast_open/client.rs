@@ -3,10 +3,11 @@
 use pagewire_mem::{FragVec, Instant};
 
 use crate::connection::{ConnFlags, Connection};
+use crate::ecn::EcnFlags;
 use crate::fast_open::cookie::FastOpenCookie;
 use crate::header::TcpHeader;
 use crate::limits::FAST_OPEN_OPTION_ROOM;
-use crate::state::State;
+use crate::state::{Event, State};
 
 /// How a connection opens with Fast Open: see [`Connection::use_fast_open`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,17 +21,31 @@ pub struct FastOpenConnect {
     pub deferred: bool,
 }
 
-/// What a handshake taught about a peer's Fast Open.
+/// What a handshake, or its failure, taught about a peer's Fast Open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpenOutcome {
-    /// The MSS that the peer announced.
-    pub mss: u16,
+    /// The MSS that the peer announced, if it did.
+    pub mss: Option<u16>,
     /// The cookie that it gave.
     pub cookie: Option<FastOpenCookie>,
-    /// The SYN with data seems to have been lost on the way where one without arrived.
-    pub syn_lost: bool,
+    /// Whether our SYN had the option: a cookie, or the request for one.
+    pub had_option: bool,
+    /// What became of data in our SYN.
+    pub syn_data: SynData,
     /// How to ask for a cookie next time.
     pub try_experimental: TryExperimental,
+}
+
+/// What became of data in a SYN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynData {
+    /// There was none; or it was not taken, but the peer gave a new cookie for the next.
+    #[default]
+    Unknown,
+    /// All of it or a part was acknowledged.
+    Taken,
+    /// None of it was acknowledged, nobody answered, or the network reported an error.
+    Refused,
 }
 
 /// Which form of the option to ask for a cookie with.
@@ -116,7 +131,7 @@ impl Connection {
     /// some.
     pub(crate) fn syn_data_room(&self) -> u32 {
         let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
-        u32::from(self.announced_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
+        u32::from(self.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
     }
 
     /// The first SYN or SYN,ACK leaves: its Fast Open option and its data.
@@ -166,22 +181,32 @@ impl Connection {
         // As Linux: a cookie counts if the SYN had the option.
         let offered = syn_ack.options.fast_open.filter(|c| !c.is_request());
         let cookie = offered.filter(|_| fast_open.sent.is_some());
-        let mut outcome =
-            FastOpenOutcome { mss: self.snd.peer_mss, cookie, ..FastOpenOutcome::default() };
-        if let (Some(sent), None) = (fast_open.sent, cookie) {
-            // > RFC 7413 section 4.2.2: If the SYN-ACK acknowledges only the initial sequence and
-            // > does not carry a Fast Open cookie option, presumably it is triggered by a
-            // > retransmitted (regular) SYN and the original SYN or the corresponding SYN-ACK was
-            // > lost.
-            outcome.syn_lost = resent && unacked;
-            if !resent && fast_open.syn_data == 0 {
-                outcome.try_experimental = match sent.is_experimental() {
-                    true => TryExperimental::Never,
-                    false => TryExperimental::Once,
-                };
-            }
-        }
         let had_data = fast_open.syn_data > 0;
+        let mut outcome = FastOpenOutcome {
+            mss: Some(self.snd.peer_mss),
+            cookie,
+            had_option: fast_open.sent.is_some(),
+            ..FastOpenOutcome::default()
+        };
+        // > RFC 7413 section 4.1.3.1: The client MUST cache negative responses from the server in
+        // > order to avoid potential connection failures. Negative responses include the server not
+        // > acknowledging the data in the SYN
+        //
+        // One with a new cookie invites to the next attempt.
+        if had_data && self.snd.una != self.snd.iss + 1 {
+            outcome.syn_data = SynData::Taken;
+        } else if had_data && cookie.is_none() {
+            outcome.syn_data = SynData::Refused;
+        }
+        if let (Some(sent), None) = (fast_open.sent, cookie)
+            && !resent
+            && !had_data
+        {
+            outcome.try_experimental = match sent.is_experimental() {
+                true => TryExperimental::Never,
+                false => TryExperimental::Once,
+            };
+        }
         fast_open.outcome = Some(outcome);
         if unacked {
             // > RFC 7413 section 4.2.2: The client SHOULD retransmit any unacknowledged data in the
@@ -195,12 +220,33 @@ impl Connection {
         }
     }
 
+    /// The connection ends by `event`. If its SYN had data and was not answered by the peer, that is
+    /// an outcome too.
+    ///
+    /// > RFC 7413 section 4.1.3.1: Negative responses include [...] ICMP error messages, and (most
+    /// > importantly) no response (SYN-ACK) from the server at all, i.e., connection timeout.
+    pub(crate) fn give_up_fast_open(&mut self, event: Event) {
+        let Some(fast_open) = self.fast_open.as_deref_mut() else { return };
+        let unanswered = event == Event::Expire && fast_open.outcome.is_none();
+        if !unanswered || fast_open.syn_data == 0 || self.flags.contains(ConnFlags::CONNECTED) {
+            self.fast_open = None;
+            return;
+        }
+        fast_open.outcome = Some(FastOpenOutcome {
+            had_option: fast_open.sent.is_some(),
+            syn_data: SynData::Refused,
+            ..FastOpenOutcome::default()
+        });
+    }
+
     /// The handshake is complete for us; the peer is to know.
     ///
     /// > RFC 7413 section 4.2.2: Send an ACK packet. Set acknowledgment number to RCV.NXT and include
     /// > the data after SND.UNA if data is available.
     pub(crate) fn acknowledge_syn(&mut self, now: Instant) {
-        if self.flags.contains(ConnFlags::WRITE_PENDING) && self.flight.is_empty() {
+        // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
+        let pending = self.flags.contains(ConnFlags::WRITE_PENDING) && self.flight.is_empty();
+        if pending && !self.loss.ecn.contains(EcnFlags::TELL_SYN) {
             self.flags.remove(ConnFlags::WRITE_PENDING);
             self.quicken(self.config.quick_acks);
             // Such an answer shows what acknowledgements can ride on from now on.
@@ -215,7 +261,7 @@ impl Connection {
 
     /// As Linux, extremely conservative: the third timeout in a row, or giving up before, of any
     /// connection that was opened with Fast Open is taken for a path that swallows such
-    /// connections. RFC 7413 section 4.1.3.1 asks for a memory of negative responses.
+    /// connections. What a single server is remembered for is in [`FastOpenOutcome`].
     pub(crate) fn suspect_black_hole(&mut self) {
         if self.flags.contains(ConnFlags::FAST_OPEN_CLIENT) {
             self.flags.insert(ConnFlags::BLACK_HOLE);

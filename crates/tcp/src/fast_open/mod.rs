@@ -9,7 +9,7 @@ mod client;
 mod cookie;
 mod server;
 
-pub use client::{FastOpenConnect, FastOpenOutcome, TryExperimental};
+pub use client::{FastOpenConnect, FastOpenOutcome, SynData, TryExperimental};
 pub use cookie::{CookieCheck, FastOpenCookie, FastOpenKeys};
 
 bitflags::bitflags! {

@@ -75,6 +75,8 @@ pub(crate) struct Heard {
     pub(crate) delivered: u32,
     /// Wire segments newly held for lost.
     pub(crate) lost: u32,
+    /// Wire segments that it says were marked, where that is counted (RFC 9768).
+    pub(crate) marked: u32,
     /// Duplicate acknowledgements in it: 0 or 1.
     pub(crate) duplicates: u32,
     /// What its timestamp echoes: milliseconds of our clock.

@@ -31,7 +31,7 @@ fn idle_connection_owns_no_heap() {
     use pagewire_mem::{Frag, FragVec};
 
     let config = Arc::new(Config::default());
-    let link = LinkLimits { mss: 1460, max_super_payload: 1460 };
+    let link = LinkLimits::new(1460, 1460);
     let (mut ledger, mut writer) = (CopyLedger::new(), PageWriter::new());
     let mut pool = PagePool::new("idle", 1 << 20).unwrap();
     let now = Instant::from_millis(1);

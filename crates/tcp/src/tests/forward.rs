@@ -7,9 +7,9 @@ use super::*;
 use crate::{Config, LinkLimits, Ports, SegmentOut, Seq, Shared, TcpError};
 
 const NOW: Instant = Instant::from_millis(1);
-const WIRE: LinkLimits = LinkLimits { mss: 1460, max_super_payload: 1460 };
+const WIRE: LinkLimits = LinkLimits::new(1460, 1460);
 /// As a pair link's: longer super-frames than a wire has.
-const MEMORY: LinkLimits = LinkLimits { mss: 61_440, max_super_payload: 1 << 20 };
+const MEMORY: LinkLimits = LinkLimits::new(61_440, 1 << 20);
 
 /// What a host lends.
 struct Host {

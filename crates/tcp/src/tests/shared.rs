@@ -63,3 +63,37 @@ fn without_a_limit_every_challenge_is_answered() {
     assert!((0..100_000).all(|_| limit.take(Instant::ZERO)));
     assert_eq!(limit.refused(), 0);
 }
+
+#[test]
+fn datagrams_that_nobody_reads_leave_half_of_the_budget_and_a_share_to_the_next_socket() {
+    let mut budget = ReceiveBudget::new(64 << 20);
+    let mut pinned = [0_usize; 64];
+    for _ in 0..10_000 {
+        for held in &mut pinned {
+            if budget.takes_datagram(*held, 4 << 10) {
+                budget.charge_datagrams(0, 4 << 10);
+                *held += 4 << 10;
+            }
+        }
+    }
+    assert_eq!((budget.used(), budget.datagrams()), (pinned.iter().sum(), budget.used()));
+    assert!(budget.used() <= 32 << 20, "{}", budget.used());
+    let fair = (32 << 20) / (4 + 64);
+    assert!(pinned.iter().all(|held| held.abs_diff(fair) < fair / 10), "{fair}: {pinned:?}");
+    assert!(budget.takes_datagram(fair / 2, 4 << 10), "the next has a share too");
+    for held in pinned {
+        budget.charge_datagrams(held, 0);
+    }
+    assert_eq!((budget.used(), budget.datagrams()), (0, 0));
+}
+
+#[test]
+fn socket_without_a_datagram_takes_one_beside_streams_that_took_their_all() {
+    let mut budget = ReceiveBudget::new(3200);
+    budget.charge(0, 2800);
+    assert!(!budget.takes_datagram(1, 1), "the last eighth is begun");
+    assert!(budget.takes_datagram(0, 300) && !budget.takes_datagram(0, 301));
+    budget.charge(2800, 0);
+    budget.charge_datagrams(0, 1500);
+    assert!(budget.takes_datagram(0, 100) && !budget.takes_datagram(0, 101), "half is for streams");
+}

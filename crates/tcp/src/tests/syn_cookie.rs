@@ -2,7 +2,7 @@ use core::time::Duration;
 
 use super::*;
 
-const LINK: LinkLimits = LinkLimits { mss: 1460, max_super_payload: 1460 };
+const LINK: LinkLimits = LinkLimits::new(1460, 1460);
 const OFFSET: u32 = 0xdead_beef;
 
 fn ends() -> (SocketAddr, SocketAddr) {

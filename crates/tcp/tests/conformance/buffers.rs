@@ -6,7 +6,7 @@ use pagewire_tcp::{Config, LinkLimits, Readiness, State, TcpError};
 
 use crate::support::*;
 
-const SUPER: LinkLimits = LinkLimits { mss: 1000, max_super_payload: 64_000 };
+const SUPER: LinkLimits = LinkLimits::new(1000, 64_000);
 /// A window of 32,792: super-frames of 16,000.
 const SYN_ACK: &str = "S. 0:0(0) ack 1 win 32792 <mss 1000,sackOK,wscale 7>";
 

@@ -146,7 +146,7 @@ proptest! {
         max_super_payload in prop::sample::select(&[1000, 8000, 100_000][..]),
     ) {
         let config = Config { nagle: true, timestamps, ..plain() };
-        let link = LinkLimits { mss: 1000, max_super_payload };
+        let link = LinkLimits::new(1000, max_super_payload);
         let (mut one, mut other) = (Side::new(&config, link), Side::new(&config, link));
         for op in &ops {
             one.apply(op, true);
@@ -164,7 +164,7 @@ proptest! {
 #[test]
 fn pages_are_collected_until_a_segment_is_full() {
     let config = Config { nagle: true, ..plain() };
-    let mut side = Side::new(&config, LinkLimits { mss: 1000, max_super_payload: 1000 });
+    let mut side = Side::new(&config, LinkLimits::new(1000, 1000));
     side.apply(&Op::Write(100), true);
     side.apply(&Op::Write(100), true);
     for _ in 0..7 {
@@ -176,7 +176,7 @@ fn pages_are_collected_until_a_segment_is_full() {
 }
 
 /// Super-frames longer than an IP packet: the peer is in the same machine.
-const IN_MEMORY: LinkLimits = LinkLimits { mss: 1000, max_super_payload: 100_000 };
+const IN_MEMORY: LinkLimits = LinkLimits::new(1000, 100_000);
 
 /// With so much under way that the peer acknowledges at once.
 fn under_way(config: Config) -> Test {
@@ -267,13 +267,13 @@ fn in_memory_a_small_rest_leaves_in_the_frame_of_the_full_segments_before_it() {
     corked.send(2500).expect("P. 501:2501(2000)").nothing();
     corked.set(|c| c.set_cork(false)).nothing();
     // On a wire it would be a packet of its own.
-    let wire = LinkLimits { mss: 1000, max_super_payload: 64_500 };
+    let wire = LinkLimits::new(1000, 64_500);
     small_under_way(wire).send(2500).expect("P. 501:2501(2000)").nothing();
 }
 
 #[test]
 fn on_a_wire_nothing_waits_for_company() {
-    let link = LinkLimits { mss: 1000, max_super_payload: 64_500 };
+    let link = LinkLimits::new(1000, 64_500);
     let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK>";
     let mut t = Test::established_with(nagle(), link, syn_ack);
     t.send(2000).expect("P. 1:2001(2000)").nothing();
@@ -316,7 +316,7 @@ fn in_memory_nothing_waits_for_more_than_the_congestion_window_lets_go() {
 
 #[test]
 fn in_memory_a_super_frame_is_full_when_it_has_all_the_segments_that_it_may_have() {
-    let link = LinkLimits { mss: 1000, max_super_payload: 500_000 };
+    let link = LinkLimits::new(1000, 500_000);
     let config = Config { initial_cwnd: 1000, ..nagle() };
     let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK,wscale 8>";
     let mut t = Test::established_with(config, link, syn_ack);
@@ -332,7 +332,7 @@ fn in_memory_a_super_frame_is_full_when_it_has_all_the_segments_that_it_may_have
 fn in_memory_a_small_send_buffer_takes_no_more_than_on_a_wire() {
     let taken = |max_super_payload| {
         let config = Config { send_buffer: 4000, send_buffer_initial: 4000, ..nagle() };
-        let link = LinkLimits { mss: 1000, max_super_payload };
+        let link = LinkLimits::new(1000, max_super_payload);
         let syn_ack = "S. 0:0(0) ack 1 win 60000 <mss 1000,sackOK,wscale 8>";
         let mut t = Test::established_with(config, link, syn_ack);
         t.peer(". 1:1(0) ack 1 win 60000");

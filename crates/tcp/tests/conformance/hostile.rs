@@ -47,7 +47,7 @@ fn run(seed: u64) {
         recv_buffer: rng.pick(&[2048, 60_000, 6 << 20]),
         ..Config::default()
     };
-    let link = LinkLimits { mss: 1000, max_super_payload: rng.pick(&[1000, 64_000]) };
+    let link = LinkLimits::new(1000, rng.pick(&[1000, 64_000]));
     let mut t = Test::connecting_over(config, link);
     let _ = t.sent();
     if rng.below(10) > 0 {

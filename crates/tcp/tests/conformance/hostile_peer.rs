@@ -10,7 +10,7 @@ use crate::support::*;
 const OPTIONS: u32 = 40;
 
 fn supers() -> LinkLimits {
-    LinkLimits { mss: 1448, max_super_payload: 64_500 }
+    LinkLimits::new(1448, 64_500)
 }
 
 #[test]

@@ -28,5 +28,6 @@ mod rfc9293_3_10_7_4_steps;
 mod rfc9293_3_6_closing;
 mod rfc9293_3_8_5_urgent;
 mod rfc9293_3_8_windows_and_acks;
+mod rfc9768_accurate_ecn;
 mod send_flags;
 mod sending;

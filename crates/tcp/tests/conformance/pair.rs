@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
 use pagewire_tcp::{
-    Config, CongestionKind, Connection, Disposition, Env, Flags, LinkLimits, Ports, SegmentOut,
-    Seq, Shared, State, TcpError, TcpHeader,
+    Arrival, Config, CongestionKind, Connection, Disposition, EcnMode, Env, Flags, LinkLimits,
+    Ports, SegmentOut, Seq, Shared, State, TcpError, TcpHeader,
 };
 
 use crate::support::byte;
@@ -50,12 +50,16 @@ struct Network {
     writer: PageWriter,
     shared: Shared,
     /// Under way to end 0 or 1, with the moment of arrival.
-    wire: VecDeque<(Instant, usize, TcpHeader, FragVec)>,
+    wire: VecDeque<(Instant, usize, TcpHeader, FragVec, Arrival)>,
     /// Microseconds from end to end.
     delay: u64,
     loss: u64,
     reorder: u64,
     duplicate: u64,
+    /// Packets in a hundred of those that may be marked.
+    mark: u64,
+    /// Marked packets to each end.
+    marked: [u32; 2],
 }
 
 struct Plan {
@@ -64,6 +68,7 @@ struct Plan {
     loss: u64,
     reorder: u64,
     duplicate: u64,
+    mark: u64,
     bytes: [u32; 2],
     configs: [Config; 2],
     link: LinkLimits,
@@ -96,9 +101,10 @@ fn plan(seed: u64) -> Plan {
         loss: [0, 1, 3, 10][rng.below(4) as usize],
         reorder: [0, 1, 5, 20][rng.below(4) as usize],
         duplicate: [0, 1, 5][rng.below(3) as usize],
+        mark: 0,
         bytes: [rng.below(300_000) as u32, [0, 1, 5_000, 200_000][rng.below(4) as usize]],
         configs,
-        link: LinkLimits { mss, max_super_payload: (u32::from(mss) * supers).min(64_000) },
+        link: LinkLimits::new(mss, (u32::from(mss) * supers).min(64_000)),
         lazy: rng.percent(30),
     }
 }
@@ -108,6 +114,19 @@ fn plan_in_memory(seed: u64) -> Plan {
     let mut plan = plan(seed);
     plan.delay = [0, 20, 400, 5_000][(seed % 4) as usize];
     plan.link.max_super_payload = [66_000, 100_000, 524_000][(seed / 4 % 3) as usize];
+    plan
+}
+
+/// The same with accurate feedback, over a network that marks.
+fn plan_marked(seed: u64) -> Plan {
+    let mut plan = plan(seed);
+    plan.mark = [1, 10, 40, 100][(seed % 4) as usize];
+    if seed % 3 == 0 {
+        (plan.loss, plan.reorder, plan.duplicate) = (0, 0, 0);
+    }
+    for config in &mut plan.configs {
+        config.ecn = EcnMode::Accurate;
+    }
     plan
 }
 
@@ -125,7 +144,8 @@ impl Network {
 
     /// Puts a segment on the wire to `to`, cut as a device would, each piece with its own fate.
     fn transmit(&mut self, to: usize, segment: SegmentOut) {
-        let SegmentOut { header, mut payload, gso_size, .. } = segment;
+        let SegmentOut { header, mut payload, gso_size, ecn } = segment;
+        let wire = gso_size.map_or(usize::MAX, usize::from);
         let mss = gso_size.map_or(usize::MAX, usize::from);
         // Half of the time a super-frame arrives as it is, as on a link that takes it.
         let mss = if self.rng.percent(50) { usize::MAX } else { mss };
@@ -146,7 +166,14 @@ impl Network {
                     let late =
                         if self.rng.percent(self.reorder) { self.rng.below(20_000) } else { 0 };
                     let at = self.now + Duration::from_micros(self.delay + late);
-                    self.wire.push_back((at, to, h, piece.clone()));
+                    let marked = ecn != 0 && self.rng.percent(self.mark);
+                    if marked {
+                        self.marked[to] += len.div_ceil(wire).max(1) as u32;
+                    }
+                    let ecn = if marked { 3 } else { ecn };
+                    let gso_size = gso_size.filter(|&size| len > usize::from(size));
+                    let arrival = Arrival { ecn, gso_size };
+                    self.wire.push_back((at, to, h, piece.clone(), arrival));
                 }
             }
             if done == total {
@@ -233,6 +260,16 @@ fn take(frags: &mut FragVec, n: usize) -> FragVec {
     out
 }
 
+/// Over a network that loses nothing, each end knows every mark on what the other received.
+fn check_marks(net: &Network, ends: &[End; 2]) {
+    for (to, end) in ends.iter().enumerate() {
+        let received = end.conn.info().ecn_counts.map(|counts| counts.received_ce);
+        assert_eq!(received, Some(net.marked[to]), "what end {to} received");
+        let told = ends[1 - to].conn.info().delivered_ce;
+        assert_eq!(told, net.marked[to], "what the sender to end {to} was told");
+    }
+}
+
 fn run(plan: &Plan) {
     let now = Instant::from_millis(1_000);
     let mut net = Network {
@@ -247,6 +284,8 @@ fn run(plan: &Plan) {
         loss: plan.loss,
         reorder: plan.reorder,
         duplicate: plan.duplicate,
+        mark: plan.mark,
+        marked: [0; 2],
     };
     let [left, right] = plan.configs.clone().map(Arc::new);
     let ports = Ports { local: 1, remote: 2 };
@@ -260,7 +299,7 @@ fn run(plan: &Plan) {
         while let Some(syn) = net.env(|env| conn.poll_transmit(env)) {
             net.transmit(1, syn);
         }
-        if let Some((at, _, header, _)) = net.wire.pop_front() {
+        if let Some((at, _, header, ..)) = net.wire.pop_front() {
             net.now = net.now.max(at);
             let ports = Ports { local: 2, remote: 1 };
             let server = Connection::accept(net.now, right, plan.link, ports, Seq(17), 3, &header);
@@ -278,6 +317,9 @@ fn run(plan: &Plan) {
             let over = |e: &End| matches!(e.conn.state(), State::TimeWait | State::Closed);
             if over(&ends[0]) && over(&ends[1]) {
                 assert!(ends[0].conn.error().is_none() && ends[1].conn.error().is_none());
+                if plan.mark > 0 && plan.loss + plan.reorder + plan.duplicate == 0 {
+                    check_marks(&net, &ends);
+                }
                 drop(ends);
                 net.wire.clear();
                 net.writer.abandon();
@@ -307,9 +349,9 @@ fn run(plan: &Plan) {
             }
         }
         while let Some(i) = net.wire.iter().position(|w| w.0 <= net.now) {
-            let (_, to, header, payload) = net.wire.remove(i).unwrap();
+            let (_, to, header, payload, arrival) = net.wire.remove(i).unwrap();
             let conn = &mut ends[to].conn;
-            match net.env(|env| conn.handle_segment(env, &header, payload, 0)) {
+            match net.env(|env| conn.handle_segment(env, &header, payload, arrival)) {
                 Disposition::Accepted | Disposition::Dropped(_) => {}
                 other => panic!("{other:?}"),
             }
@@ -347,4 +389,9 @@ fn both_streams_arrive_whatever_the_network_does() {
 #[test]
 fn both_streams_arrive_in_super_frames_that_no_network_takes() {
     run_all("both_streams_arrive_in_super", plan_in_memory);
+}
+
+#[test]
+fn both_streams_arrive_and_every_mark_is_counted() {
+    run_all("both_streams_arrive_and_every_mark", plan_marked);
 }

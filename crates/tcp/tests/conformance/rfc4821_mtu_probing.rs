@@ -5,7 +5,7 @@ use pagewire_tcp::{Config, LinkLimits, MtuProbing};
 use crate::support::{Test, plain};
 
 const fn link(mss: u16) -> LinkLimits {
-    LinkLimits { mss, max_super_payload: mss as u32 }
+    LinkLimits::new(mss, mss as u32)
 }
 
 fn probing(from_start: bool) -> Config {

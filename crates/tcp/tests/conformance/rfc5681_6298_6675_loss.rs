@@ -260,7 +260,7 @@ fn receiver_that_throws_away_what_it_sacked_gets_it_again() {
 
 #[test]
 fn sent_super_frame_is_cut_at_the_edges_of_what_is_sacked() {
-    let link = pagewire_tcp::LinkLimits { mss: 1000, max_super_payload: 64_000 };
+    let link = pagewire_tcp::LinkLimits::new(1000, 64_000);
     let mut t = Test::established_over(reno(), link);
     // As Linux: at most half of the window in one.
     t.send(10_000).expect("P. 1:5001(5000)").expect("P. 5001:10001(5000)").nothing();

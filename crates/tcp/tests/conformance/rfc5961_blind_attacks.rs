@@ -79,6 +79,23 @@ fn injected_data_must_acknowledge_what_is_within_a_window() {
 }
 
 #[test]
+fn acknowledgements_of_what_was_never_sent_draw_two_answers_a_second() {
+    // Section 5.2: "All incoming segments whose ACK value doesn't satisfy the above condition MUST be
+    // discarded and an ACK sent back"; section 7 for the rate. Half of the guesses acknowledge what is
+    // still to be sent, half what was long ago.
+    let mut t = Test::established(plain());
+    for round in 0..1000u32 {
+        for i in 0..100u32 {
+            let ack = ISS + 2 + (round * 100 + i).wrapping_mul(0x9e37_79b9) % (u32::MAX - 70_000);
+            let _ = t.peer_header(&bare(Flags::ACK, IRS + 1, ack), FragVec::new());
+        }
+        t.wait(10);
+    }
+    t.state(State::Established);
+    assert_eq!(t.sent().len(), 20, "answers to 100,000 acknowledgements in 10 seconds");
+}
+
+#[test]
 fn answers_of_all_connections_together_are_limited_if_it_is_asked_for() {
     // Section 7. A thousand connections, each asked once in the same second.
     let mut answers = 0;

@@ -2,7 +2,7 @@
 //! the stack (`crates/stack/tests/fast_open.rs`).
 
 use pagewire_tcp::{
-    DropReason, FastOpenConnect, FastOpenCookie, IcmpKind, Readiness, State, TcpError,
+    DropReason, FastOpenConnect, FastOpenCookie, IcmpKind, Readiness, State, SynData, TcpError,
     TryExperimental,
 };
 
@@ -40,7 +40,7 @@ fn s4_2_1_a_cookie_is_asked_for_with_an_empty_option_and_no_data() {
     assert_eq!(t.try_send(10), Err(TcpError::WouldBlock));
     t.peer("S. 0:0(0) ack 1 win 5840 <mss 900,FO 01020304>").expect(". 1:1(0) ack 1");
     let outcome = t.conn.take_fast_open_outcome().unwrap();
-    assert_eq!((outcome.mss, outcome.syn_lost), (900, false));
+    assert_eq!((outcome.mss, outcome.syn_data), (Some(900), SynData::Unknown));
     assert_eq!(outcome.cookie.unwrap().as_slice(), [1, 2, 3, 4]);
     assert_eq!(t.conn.take_fast_open_outcome(), None);
     assert!(!t.conn.info().syn_data);
@@ -69,6 +69,55 @@ fn s4_2_2_a_syn_sent_again_neither_asks_nor_shows_a_cookie() {
     // The timeout may have been spurious: what the answer says is remembered all the same.
     t.peer("S. 0:0(0) ack 1 win 5840 <mss 900,FO 01020304>");
     assert!(t.conn.take_fast_open_outcome().unwrap().cookie.is_some());
+}
+
+// ---- 4.1.3.1: what is remembered against a server ----
+
+/// What the end of a handshake with 500 bytes in the SYN taught.
+fn taught(t: &mut Test) -> Option<SynData> {
+    t.conn.take_fast_open_outcome().map(|outcome| {
+        assert!(outcome.had_option);
+        outcome.syn_data
+    })
+}
+
+#[test]
+fn s4_1_3_1_data_that_the_syn_ack_leaves_out_was_refused_unless_a_cookie_came() {
+    for (syn_ack, taught_by_it) in [
+        ("S. 0:0(0) ack 1 win 5840 <mss 1000>", SynData::Refused),
+        ("S. 0:0(0) ack 1 win 5840 <mss 1000,FO 01020304>", SynData::Unknown),
+        ("S. 0:0(0) ack 2 win 5840 <mss 1000>", SynData::Taken),
+        ("S. 0:0(0) ack 501 win 5840 <mss 1000>", SynData::Taken),
+    ] {
+        let mut t = waiting();
+        t.peer(syn_ack);
+        assert_eq!(taught(&mut t), Some(taught_by_it), "{syn_ack}");
+    }
+}
+
+#[test]
+fn s4_1_3_1_data_was_refused_if_nobody_answers_or_an_error_is_reported() {
+    let mut t = waiting();
+    t.wait(1_000_000).state(State::Closed);
+    assert_eq!(taught(&mut t), Some(SynData::Refused));
+    assert!(!t.conn.is_opening_fast(), "once");
+    let mut t = waiting();
+    t.icmp(0, IcmpKind::Unreachable { error: TcpError::HostUnreachable, hard: false });
+    assert_eq!(taught(&mut t), Some(SynData::Refused));
+}
+
+#[test]
+fn s4_1_3_1_a_reset_or_an_application_that_leaves_says_nothing_of_fast_open() {
+    let mut t = waiting();
+    t.peer("R. 0:0(0) ack 1").state(State::Closed);
+    assert_eq!(taught(&mut t), None);
+    let mut t = waiting();
+    t.abort();
+    assert_eq!(taught(&mut t), None);
+    // Nor does a request for a cookie that nobody answers: there was no data.
+    let mut t = asking(false);
+    t.wait(1_000_000).state(State::Closed);
+    assert_eq!(t.conn.take_fast_open_outcome(), None);
 }
 
 // ---- 4.2.2, client: sending the SYN ----
@@ -121,7 +170,7 @@ fn s4_2_2_a_syn_sent_again_has_no_data() {
     assert!(!t.conn.take_black_hole());
     // The data leaves with the acknowledgement, at once.
     t.peer("S. 0:0(0) ack 1 win 5840 <mss 1000,sackOK>").expect("P. 1:501(500) ack 1").nothing();
-    assert!(t.conn.take_fast_open_outcome().unwrap().syn_lost);
+    assert_eq!(t.conn.take_fast_open_outcome().unwrap().syn_data, SynData::Refused);
     t.peer(". 1:1(0) ack 501").nothing();
     assert!(!t.conn.info().syn_data);
 }
@@ -151,7 +200,7 @@ fn s4_2_2_data_that_the_syn_ack_does_not_acknowledge_is_sent_at_once() {
     assert_eq!((info.cwnd, info.recoveries, info.timeouts), (10_000, 0, 0), "no congestion");
     assert_eq!(info.srtt.as_millis(), 30);
     let outcome = t.conn.take_fast_open_outcome().unwrap();
-    assert!(outcome.cookie.is_some() && !outcome.syn_lost);
+    assert!(outcome.cookie.is_some() && outcome.syn_data == SynData::Unknown);
     t.peer(". 1:1(0) ack 501").nothing();
     assert!(!t.conn.info().syn_data);
 }
@@ -210,7 +259,7 @@ fn s4_1_1_a_cookie_nobody_asked_for_is_not_believed() {
     t.send(500).expect("S 0:500(500) <mss 1000,sackOK,wscale 7>");
     t.peer("S. 0:0(0) ack 501 win 5840 <mss 900,FO 01020304>");
     let outcome = t.conn.take_fast_open_outcome().unwrap();
-    assert_eq!((outcome.mss, outcome.cookie), (900, None));
+    assert_eq!((outcome.mss, outcome.cookie), (Some(900), None));
     assert_eq!(outcome.try_experimental, TryExperimental::No);
 }
 

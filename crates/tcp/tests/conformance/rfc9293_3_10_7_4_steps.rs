@@ -42,6 +42,18 @@ fn segment_that_reaches_beyond_the_window_is_cut_to_it() {
 }
 
 #[test]
+fn window_takes_its_last_byte_and_not_one_more() {
+    for len in [4999, 5000, 5001] {
+        let config = pagewire_tcp::Config { recv_buffer: 5000, ..plain() };
+        let mut t = Test::established(config);
+        t.peer(&format!("P. 1:{}({len})  ack 1", len + 1));
+        let taken = len.min(5000);
+        t.expect(&format!(". 1:1(0) ack {}", taken + 1)).nothing();
+        assert_eq!(t.conn.queued_receive(), taken as usize, "of {len} bytes");
+    }
+}
+
+#[test]
 fn unacceptable_rst_is_dropped_silently() {
     let mut t = Test::established(plain());
     let edge = 1 + t.conn.info().recv_window;
@@ -167,15 +179,25 @@ fn segment_without_ack_is_dropped() {
 }
 
 #[test]
-fn ack_beyond_snd_nxt_is_dropped_and_elicits_ack_once_we_close() {
-    // While data flows Linux says nothing.
+fn ack_beyond_snd_nxt_elicits_ack_and_is_dropped() {
     let mut t = Test::established(plain());
     t.send(100).expect("P. 1:101(100) ack 1");
-    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102").nothing();
+    t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 102");
+    t.expect(". 101:101(0) ack 1").nothing();
     assert_eq!(t.conn.info().unacked, 100);
+    // Also once we close.
     t.peer(". 1:1(0) ack 101").shutdown().expect("F. 101:101(0) ack 1");
+    t.wait(1000).sent();
     t.peer_dropped(DropReason::AckUnsent, ". 1:1(0) ack 103");
     t.expect(". 102:102(0) ack 1").nothing();
+}
+
+#[test]
+fn what_comes_with_an_ack_beyond_snd_nxt_is_dropped_with_it() {
+    let mut t = Test::established(plain());
+    t.peer_dropped(DropReason::AckUnsent, "FP. 1:11(10) ack 2");
+    t.expect(". 1:1(0) ack 1").state(State::Established);
+    assert_eq!(t.conn.queued_receive(), 0);
 }
 
 #[test]
@@ -296,6 +318,36 @@ fn fin_that_comes_again_is_acknowledged_again() {
     let mut t = Test::established(plain());
     t.peer("F. 1:1(0) ack 1").expect(". 1:1(0) ack 2");
     t.peer("F. 1:1(0) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 2").nothing();
+}
+
+#[test]
+fn fin_beyond_the_window_is_none_yet() {
+    let config = pagewire_tcp::Config { recv_buffer: 5000, ..plain() };
+    // Right behind the last byte that the window takes, it counts.
+    let mut t = Test::established(config.clone());
+    t.peer("FP. 1:5001(5000) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 5002");
+    // One further, the byte before it is cut off, and the FIN with that.
+    for segment in ["FP. 1:5002(5001) ack 1", "FP. 1:7001(7000) ack 1"] {
+        let mut t = Test::established(config.clone());
+        t.peer(segment).state(State::Established).expect(". 1:1(0) ack 5001 win 0");
+        t.read(5000).sent();
+        t.peer("P. 5001:9001(4000) ack 1").state(State::Established);
+        t.read(4000);
+        assert_eq!(t.try_read(1), Err(TcpError::WouldBlock), "no end of the stream");
+    }
+}
+
+#[test]
+fn of_two_fins_beyond_a_gap_the_first_to_come_counts() {
+    for second in ["F. 31:41(10) ack 1", "F. 31:31(0) ack 1", "F. 15:15(0) ack 1"] {
+        let mut t = Test::established(plain());
+        t.peer("F. 11:21(10) ack 1").sent();
+        let _ = t.peer_any(second);
+        t.sent();
+        t.peer("P. 1:11(10) ack 1").state(State::CloseWait).expect(". 1:1(0) ack 22");
+        t.read(20);
+        assert_eq!(t.try_read(1), Ok(vec![]), "after {second}");
+    }
 }
 
 #[test]

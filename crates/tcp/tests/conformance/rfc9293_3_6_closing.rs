@@ -146,6 +146,30 @@ fn shutdown_read_gives_what_is_queued_and_then_the_end() {
     assert_eq!(t.try_read(1), Ok(vec![]));
 }
 
+// ---- a reset while our FIN is under way ----
+
+#[test]
+fn reset_in_last_ack_or_closing_is_an_error_as_in_linux() {
+    // Whether data was lost or only the FIN, nobody can tell.
+    for data in [0, 100] {
+        let mut t = Test::established(plain());
+        t.peer("F. 1:1(0) ack 1").send(data).shutdown().state(State::LastAck);
+        t.peer("R 2:2(0)").state(State::Closed);
+        assert_eq!(t.conn.take_error(), Some(TcpError::ConnectionReset), "{data} bytes");
+        let mut t = Test::established(plain());
+        t.send(data).shutdown().peer("F. 1:1(0) ack 1").state(State::Closing);
+        t.peer("R 2:2(0)").state(State::Closed);
+        assert_eq!(t.conn.take_error(), Some(TcpError::ConnectionReset), "{data} bytes");
+    }
+}
+
+#[test]
+fn reset_in_time_wait_is_no_error() {
+    let mut t = time_wait(plain());
+    t.peer("R 2:2(0)").state(State::Closed);
+    assert_eq!(t.conn.take_error(), None);
+}
+
 // ---- abort ----
 
 #[test]
@@ -203,6 +227,43 @@ fn exact_rst_ends_time_wait() {
     let mut t = time_wait(plain());
     t.peer_dropped(DropReason::RstNotNext, "R 3:3(0)").state(State::TimeWait).nothing();
     t.peer("R 2:2(0)").state(State::Closed).nothing();
+}
+
+#[test]
+fn segment_without_ack_in_time_wait_is_dropped_and_restarts_nothing() {
+    // Section 3.10.7.4, fifth check: "if the ACK bit is off, drop the segment and return".
+    for segment in ["F 1:1(0)", "F 2:2(0)", "- 2:2(0)", "P 2:12(10)", "F 1:11(10)"] {
+        let mut t = time_wait(plain());
+        t.wait(50_000);
+        t.peer_dropped(DropReason::AckMissing, segment).nothing();
+        t.wait(9_999).state(State::TimeWait).wait(1).state(State::Closed);
+    }
+}
+
+#[test]
+fn syn_in_time_wait_that_opens_nothing_elicits_a_challenge_ack() {
+    // Section 3.10.7.4, fourth check: what may open anew is a SYN alone.
+    for segment in ["SF 1000:1000(0)", "SF 2:12(10)", "S. 1000:1000(0) ack 2"] {
+        let mut t = time_wait(plain());
+        t.peer_dropped(DropReason::SynUnexpected, segment).state(State::TimeWait);
+        t.expect(". 2:2(0) ack 2").nothing();
+        // Not more often than every half second.
+        t.peer_dropped(DropReason::SynUnexpected, segment).nothing();
+        t.wait(500).peer_dropped(DropReason::SynUnexpected, segment).expect(". 2:2(0) ack 2");
+    }
+    // Nor is one that ends where the peer's FIN did that FIN.
+    let mut t = time_wait(plain());
+    t.peer_dropped(DropReason::OutsideWindow, "SF 0:0(0)").expect(". 2:2(0) ack 2");
+    t.peer_dropped(DropReason::OutsideWindow, "SF 0:0(0)").nothing();
+}
+
+#[test]
+fn syn_in_time_wait_opens_anew_from_one_beyond_rcv_nxt_on() {
+    // RFC 6191 section 2: "greater than the last sequence number seen".
+    let mut t = time_wait(plain());
+    t.peer_dropped(DropReason::SynUnexpected, "S 2:2(0) win 1000").expect(". 2:2(0) ack 2");
+    let got = t.peer_any("S 3:3(0) win 1000");
+    assert_eq!(got, Disposition::SynInTimeWait { iss_above: ISS + 2 });
 }
 
 #[test]

@@ -68,6 +68,22 @@ fn urgent_pointer_points_behind_the_byte_until_it_is_acknowledged() {
 }
 
 #[test]
+fn nagle_holds_back_again_once_the_urgent_byte_is_acknowledged_and_not_before() {
+    for (ack, urgent) in [(15, true), (16, false)] {
+        let mut t = Test::established(Config { nagle: true, ..plain() });
+        t.send(10).expect("P. 1:11(10)");
+        t.send_with(5, SendFlags::URGENT).expect("PU. 11:16(5) ack 1 urg 5").nothing();
+        t.peer(&format!(". 1:1(0) ack {ack}")).send(10).expect("P. 16:26(10)");
+        // One small segment is under way.
+        t.send(10);
+        if urgent {
+            t.expect("P. 26:36(10)");
+        }
+        t.nothing();
+    }
+}
+
+#[test]
 fn old_urgent_pointer_is_ignored() {
     let mut t = Test::established(plain());
     t.peer("P. 1:101(100) ack 1").sent();

@@ -61,7 +61,7 @@ fn nodelay_sends_small_segments_at_once() {
 fn small_segments_are_told_apart_from_those_of_another_turn_of_the_numbers() {
     // Beyond half of the numbers what was noted at the start looks as if it were still to come: it
     // must neither hold back what nothing is under way before, nor let go what is to wait.
-    let wide = LinkLimits { mss: 60_000, max_super_payload: 60_000 };
+    let wide = LinkLimits::new(60_000, 60_000);
     let syn_ack = "S. 0:0(0) ack 1 win 65535 <mss 60000>";
     let mut t = Test::established_with(nagle(), wide, syn_ack);
     let mss = 32_767;
@@ -185,6 +185,34 @@ fn zero_window_is_probed_for_ever_while_the_peer_answers() {
         t.wait(120_000);
         assert!(!t.sent().is_empty());
         t.peer(". 1:1(0) ack 11 win 0").state(State::Established);
+    }
+}
+
+#[test]
+fn zero_window_of_an_orphan_is_probed_so_often_and_no_more_although_the_peer_answers() {
+    // Section 3.8.6.1 has a connection stay open for as long as the peer answers; but of one whose
+    // application is gone nobody would ever notice, and memory is held for it.
+    for retries in [1, 3, 8] {
+        let mut t = Test::established(Config { orphan_retries: retries, ..plain() });
+        t.peer(". 1:1(0) ack 1 win 0").send(1000).close().nothing();
+        let mut probes = 0;
+        for _ in 0..100_000 {
+            t.wait(100);
+            for sent in t.sent() {
+                if sent.starts_with('R') {
+                    continue;
+                }
+                assert!(sent.starts_with(". 0:0(0) ack 1"), "a probe: {sent}");
+                probes += 1;
+                t.peer(". 1:1(0) ack 1 win 0");
+            }
+            if t.conn.state() == State::Closed {
+                break;
+            }
+        }
+        t.state(State::Closed);
+        assert_eq!(probes, retries, "probes");
+        assert_eq!(t.conn.queued_send(), 0);
     }
 }
 
@@ -340,7 +368,7 @@ fn window_of_a_syn_is_not_taken_back() {
 fn window_below_the_peers_segments_opens_again_when_it_was_read() {
     // A buffer that may grow, and a peer that could send more at once than it holds now.
     let config = Config { window_scaling: false, recv_buffer_initial: 2_500, ..plain() };
-    let link = LinkLimits { mss: 8_940, max_super_payload: 8_940 };
+    let link = LinkLimits::new(8_940, 8_940);
     let mut t = Test::established_with(config, link, "S. 0:0(0) ack 1 win 1000 <mss 8940>");
     let window = t.conn.info().recv_window;
     for (from, to) in [(0, window / 2), (window / 2, window)] {

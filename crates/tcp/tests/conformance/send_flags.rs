@@ -8,7 +8,7 @@ const MORE: SendFlags = SendFlags::MORE;
 const RECORD: SendFlags = SendFlags::END_OF_RECORD;
 
 fn supers() -> LinkLimits {
-    LinkLimits { mss: 1000, max_super_payload: 64_000 }
+    LinkLimits::new(1000, 64_000)
 }
 
 #[test]

@@ -5,7 +5,7 @@ use pagewire_tcp::{Config, IcmpKind, LinkLimits, Readiness, State, TcpError, res
 
 use crate::support::*;
 
-const SUPER: LinkLimits = LinkLimits { mss: 1000, max_super_payload: 64_500 };
+const SUPER: LinkLimits = LinkLimits::new(1000, 64_500);
 
 #[test]
 fn super_frame_is_whole_segments_where_more_follows() {

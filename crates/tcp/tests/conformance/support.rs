@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
 use pagewire_tcp::{
-    Config, Connection, Disposition, DropReason, Env, FastOpenConnect, FastOpenCookie, Flags,
-    LinkLimits, Ports, RecvFlags, SackBlocks, SegmentOut, SendFlags, Seq, Shared, State, TcpError,
-    TcpHeader, TcpOptions,
+    AccurateEcnOption, Config, Connection, Disposition, DropReason, Env, FastOpenConnect,
+    FastOpenCookie, Flags, LinkLimits, Ports, RecvFlags, SackBlocks, SegmentOut, SendFlags, Seq,
+    Shared, State, TcpError, TcpHeader, TcpOptions,
 };
 
 /// Our initial sequence number; the peer's is `IRS`. Both near the wrap, so that it is in every
@@ -52,7 +52,7 @@ pub(crate) fn plain() -> Config {
 }
 
 pub(crate) const fn link() -> LinkLimits {
-    LinkLimits { mss: 1000, max_super_payload: 1000 }
+    LinkLimits::new(1000, 1000)
 }
 
 impl Test {
@@ -87,9 +87,15 @@ impl Test {
 
     /// A listener got this SYN, our SYN,ACK is out.
     pub(crate) fn accepting(config: Config, syn: &str) -> Self {
+        Self::accepting_marked(config, 0, syn)
+    }
+
+    /// The same of a SYN in a packet with these ECN bits.
+    pub(crate) fn accepting_marked(config: Config, ecn: u8, syn: &str) -> Self {
         let now = Instant::from_millis(10_000);
         let (header, _) = parse(syn).to_header();
-        let conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
+        let mut conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
+        conn.note_syn_mark(ecn);
         Self::start(conn, now)
     }
 
@@ -283,7 +289,14 @@ impl Test {
         self
     }
 
-    /// The same, and it left `ms` milliseconds after `since`.
+    /// The same, in a packet with these ECN bits.
+    #[track_caller]
+    pub(crate) fn expect_marked(&mut self, ecn: u8, expected: &str) -> &mut Self {
+        assert_eq!(self.out.front().map(|(_, segment)| segment.ecn), Some(ecn), "{expected}");
+        self.expect(expected)
+    }
+
+    /// The next segment that we sent is this, and it left `ms` milliseconds after `since`.
     #[track_caller]
     pub(crate) fn expect_after(&mut self, since: Instant, ms: u64, expected: &str) -> &mut Self {
         let Some((at, segment)) = self.out.pop_front() else {
@@ -483,6 +496,7 @@ fn parse(text: &str) -> Line {
             'U' => Flags::URG,
             'E' => Flags::ECE,
             'W' => Flags::CWR,
+            'A' => Flags::AE,
             '.' => Flags::ACK,
             '-' => Flags::empty(),
             _ => panic!("flag {c} in {text}"),
@@ -520,6 +534,18 @@ fn parse(text: &str) -> Line {
                 }
                 ["TS", "val", v, "ecr", e] => {
                     o.timestamps = Some((v.parse().unwrap(), e.parse().unwrap()));
+                }
+                // Counts of marked bytes in the order of the wire: "ECN e0b 1 ceb 0 e1b 1".
+                ["ECN", fields @ ..] => {
+                    let mut counters = [0; 3];
+                    let (names, values): (Vec<&str>, Vec<&str>) =
+                        fields.chunks_exact(2).map(|pair| (pair[0], pair[1])).unzip();
+                    for (counter, value) in counters.iter_mut().zip(&values) {
+                        *counter = value.parse().unwrap();
+                    }
+                    let ect1_first = names.first() == Some(&"e1b");
+                    o.accurate_ecn =
+                        Some(AccurateEcnOption::new(counters, values.len(), ect1_first));
                 }
                 ["sack", blocks @ ..] => {
                     for block in blocks {
@@ -588,6 +614,7 @@ pub(crate) fn show(segment: &SegmentOut) -> String {
         (Flags::URG, 'U'),
         (Flags::ECE, 'E'),
         (Flags::CWR, 'W'),
+        (Flags::AE, 'A'),
         (Flags::ACK, '.'),
     ] {
         if header.flags.contains(flag) {
@@ -608,6 +635,7 @@ pub(crate) fn show(segment: &SegmentOut) -> String {
     options.extend(o.timestamps.map(|(v, e)| format!("TS val {v} ecr {e}")));
     options.extend(o.window_scale.map(|n| format!("wscale {n}")));
     options.extend(o.fast_open.map(|cookie| format!("{cookie:?}")));
+    options.extend(o.accurate_ecn.map(|counts| format!("ECN {:?}", counts.counters())));
     if !o.sack.is_empty() {
         let blocks: Vec<String> =
             o.sack.iter().map(|(l, r)| format!("{}:{}", l.since(IRS), r.since(IRS))).collect();

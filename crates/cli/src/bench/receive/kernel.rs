@@ -1,6 +1,6 @@
 //! Kernel sockets receive: by `read`, and by `TCP_ZEROCOPY_RECEIVE`.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -62,8 +62,14 @@ fn send_mappable(connection: &TcpStream, source: &Source) {
             match send_zerocopy(connection, left) {
                 Ok(n) => left = left.get(n..).unwrap_or_default(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Notifications of finished sends are joined into few; when there are too many
-                // all the same, what is not read goes with the socket.
+                // More memory than an ordinary user may lock, or more notifications than there is
+                // room for: sent with a copy, it is not mapped, and the figure says so.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    match (&mut &*connection).write(left) {
+                        Ok(n) => left = left.get(n..).unwrap_or_default(),
+                        Err(_) => return,
+                    }
+                }
                 Err(_) => return,
             }
         }

@@ -204,7 +204,7 @@ fn our_server_resumes_our_client() {
     let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
     let file = fs::File::open(place.path("served/file")).unwrap();
     rustix::fs::futimens(&file, &times).unwrap();
-    let server = Arc::new(Server::new(&place.path("served"), 0).unwrap());
+    let server = Arc::new(Server::new(&place.path("served"), 0, 0).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let accepting = std::thread::spawn(move || {

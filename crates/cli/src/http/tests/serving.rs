@@ -6,9 +6,11 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::http::server::Server;
-use crate::http::testing::{Script, connected};
+use crate::http::testing::{Script, Slow, connected};
+use crate::limits::RATE_WINDOW;
 
 struct Site {
     directory: tempfile::TempDir,
@@ -60,7 +62,7 @@ impl Site {
             0,
         )
         .unwrap();
-        let server = Arc::new(Server::new(&served, copy_below).unwrap());
+        let server = Arc::new(Server::new(&served, copy_below, 1000).unwrap());
         Self { directory, server }
     }
 
@@ -308,6 +310,131 @@ fn a_file_cut_short_while_it_is_sent_aborts_its_connection_only() {
     assert_eq!(site.server.counters.truncated.load(Ordering::Relaxed), 1);
     assert_eq!(site.get("/big.bin", "").body, pattern(5_000));
     assert_eq!(site.get("/one", "").body, b"1");
+}
+
+const GET_BIG: &[u8] = b"GET /big.bin HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[test]
+fn a_reader_of_a_byte_now_and_then_is_reset_and_a_slow_one_is_not() {
+    for copy_below in [0, u64::MAX] {
+        let site = Site::new(copy_below);
+        // Less than what counts as silence.
+        let mut trickle = Slow::new(GET_BIG, 1, Duration::from_secs(29));
+        site.server.serve(&mut trickle);
+        assert!(trickle.script.aborted, "copying below {copy_below}");
+        assert_eq!(trickle.passed, RATE_WINDOW);
+        assert_eq!(site.server.counters.stalled.load(Ordering::Relaxed), 1);
+        // Twice the least rate, in bursts.
+        let mut slow = Slow::new(GET_BIG, 20_000, Duration::from_secs(10));
+        site.server.serve(&mut slow);
+        assert!(!slow.script.aborted && slow.script.sent.ends_with(&pattern(3_000_001)));
+        assert!(slow.passed > RATE_WINDOW * 40);
+    }
+}
+
+#[test]
+fn a_reader_of_a_byte_now_and_then_is_reset_over_many_responses_too() {
+    let site = Site::new(0);
+    let mut trickle =
+        Slow::new(&b"GET /one HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000), 1, Duration::from_secs(1));
+    site.server.serve(&mut trickle);
+    assert!(trickle.script.aborted);
+    assert_eq!(trickle.passed, RATE_WINDOW);
+}
+
+/// Bytes of a file: more than loopback buffers.
+const LARGE: usize = 24 << 20;
+
+/// A file, and what a download of it got during which `change` was made: less than a file, if the
+/// server noticed.
+fn changed_while_served(copy_below: u64, change: impl FnOnce(&std::path::Path)) -> (Site, Vec<u8>) {
+    let site = Site::new(copy_below);
+    let path = site.directory.path().join("served/big.bin");
+    fs::write(&path, pattern(LARGE)).unwrap();
+    // Long ago, so that its time stamps can move.
+    set_modified(&path, 1_000_000);
+    let (mut client, mut ours) = connected();
+    let server = Arc::clone(&site.server);
+    let serving = std::thread::spawn(move || server.serve(&mut ours));
+    client.write_all(b"GET /big.bin HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut bytes = vec![0; 1000];
+    client.read_exact(&mut bytes).unwrap();
+    // The server is still at it.
+    change(&path);
+    let _ = client.read_to_end(&mut bytes);
+    serving.join().unwrap();
+    let head = bytes.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
+    bytes.drain(..head);
+    (site, bytes)
+}
+
+fn set_modified(path: &std::path::Path, second: i64) {
+    let time = rustix::fs::Timespec { tv_sec: second, tv_nsec: 0 };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    rustix::fs::futimens(fs::File::open(path).unwrap(), &times).unwrap();
+}
+
+/// The same number of other bytes, into the same file.
+fn rewrite(path: &std::path::Path) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    (&file).write_all(&vec![7; LARGE]).unwrap();
+}
+
+#[test]
+fn a_file_rewritten_while_it_is_sent_does_not_pass_as_whole() {
+    for copy_below in [0, u64::MAX] {
+        for change in [
+            rewrite as fn(&std::path::Path),
+            // A byte of what was not sent yet, and one of what was.
+            |path| {
+                let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+                rustix::io::pwrite(&file, b"x", LARGE as u64 - 1).unwrap();
+            },
+            // Empty in between, and as long as before in the end.
+            |path| fs::write(path, vec![7; LARGE]).unwrap(),
+            // With its old time stamp.
+            |path| {
+                rewrite(path);
+                set_modified(path, 1_000_000);
+            },
+        ] {
+            let (site, got) = changed_while_served(copy_below, change);
+            assert!(got.len() < LARGE, "copying below {copy_below}");
+            let counters = &site.server.counters;
+            let aborted =
+                [&counters.changed, &counters.truncated].map(|c| c.load(Ordering::Relaxed));
+            assert_eq!(aborted.iter().sum::<u64>(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_file_replaced_by_another_of_its_name_is_sent_to_its_end_as_it_was() {
+    for change in [
+        (|path| {
+            fs::write(path.with_extension("new"), "new").unwrap();
+            fs::rename(path.with_extension("new"), path).unwrap();
+        }) as fn(&std::path::Path),
+        |path| fs::remove_file(path).unwrap(),
+        |path| {
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap()
+        },
+    ] {
+        for copy_below in [0, u64::MAX] {
+            let (site, got) = changed_while_served(copy_below, change);
+            assert!(got == pattern(LARGE), "copying below {copy_below}");
+            assert_eq!(site.server.counters.changed.load(Ordering::Relaxed), 0);
+        }
+    }
+}
+
+#[test]
+fn where_it_is_crowded_a_connection_ends_with_its_response() {
+    let site = Site::new(0);
+    site.server.crowded.store(true, Ordering::Relaxed);
+    let answers = site.answers(&b"GET /one HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2), false);
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0].field("Connection"), Some("close"));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::super::VhostCounters;
+use super::super::allowance::{Allowance, FrontEndLimits};
 use super::*;
 
 const SIZE: u16 = 32;
@@ -104,7 +105,9 @@ struct Bench {
 
 impl Bench {
     fn new(name: &str) -> Self {
-        Self::with(name, VhostUser::builder())
+        // These come as fast as they can.
+        let limits = FrontEndLimits { sessions: u32::MAX, ..FrontEndLimits::default() };
+        Self::with(name, VhostUser::builder().front_end_limits(limits))
     }
 
     fn with(name: &str, builder: VhostUserBuilder) -> Self {
@@ -200,7 +203,8 @@ fn a_file_that_its_front_end_forgot_to_seal_is_sealed() {
         fd
     };
     let ours = fd.try_clone().unwrap();
-    let window = super::super::window::Window::map(fd, MEMORY as usize).unwrap();
+    let allowance = Allowance::new(FrontEndLimits::default(), false);
+    let window = super::super::window::Window::map(fd, MEMORY as usize, &allowance).unwrap();
     assert!(rustix::fs::ftruncate(&ours, 0).is_err(), "nobody can cut it short any more");
     assert_eq!(window.len() as u64, MEMORY);
 }

@@ -1,6 +1,7 @@
 //! A port with the double of a guest at the other end of its socket: no root, no QEMU.
 
 mod frames;
+mod hostile;
 mod lies;
 mod messages;
 mod port;

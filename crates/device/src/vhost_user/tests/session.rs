@@ -7,14 +7,14 @@ use super::super::limits::RECONNECT;
 use super::*;
 
 /// Whether the device's descriptor is readable now.
-fn is_ready(device: &VhostUser) -> bool {
+pub(super) fn is_ready(device: &VhostUser) -> bool {
     let fd = device.wait_fd().unwrap();
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
 /// A socket's path of its own, in a directory of its own.
-fn socket(name: &str) -> std::path::PathBuf {
+pub(super) fn socket(name: &str) -> std::path::PathBuf {
     let dir = std::env::temp_dir().join(format!("pagewire-vhost-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     dir.join("port.sock")

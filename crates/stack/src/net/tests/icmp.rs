@@ -1,7 +1,10 @@
 //! RFC 792, RFC 1122 section 3.2.2, RFC 4443: echo and errors, both ways.
 
 use super::*;
-use crate::limits::{ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6, ICMP_ERRORS_BURST};
+use crate::limits::{
+    ICMP_DESTINATION_BURST, ICMP_DESTINATION_INTERVAL, ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6,
+    ICMP_ERRORS_BURST,
+};
 use crate::net::{IcmpKind, Quoted};
 
 fn checksum_is_right(frame: &[u8]) -> bool {
@@ -163,19 +166,35 @@ fn no_error_is_sent_about_a_broadcast_a_group_or_an_error() {
 }
 
 #[test]
-fn errors_are_limited_in_rate() {
+fn errors_to_one_host_are_limited_in_rate() {
     let mut host = Host::acquainted();
     let frame = udp_v4(b"x");
     for _ in 0..ICMP_ERRORS_BURST + 20 {
         unwanted(&mut host, &frame);
     }
-    assert_eq!(host.sent().len(), ICMP_ERRORS_BURST as usize);
-    assert_eq!(host.net.counters.icmp_errors_withheld, 20);
-    host.now += Duration::from_millis(5);
+    assert_eq!(host.sent().len(), ICMP_DESTINATION_BURST as usize);
+    let withheld = ICMP_ERRORS_BURST + 20 - ICMP_DESTINATION_BURST;
+    assert_eq!(host.net.counters.icmp_errors_withheld, u64::from(withheld));
+    host.now += ICMP_DESTINATION_INTERVAL * 2;
     for _ in 0..20 {
         unwanted(&mut host, &frame);
     }
-    assert_eq!(host.sent().len(), 5, "one for each millisecond that passed");
+    assert_eq!(host.sent().len(), 2, "one for each second that passed");
+}
+
+#[test]
+fn nobody_learns_from_the_errors_that_he_gets_how_many_others_got() {
+    // CVE-2020-25705: packets in a resolver's name to so many of its peer's ports, then one of the
+    // attacker's own. Whether that is answered must not tell how many of those ports were closed.
+    for closed in [0, 1, ICMP_ERRORS_BURST - 1, ICMP_ERRORS_BURST, 1000] {
+        let mut host = Host::acquainted();
+        for _ in 0..closed {
+            unwanted(&mut host, &udp_v4(b"x"));
+        }
+        host.sent();
+        unwanted(&mut host, &udp_v6(b"x"));
+        assert_eq!(host.sent().len(), 1, "after {closed}");
+    }
 }
 
 /// A UDP datagram of ours, as a router quotes it: without the link header.
@@ -275,10 +294,23 @@ fn a_router_that_does_not_say_its_mtu_is_guessed_from_what_it_refused() {
 
 #[test]
 fn errors_about_packets_that_we_cannot_have_sent_are_refused() {
-    let mut host = Host::new();
+    let mut config = config();
+    config.addresses.push("10.0.0.9/24".parse().unwrap());
+    config.addresses.push("fd00::9/64".parse().unwrap());
+    let mut host = Host::with(config);
     let mut foreign = ours_v4();
     foreign[12..16].copy_from_slice(&[10, 0, 0, 7]);
     host.refuses(&icmpv4(US, (3, 3, 0), &foreign), DropReason::IcmpQuoteNotOurs);
+    // Ours too, but another one than what the error is to: errors go to where the packet came from.
+    for other in [[10, 0, 0, 9], [127, 0, 0, 1]] {
+        let mut foreign = ours_v4();
+        foreign[12..16].copy_from_slice(&other);
+        host.refuses(&icmpv4(US, (3, 3, 0), &foreign), DropReason::IcmpQuoteNotOurs);
+    }
+    for other in ["fd00::9", "fe80::ff:fe00:1"] {
+        let frame = icmpv6(PEER, US, "fd00::2", other, 64, (1, 4, 0), &ours_v6());
+        host.refuses(&frame, DropReason::IcmpQuoteNotOurs);
+    }
     let mut fragment = ours_v4();
     fragment[7] = 1;
     host.refuses(&icmpv4(US, (3, 3, 0), &fragment), DropReason::IcmpQuote);

@@ -25,7 +25,7 @@ use pagewire_mem::{
 };
 
 use super::wire::ethernet::Mac;
-use super::{IcmpKind, Mem, Net, NetConfig, Outgoing, Quoted, protocol};
+use super::{IcmpKind, Mem, Net, NetConfig, Outgoing, Quoted, TooLong, protocol};
 use crate::counters::DropReason;
 use crate::error::Error;
 use pagewire_tcp::Shared;
@@ -248,6 +248,10 @@ impl Host {
             protocol,
             ecn: 0,
             dont_fragment: protocol == protocol::TCP,
+            too_long: match protocol {
+                protocol::TCP => TooLong::RefusedByLink,
+                _ => TooLong::CutToPath,
+            },
             hop_limit: None,
             checksum_offset,
             packet,

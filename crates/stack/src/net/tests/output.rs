@@ -201,6 +201,7 @@ fn ecn_and_hop_limit_are_the_callers() {
             protocol: protocol::UDP,
             ecn: 2,
             dont_fragment: false,
+            too_long: TooLong::CutToPath,
             hop_limit: Some(3),
             checksum_offset: Some(6),
             packet: udp_packet(b"x"),

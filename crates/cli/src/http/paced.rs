@@ -1,0 +1,168 @@
+//! A connection whose peer has to take what it is sent, at a least rate: a reader of a byte now and
+//! then would keep a place of the server's for ever.
+//!
+//! Only time in which we wait for the peer counts, over all responses of the connection: between them
+//! it may rest, as long as [`KEEP_ALIVE_TIME`](crate::limits::KEEP_ALIVE_TIME) lets it.
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use pagewire_mem::{Frag, FragVec};
+
+use super::connection::{Connection, is_timeout};
+use crate::limits::{RATE_WINDOW, STALL_TIME};
+
+/// The peer takes less than it must.
+#[derive(Debug, thiserror::Error)]
+#[error("the peer takes too little of what it is sent")]
+pub(crate) struct TooSlow;
+
+impl TooSlow {
+    /// Whether this is why a call failed.
+    pub(crate) fn is(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<TooSlow>())
+    }
+}
+
+/// How much the peer has taken of late, and how long it took to.
+#[derive(Debug)]
+struct Pace {
+    /// Bytes in a second that it must take; 0: one now and then.
+    least: u64,
+    /// In the window that is under way.
+    waited: Duration,
+    taken: u64,
+    /// Since it last took a byte.
+    stalled: Duration,
+}
+
+impl Pace {
+    fn new(least: u64) -> Self {
+        Self { least, waited: Duration::ZERO, taken: 0, stalled: Duration::ZERO }
+    }
+
+    /// We waited for so long, and the peer took so many bytes. `false`: too few.
+    fn enough(&mut self, waited: Duration, taken: u64) -> bool {
+        self.stalled = if taken > 0 { Duration::ZERO } else { self.stalled + waited };
+        self.waited += waited;
+        self.taken += taken;
+        let mut enough = self.stalled < STALL_TIME;
+        if self.waited >= RATE_WINDOW {
+            enough &=
+                u128::from(self.taken) * 1000 >= u128::from(self.least) * self.waited.as_millis();
+            (self.waited, self.taken) = (Duration::ZERO, 0);
+        }
+        enough
+    }
+}
+
+/// A connection with a least rate. Sends fail with [`TooSlow`] when the peer falls below it.
+pub(crate) struct Paced<'a, C> {
+    inner: &'a mut C,
+    pace: Pace,
+}
+
+impl<'a, C: Connection> Paced<'a, C> {
+    /// `least`: bytes in a second; 0: a byte within [`STALL_TIME`] will do.
+    pub(crate) fn new(inner: &'a mut C, least: u64) -> Self {
+        Self { inner, pace: Pace::new(least) }
+    }
+
+    fn timed(&mut self, send: impl FnOnce(&mut C) -> io::Result<usize>) -> io::Result<usize> {
+        let begun = self.inner.now();
+        let sent = send(self.inner);
+        let waited = self.inner.now().saturating_duration_since(begun);
+        let taken = match &sent {
+            Ok(n) => *n as u64,
+            Err(e) if is_timeout(e) || e.kind() == io::ErrorKind::Interrupted => 0,
+            Err(_) => return sent,
+        };
+        if self.pace.enough(waited, taken) { sent } else { Err(io::Error::other(TooSlow)) }
+    }
+}
+
+impl<C: Connection> Read for Paced<'_, C> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.inner.read(buf)
+    }
+}
+
+impl<C: Connection> Write for Paced<'_, C> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.timed(|inner| inner.write(buf))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<C: Connection> Connection for Paced<'_, C> {
+    fn send_frags(&mut self, frags: &mut FragVec) -> io::Result<usize> {
+        self.timed(|inner| inner.send_frags(frags))
+    }
+
+    fn completed(&mut self) -> (u64, u64) {
+        self.inner.completed()
+    }
+
+    fn recv_frags(&mut self, max: usize, out: &mut Vec<Frag>) -> io::Result<usize> {
+        self.inner.recv_frags(max, out)
+    }
+
+    fn set_read_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.inner.set_read_timeout(timeout)
+    }
+
+    fn set_write_timeout(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.inner.set_write_timeout(timeout)
+    }
+
+    fn shutdown_write(&mut self) -> io::Result<()> {
+        self.inner.shutdown_write()
+    }
+
+    fn abort(&mut self) {
+        self.inner.abort();
+    }
+
+    fn now(&self) -> Instant {
+        self.inner.now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TURN: Duration = Duration::from_millis(500);
+
+    /// How long a peer is borne with that takes so many bytes every half second; at most an hour.
+    fn borne(least: u64, taken: impl Fn(u32) -> u64) -> Option<Duration> {
+        let mut pace = Pace::new(least);
+        (1..=7200).find(|&turn| !pace.enough(TURN, taken(turn))).map(|turn| TURN * turn)
+    }
+
+    #[test]
+    fn a_peer_below_the_rate_is_given_up_after_a_window_however_regular_it_is() {
+        assert_eq!(borne(1000, |_| 499), Some(RATE_WINDOW));
+        assert_eq!(borne(1000, |_| 1), Some(RATE_WINDOW));
+        assert_eq!(borne(1000, |_| 500), None);
+    }
+
+    #[test]
+    fn the_rate_is_an_average() {
+        let turns = (RATE_WINDOW.as_millis() / TURN.as_millis()) as u32;
+        let all_at_once = |turn: u32| if turn % turns == 5 { 500 * u64::from(turns) } else { 0 };
+        assert_eq!(borne(1000, all_at_once), None);
+        // What was taken early is no credit for later.
+        let only_at_first = |turn: u32| if turn == 1 { 1 << 30 } else { 1 };
+        assert_eq!(borne(1000, only_at_first), Some(RATE_WINDOW * 2));
+    }
+
+    #[test]
+    fn without_a_rate_a_byte_now_and_then_is_enough_and_silence_is_not() {
+        assert_eq!(borne(0, |turn| u64::from(turn.is_multiple_of(50))), None);
+        assert_eq!(borne(0, |_| 0), Some(STALL_TIME));
+    }
+}

@@ -1,0 +1,513 @@
+//! Accurate feedback of congestion marks (RFC 9768). In the notation A, W and E are the flags AE, CWR
+//! and ECE: outside of the handshake the bits 4, 2 and 1 of a count that begins with 5.
+
+use pagewire_tcp::{
+    CaState, Config, DropReason, EcnCounts, EcnMode, FastOpenConnect, Flags, State,
+};
+
+use crate::support::*;
+
+const NOT_ECT: u8 = 0;
+const ECT1: u8 = 1;
+const ECT0: u8 = 2;
+const CE: u8 = 3;
+
+fn mode(ecn: EcnMode) -> Config {
+    Config { ecn, ..plain() }
+}
+
+fn accurate() -> Config {
+    mode(EcnMode::Accurate)
+}
+
+/// An active connection over a path of 100 ms; both sides have told that they count.
+fn client() -> Test {
+    let mut t = Test::connecting(accurate());
+    t.expect("SEWA 0:0(0)").wait(100);
+    t.peer("SW. 0:0(0) ack 1 win 65535 <mss 65000,sackOK,ECN e0b 1 ceb 0 e1b 1>");
+    t.expect("W. 1:1(0) ack 1 <ECN e0b 1>").nothing();
+    t
+}
+
+/// A passive one.
+fn server() -> Test {
+    let mut t = Test::accepting(accurate(), "SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("SW. 0:0(0) ack 1").wait(100);
+    t.peer("W. 1:1(0) ack 1 win 65535 <ECN e0b 1>").state(State::Established).nothing();
+    t
+}
+
+fn counts(t: &Test) -> EcnCounts {
+    t.conn.info().ecn_counts.expect("accurate feedback")
+}
+
+fn has_accurate(t: &Test) -> bool {
+    t.conn.info().ecn_counts.is_some()
+}
+
+// ---- section 3.1: negotiation ----
+
+#[test]
+fn client_asks_with_all_three_flags() {
+    Test::connecting(accurate()).expect("SEWA 0:0(0)");
+    Test::connecting(mode(EcnMode::RequestAcceptAccurate)).expect("SEW 0:0(0)");
+    Test::connecting(mode(EcnMode::AcceptAccurate)).expect("S 0:0(0)");
+}
+
+#[test]
+fn server_answers_with_how_the_syn_arrived() {
+    let syn = "SEWA 0:0(0) win 1000 <mss 1000>";
+    for (bits, answer) in [(NOT_ECT, "SW."), (ECT1, "SWE."), (ECT0, "SA."), (CE, "SAW.")] {
+        let mut t = Test::accepting_marked(accurate(), bits, syn);
+        t.expect(&format!("{answer} 0:0(0) ack 1 <mss 1000,ECN e0b 1>"));
+        assert!(has_accurate(&t));
+        // > section 3.2.2.2: it MUST NOT increment r.cep
+        assert_eq!(counts(&t).received_ce, 0);
+    }
+}
+
+#[test]
+fn server_falls_back_to_what_the_client_knows() {
+    for modes in [EcnMode::Accurate, EcnMode::RequestAcceptAccurate, EcnMode::AcceptAccurate] {
+        let mut t = Test::accepting(mode(modes), "SEW 0:0(0) win 1000 <mss 1000>");
+        t.expect("SE. 0:0(0) ack 1");
+        assert!(t.conn.info().ecn && !has_accurate(&t));
+        let mut t = Test::accepting(mode(modes), "S 0:0(0) win 1000 <mss 1000>");
+        t.expect("S. 0:0(0) ack 1");
+        assert!(!t.conn.info().ecn);
+    }
+}
+
+#[test]
+fn server_without_it_answers_as_ever() {
+    let syn = "SEWA 0:0(0) win 1000 <mss 1000>";
+    Test::accepting(mode(EcnMode::Accept), syn).expect("SE. 0:0(0) ack 1");
+    Test::accepting(mode(EcnMode::Off), syn).expect("S. 0:0(0) ack 1");
+}
+
+/// Section 3.1.3.
+#[test]
+fn reserved_combinations_count_as_a_request() {
+    for flags in ["SE", "SW", "SA", "SEA", "SWA"] {
+        let t = Test::accepting(accurate(), &format!("{flags} 0:0(0) win 1000 <mss 1000>"));
+        assert!(has_accurate(&t), "{flags}");
+    }
+}
+
+#[test]
+fn client_does_what_the_answer_says() {
+    let answers = [
+        ("SW.", true, true),
+        ("SWE.", true, true),
+        ("SA.", true, true),
+        ("SAW.", true, true),
+        ("SAE.", true, true),
+        ("SE.", true, false),
+        ("S.", false, false),
+        // Section 3.1.2: a host that reflects what it does not know.
+        ("SEWA.", false, false),
+    ];
+    for (flags, ecn, counted) in answers {
+        let mut t = Test::connecting(accurate());
+        t.peer(&format!("{flags} 0:0(0) ack 1 win 65535 <mss 1000>"));
+        assert_eq!((t.conn.info().ecn, has_accurate(&t)), (ecn, counted), "{flags}");
+    }
+}
+
+/// Section 3.2.2.1, table 3.
+#[test]
+fn acknowledgement_of_the_syn_ack_says_how_that_arrived() {
+    for (bits, answer, ce) in
+        [(NOT_ECT, "W.", 0), (ECT1, "WE.", 0), (ECT0, "A.", 0), (CE, "AW.", 1)]
+    {
+        let mut t = Test::connecting(accurate());
+        t.expect("SEWA 0:0(0)");
+        let _ = t.peer_marked(bits, "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+        t.expect(&format!("{answer} 1:1(0) ack 1"));
+        assert_eq!(counts(&t).received_ce, ce);
+        // The next one is a count.
+        t.send(10);
+        let next = if ce == 1 { "PAW." } else { "PAE." };
+        t.expect(&format!("{next} 1:11(10) ack 1"));
+    }
+}
+
+#[test]
+fn pure_acknowledgement_goes_before_what_waits_to_be_sent() {
+    // The SYN says that there is data, and the server takes none of it.
+    let how = FastOpenConnect { option: None, mss: None, deferred: true };
+    let mut t = Test::connecting_fast(accurate(), how);
+    t.send(10).expect("SEWA 0:10(10)");
+    t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>");
+    t.expect("W. 11:11(0) ack 1").expect("PAE. 1:11(10) ack 1");
+}
+
+#[test]
+fn syn_ack_that_comes_again_is_acknowledged_in_the_same_way_and_counts_once() {
+    let mut t = Test::connecting(accurate());
+    t.expect("SEWA 0:0(0)");
+    let syn_ack = "SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>";
+    let _ = t.peer_marked(CE, syn_ack);
+    t.expect("AW. 1:1(0) ack 1").wait(1000);
+    let _ = t.peer_marked(CE, syn_ack);
+    t.expect("AW. 1:1(0) ack 1");
+    assert_eq!(counts(&t).received_ce, 1);
+}
+
+/// Section 3.1.4.1.
+#[test]
+fn syn_asks_twice_and_then_no_more() {
+    let mut t = Test::connecting(accurate());
+    t.expect("SEWA 0:0(0)").wait(1000).expect("SEWA 0:0(0)").wait(2000).expect("S 0:0(0)");
+    // What the first answer says counts all the same.
+    t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000>");
+    assert!(has_accurate(&t));
+}
+
+/// Section 3.2.3.2.2.
+#[test]
+fn syn_ack_loses_the_option_and_then_the_flags() {
+    let mut t = Test::accepting(accurate(), "SEWA 0:0(0) win 65535 <mss 1000>");
+    t.expect("SW. 0:0(0) ack 1 <mss 1000,ECN e0b 1>").wait(1000);
+    t.expect("SW. 0:0(0) ack 1 <mss 1000>").wait(2000);
+    t.expect("S. 0:0(0) ack 1 <mss 1000>");
+    // > section 3.1.5: MUST NOT set ECT on any packet for the rest of the connection
+    t.peer("W. 1:1(0) ack 1 win 65535").send(10);
+    t.expect_marked(NOT_ECT, "PAE. 1:11(10) ack 1");
+    assert!(has_accurate(&t));
+}
+
+#[test]
+fn later_syn_is_answered_with_its_own_mark_and_without_the_option() {
+    let syn = "SEWA 0:0(0) win 65535 <mss 1000>";
+    let mut t = Test::accepting(accurate(), syn);
+    t.expect("SW. 0:0(0) ack 1");
+    let _ = t.peer_marked(CE, syn);
+    t.expect("SAW. 0:0(0) ack 1 <mss 1000>");
+}
+
+/// Section 3.1.5: the server does not know whether the client came to count.
+#[test]
+fn syn_without_flags_after_one_with_them_keeps_the_server_from_ect() {
+    let mut t = Test::accepting(accurate(), "SEWA 0:0(0) win 65535 <mss 1000>");
+    t.expect("SW. 0:0(0) ack 1");
+    let _ = t.peer_any("S 0:0(0) win 65535 <mss 1000>");
+    t.expect("SW. 0:0(0) ack 1");
+    t.peer("W. 1:1(0) ack 1 win 65535").send(10);
+    t.expect_marked(NOT_ECT, "PAE. 1:11(10) ack 1");
+}
+
+/// > section 3.1.5: MUST reset the connection with a RST packet, if it receives a 'Classic' ECN-setup
+/// > SYN [...] and a SYN requesting AccECN feedback during the same handshake
+#[test]
+fn syns_of_both_kinds_reset_the_connection() {
+    let (new, old) = ("SEWA 0:0(0) win 65535 <mss 1000>", "SEW 0:0(0) win 65535 <mss 1000>");
+    for (first, second) in [(new, old), (old, new)] {
+        let mut t = Test::accepting(accurate(), first);
+        assert_eq!(t.sent().len(), 1);
+        t.peer_dropped(DropReason::Flags, second);
+        t.expect("R. 1:1(0) ack 1").state(State::Closed);
+    }
+}
+
+#[test]
+fn simultaneous_open_counts_as_an_answer_would() {
+    let mut t = Test::connecting(accurate());
+    t.expect("SEWA 0:0(0)");
+    let _ = t.peer_marked(ECT0, "SEWA 0:0(0) win 65535 <mss 1000>");
+    t.expect("SA. 0:0(0) ack 1");
+    assert!(has_accurate(&t));
+}
+
+// ---- section 3.2.2.1, table 4: the server hears of its SYN,ACK ----
+
+#[test]
+fn server_sends_ect_unless_the_answer_says_that_something_mangles_it() {
+    let answers = [
+        ("W.", ECT0, 10),
+        ("E.", ECT0, 10),
+        ("AE.", ECT0, 10),
+        ("EWA.", ECT0, 10),
+        // It left as Not-ECT (section 3.2.2.3).
+        ("WE.", NOT_ECT, 10),
+        ("A.", NOT_ECT, 10),
+        ("AW.", NOT_ECT, 1),
+        // Nobody counts (note 1).
+        (".", NOT_ECT, 10),
+    ];
+    for (flags, bits, cwnd) in answers {
+        let mut t = Test::accepting(accurate(), "SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
+        t.expect("SW. 0:0(0) ack 1").wait(100);
+        t.peer(&format!("{flags} 1:1(0) ack 1 win 65535"));
+        assert_eq!(t.conn.info().cwnd_segments, cwnd, "{flags}");
+        t.send(10).expect_marked(bits, "PAE. 1:11(10) ack 1");
+    }
+}
+
+#[test]
+fn server_that_was_told_nothing_does_not_heed_what_follows() {
+    let mut t = Test::accepting(accurate(), "SEWA 0:0(0) win 65535 <mss 1000,sackOK>");
+    t.expect("SW. 0:0(0) ack 1").wait(100).peer(". 1:1(0) ack 1 win 65535");
+    t.send(2000).sent();
+    t.wait(100).peer("AW. 1:1(0) ack 1001");
+    assert_eq!((t.conn.info().ca_state, t.conn.info().delivered_ce), (CaState::Open, 0));
+    // > as a Data Receiver it MUST NOT disable AccECN feedback
+    let _ = t.peer_marked(CE, ". 1:1001(1000) ack 1001");
+    t.expect("AW. 2001:2001(0) ack 1001");
+}
+
+// ---- the receiver ----
+
+#[test]
+fn marks_are_counted_in_every_segment_from_five_on() {
+    let mut t = client();
+    let _ = t.peer_marked(ECT0, "AE. 1:1001(1000) ack 1");
+    t.expect("AE. 1:1(0) ack 1001 <ECN e0b 1001>");
+    for (i, flags) in ["AW.", "AWE.", ".", "E.", "W.", "WE.", "A.", "AE."].into_iter().enumerate() {
+        let (from, to) = (1001 + 1000 * i as u32, 2001 + 1000 * i as u32);
+        let _ = t.peer_marked(CE, &format!("AE. {from}:{to}(1000) ack 1"));
+        t.expect(&format!("{flags} 1:1(0) ack {to} <ECN e0b 1001 ceb {}>", 1000 * (i + 1)));
+    }
+    let counts = counts(&t);
+    assert_eq!((counts.received_ce, counts.received_bytes), (8, [1000, 8000, 0]));
+}
+
+#[test]
+fn option_names_the_mark_that_came() {
+    let mut t = client();
+    let _ = t.peer_marked(ECT1, "AE. 1:1001(1000) ack 1");
+    t.expect("AE. 1:1(0) ack 1001 <ECN e1b 1001>");
+    let _ = t.peer_marked(CE, "AE. 1001:2001(1000) ack 1");
+    t.expect("AW. 1:1(0) ack 2001 <ECN e1b 1001 ceb 1000>");
+    let _ = t.peer_marked(ECT0, "AE. 2001:3001(1000) ack 1");
+    t.expect("AW. 1:1(0) ack 3001 <ECN e0b 1001 ceb 1000 e1b 1001>");
+}
+
+#[test]
+fn option_stays_away_while_nothing_changes() {
+    let mut t = client();
+    let _ = t.peer_marked(NOT_ECT, "AE. 1:1001(1000) ack 1");
+    let sent = t.sent_segments();
+    assert_eq!(sent[0].header.options.accurate_ecn, None);
+}
+
+/// > section 3.2.2.5.1: An AccECN Data Receiver SHOULD emit an ACK whenever a data packet marked CE
+/// > arrives after the previous packet was not CE.
+#[test]
+fn change_to_marked_is_acknowledged_at_once() {
+    let mut t = client();
+    for i in 0..20u32 {
+        let (from, to) = (1 + 10 * i, 11 + 10 * i);
+        let _ = t.peer_marked(ECT0, &format!("PAE. {from}:{to}(10) ack 1"));
+    }
+    t.read(200).wait(200).sent();
+    let _ = t.peer_marked(ECT0, "PAE. 201:211(10) ack 1");
+    t.nothing();
+    let _ = t.peer_marked(CE, "PAE. 211:221(10) ack 1");
+    t.expect("AW. 1:1(0) ack 221");
+    // Of those behind it each second.
+    let _ = t.peer_marked(CE, "PAE. 221:231(10) ack 1");
+    t.nothing();
+    let _ = t.peer_marked(CE, "PAE. 231:241(10) ack 1");
+    t.expect(". 1:1(0) ack 241");
+}
+
+/// The second part of the rule, for acknowledgements that are marked.
+#[test]
+fn third_marked_acknowledgement_is_acknowledged() {
+    let mut t = client();
+    t.send(3000).sent();
+    for ack in [1001, 2001] {
+        let _ = t.peer_marked(CE, &format!("AE. 1:1(0) ack {ack}"));
+        t.nothing();
+    }
+    let _ = t.peer_marked(CE, "AE. 1:1(0) ack 3001");
+    let sent = t.sent();
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert!(sent[0].contains(". 3001:3001(0)"), "{sent:?}");
+    assert_eq!(counts(&t).received_ce, 3);
+}
+
+/// > section 3.2: for every Acceptable packet
+#[test]
+fn marks_of_what_is_not_acceptable_do_not_count() {
+    let mut t = client();
+    let _ = t.peer_marked(CE, "AE. 900001:900011(10) ack 1");
+    let _ = t.peer_marked(CE, "RAE. 77:77(0) ack 1");
+    assert_eq!(counts(&t).received_ce, 0);
+    // A duplicate is acceptable.
+    for _ in 0..2 {
+        let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 1");
+    }
+    assert_eq!((counts(&t).received_ce, counts(&t).received_bytes[1]), (2, 2000));
+}
+
+/// > section 3.2.3.3: the Data Receiver MUST give precedence to the SACK option
+#[test]
+fn two_sack_blocks_go_before_the_option_and_it_before_the_third() {
+    let config = Config { timestamps: true, ..accurate() };
+    let mut t = Test::connecting(config);
+    let syn_ack = "SW. 0:0(0) ack 1 win 65535 <mss 65000,sackOK,TS val 1 ecr 0>";
+    t.peer(syn_ack);
+    t.sent();
+    for (at, bits) in [(2001, ECT0), (4001, ECT0), (6001, CE), (8001, ECT0)] {
+        let segment = format!("AE. {at}:{}(1000) ack 1 <TS val 2 ecr 0>", at + 1000);
+        let _ = t.peer_marked(bits, &segment);
+    }
+    let sent = t.sent_segments();
+    let last = &sent.last().expect("an acknowledgement").header;
+    let told = last.options.accurate_ecn.expect("the option");
+    assert_eq!(told.counters(), [Some(3001), Some(1000), None]);
+    let mut wire = [0; 60];
+    let len = last.emit(&mut wire);
+    let (back, _) = pagewire_tcp::TcpHeader::parse(&wire[..len]).unwrap();
+    assert_eq!((back.options.sack.len(), len), (2, 60));
+    assert_eq!(back.options.accurate_ecn, Some(told));
+    // A third kind of mark: three fields do not fit beside two blocks.
+    let _ = t.peer_marked(ECT1, "AE. 10001:11001(1000) ack 1 <TS val 3 ecr 0>");
+    let sent = t.sent_segments();
+    assert_eq!(sent.last().expect("an acknowledgement").header.options.accurate_ecn, None);
+}
+
+// ---- the sender ----
+
+#[test]
+fn new_data_is_capable_and_retransmissions_are_not() {
+    let mut t = client();
+    t.send(900).expect_marked(ECT0, "PAE. 1:901(900) ack 1 <ECN e0b 1>");
+    // > section 3.2.3.2.2: it SHOULD fall back to no AccECN Option on the retransmission
+    t.wait(400).expect_marked(NOT_ECT, "PAE. 1:901(900) ack 1 <>");
+    let _ = t.peer_marked(ECT0, "AE. 1:1001(1000) ack 901");
+    let sent = t.sent_segments();
+    assert_eq!(sent[0].header.options.accurate_ecn, None);
+}
+
+#[test]
+fn mark_reduces_the_window_once_in_a_round_trip_and_nothing_says_cwr() {
+    let mut t = client();
+    t.send(4000).expect_bytes(1, 4001).wait(100);
+    t.peer("AW. 1:1(0) ack 1001");
+    let info = t.conn.info();
+    assert_eq!((info.ca_state, info.ssthresh_segments, info.delivered_ce), (CaState::Cwr, 7, 1));
+    t.peer("AWE. 1:1(0) ack 2001");
+    let info = t.conn.info();
+    assert_eq!((info.ssthresh_segments, info.delivered_ce), (7, 2));
+    t.send(1000);
+    let sent = t.sent_segments();
+    assert!(sent.iter().all(|s| !s.header.flags.contains(Flags::CWR)));
+    // All that was under way is acknowledged: the window is the threshold.
+    t.wait(100).peer("AWE. 1:1(0) ack 5001");
+    let info = t.conn.info();
+    assert_eq!((info.ca_state, info.cwnd_segments, info.delivered_ce), (CaState::Open, 7, 2));
+}
+
+#[test]
+fn overtaken_acknowledgement_tells_nothing() {
+    let mut t = client();
+    t.send(4000).sent();
+    t.wait(100).peer("AE. 1:1(0) ack 3001");
+    // Sent before that one: its count is an older one.
+    t.peer("A. 1:1(0) ack 2001");
+    assert_eq!((t.conn.info().ca_state, t.conn.info().delivered_ce), (CaState::Open, 0));
+}
+
+/// Section 3.2.2.5.2: ten were acknowledged at once, and the field says 1, or 9.
+#[test]
+fn count_that_may_have_cycled_is_taken_for_the_most_without_the_option() {
+    let mut t = server();
+    t.send(10_000).expect_bytes(1, 10_001).wait(100);
+    t.peer("AW. 1:1(0) ack 10001");
+    assert_eq!(t.conn.info().delivered_ce, 9);
+}
+
+#[test]
+fn option_says_whether_the_count_has_cycled() {
+    for (bytes, marked) in [(1000, 1), (9000, 9)] {
+        let mut t = server();
+        t.send(10_000).expect_bytes(1, 10_001).wait(100);
+        t.peer(&format!("AW. 1:1(0) ack 10001 <ECN e0b {} ceb {bytes}>", 10_001 - bytes));
+        assert_eq!(t.conn.info().delivered_ce, marked);
+        assert_eq!(counts(&t).delivered_bytes, [10_000 - bytes, bytes, 0]);
+    }
+}
+
+/// Section 3.2.2.4.
+#[test]
+fn first_count_of_zero_ends_it() {
+    let mut t = client();
+    t.send(2000).sent();
+    t.wait(100).peer(". 1:1(0) ack 1001").send(1000);
+    t.expect_marked(NOT_ECT, "PAE. 2001:3001(1000) ack 1");
+    assert_eq!((t.conn.info().ca_state, t.conn.info().delivered_ce), (CaState::Open, 0));
+}
+
+/// Section 3.2.3.2.5.
+#[test]
+fn marked_bytes_without_a_marked_packet_end_ect() {
+    let mut t = client();
+    t.send(2000).sent();
+    t.wait(100).peer("AE. 1:1(0) ack 1001 <ECN e0b 1 ceb 1000>").send(1000);
+    t.expect_marked(NOT_ECT, "PAE. 2001:3001(1000) ack 1");
+}
+
+/// Section 3.2.3.2.4.
+#[test]
+fn options_that_begin_with_zero_are_ignored() {
+    let mut t = Test::connecting(accurate());
+    t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK,ECN e0b 0 ceb 0 e1b 0>");
+    t.send(2000).sent();
+    t.wait(100).peer("AE. 1:1(0) ack 1001 <ECN e0b 0 ceb 1000>").send(1000);
+    t.expect_marked(ECT0, "PAE. 2001:3001(1000) ack 1");
+    assert_eq!(counts(&t).delivered_bytes, [0; 3]);
+}
+
+/// Section 3.1.3, and 3.2.2.3 for what our SYN, sent as Not-ECT, may have met.
+#[test]
+fn client_whose_syn_was_mangled_sends_nothing_capable() {
+    for (flags, bits, cwnd) in
+        [("SW.", ECT0, 10), ("SAE.", ECT0, 10), ("SA.", NOT_ECT, 10), ("SAW.", NOT_ECT, 1)]
+    {
+        let mut t = Test::connecting(accurate());
+        t.expect("SEWA 0:0(0)").wait(100);
+        t.peer(&format!("{flags} 0:0(0) ack 1 win 65535 <mss 1000,sackOK>"));
+        assert_eq!(t.conn.info().cwnd_segments, cwnd, "{flags}");
+        t.expect("W. 1:1(0) ack 1").send(10).expect_marked(bits, "PAE. 1:11(10) ack 1");
+    }
+}
+
+/// Section 3.3.4: what cuts super-frames clears CWR in all segments but the first.
+#[test]
+fn super_frames_do_not_have_the_bit_that_is_cut_off() {
+    let link = pagewire_tcp::LinkLimits { max_super_payload: 10_000, ..link() };
+    let mut t = Test::connecting_over(accurate(), link);
+    t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>").sent();
+    t.send(4000);
+    assert!(t.sent_segments().iter().any(|s| s.gso_size.is_some()));
+    // One mark: the count is 6, which has the bit.
+    let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 4001");
+    t.send(4000);
+    let sent = t.sent_segments();
+    assert!(sent.iter().all(|s| s.gso_size.is_none() && s.header.flags.contains(Flags::CWR)));
+}
+
+#[test]
+fn time_wait_tells_the_last_count() {
+    let mut t = client();
+    let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 1");
+    t.read(1000).sent();
+    t.shutdown().sent();
+    t.peer("FAE. 1001:1001(0) ack 2").state(State::TimeWait);
+    let rest = t.conn.time_wait().expect("it is over");
+    let told = Flags::AE | Flags::CWR | Flags::ECE;
+    assert_eq!(rest.acknowledgement(t.now).flags & told, Flags::AE | Flags::CWR);
+}
+
+#[test]
+fn server_counts_from_its_side_too() {
+    let mut t = server();
+    let _ = t.peer_marked(CE, "AE. 1:1001(1000) ack 1");
+    t.expect("AW. 1:1(0) ack 1001");
+    t.send(1000).expect_marked(ECT0, "PAW. 1:1001(1000) ack 1001");
+    t.wait(100).peer("AW. 1001:1001(0) ack 1001");
+    assert_eq!((t.conn.info().delivered_ce, t.conn.info().ca_state), (1, CaState::Cwr));
+}
