@@ -39,6 +39,7 @@ mod link;
 mod neighbor;
 mod output;
 mod reassembly;
+mod refused;
 mod route;
 mod transit;
 mod transport;

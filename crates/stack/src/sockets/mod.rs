@@ -20,6 +20,7 @@ pub(crate) mod listener;
 pub(crate) mod mapping;
 pub(crate) mod path_mtu;
 pub(crate) mod ports;
+mod refused;
 pub(crate) mod table;
 pub(crate) mod tcp;
 pub(crate) mod time_wait;
