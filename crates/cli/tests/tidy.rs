@@ -96,6 +96,91 @@ fn the_core_reads_no_clock_and_no_random_source() {
     }
 }
 
+/// What moves bytes beside the one function that copies payload, by file: how often at most, and what
+/// that is. A line that stores a number or an address of fixed length (`to_be_bytes`, `octets`, `emit`)
+/// is none of them.
+const MOVES: [(&str, usize, &str); 31] = [
+    ("crates/mem/src/copy.rs", 1, "the one function"),
+    ("crates/mem/src/packet.rs", 1, "headers, moved within the head"),
+    ("crates/tcp/src/fast_open/cookie.rs", 1, "a cookie"),
+    ("crates/stack/src/net/discovery.rs", 1, "a message of neighbour discovery"),
+    ("crates/stack/src/net/extensions.rs", 1, "headers, kept for an error"),
+    ("crates/stack/src/net/icmp.rs", 1, "headers that an error quotes"),
+    ("crates/stack/src/net/input.rs", 1, "headers, kept for an error"),
+    ("crates/stack/src/net/mod.rs", 2, "keys"),
+    ("crates/stack/src/net/output.rs", 1, "a header"),
+    ("crates/stack/src/net/transit.rs", 4, "a fragment's headers"),
+    ("crates/stack/src/net/transport.rs", 2, "headers, moved to another head"),
+    ("crates/stack/src/net/wire/ipv6.rs", 2, "addresses"),
+    ("crates/stack/src/net/wire/ndp.rs", 2, "addresses"),
+    ("crates/stack/src/sockets/cookie_cache.rs", 2, "cookies, in its tests"),
+    ("crates/stack/src/sockets/mod.rs", 1, "a key"),
+    ("crates/device/src/dhcp/frame.rs", 2, "headers"),
+    ("crates/device/src/offload.rs", 2, "headers, repeated in each segment"),
+    ("crates/device/src/port/write.rs", 2, "headers, moved to the head and within it"),
+    ("crates/device/src/tap/netlink.rs", 4, "messages of netlink"),
+    ("crates/device/src/tap/receive.rs", 1, "headers, moved to the head"),
+    ("crates/device/src/vhost_user/double.rs", 3, "a guest's, for tests"),
+    ("crates/device/src/vhost_user/fuzzing.rs", 2, "a front end's, for tests"),
+    ("crates/packetdrill/src/wire.rs", 2, "headers"),
+    ("crates/posix/src/message.rs", 1, "a control message"),
+    ("crates/posix/src/options/get.rs", 3, "the value of an option"),
+    ("crates/posix/src/options/info.rs", 4, "the value of an option"),
+    ("crates/posix/src/options/timestamping.rs", 1, "the value of an option"),
+    ("crates/posix/src/raw.rs", 1, "the address of a socket"),
+    ("crates/posix/src/raw/mapping.rs", 2, "the structure of an option"),
+    ("crates/posix/src/receive.rs", 1, "an entry of the error queue"),
+    ("crates/posix/src/socket.rs", 1, "the address of a socket"),
+];
+
+#[test]
+fn payload_is_copied_by_one_function() {
+    let crates = ["mem", "tcp", "stack", "device", "ring", "pagewire", "posix", "packetdrill"];
+    let moves = [
+        "copy_from_slice(",
+        "clone_from_slice(",
+        "copy_nonoverlapping(",
+        "ptr::copy(",
+        "copy_within(",
+        "copy_from(",
+        "copy_to_nonoverlapping(",
+        "extend_from_slice(",
+        "SmallVec::from_slice(",
+        "Bytes::copy",
+        ".to_vec()",
+        ".concat()",
+        "asm!(",
+        "io::copy(",
+    ];
+    let fixed = ["_bytes()", ".octets()", ".emit()"];
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    for (name, text) in all_sources() {
+        let ours = crates.iter().any(|c| name.starts_with(&format!("crates/{c}/src/")));
+        if !ours || is_test(&name) {
+            continue;
+        }
+        let lines = text.lines().filter(is_code).filter(|l| !fixed.iter().any(|f| l.contains(f)));
+        let asm = usize::from(name == "crates/mem/src/copy.rs") * ASSEMBLY;
+        let found: usize = lines.map(|l| moves.iter().filter(|m| l.contains(**m)).count()).sum();
+        let listed = MOVES.iter().find(|(file, ..)| *file == name).map_or(0, |(_, n, _)| *n);
+        assert!(
+            found <= listed + asm,
+            "{name} moves bytes {found} times, {listed} are known: payload goes by `Frag::copy_to`, \
+             `PageWriter::write` or `copy_bytes`, which count it; what is no payload is listed here"
+        );
+    }
+}
+
+#[test]
+fn the_list_of_what_moves_bytes_names_no_file_that_is_gone() {
+    for (name, _, _) in MOVES {
+        assert!(root().join(name).is_file(), "{name} is not there");
+    }
+}
+
+/// The loops in assembly that the one function is made of.
+const ASSEMBLY: usize = 5;
+
 #[test]
 fn tests_do_not_sleep() {
     let banned = concat!("thread::", "sleep");

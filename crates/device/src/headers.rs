@@ -11,8 +11,10 @@ const VLAN_TAG: usize = 4;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
+pub(crate) const IPPROTO_ICMP: u8 = 1;
 const IPPROTO_TCP: u8 = 6;
-const IPPROTO_UDP: u8 = 17;
+pub(crate) const IPPROTO_UDP: u8 = 17;
+const IPPROTO_ICMPV6: u8 = 58;
 
 /// FIN and SYN in the flags byte of a TCP header.
 pub(crate) const TCP_FIN: u8 = 0x01;
@@ -123,6 +125,26 @@ impl Layout {
     pub(crate) fn addresses<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let (at, len) = if self.v6 { (self.ip + 8, 32) } else { (self.ip + 12, 8) };
         frame.get(at..at + len)
+    }
+
+    /// The protocol that has a checksum over the rest of the packet, and where in its header that is.
+    /// `None` of fragments, whose checksum is over all of them.
+    pub(crate) fn checksum(&self, frame: &[u8]) -> Option<(u8, usize)> {
+        let protocol = if self.v6 {
+            *frame.get(self.ip + 6)?
+        } else {
+            // RFC 791, section 3.1: "more fragments", and the fragment's offset.
+            let whole = be16(frame, self.ip + 6).is_ok_and(|field| field & 0x3fff == 0);
+            *frame.get(self.ip + 9).filter(|_| whole)?
+        };
+        let offset = match protocol {
+            IPPROTO_TCP => 16,
+            IPPROTO_UDP => 6,
+            IPPROTO_ICMP if !self.v6 => 2,
+            IPPROTO_ICMPV6 if self.v6 => 2,
+            _ => return None,
+        };
+        Some((protocol, offset))
     }
 
     /// Sequence number of a TCP segment.

@@ -159,23 +159,26 @@ pub fn send_on(frame: &mut PacketBuf) {
 /// checksum left to be completed: the field may never have been filled in.
 pub(crate) fn leave_checksum_open(frame: &mut PacketBuf) {
     let Ok(layout) = headers::parse(frame.head()) else { return };
-    let (protocol, offset) = match layout.transport {
-        Transport::Tcp => (6, 16),
-        Transport::Udp => (17, 6),
-        Transport::Other => return,
-    };
+    let Some((protocol, offset)) = layout.checksum(frame.head()) else { return };
     let field = layout.transport_at + offset;
-    let mut sum = Checksum::new();
-    if let Some(addresses) = layout.addresses(frame.head()) {
-        sum.add_bytes(addresses);
+    // Of what is no TCP and no UDP, only the IP header need be in the head.
+    if !frame.linearize(field + 2) {
+        return;
     }
-    sum.add_u16(protocol);
-    // A super-frame may be longer than 16 bits can say; carries are added in all the same.
-    let len = layout.end.min(frame.len()).saturating_sub(layout.transport_at);
-    sum.add_u16((len >> 16) as u16);
-    sum.add_u16(len as u16);
+    let mut sum = Checksum::new();
+    // RFC 792: the checksum of ICMP for IPv4 has no pseudo-header.
+    if protocol != headers::IPPROTO_ICMP {
+        if let Some(addresses) = layout.addresses(frame.head()) {
+            sum.add_bytes(addresses);
+        }
+        sum.add_u16(u16::from(protocol));
+        // A super-frame may be longer than 16 bits can say; carries are added in all the same.
+        let len = layout.end.min(frame.len()).saturating_sub(layout.transport_at);
+        sum.add_u16((len >> 16) as u16);
+        sum.add_u16(len as u16);
+    }
     let Some(bytes) = frame.head_mut().get_mut(field..field + 2) else { return };
-    if protocol == 17 && bytes == [0, 0] && !layout.v6 {
+    if protocol == headers::IPPROTO_UDP && bytes == [0, 0] && !layout.v6 {
         // RFC 768: "An all zero transmitted checksum value means that the transmitter generated
         // no checksum".
         return;

@@ -267,6 +267,9 @@ pub enum BindError {
         "the device needs memory that nobody else writes: a region that does not count as shared"
     )]
     Shared,
+    /// The kernel does not attach the queue to the interface, for this reason.
+    #[error("queue {0} cannot be attached: {1}")]
+    Attach(usize, std::io::ErrorKind),
     /// The same rule leads to another queue, perhaps another application's.
     #[error("the rule leads to queue {0} already")]
     Steered(usize),
@@ -275,10 +278,14 @@ pub enum BindError {
     TooManyRules,
 }
 
+/// Makes a queue one that frames come by.
+type Attach = Box<dyn FnMut(usize) -> std::io::Result<()> + Send>;
+
 /// Rules and the memory of queues. Queue 0 is the default: what no rule sends elsewhere.
-#[derive(Debug)]
 pub struct Steering {
     queues: Vec<Option<QueueMemory>>,
+    /// What the device has to do before a queue can have memory.
+    attach: Option<Attach>,
     /// The first that matches counts.
     rules: Vec<(Rule, usize)>,
     /// Memory that somebody else may write is refused.
@@ -287,12 +294,32 @@ pub struct Steering {
     changes: u64,
 }
 
+impl core::fmt::Debug for Steering {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { queues, rules, private, changes, .. } = self;
+        f.debug_struct("Steering")
+            .field("queues", queues)
+            .field("rules", rules)
+            .field("private", private)
+            .field("changes", changes)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Steering {
     /// `queues` queues without memory, and no rules.
     pub fn new(queues: usize) -> Self {
         let queues = queues.clamp(1, MAX_QUEUES);
         let queues = (0..queues).map(|_| None).collect();
-        Self { queues, rules: Vec::new(), private: false, changes: 0 }
+        Self { queues, attach: None, rules: Vec::new(), private: false, changes: 0 }
+    }
+
+    /// Has `attach` called for each queue that is to get memory.
+    pub(crate) fn attach_by(
+        &mut self,
+        attach: impl FnMut(usize) -> std::io::Result<()> + Send + 'static,
+    ) {
+        self.attach = Some(Box::new(attach));
     }
 
     /// The same, for memory that nobody else writes.
@@ -319,7 +346,8 @@ impl Steering {
     ///
     /// # Errors
     /// [`BindError::NoQueue`]; [`BindError::Taken`] if it has some; [`BindError::Shared`] if the
-    /// device cannot do with such memory.
+    /// device cannot do with such memory; [`BindError::Attach`] if the kernel does not let it have the
+    /// queue.
     pub fn bind(&mut self, queue: usize, memory: QueueMemory) -> Result<(), BindError> {
         if self.private && memory.pool.access() == Access::Shared {
             return Err(BindError::Shared);
@@ -328,6 +356,9 @@ impl Steering {
             None => Err(BindError::NoQueue(queue)),
             Some(Some(_)) => Err(BindError::Taken(queue)),
             Some(place) => {
+                if let Some(attach) = &mut self.attach {
+                    attach(queue).map_err(|e| BindError::Attach(queue, e.kind()))?;
+                }
                 *place = Some(memory);
                 self.changes += 1;
                 Ok(())

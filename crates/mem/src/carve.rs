@@ -1,16 +1,18 @@
 //! Small buffers, carved from a block of adjacent pages: memory for frames that are built in place.
 //!
 //! ```text
-//!   block of BLOCK_PAGES pages, one Arc
-//!   |room 0 |room 1   |room 2 |..... nobody's yet .....|
-//!    \frag/   \ frag /  \frag/ ^ next
+//!   block of BLOCK_PAGES pages, one Arc for each
+//!   |room 0 |room 1   |     |room 2 |..... nobody's yet .....|
+//!    \frag/   \ frag /        \frag/ ^ next
 //! ```
 //!
 //! A [`Carver`] hands out room, which one owner alone may write; what is committed of it is a
-//! fragment from then on, and never written again while it lives. A block is counted as a whole: each
-//! fragment holds the block, the last one to go sends its pages home. A carver keeps its last few
-//! blocks, and begins the oldest anew when nobody else holds it any more: frames that are consumed
-//! soon go round in memory that is still in the cache. Room that is not committed costs nothing.
+//! fragment from then on, and never written again while it lives. References are counted for each page,
+//! and no room lies in two: a fragment holds its page and [says so](Frag::pinned), the last one to go
+//! sends it home. So what somebody keeps one small fragment of is one page of the block, and known. A
+//! carver keeps its last few pages, and begins the oldest anew when nobody else holds it any more:
+//! frames that are consumed soon go round in memory that is still in the cache. Room that is not
+//! committed costs nothing.
 //!
 //! [`Lone`] is the usual way beside it: pages for one frame alone, with whatever is to be let go
 //! together with them.
@@ -21,11 +23,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::frag::{Access, Frag};
-use crate::limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, KEPT_BLOCKS, PAGE_SIZE};
+use crate::limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, KEPT_PAGES, PAGE_SIZE};
 use crate::pool::{PagePool, PoolShared};
 
-/// Adjacent pages of a private pool that one owner fills. Its drop sends them home, then lets go of
-/// what rides along.
+/// Adjacent pages of a private pool that one owner fills: one of a carver's, or all of a frame's own. Its
+/// drop sends them home, then lets go of what rides along.
 struct Block<R = ()> {
     pages: Pages,
     #[allow(dead_code, reason = "held until it is dropped")]
@@ -53,6 +55,18 @@ impl Pages {
         (need <= len).then_some(pages)
     }
 
+    /// The same pages, each to be sent home for itself.
+    fn split(mut self) -> impl Iterator<Item = Self> {
+        let (pool, start) = (Arc::clone(&self.pool), self.start);
+        // Nothing is left to send home here.
+        let len = core::mem::take(&mut self.len);
+        (start..start + len).step_by(PAGE_SIZE).map(move |start| Self {
+            pool: Arc::clone(&pool),
+            start,
+            len: PAGE_SIZE,
+        })
+    }
+
     /// The byte at `at`, which is at most `len`.
     fn address(&self, at: usize) -> NonNull<u8> {
         debug_assert!(at <= self.len);
@@ -68,7 +82,7 @@ impl Drop for Pages {
 }
 
 impl<R: Send + Sync + 'static> Block<R> {
-    /// Bytes `at..at + len` as a fragment that holds the block.
+    /// Bytes `at..at + len` as a fragment that holds the block, and counts as all of its pages.
     ///
     /// # Safety
     /// The range lies within the pages and is not written while a fragment of it lives.
@@ -76,17 +90,21 @@ impl<R: Send + Sync + 'static> Block<R> {
         let ptr = self.pages.address(at);
         // SAFETY: the block keeps the pages where they are; not written, says the caller, and the
         // region is private. All fragments of one block lie in one mapping.
-        unsafe { Frag::from_raw(ptr, len, Access::Private, Arc::clone(self) as _) }
+        let frag = unsafe { Frag::from_raw(ptr, len, Access::Private, Arc::clone(self) as _) };
+        // At most a group of them.
+        frag.keeping_pages((self.pages.len / PAGE_SIZE) as u8)
     }
 }
 
 /// Carves rooms out of blocks, one after the other.
 #[derive(Default)]
 pub struct Carver {
-    block: Option<Arc<Block>>,
-    /// Where the next room begins, in bytes from the block's start; a multiple of a cache line.
+    page: Option<Arc<Block>>,
+    /// Where the next room begins, in bytes from the page's start; a multiple of a cache line.
     next: usize,
-    /// Blocks that were full, the oldest first; at most [`KEPT_BLOCKS`].
+    /// The rest of the block.
+    ahead: VecDeque<Arc<Block>>,
+    /// Pages that were full, the oldest first; at most [`KEPT_PAGES`].
     full: VecDeque<Arc<Block>>,
     blocks: u64,
     reused: u64,
@@ -95,55 +113,69 @@ pub struct Carver {
 impl Carver {
     /// A carver without a block; it takes one at need.
     pub const fn new() -> Self {
-        Self { block: None, next: 0, full: VecDeque::new(), blocks: 0, reused: 0 }
+        Self {
+            page: None,
+            next: 0,
+            ahead: VecDeque::new(),
+            full: VecDeque::new(),
+            blocks: 0,
+            reused: 0,
+        }
     }
 
-    /// Room for `len` bytes, beginning on a cache line; `None` if the pool has no page free, has none
-    /// that are private, or none adjacent that are enough. Most is what a block has.
+    /// Room for `len` bytes, at most a page, beginning on a cache line; `None` if the pool has no page
+    /// free, or none that are private.
     pub fn room(&mut self, pool: &mut PagePool, len: usize) -> Option<Room<'_>> {
         let whole = len.max(1).checked_next_multiple_of(CACHE_LINE)?;
-        let left = self.block.as_ref().map_or(0, |block| block.pages.len - self.next);
+        let left = self.page.as_ref().map_or(0, |_| PAGE_SIZE - self.next);
         if left < whole {
-            self.renew(pool, whole)?;
+            if whole > PAGE_SIZE {
+                return None;
+            }
+            self.renew(pool)?;
         }
         Some(Room { carver: self, len, whole })
     }
 
-    /// Starts at a block's beginning: the oldest one's if nobody else holds it, else a fresh one's.
+    /// Starts at a page's beginning: the block's next, else the oldest one's if nobody else holds it,
+    /// else a fresh block's.
     #[cold]
-    fn renew(&mut self, pool: &mut PagePool, need: usize) -> Option<()> {
-        self.full.extend(self.block.take());
+    fn renew(&mut self, pool: &mut PagePool) -> Option<()> {
+        self.full.extend(self.page.take());
         self.next = 0;
+        self.page = self.ahead.pop_front();
+        if self.page.is_some() {
+            return Some(());
+        }
         // `get_mut` acquires what those who let go released: their reads happen before our writes.
-        let is_free = |block: &mut Arc<Block>| {
-            Arc::get_mut(block).is_some_and(|block| block.pages.len >= need)
-        };
-        if self.full.front_mut().is_some_and(is_free) {
-            self.block = self.full.pop_front();
+        if self.full.front_mut().is_some_and(|page| Arc::get_mut(page).is_some()) {
+            self.page = self.full.pop_front();
             self.reused += 1;
             return Some(());
         }
-        if self.full.len() > KEPT_BLOCKS {
+        while self.full.len() > KEPT_PAGES {
             self.full.pop_front();
         }
-        let pages = Pages::take(pool, BLOCK_PAGES, need).or_else(|| {
+        let pages = Pages::take(pool, BLOCK_PAGES, PAGE_SIZE).or_else(|| {
             // Ours may be the pages that are missing.
             self.full.clear();
-            Pages::take(pool, BLOCK_PAGES, need)
+            Pages::take(pool, BLOCK_PAGES, PAGE_SIZE)
         });
-        self.block = Some(Arc::new(Block { pages: pages?, rider: () }));
+        self.ahead.extend(pages?.split().map(|pages| Arc::new(Block { pages, rider: () })));
+        self.page = self.ahead.pop_front();
         self.blocks += 1;
         Some(())
     }
 
-    /// Lets go of all blocks: memory for others while nothing comes in.
+    /// Lets go of all pages: memory for others while nothing comes in.
     pub fn abandon(&mut self) {
-        self.block = None;
+        self.page = None;
+        self.ahead.clear();
         self.full.clear();
         self.next = 0;
     }
 
-    /// Blocks taken from the pool so far, and how often one was used again instead.
+    /// Blocks taken from the pool so far, and how often a page was used again instead.
     pub fn turnover(&self) -> (u64, u64) {
         (self.blocks, self.reused)
     }
@@ -151,8 +183,8 @@ impl Carver {
 
 impl core::fmt::Debug for Carver {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let left = self.block.as_ref().map_or(0, |block| block.pages.len - self.next);
-        write!(f, "Carver(left {left})")
+        let left = self.page.as_ref().map_or(0, |_| PAGE_SIZE - self.next);
+        write!(f, "Carver(left {left}, pages ahead {})", self.ahead.len())
     }
 }
 
@@ -167,11 +199,11 @@ pub struct Room<'a> {
 impl Room<'_> {
     /// The bytes: whatever was there before, until they are written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let Some(block) = &self.carver.block else { return &mut [] };
+        let Some(block) = &self.carver.page else { return &mut [] };
         let from = block.pages.address(self.carver.next);
-        // SAFETY: `Carver::room` saw to it that `next + len` is within the block, whose pages are
-        // private, mapped and initialised since the mapping was made. Fragments lie before `next`
-        // only: those of an earlier turn of the block were gone when it was begun anew (`get_mut`). No other
+        // SAFETY: `Carver::room` saw to it that `next + len` is within the page, which is private,
+        // mapped and initialised since the mapping was made. Fragments lie before `next`
+        // only: those of an earlier turn of the page were gone when it was begun anew (`get_mut`). No other
         // room is there, because this one borrows the carver, as the slice borrows the room.
         unsafe { core::slice::from_raw_parts_mut(from.as_ptr(), self.len) }
     }
@@ -182,10 +214,10 @@ impl Room<'_> {
         let end = range.end.min(self.len);
         let start = range.start.min(end);
         let at = self.carver.next;
-        match &self.carver.block {
+        match &self.carver.page {
             Some(block) if start < end => {
                 self.carver.next = at + self.whole;
-                // SAFETY: within the block, as `room` saw; the carver goes on behind it.
+                // SAFETY: within the page, as `room` saw; the carver goes on behind it.
                 unsafe { block.frag(at + start, end - start) }
             }
             _ => Frag::empty(),

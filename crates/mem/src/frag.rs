@@ -40,6 +40,9 @@ pub struct Frag {
     /// Which of a completion's pieces it is part of: only one and the same are joined, because two
     /// may be two allocations that happen to lie side by side. 0 elsewhere.
     piece: u16,
+    /// Whole pages that any part of it keeps, where those are not counted one by one
+    /// ([`Hold::Keep`]); 0: as much as it is long.
+    pages: u8,
     access: Access,
     hold: Hold,
 }
@@ -69,7 +72,7 @@ impl Frag {
     /// No bytes.
     pub const fn empty() -> Self {
         let (ptr, hold) = (NonNull::dangling(), Hold::Pages(None));
-        Self { ptr, len: 0, piece: 0, access: Access::Private, hold }
+        Self { ptr, len: 0, piece: 0, pages: 0, access: Access::Private, hold }
     }
 
     /// Owned bytes by reference. `bytes` beyond 4 GiB - 1 are cut: split first.
@@ -87,7 +90,7 @@ impl Frag {
     pub fn from_static(bytes: &'static [u8]) -> Self {
         let len = bytes.len().min(MAX_FRAG_LEN) as u32;
         let ptr = NonNull::from(bytes).cast::<u8>();
-        Self { ptr, len, piece: 0, access: Access::Private, hold: Hold::Pages(None) }
+        Self { ptr, len, piece: 0, pages: 0, access: Access::Private, hold: Hold::Pages(None) }
     }
 
     /// Any memory, kept alive by `keep`, whose drop is the release: it may come in the middle of a
@@ -106,7 +109,7 @@ impl Frag {
         keep: Arc<dyn Any + Send + Sync>,
     ) -> Self {
         debug_assert!(len <= MAX_FRAG_LEN);
-        Self { ptr, len: len as u32, piece: 0, access, hold: Hold::Keep(keep) }
+        Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold: Hold::Keep(keep) }
     }
 
     /// Memory that nothing here keeps: whoever made it says when it may go. Counts as shared.
@@ -118,7 +121,13 @@ impl Frag {
     pub const unsafe fn lent(ptr: NonNull<u8>, len: usize) -> Self {
         debug_assert!(len <= MAX_FRAG_LEN);
         let (access, hold) = (Access::Shared, Hold::Pages(None));
-        Self { ptr, len: len as u32, piece: 0, access, hold }
+        Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold }
+    }
+
+    /// The same fragment, any part of which keeps so many whole pages of a pool.
+    pub(crate) const fn keeping_pages(mut self, pages: u8) -> Self {
+        self.pages = pages;
+        self
     }
 
     /// Bytes `offset..offset+len` of a pool's region, `len > 0`.
@@ -130,7 +139,7 @@ impl Frag {
         // SAFETY: the caller's promise that the range lies in the region.
         let ptr = unsafe { pool.region().base().add(offset) };
         let access = pool.region().access();
-        Self { ptr, len: len as u32, piece: 0, access, hold: Hold::Pages(Some(pool)) }
+        Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold: Hold::Pages(Some(pool)) }
     }
 
     /// Bytes in the fragment.
@@ -176,10 +185,11 @@ impl Frag {
         }
     }
 
-    /// Bytes of memory that this fragment keeps from being reused: whole pages where pages are
-    /// counted, its length otherwise.
+    /// Bytes of memory that this fragment keeps from being reused: whole pages of a pool, its length
+    /// otherwise.
     pub fn pinned(&self) -> usize {
         match &self.hold {
+            Hold::Keep(_) if self.pages > 0 && self.len > 0 => usize::from(self.pages) * PAGE_SIZE,
             Hold::Pages(Some(_)) if self.len > 0 => {
                 let first = self.addr() / PAGE_SIZE;
                 let last = (self.addr() + self.len() - 1) / PAGE_SIZE;
@@ -189,11 +199,18 @@ impl Frag {
         }
     }
 
+    /// Whether it keeps one page that a [`Carver`](crate::Carver) filled with frames. A few such
+    /// references are cheaper than copies; very many are not.
+    pub const fn is_carved(&self) -> bool {
+        matches!(self.hold, Hold::Keep(_)) && self.pages == 1
+    }
+
     /// Of [`pinned`](Self::pinned), what is some pool's: that can run out. 0 for memory that its
     /// sender owns.
     pub fn pinned_pages(&self) -> usize {
         match &self.hold {
             Hold::Pages(Some(_)) => self.pinned(),
+            Hold::Keep(_) if self.pages > 0 => self.pinned(),
             _ => 0,
         }
     }
@@ -208,8 +225,9 @@ impl Frag {
         }
         // SAFETY: `start < end <= len`, so the address is within the fragment's range.
         let ptr = unsafe { self.ptr.add(start) };
-        let (piece, access, hold) = (self.piece, self.access, self.hold.clone());
-        let part = Self { ptr, len: (end - start) as u32, piece, access, hold };
+        let Self { piece, pages, access, .. } = *self;
+        let hold = self.hold.clone();
+        let part = Self { ptr, len: (end - start) as u32, piece, pages, access, hold };
         if let Hold::Pages(Some(pool)) = &part.hold {
             pool.acquire(part.pool_offset(pool), part.len());
         }
@@ -226,8 +244,8 @@ impl Frag {
         if n == self.len() {
             return core::mem::take(self);
         }
-        let (piece, access, hold) = (self.piece, self.access, self.hold.clone());
-        let front = Self { ptr: self.ptr, len: n as u32, piece, access, hold };
+        let Self { ptr, piece, pages, access, .. } = *self;
+        let front = Self { ptr, len: n as u32, piece, pages, access, hold: self.hold.clone() };
         // SAFETY: `n < len`, so the address is within the fragment's range.
         self.ptr = unsafe { self.ptr.add(n) };
         self.len -= n as u32;
@@ -405,7 +423,8 @@ impl Frag {
     /// memory.
     pub(crate) fn held_by(&self, completion: &Arc<Completion>, piece: u16) -> Self {
         let Self { ptr, len, access, .. } = *self;
-        Self { ptr, len, piece, access, hold: Hold::Keep(Arc::clone(completion) as _) }
+        let hold = Hold::Keep(Arc::clone(completion) as _);
+        Self { ptr, len, piece, pages: 0, access, hold }
     }
 
     /// Takes in `next`, what one more zero-copy call sends, if this fragment ends with what the last
@@ -476,8 +495,8 @@ impl Clone for Frag {
         if let Hold::Pages(Some(pool)) = &self.hold {
             pool.acquire(self.pool_offset(pool), self.len());
         }
-        let Self { ptr, len, piece, access, .. } = *self;
-        Self { ptr, len, piece, access, hold: self.hold.clone() }
+        let Self { ptr, len, piece, pages, access, .. } = *self;
+        Self { ptr, len, piece, pages, access, hold: self.hold.clone() }
     }
 }
 

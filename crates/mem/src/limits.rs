@@ -44,9 +44,9 @@ pub const TRAILING: usize = 64;
 /// and what a first-level cache holds.
 pub const BLOCK_PAGES: usize = if GROUP_PAGES < 8 { GROUP_PAGES } else { 8 };
 
-/// Full blocks that a carver keeps to begin them anew: with the current one, what a burst of 64 frames
-/// of 1500 bytes fills several times over, and less than a second-level cache.
-pub const KEPT_BLOCKS: usize = 7;
+/// Full pages that a carver keeps to begin them anew: with the current block 256 KiB, what a burst of 64
+/// frames of 1500 bytes fills twice, and less than a second-level cache.
+pub const KEPT_PAGES: usize = 56;
 
 /// Fragments a packet may carry. Linux's default for one packet (`MAX_SKB_FRAGS`): a 64 KiB
 /// payload in 4 KiB pages that begins in the middle of one.

@@ -44,6 +44,47 @@ fn the_last_release_of_any_slice_completes_and_the_memory_is_home_by_then() {
     assert!(!queue.is_pending());
 }
 
+/// Whoever is told may free what the memory was part of, or send it again: it must be home by then, with
+/// the charge for it.
+#[test]
+fn nobody_is_told_before_the_memory_and_its_charge_are_given_back() {
+    struct Owned(Vec<u8>, Arc<CompletionQueue>, Arc<AtomicUsize>);
+    impl AsRef<[u8]> for Owned {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Owned {
+        fn drop(&mut self) {
+            assert!(!self.1.is_pending(), "told while the memory was still held");
+            self.2.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let (queue, released) = (CompletionQueue::new(), Arc::new(AtomicUsize::new(0)));
+    let budget = Arc::new(PageBudget::new(100));
+    // The waker runs where it is told: it is what may act on it first.
+    let (seen, charged) = (Arc::clone(&released), Arc::clone(&budget));
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    queue.set_waker(move || {
+        assert_eq!((seen.load(Ordering::Relaxed), charged.used()), (3, 0));
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let completion = Completion::new(&queue, 5, 9);
+    let pieces: Vec<Frag> = (0..3)
+        .map(|_| {
+            let owned = Owned(vec![1; 100], Arc::clone(&queue), Arc::clone(&released));
+            completion.charge(budget.charge(100).unwrap());
+            completion.attach(Frag::from_bytes(Bytes::from_owner(owned)))
+        })
+        .collect();
+    drop(completion);
+    assert!(budget.used() > 0);
+    drop(pieces);
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    assert_eq!(drained(&queue).len(), 1);
+}
+
 #[test]
 fn a_call_that_joined_makes_a_range_which_may_wrap_and_one_that_left_does_not() {
     let queue = CompletionQueue::new();

@@ -334,7 +334,8 @@ unsafe extern "C" fn netdev_receive(
     let room = unsafe { len.read() };
     let n = bytes.len().min(room);
     // SAFETY: `*len` writable bytes, says the interface, which nobody else has.
-    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), buf.cast::<u8>(), n) };
+    let buf = unsafe { core::slice::from_raw_parts_mut(buf.cast::<u8>(), n) };
+    let n = plugin.world().hand_out(bytes, buf);
     // SAFETY: valid, says the interface.
     unsafe { len.write(n) };
     // SAFETY: valid, says the interface.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use pagewire_device::{Capabilities, HeaderSplit, Medium, offload};
+use pagewire_mem::copy::copy_bytes;
 use pagewire_mem::{
     CopyLedger, CopyReason, Instant, MemError, PacketBuf, PagePool, PageWriter, TxChecksum,
 };
@@ -130,6 +131,11 @@ impl Wire {
     /// The oldest packet that nobody has seen.
     pub fn sniff(&mut self) -> Option<Sniffed> {
         self.sniffed.pop_front()
+    }
+
+    /// Copies a packet to somebody else's memory, and counts it; returns how many bytes.
+    pub fn hand_out(&mut self, packet: &[u8], into: &mut [u8]) -> usize {
+        copy_bytes(into, packet, &mut self.ledger, CopyReason::DeviceTx)
     }
 
     /// Whether there is one.

@@ -188,6 +188,12 @@ impl World {
         self.advance(inner, until, true).wire.sniff()
     }
 
+    /// Copies a packet that was received to packetdrill's memory, as far as that has room; returns how
+    /// many bytes.
+    pub fn hand_out(&self, packet: &[u8], into: &mut [u8]) -> usize {
+        self.lock().wire.hand_out(packet, into)
+    }
+
     /// The time, as it stands.
     pub fn present(&self) -> Instant {
         self.lock().now

@@ -49,6 +49,9 @@ pub enum RegisterError {
     /// The device's queue has memory of somebody already.
     #[error("queue {0} of the device is taken")]
     QueueTaken(usize),
+    /// The kernel does not attach the device's queue, for this reason.
+    #[error("queue {0} of the device cannot be attached: {1}")]
+    Attach(usize, std::io::ErrorKind),
     /// One of the rules leads to another queue already.
     #[error("the same rule leads to queue {0} of the device")]
     Steered(usize),
@@ -81,6 +84,7 @@ impl From<BindError> for RegisterError {
             BindError::Unsupported => Self::Unsupported,
             BindError::NoQueue(queue) => Self::NoQueue(queue),
             BindError::Taken(queue) => Self::QueueTaken(queue),
+            BindError::Attach(queue, why) => Self::Attach(queue, why),
             BindError::Shared => Self::Shared,
             BindError::Steered(queue) => Self::Steered(queue),
             BindError::TooManyRules => Self::TooManyRules,
@@ -104,6 +108,7 @@ impl RegisterError {
             Self::TooManySockets => 24,                  // EMFILE
             Self::TooManyRules => 28,                    // ENOSPC
             Self::NoQueue(_) | Self::Gone => 19,         // ENODEV
+            Self::Attach(..) => 5,                       // EIO
             Self::Unsupported => 95,                     // EOPNOTSUPP
             Self::NoGroup(_) => 6,                       // ENXIO
         }

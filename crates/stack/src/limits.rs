@@ -260,6 +260,10 @@ pub const UDP_OVERHEAD: usize = 128;
 /// reuse, as for TCP.
 pub const UDP_SMALL: usize = 512;
 
+/// The part of a socket's buffer, one in so many, that small datagrams from a port's pages wait in by
+/// reference: at a page each, a burst of 64 in a buffer of the default length.
+pub const UDP_CARVED_SHARE: usize = 4;
+
 /// Longest payload of a datagram over IPv4, in bytes: 65,535 less 20 and 8 of headers.
 pub const UDP_MAX_PAYLOAD_V4: usize = 65_507;
 

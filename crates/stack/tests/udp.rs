@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{B, Pair, capabilities, config, pattern};
-use pagewire_mem::{CopyReason, Frag, FragVec};
+use pagewire_mem::{
+    Carver, CopyLedger, CopyReason, Frag, FragVec, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
+    RxChecksum,
+};
 use pagewire_stack::{
     DropReason, Error, ErrorEntry, ErrorOrigin, LinkId, QueuedError, Readiness, UdpMessage,
     UdpTarget,
@@ -158,6 +161,79 @@ fn small_datagrams_do_not_pin_a_page_each() {
     }
     assert_eq!(n, 1000);
     assert_eq!(p.b.ledger().get(CopyReason::SmallSegment), 64_000);
+}
+
+/// A datagram to port 53 of host 2, its payload in these fragments.
+fn datagram(payload: impl IntoIterator<Item = Frag>) -> PacketBuf {
+    let frags: Vec<Frag> = payload.into_iter().collect();
+    let len = frags.iter().map(Frag::len).sum();
+    let mut bytes = Vec::new();
+    etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+        .udp(1000, 53)
+        .write(&mut bytes, &vec![7; len])
+        .unwrap();
+    let mut packet = PacketBuf::for_rx();
+    packet.append(42).unwrap().copy_from_slice(&bytes[..42]);
+    frags.into_iter().for_each(|frag| packet.push_frag(frag).unwrap());
+    packet.rx_checksum = RxChecksum::Valid;
+    packet
+}
+
+#[test]
+fn of_small_datagrams_in_a_port_s_pages_those_are_copied_that_are_not_read_at_once() {
+    let mut p = Pair::new();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let mut pool = PagePool::new("port", 4 << 20).unwrap();
+    let mut carver = Carver::new();
+    let mut carved = || {
+        // Each alone in its page: what whoever wants to keep all of the memory would send.
+        let mut room = carver.room(&mut pool, PAGE_SIZE).unwrap();
+        room.bytes_mut().fill(7);
+        datagram([room.commit(64..128)])
+    };
+    let copied = |p: &Pair| p.b.ledger().get(CopyReason::SmallSegment);
+    for _ in 0..1000 {
+        p.b.handle_frame(p.now, carved());
+        let (payload, _) = p.b.udp_recv_from(p.now, server).unwrap();
+        assert_eq!(payload.iter().map(Frag::len).sum::<usize>(), 64);
+    }
+    assert_eq!(copied(&p), 0);
+    for _ in 0..500 {
+        p.b.handle_frame(p.now, carved());
+    }
+    let mut kept = Vec::new();
+    while let Ok((payload, _)) = p.b.udp_recv_from(p.now, server) {
+        assert_eq!(payload[0].as_slice().unwrap(), [7; 64]);
+        kept.push(payload);
+    }
+    assert_eq!(kept.len(), 500);
+    let by_reference = kept.iter().filter(|payload| payload[0].is_carved()).count();
+    assert!((60..70).contains(&by_reference), "{by_reference}");
+    assert_eq!(copied(&p), 64 * (500 - by_reference as u64));
+}
+
+#[test]
+fn a_small_datagram_in_many_pieces_becomes_one_by_one_copy() {
+    let mut p = Pair::new();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let mut pool = PagePool::new("device", 1 << 20).unwrap();
+    let mut writer = PageWriter::new();
+    let mut ledger = CopyLedger::new();
+    let mut piece = |seed: u8, len: usize| {
+        // The rest of the page is somebody else's.
+        let text = [seed; 300];
+        let (parts, _) = writer.write(&mut pool, &text, &mut ledger, CopyReason::DeviceRx);
+        parts[0].slice(0..len)
+    };
+    for round in 0..200 {
+        p.b.handle_frame(p.now, datagram([piece(1, 10), piece(2, 100), piece(3, 53)]));
+        let (payload, _) = p.b.udp_recv_from(p.now, server).unwrap();
+        let [whole] = &payload[..] else { panic!("{} pieces", payload.len()) };
+        assert_eq!(whole.as_slice().unwrap(), [&[1; 10][..], &[2; 100], &[3; 53]].concat());
+        assert_eq!(p.b.ledger().get(CopyReason::SmallSegment), 163 * (round + 1));
+        assert_eq!(p.b.ledger().ours(), 163 * (round + 1), "each byte once");
+    }
 }
 
 #[test]

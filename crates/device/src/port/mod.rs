@@ -3,7 +3,7 @@
 //! ```text
 //!   writer's memory: may change at any time, read once
 //!        |
-//!        |-- build ------> room in a 32 KiB block --> hook --\
+//!        |-- build ------> room in a shared page  --> hook --\
 //!        |-- accounted --> pages of the frame's own --> hook --+--> headers to the head, payload a
 //!        |                  (charged until dropped)            |    fragment of what was filled
 //!        \-- zero copy --> headers copied out --> hook -------/    (or of the writer's memory)
@@ -18,7 +18,7 @@
 //! A frame is **built in place** when all of this holds, as for a tap of Linux: it is Ethernet; the
 //! port's send buffer is unlimited; the writer does not wait; zero copy was not chosen for it;
 //! headroom, frame and packet record fit one page ([`limits::fits_page`]). It costs one copy, into a
-//! block that many frames share: no allocation, no charge. Every other frame that is copied takes the
+//! page that several frames share: no allocation, no charge. Every other frame that is copied takes the
 //! **accounted** way: pages and a record of its own, charged to the send buffer until its consumer
 //! drops it; there is no room to wait for but that. Frames for which the writer chose **zero copy**
 //! keep their payload where it is.

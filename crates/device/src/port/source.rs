@@ -1,6 +1,7 @@
 //! A frame as its writer hands it over: in memory that may change while we look.
 
-use pagewire_mem::{Frag, FragVec};
+use pagewire_mem::copy::copy_bytes;
+use pagewire_mem::{CopyLedger, CopyReason, Frag, FragVec};
 
 /// The writer's memory could not be read as far as the frame is long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +18,8 @@ pub trait FrameSource {
         self.len() == 0
     }
 
-    /// Copies the bytes from `offset` on into `into`, all of it. The port counts the copy.
+    /// Copies the bytes from `offset` on into `into`, all of it: by the workspace's one function
+    /// ([`copy_bytes`], [`Frag::copy_to`]), with a ledger of its own. The port counts the copy.
     ///
     /// # Errors
     /// [`Fault`] if not all of `into` could be filled.
@@ -57,7 +59,9 @@ impl FrameSource for BytesSource<'_> {
 
     fn copy_out(&mut self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
         let end = offset.checked_add(into.len()).ok_or(Fault)?;
-        into.copy_from_slice(self.bytes.get(offset..end).ok_or(Fault)?);
+        let bytes = self.bytes.get(offset..end).ok_or(Fault)?;
+        // What of it is payload, the port knows and counts.
+        copy_bytes(into, bytes, &mut CopyLedger::new(), CopyReason::DeviceRx);
         Ok(())
     }
 

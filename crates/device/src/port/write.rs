@@ -108,8 +108,8 @@ impl Port {
         if self.hook.is_some() { METADATA } else { 0 }
     }
 
-    /// Builds a frame in place: into a block that many share, no charge. On failure, and if the hook
-    /// drops it, nothing of the block is used up.
+    /// Builds a frame in place: into a page that several share, no charge. On failure, and if the hook
+    /// drops it, nothing of the page is used up.
     fn build<S: FrameSource>(
         &mut self,
         source: &mut S,
@@ -119,14 +119,14 @@ impl Port {
         ledger: &mut CopyLedger,
     ) -> Result<Fate, PortError> {
         let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
-        let room = self.carver.room(&mut self.pool, need);
-        let mut room = room.ok_or(PortError::NoMemory)?;
+        let Some(mut room) = self.carver.room(&mut self.pool, need) else {
+            return self.take_headers(source, len, offload, out, ledger);
+        };
         let frame = Arriving { source, len, shown, medium: self.medium, offload };
-        let (verdict, payload) = match frame.take(&mut self.hook, room.bytes_mut(), out)? {
+        let (verdict, payload) = match frame.take(&mut self.hook, room.bytes_mut(), out, ledger)? {
             Ok(taken) => taken,
             Err(reason) => return Ok(Err(reason)),
         };
-        ledger.note(CopyReason::DeviceRx, payload.len());
         let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
         // The first fragment of a packet always finds room.
         let _ = packet.push_frag(room.commit(payload));
@@ -150,17 +150,45 @@ impl Port {
         let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
         let charge = self.account.charge(need.next_multiple_of(PAGE_SIZE) + METADATA);
         let lone = Lone::new(&mut self.pool, need, charge);
-        let mut lone = lone.map_err(|_charge| PortError::NoMemory)?;
+        let Ok(mut lone) = lone else {
+            return self.take_headers(source, len, offload, out, ledger);
+        };
         let frame = Arriving { source, len, shown, medium: self.medium, offload };
-        let (verdict, payload) = match frame.take(&mut self.hook, lone.bytes_mut(), out)? {
+        let (verdict, payload) = match frame.take(&mut self.hook, lone.bytes_mut(), out, ledger)? {
             Ok(taken) => taken,
             Err(reason) => return Ok(Err(reason)),
         };
-        ledger.note(CopyReason::DeviceRx, payload.len());
         let Some(packet) = out.back_mut() else { return Err(PortError::NoMemory) };
         // The first fragment of a packet always finds room.
         let _ = packet.push_frag(lone.commit(payload));
         Ok(Ok(verdict))
+    }
+
+    /// A frame for which no page is free comes in if it has no payload, which is all that needs one:
+    /// whoever holds what came in may be waiting for a pure acknowledgement.
+    #[cold]
+    fn take_headers<S: FrameSource>(
+        &mut self,
+        source: &mut S,
+        len: usize,
+        offload: &Offload,
+        out: &mut Line,
+        ledger: &mut CopyLedger,
+    ) -> Result<Fate, PortError> {
+        if len > HEAD_CAPACITY {
+            return Err(PortError::NoMemory);
+        }
+        let mut room = [0; HEADROOM + HEAD_CAPACITY + METADATA];
+        let room = room.get_mut(..HEADROOM + len + self.tailroom()).unwrap_or_default();
+        let frame = Arriving { source, len, shown: len, medium: self.medium, offload };
+        match frame.take(&mut self.hook, room, out, ledger)? {
+            Ok((verdict, payload)) if payload.is_empty() => Ok(Ok(verdict)),
+            Ok(_) => {
+                out.pop_back();
+                Err(PortError::NoMemory)
+            }
+            Err(reason) => Ok(Err(reason)),
+        }
     }
 
     /// Leaves the payload in the writer's memory; the headers are copied out, and only the copy is
@@ -265,19 +293,22 @@ struct Arriving<'a, S> {
 
 impl<S: FrameSource> Arriving<'_, S> {
     /// Copies the frame to `bytes`, asks the hook, and makes the packet at the end of the line. Which
-    /// of the bytes are its payload is for the caller to give to it.
+    /// of the bytes are its payload is for the caller to give to it. The payload is counted as copied; of
+    /// a frame that becomes no packet, whose headers nobody has found, all that was copied is.
     #[inline(always)]
     fn take(
         self,
         hook: &mut Option<Box<dyn EarlyHook>>,
         bytes: &mut [u8],
         out: &mut Line,
+        ledger: &mut CopyLedger,
     ) -> Result<Result<(Verdict, Range<usize>), PortDrop>, PortError> {
         let Self { source, len, shown, medium, offload } = self;
         fill(source, bytes, 0..shown)?;
         let at = HEADROOM..HEADROOM + shown;
         let (verdict, start, mut end) = ask(hook, bytes, at, len - shown);
         if verdict == Verdict::Drop {
+            ledger.note(CopyReason::DeviceRx, shown);
             return Ok(Err(PortDrop::Hook));
         }
         if shown < len {
@@ -288,7 +319,13 @@ impl<S: FrameSource> Arriving<'_, S> {
         let moved = start as isize - HEADROOM as isize;
         let data = bytes.get(start..end).unwrap_or_default();
         let frame = Dissect { medium, data, rest: 0, offload, moved };
-        Ok(frame.into_line(out, verdict)?.map(|headers| (verdict, start + headers..end)))
+        let headers = frame.into_line(out, verdict);
+        let payload = match headers {
+            Ok(Ok(headers)) => end - start - headers,
+            _ => len,
+        };
+        ledger.note(CopyReason::DeviceRx, payload);
+        Ok(headers?.map(|headers| (verdict, start + headers..end)))
     }
 }
 

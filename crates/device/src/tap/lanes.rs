@@ -20,6 +20,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagewire_mem::{PAGE_SIZE, PacketBuf, PageWriter};
 use rustix::event::epoll;
@@ -54,20 +55,21 @@ impl Lane {
 /// The queues of a tap: the first, and spare ones of which the first few are attached.
 #[derive(Debug)]
 pub(super) struct TapQueues {
-    first: (OwnedFd, Lane),
-    spare: Vec<(OwnedFd, Lane)>,
+    first: (Arc<OwnedFd>, Lane),
+    spare: Vec<(Arc<OwnedFd>, Lane)>,
     steering: Steering,
     /// Readable when any attached queue is; only where there are spare ones.
     ready: Option<OwnedFd>,
-    /// Lanes that are read, and which of them comes next.
+    /// Lanes that are attached, which are all read, whoever has them: the kernel may put anything
+    /// there. And which of them comes next.
     active: Vec<usize>,
     next: usize,
-    /// Lanes that were ever a queue's of the interface: attached.
-    dedicated: Vec<usize>,
+    /// Lanes that were attached for queues of the interface, one bit each.
+    attached: Arc<AtomicU32>,
     /// `changes` of the rules, when they were last looked at.
     seen: u64,
-    /// How a detached queue is attached.
-    attach: fn(BorrowedFd<'_>) -> io::Result<()>,
+    /// How a detached queue is attached (`true`), or detached again.
+    attach: SetAttached,
     /// Spare lanes by which nothing has left since they were given to a flow, one bit each: its frames
     /// still come by the first.
     unused: u32,
@@ -75,6 +77,9 @@ pub(super) struct TapQueues {
     /// they come before those in its own.
     moving: bool,
 }
+
+/// Attaches a queue of a tap, or detaches it.
+type SetAttached = fn(BorrowedFd<'_>, bool) -> io::Result<()>;
 
 impl TapQueues {
     /// The queues `spare` are detached.
@@ -90,10 +95,10 @@ impl TapQueues {
         let lane = |(i, fd)| {
             // Places far apart, so that each finds the next pages free when it gets there.
             let home = (i + 1) * (LANE_BYTES / PAGE_SIZE);
-            (fd, Lane { bulk: PageWriter::at_home(home), ..Lane::new() })
+            (Arc::new(fd), Lane { bulk: PageWriter::at_home(home), ..Lane::new() })
         };
         let spare = spare.into_iter().enumerate().map(lane).collect();
-        let first = (first, Lane::new());
+        let first = (Arc::new(first), Lane::new());
         Ok(Self {
             first,
             spare,
@@ -101,22 +106,52 @@ impl TapQueues {
             ready,
             active: vec![0],
             next: 0,
-            dedicated: Vec::new(),
+            attached: Arc::default(),
             seen: 0,
-            attach: |fd| sys::set_attached(fd, true),
+            attach: sys::set_attached,
             unused: 0,
             moving: false,
         })
     }
 
     #[cfg(test)]
-    pub(super) fn attach_by(&mut self, attach: fn(BorrowedFd<'_>) -> io::Result<()>) {
+    pub(super) fn attach_by(&mut self, attach: SetAttached) {
         self.attach = attach;
     }
 
     /// Queues that can be given memory: the first, and each spare one.
     pub(super) fn interface_queues(&self) -> usize {
         1 + self.spare.len()
+    }
+
+    /// Attaches what is to be a queue of the interface, or says why it cannot be: before there is memory
+    /// for it, which would be filled by copies only.
+    pub(super) fn attacher(&self) -> impl FnMut(usize) -> io::Result<()> + Send + use<> {
+        let (how, ready) = (self.attach, self.ready.as_ref().map(OwnedFd::try_clone));
+        let fds: Vec<_> = self.spare.iter().map(|(fd, _)| Arc::clone(fd)).collect();
+        let (ready, attached) = (ready.transpose(), Arc::clone(&self.attached));
+        move |queue| {
+            let ready = match &ready {
+                Ok(ready) => ready.as_ref(),
+                Err(e) => return Err(e.kind().into()),
+            };
+            let slot = fds.len().checked_sub(queue);
+            // The first is attached.
+            let Some((slot, fd)) = slot.and_then(|slot| Some((slot, fds.get(slot)?))) else {
+                return Ok(());
+            };
+            attach(how, ready, fd)?;
+            // Relaxed: whoever gives memory and whoever reads have the device in turns.
+            attached.fetch_or(bit(slot + 1), Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    /// Has a lane read from now on.
+    fn read_lane(&mut self, lane: usize) {
+        if !self.active.contains(&lane) {
+            self.active.push(lane);
+        }
     }
 
     /// The lane of a queue of the interface, if it has one to itself.
@@ -133,9 +168,14 @@ impl TapQueues {
         }
         self.seen = rules.changes();
         let spares = self.spare.len();
+        // Also of one that lost its memory at once, because a rule was refused.
+        let attached = self.attached.load(Ordering::Relaxed);
+        for lane in (1..=spares).filter(|&lane| attached & bit(lane) != 0) {
+            self.read_lane(lane);
+        }
         for queue in 1..=spares {
             let lane = spares + 1 - queue;
-            let Some((fd, place)) = self.spare.get_mut(lane - 1) else { continue };
+            let Some((_, place)) = self.spare.get_mut(lane - 1) else { continue };
             let bound = rules.is_bound(queue);
             // Another memory than it had: let go of what was reserved there.
             place.fill(None);
@@ -143,13 +183,6 @@ impl TapQueues {
                 continue;
             }
             if bound {
-                if !self.dedicated.contains(&lane) {
-                    if attach(self.attach, self.ready.as_ref(), fd).is_err() {
-                        // Its flows come by the first queue and are copied, as without memory.
-                        continue;
-                    }
-                    self.dedicated.push(lane);
-                }
                 place.queue = queue;
                 place.predictor = Predictor::new();
                 self.steering.reserve(lane);
@@ -158,14 +191,6 @@ impl TapQueues {
                 self.steering.release(lane);
             }
         }
-        self.list();
-    }
-
-    /// Lists the lanes to read.
-    fn list(&mut self) {
-        let lanes = self.steering.lanes();
-        let others = self.dedicated.iter().copied().filter(|&lane| lane >= lanes);
-        self.active = (0..lanes).chain(others).collect();
     }
 
     /// What to wait on for frames of any queue.
@@ -233,30 +258,37 @@ impl TapQueues {
 
     /// Attaches the queue of a lane that a flow was just given, whose headers are so long.
     fn open(&mut self, lane: usize, headers: usize) {
-        self.unused |= bit(lane);
-        let Some((fd, lane)) = lane.checked_sub(1).and_then(|i| self.spare.get_mut(i)) else {
+        let Some((fd, _)) = lane.checked_sub(1).and_then(|i| self.spare.get(i)) else { return };
+        if !self.active.contains(&lane) {
+            if attach(self.attach, self.ready.as_ref(), fd).is_err() {
+                // Its frames come by the first queue, as they did; those of lanes below by theirs.
+                self.steering.give_up_from(lane);
+                return;
+            }
+            self.read_lane(lane);
+        }
+        let Some((_, place)) = lane.checked_sub(1).and_then(|i| self.spare.get_mut(i)) else {
             return;
         };
-        lane.predictor = Predictor::for_headers(headers);
-        lane.bulk.align();
-        if attach(self.attach, self.ready.as_ref(), fd).is_err() {
-            // Frames come by the first queue, as they did.
-            self.steering.give_up();
-        }
-        self.list();
+        self.unused |= bit(lane);
+        place.predictor = Predictor::for_headers(headers);
+        place.bulk.align();
     }
 }
 
-/// Attaches a queue and watches it. One that was another flow's before is attached.
-fn attach(
-    how: fn(BorrowedFd<'_>) -> io::Result<()>,
-    ready: Option<&OwnedFd>,
-    fd: &OwnedFd,
-) -> io::Result<()> {
-    match how(fd.as_fd()) {
-        Err(e) if e.raw_os_error() != Some(libc::EINVAL) => Err(e),
-        _ => ready.map_or(Ok(()), |ready| watch(ready, fd)),
+/// Attaches a queue and watches it: both or neither, because nobody would read it. One that was another
+/// flow's before is attached.
+fn attach(how: SetAttached, ready: Option<&OwnedFd>, fd: &OwnedFd) -> io::Result<()> {
+    match how(fd.as_fd(), true) {
+        Err(e) if e.raw_os_error() != Some(libc::EINVAL) => return Err(e),
+        _ => {}
     }
+    let watched = ready.map_or(Ok(()), |ready| watch(ready, fd));
+    if watched.is_err() {
+        // What fails here would fail for want of memory: then it stays attached, and is not read.
+        let _ = how(fd.as_fd(), false);
+    }
+    watched
 }
 
 const _: () = assert!(SPARE_LANES < 32, "a bit for each lane");

@@ -1,8 +1,10 @@
 //! Queues that were given memory, over datagram sockets that keep frames apart as a tap does. Which
 //! socket a frame comes by is the test's choice, as it is the kernel's.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use pagewire_mem::{
@@ -29,8 +31,28 @@ struct Rig {
 /// Lane of queue 1 of the interface.
 const LANE: usize = SPARE;
 
+thread_local! {
+    /// How many queues can still be attached.
+    static ATTACHABLE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+fn attach(_: BorrowedFd<'_>, attached: bool) -> io::Result<()> {
+    let left = ATTACHABLE.get();
+    if attached && left == 0 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    ATTACHABLE.set(if attached { left - 1 } else { left + 1 });
+    Ok(())
+}
+
 impl Rig {
     fn new() -> Self {
+        Self::with_attachable(usize::MAX)
+    }
+
+    /// The kernel attaches no more than so many queues.
+    fn with_attachable(queues: usize) -> Self {
+        ATTACHABLE.set(queues);
         let (mut ours, mut kernel) = (Vec::new(), Vec::new());
         for _ in 0..=SPARE {
             let (a, b) = UnixDatagram::pair().unwrap();
@@ -55,7 +77,7 @@ impl Rig {
         };
         let first = ours.remove(0);
         let mut queues = TapQueues::new(first, ours).unwrap();
-        queues.attach_by(|_| Ok(()));
+        queues.attach_by(attach);
         let pool = PagePool::new("test", 8 << 20).unwrap();
         let tap = Tap::over(queues, "test".into(), [2, 0, 0, 0, 0, 2], capabilities, pool);
         Self { tap, kernel, ledger: CopyLedger::new(), seq: 1 }
@@ -252,4 +274,53 @@ fn memory_that_others_may_write_is_refused() {
     assert_eq!(steering.bind(SPARE + 1, memory()), Err(crate::BindError::NoQueue(SPARE + 1)));
     steering.bind(SPARE, memory()).unwrap();
     assert_eq!(steering.bind(SPARE, memory()), Err(crate::BindError::Taken(SPARE)));
+}
+
+#[test]
+fn a_lane_that_cannot_be_attached_leaves_those_before_it_to_their_flows() {
+    for attachable in 0..SPARE {
+        let mut rig = Rig::with_attachable(attachable);
+        for _ in 0..100 {
+            for flow in 0..4 {
+                rig.receive(0, OTHER + flow, 20_000);
+            }
+        }
+        let mut lanes: Vec<usize> = (0..4).map(|flow| rig.lane_of_answer(OTHER + flow)).collect();
+        lanes.sort_unstable();
+        lanes.dedup();
+        assert_eq!(lanes, Vec::from_iter(0..=attachable), "{attachable} could be attached");
+        // What the kernel puts there is read, whoever it is for.
+        for lane in 0..=attachable {
+            for flow in 0..4 {
+                rig.receive(lane, OTHER + flow, 20_000);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_attached_refuses_its_memory_and_says_why() {
+    let mut rig = Rig::with_attachable(1);
+    let memory = || {
+        let region = Region::memfd("private", GROUP_PAGES * PAGE_SIZE).unwrap();
+        QueueMemory::new(PagePool::over(region).unwrap())
+    };
+    let steering = rig.tap.steering().unwrap();
+    steering.bind(0, memory()).unwrap();
+    steering.bind(1, memory()).unwrap();
+    let refused = crate::BindError::Attach(2, io::ErrorKind::PermissionDenied);
+    assert_eq!(steering.bind(2, memory()), Err(refused));
+    assert!(!steering.is_bound(2));
+    ATTACHABLE.set(1);
+    assert_eq!(rig.tap.steering().unwrap().bind(2, memory()), Ok(()), "later it can");
+}
+
+#[test]
+fn a_queue_that_was_attached_is_read_even_if_it_lost_its_memory_at_once() {
+    let mut rig = Rig::new();
+    let region = Region::memfd("private", GROUP_PAGES * PAGE_SIZE).unwrap();
+    let steering = rig.tap.steering().unwrap();
+    steering.bind(1, QueueMemory::new(PagePool::over(region).unwrap())).unwrap();
+    drop(steering.unbind(1));
+    rig.receive(LANE, PORT, 5000);
 }

@@ -122,7 +122,8 @@ impl Tap {
     ) -> Self {
         let receiver = Receiver { pool, small: PageWriter::new(), front: [0; FRONT] };
         let counters = DeviceCounters::default();
-        let steering = Steering::private(queues.interface_queues());
+        let mut steering = Steering::private(queues.interface_queues());
+        steering.attach_by(queues.attacher());
         let refused = VecDeque::new();
         Self { queues, name, kernel_mac, capabilities, counters, receiver, steering, refused }
     }

@@ -62,6 +62,7 @@ impl Steering {
     }
 
     /// Lanes in use.
+    #[cfg(test)]
     pub(super) fn lanes(&self) -> usize {
         1 + self.given
     }
@@ -80,10 +81,10 @@ impl Steering {
         }
     }
 
-    /// Ends it: no spare lane can be had.
-    pub(super) fn give_up(&mut self) {
-        self.slots.clear();
-        self.given = 0;
+    /// No lane from this one on can be had: who has one below keeps it.
+    pub(super) fn give_up_from(&mut self, lane: usize) {
+        self.slots.truncate(lane.saturating_sub(1));
+        self.given = self.given.min(self.slots.len());
     }
 
     /// Takes note of a frame that came in by `lane`; the lane that its flow has from now on, if it

@@ -94,7 +94,7 @@ fn lane_of_a_flow_that_fell_silent_goes_to_another() {
 fn without_spare_lanes_nothing_is_given() {
     for mut steering in [Steering::new(0), {
         let mut steering = Steering::new(5);
-        steering.give_up();
+        steering.give_up_from(1);
         steering
     }] {
         for flow in (0..4).cycle().take(100) {

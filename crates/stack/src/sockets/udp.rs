@@ -24,8 +24,8 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError, Readiness};
 use crate::limits::{
-    MAX_SOCKETS, UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_OVERHEAD, UDP_RECEIVE_BYTES,
-    UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
+    MAX_SOCKETS, UDP_CARVED_SHARE, UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_OVERHEAD,
+    UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
 };
 use crate::net::wire::udp;
 use crate::net::{IcmpKind, LinkIndex, Mem, Outgoing, Quoted, Received, is_link_local, protocol};
@@ -202,8 +202,11 @@ impl Stack {
             self.net.counters.drop_one(why);
             return;
         }
+        // Of carved pages, which several share, those are copied that are not read at once.
+        let first = socket.queued_bytes < socket.receive_bytes / UDP_CARVED_SHARE;
         if len <= UDP_SMALL
             && pinned > 4 * len
+            && !(first && payload.iter().all(Frag::is_carved))
             && let Some(copy) = copy_small(&mut self.mem, &payload, len)
         {
             (payload, charge) = (copy, len + UDP_OVERHEAD);
@@ -299,18 +302,26 @@ fn replace(
     true
 }
 
+/// A copy in one piece, however many came.
 fn copy_small(mem: &mut Mem, payload: &FragVec, len: usize) -> Option<FragVec> {
-    let mut bytes = [0u8; UDP_SMALL];
-    let mut at = 0;
-    // Through the stack, so that what lands in the page is one piece however many came. Counted
-    // once, where it is written.
-    let mut uncounted = pagewire_mem::CopyLedger::new();
-    for frag in payload {
-        at += frag.copy_to(0, bytes.get_mut(at..)?, &mut uncounted, CopyReason::SmallSegment);
-    }
     let Mem { pool, writer, ledger, .. } = mem;
-    let (copy, n) = writer.write(pool, bytes.get(..len)?, ledger, CopyReason::SmallSegment);
-    (n == len).then_some(copy)
+    if writer.spare() < len {
+        writer.abandon();
+        if !writer.refill(pool, len.div_ceil(PAGE_SIZE)) || writer.spare() < len {
+            return None;
+        }
+    }
+    let mut copy = FragVec::new();
+    for frag in payload {
+        for part in writer.write_frag(pool, frag, ledger, CopyReason::SmallSegment).0 {
+            // Parts of one run that follow each other always join.
+            match copy.last_mut() {
+                Some(last) => last.try_append(part).ok()?,
+                None => copy.push(part),
+            }
+        }
+    }
+    Some(copy)
 }
 
 /// Verbs of the application.

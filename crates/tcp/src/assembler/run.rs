@@ -66,7 +66,8 @@ impl Run {
                 continue;
             }
             let Err(frag) = self.extend_back(frag) else { continue };
-            if len < SMALL_SEGMENT {
+            // One alone is mostly read before the next comes.
+            if len < SMALL_SEGMENT && !(self.is_empty() && frag.is_carved()) {
                 for piece in small(env, frag) {
                     self.push_back(piece);
                 }

@@ -6,7 +6,8 @@ mod model;
 
 use bytes::Bytes;
 use pagewire_mem::{
-    CopyLedger, CopyReason, Frag, FragVec, GROUP_PAGES, Instant, PAGE_SIZE, PagePool, PageWriter,
+    Carver, CopyLedger, CopyReason, Frag, FragVec, GROUP_PAGES, Instant, PAGE_SIZE, PagePool,
+    PageWriter,
 };
 
 use super::*;
@@ -336,6 +337,48 @@ fn a_small_segment_alone_in_a_page_is_copied_and_its_page_freed() {
     assert_eq!(queue.in_order.frags().count(), 1);
     assert_eq!(queue.pinned(), PAGE_SIZE + size_of::<Frag>());
     drop((host.read_all(&mut queue), out_before));
+}
+
+#[test]
+fn of_small_segments_in_carved_pages_the_first_waits_by_reference_and_the_next_are_copied() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let mut carver = Carver::new();
+    let mut carved = |host: &mut Host| {
+        // Headers lie in front.
+        let mut room = carver.room(&mut host.pool, 128).unwrap();
+        room.bytes_mut().fill(5);
+        FragVec::from_iter([room.commit(64..128)])
+    };
+    for i in 0..4 {
+        let frags = carved(&mut host);
+        queue.insert(&mut host.env(), Seq(64 * i), frags);
+        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64 * u64::from(i));
+    }
+    // The page of the first, and the one that the others share.
+    assert_eq!(queue.pinned(), 2 * (PAGE_SIZE + size_of::<Frag>()));
+    assert_eq!(host.read_all(&mut queue), [5; 256]);
+    // Read at once, none is.
+    let frags = carved(&mut host);
+    queue.insert(&mut host.env(), Seq(256), frags);
+    assert_eq!(host.ledger.get(CopyReason::SmallSegment), 3 * 64);
+    assert_eq!(host.read_all(&mut queue), [5; 64]);
+}
+
+/// A peer sends one small segment in each page, and the application reads none of them.
+#[test]
+fn segments_that_keep_a_port_s_page_each_are_compacted_like_all_others() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    for i in 0..100 {
+        let mut room = Carver::new();
+        let room = room.room(&mut host.pool, 600).unwrap();
+        let frags = FragVec::from_iter([room.commit(0..600)]);
+        queue.insert(&mut host.env(), Seq(600 * i), frags);
+        let bound = COMPACT_MIN_PINNED.max(COMPACT_FACTOR * queue.buffered()) + PAGE_SIZE;
+        assert!(queue.pinned() <= bound, "{} for {}", queue.pinned(), queue.buffered());
+    }
+    assert!(host.ledger.get(CopyReason::Compact) > 0);
 }
 
 #[test]

@@ -47,12 +47,19 @@ struct Bench {
     port: Port,
     out: VecDeque<PacketBuf>,
     ledger: CopyLedger,
+    /// Packets that somebody keeps.
+    held: Vec<PacketBuf>,
 }
 
 impl Bench {
     fn new(config: PortConfig) -> Self {
         let port = Port::new(config).unwrap();
-        Self { port, out: VecDeque::new(), ledger: CopyLedger::new() }
+        Self { port, out: VecDeque::new(), ledger: CopyLedger::new(), held: Vec::new() }
+    }
+
+    /// Somebody keeps what is in line.
+    fn hold(&mut self) {
+        self.held.extend(self.out.drain(..));
     }
 
     fn write(&mut self, frame: &[u8], how: WriteFlags) -> Result<Path, PortError> {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pagewire_mem::PAGE_SIZE;
+
 use super::*;
 
 const BLOCKING: WriteFlags = WriteFlags { nonblock: false, zerocopy: false };
@@ -92,4 +94,66 @@ fn a_send_buffer_of_nothing_is_invalid() {
     let (mut bench, _) = limited(1);
     let error = bench.port.set_send_buffer(SendBuffer::Bytes(0)).unwrap_err();
     assert_eq!(error.errno(), libc::EINVAL);
+}
+
+/// Frames that come in until no page is left, each in a page that nothing else holds.
+fn exhaust(bench: &mut Bench) {
+    let frame = udp_frame(60);
+    while bench.write(&frame, VHOST).is_ok() {
+        let kept = bench.out.pop_back().unwrap();
+        while bench.out.len() < 40 && bench.write(&frame, VHOST).is_ok() {}
+        bench.out.clear();
+        bench.out.push_back(kept);
+        bench.hold();
+    }
+}
+
+#[test]
+fn whoever_keeps_small_frames_is_charged_for_all_of_the_pool_that_they_keep() {
+    let pool_bytes = limits::MIN_POOL_BYTES;
+    let mut bench = Bench::new(PortConfig { pool_bytes, ..config() });
+    exhaust(&mut bench);
+    bench.port.carver.abandon();
+    bench.port.end_turn();
+    let out = bench.port.pool_audit().out;
+    assert!(out >= pool_bytes / PAGE_SIZE / 2, "{out} pages");
+    let frags = bench.held.iter().flat_map(PacketBuf::frags);
+    assert_eq!(frags.clone().map(Frag::pinned).sum::<usize>(), out * PAGE_SIZE);
+    assert_eq!(frags.map(Frag::pinned_pages).sum::<usize>(), out * PAGE_SIZE);
+    bench.held.clear();
+    bench.assert_nothing_leaks();
+}
+
+#[test]
+fn frames_without_payload_come_in_when_no_page_is_left() {
+    let pool_bytes = limits::MIN_POOL_BYTES;
+    let mut bench = Bench::new(PortConfig { pool_bytes, ..config() });
+    exhaust(&mut bench);
+    bench.out.clear();
+    let before = bench.dropped(PortDrop::NoMemory);
+    for how in [VHOST, WriteFlags::default()] {
+        // With options, and what no transport is known of.
+        let mut options = tcp_frame(66);
+        options[46] = 0x80;
+        for frame in [tcp_frame(54), options, vec![0xaa; 128]] {
+            assert!(bench.write(&frame, how).is_ok());
+            assert_eq!(bench.next(), frame);
+        }
+        assert_eq!(bench.write(&tcp_frame(55), how), Err(PortError::NoMemory));
+        assert_eq!(bench.write(&udp_frame(1000), how), Err(PortError::NoMemory));
+        assert!(bench.out.is_empty(), "nothing of them is left in line");
+    }
+    assert_eq!(bench.dropped(PortDrop::NoMemory), before + 4);
+    // A hook sees them as ever, and may make them longer by what it was promised.
+    let grow = |frame: &mut RawFrame<'_>| {
+        frame
+            .adjust_head(-4)
+            .and_then(|()| frame.adjust_tail(2))
+            .map_or(Verdict::Drop, |()| Verdict::Pass)
+    };
+    bench.port.set_hook(Some(Box::new(grow)));
+    assert!(bench.write(&[0xaa; 60], VHOST).is_ok());
+    assert_eq!(bench.next().len(), 66);
+    bench.held.clear();
+    bench.assert_nothing_leaks();
 }
