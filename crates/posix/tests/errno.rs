@@ -450,7 +450,6 @@ fn options_read_back_as_linux_has_them() {
         (socket, libc::SO_RCVLOWAT, 0, 1),
         (socket, libc::SO_RCVLOWAT, -1, 50_000),
         (socket, libc::SO_KEEPALIVE, 7, 1),
-        (socket, libc::SO_MARK, 666, 666),
         (socket, libc::SO_ZEROCOPY, 1, 1),
         (tcp, libc::TCP_CORK, 1, 1),
         (tcp, libc::TCP_KEEPIDLE, 20, 20),
@@ -725,4 +724,15 @@ fn datagrams_over_ipv6_are_as_long_as_on_linux() {
     assert_eq!(left.sendto(fd, &buf, 0, Some(to.as_bytes())), Err(Errno::MSGSIZE));
     assert_eq!(left.sendto(fd, &buf[1..], 0, Some(to.as_bytes())), Ok(65_527));
     assert_eq!(right.recv(server, &mut buf, 0), Ok(65_527));
+}
+
+#[test]
+fn a_mark_that_no_route_looks_at_is_refused() {
+    let (left, _) = pair();
+    for fd in [stream(&left), datagram(&left)] {
+        let refused = Err(Errno::NOPROTOOPT);
+        assert_eq!(set(&left, fd, libc::SOL_SOCKET, libc::SO_MARK, 666), refused);
+        let read = left.getsockopt(fd, libc::SOL_SOCKET, libc::SO_MARK, &mut [0; 4]);
+        assert_eq!(read, Err(Errno::NOPROTOOPT));
+    }
 }

@@ -119,7 +119,6 @@ impl<B: Backend> Descriptors<B> {
                     None => Ok(()),
                 }
             }
-            libc::SO_MARK => remember(socket, value as u32, |o, mark| o.mark = mark),
             // Read only.
             libc::SO_TYPE
             | libc::SO_PROTOCOL

@@ -136,9 +136,9 @@ impl Sockets {
         Self {
             table: Table::default(),
             demux: Demux::new(derive(secret, b"demux")),
-            tcp_binds: Binds::default(),
+            tcp_binds: Binds::new(derive(secret, b"listeners that share a port")),
             holds: Holds::default(),
-            udp_binds: Binds::default(),
+            udp_binds: Binds::new(derive(secret, b"datagram sockets that share a port")),
             ports: Ports::new(derive(secret, b"ports"), draws(b"port draws")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
             fast_open: FastOpenHost::new(secret),
