@@ -30,6 +30,8 @@ const QUIET: u64 = 200_000;
 /// The ports of the application on rings, and of the other.
 const PORT: u16 = 7000;
 const QUIET_PORT: u16 = 7001;
+/// The client's datagram socket.
+const TALKER_PORT: u16 = 7002;
 /// Longer than anything lasts that nobody holds.
 const WIND_UP: Duration = Duration::from_secs(1200);
 
@@ -39,6 +41,8 @@ pub(crate) struct Reach {
     pub(crate) counters: Counters,
     /// Handles that the application was told.
     pub(crate) opened: usize,
+    /// Datagrams that came back from it.
+    pub(crate) answered: usize,
     /// Registrations that were taken back and came home.
     pub(crate) unregistered: usize,
 }
@@ -107,6 +111,9 @@ struct World {
     held: VecDeque<Entry>,
     /// Sockets of the client that send to the application.
     peers: Vec<SocketId>,
+    /// The client's datagram socket, and those that it was sent.
+    talker: SocketId,
+    answered: usize,
     quiet: Quiet,
     opened: usize,
     unregistered: usize,
@@ -151,6 +158,8 @@ impl World {
         let quiet = stack.tcp_listen(now, server(QUIET_PORT), 1).expect("a listener");
         let sender = sim.node_mut(client).stack.tcp_connect(now, server(QUIET_PORT), None);
         let sender = sender.expect("a connection");
+        let talker = SocketAddr::from(([10, 0, 0, 2], TALKER_PORT));
+        let talker = sim.node_mut(client).stack.udp_bind(talker).expect("a socket");
         let quiet = Quiet { listener: quiet, sender, receiver: None, sent: 0, received: 0 };
         Self {
             sim,
@@ -162,6 +171,8 @@ impl World {
             handles: vec![listener],
             held: VecDeque::new(),
             peers: Vec::new(),
+            talker,
+            answered: 0,
             quiet,
             opened: 0,
             unregistered: 0,
@@ -182,6 +193,15 @@ impl World {
                     && let Ok(peer) = stack.tcp_connect(now, server(PORT), None)
                 {
                     self.peers.push(peer);
+                }
+            }
+            // To a datagram socket of the application's, if it has one.
+            9 | 10 if a & 0x80 != 0 => {
+                let bytes = vec![b; usize::from(b) * usize::from(c)];
+                let to = Some(server(PORT + u16::from(a & 3)));
+                let stack = &mut self.sim.node_mut(self.client).stack;
+                for _ in 0..=(a >> 2) % 16 {
+                    _ = stack.udp_write_to(now, self.talker, &bytes, to);
                 }
             }
             9 | 10 => {
@@ -215,7 +235,8 @@ impl World {
             None => return,
         };
         let (name, group) = (u64::from(b & 7), u16::from(c & 7));
-        let submission = match a % 12 {
+        let talker = SocketAddr::from(([10, 0, 0, 2], TALKER_PORT - u16::from(c >> 7)));
+        let submission = match a % 16 {
             0 => Submission::new(Op::Accept, handle, name),
             1 => Submission::new(Op::Accept, handle, name).multishot(),
             2 | 3 => Submission::receive(handle, group, 0, name).multishot(),
@@ -230,6 +251,19 @@ impl World {
                 Submission::connect(to, name)
             }
             10 => Submission { op: c, reserved: u32::from(a >> 7), ..Default::default() },
+            12 => Submission::bind(server(PORT + u16::from(c & 3)), name),
+            13 => Submission::send(handle, group, u32::from(c) << 8, u32::from(c) << 4, name)
+                .to(talker),
+            14 => match Submission::new(Op::Connect, handle, name) {
+                forget if c & 8 != 0 => forget,
+                connect => connect.to(talker),
+            },
+            15 => {
+                let mut odd = Submission::bind(server(PORT), name);
+                odd.address.family = u16::from(c);
+                odd.reserved_word = u64::from(a >> 7);
+                odd
+            }
             _ => Submission::new(Op::Nop, handle, name),
         };
         let _ = self.ends.submissions.push(submission);
@@ -328,6 +362,7 @@ impl World {
                         return Err(why.into());
                     }
                     _ = steering.steer(Rule::tcp_port(PORT), queue);
+                    _ = steering.steer(Rule::udp_port(PORT + 1), queue);
                     Ok(registered)
                 })
             }
@@ -414,6 +449,10 @@ impl World {
     }
 
     fn quiet(&mut self, now: Instant) {
+        let client = &mut self.sim.node_mut(self.client).stack;
+        while client.udp_recv_from(now, self.talker).is_ok() {
+            self.answered += 1;
+        }
         let Quiet { listener, sender, receiver, sent, received } = &mut self.quiet;
         let client = &mut self.sim.node_mut(self.client).stack;
         let left = QUIET - *sent;
@@ -460,11 +499,12 @@ impl World {
         }
         host.stack.close(now, self.quiet.listener);
         self.quiet.receiver.into_iter().for_each(|id| host.stack.close(now, id));
-        let (opened, unregistered) = (self.opened, self.unregistered);
-        let Self { mut sim, server, client, peers, quiet, engine, ends, registered, .. } = self;
+        let (opened, answered, unregistered) = (self.opened, self.answered, self.unregistered);
+        let Self { mut sim, server, client, peers, talker, quiet, .. } = self;
+        let Self { engine, ends, registered, .. } = self;
         drop((engine, ends, registered));
         let stack = &mut sim.node_mut(client).stack;
-        peers.into_iter().chain([quiet.sender]).for_each(|id| stack.close(now, id));
+        peers.into_iter().chain([quiet.sender, talker]).for_each(|id| stack.close(now, id));
         sim.drive_bounded(now + WIND_UP).expect("an end");
         for node in [server, client] {
             let stack = &mut sim.node_mut(node).stack;
@@ -473,6 +513,6 @@ impl World {
             let audit = stack.pool_audit();
             assert!(audit.is_conserved(), "{audit:?}");
         }
-        Reach { counters, opened, unregistered }
+        Reach { counters, opened, answered, unregistered }
     }
 }

@@ -31,7 +31,7 @@ pub use fault::{
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use port::{Port, PortConfig};
-pub use queues::{BindError, Level, QueueMemory, Queues, Rule, Steering};
+pub use queues::{BindError, Level, Protocol, QueueMemory, Queues, Rule, Steering};
 pub use tap::{Tap, TapBuilder};
 pub use vhost_user::{VhostUser, VhostUserBuilder};
 

@@ -140,11 +140,21 @@ impl QueueMemory {
     }
 }
 
+/// A protocol that has ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP. Of a datagram that comes in IP fragments only the first has ports: the others stay on the
+    /// default queue.
+    Udp,
+}
+
 /// Which flows go to a queue. What is not said matches all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Protocol, for now TCP or nothing said.
-    pub tcp: bool,
+    /// Protocol.
+    pub protocol: Option<Protocol>,
     /// Port on our side.
     pub local_port: Option<u16>,
     /// Address on the other side.
@@ -156,17 +166,34 @@ pub struct Rule {
 impl Rule {
     /// TCP to a port of ours.
     pub fn tcp_port(port: u16) -> Self {
-        Self { tcp: true, local_port: Some(port), ..Self::default() }
+        Self::port(Protocol::Tcp, port)
     }
 
     /// One TCP connection.
     pub fn tcp_flow(local_port: u16, peer: SocketAddr) -> Self {
-        let (peer, peer_port) = (Some(peer.ip()), Some(peer.port()));
-        Self { tcp: true, local_port: Some(local_port), peer, peer_port }
+        Self::tcp_port(local_port).from_peer(peer)
+    }
+
+    /// UDP to a port of ours.
+    pub fn udp_port(port: u16) -> Self {
+        Self::port(Protocol::Udp, port)
+    }
+
+    /// UDP to a port of ours from one peer.
+    pub fn udp_flow(local_port: u16, peer: SocketAddr) -> Self {
+        Self::udp_port(local_port).from_peer(peer)
+    }
+
+    fn port(protocol: Protocol, port: u16) -> Self {
+        Self { protocol: Some(protocol), local_port: Some(port), ..Self::default() }
+    }
+
+    fn from_peer(self, peer: SocketAddr) -> Self {
+        Self { peer: Some(peer.ip()), peer_port: Some(peer.port()), ..self }
     }
 
     fn matches(&self, flow: &Flow) -> bool {
-        (!self.tcp || flow.tcp)
+        self.protocol.is_none_or(|protocol| protocol == flow.protocol)
             && self.local_port.is_none_or(|port| port == flow.local_port)
             && self.peer.is_none_or(|peer| peer == flow.peer)
             && self.peer_port.is_none_or(|port| port == flow.peer_port)
@@ -175,7 +202,7 @@ impl Rule {
 
 /// Who a frame is for and from, as seen from this host.
 struct Flow {
-    tcp: bool,
+    protocol: Protocol,
     local_port: u16,
     peer: IpAddr,
     peer_port: u16,
@@ -191,17 +218,21 @@ impl Flow {
     }
 
     fn of(head: &[u8], ours: bool) -> Option<Self> {
-        let layout = headers::parse(head).ok().filter(|l| l.transport != Transport::Other)?;
+        let layout = headers::parse(head).ok()?;
+        let protocol = match layout.transport {
+            Transport::Tcp => Protocol::Tcp,
+            Transport::Udp => Protocol::Udp,
+            Transport::Other => return None,
+        };
         let (source, destination) = addresses(&layout, head)?;
         let port = |at: usize| -> Option<u16> {
             Some(u16::from_be_bytes(head.get(at..at + 2)?.try_into().ok()?))
         };
         let (from, to) = (port(layout.transport_at)?, port(layout.transport_at + 2)?);
-        let tcp = layout.transport == Transport::Tcp;
         Some(if ours {
-            Self { tcp, local_port: from, peer: destination, peer_port: to }
+            Self { protocol, local_port: from, peer: destination, peer_port: to }
         } else {
-            Self { tcp, local_port: to, peer: source, peer_port: from }
+            Self { protocol, local_port: to, peer: source, peer_port: from }
         })
     }
 }
@@ -459,3 +490,7 @@ impl<D: Device> Device for Queues<D> {
         Some(&mut self.steering)
     }
 }
+
+#[cfg(test)]
+#[path = "queues_tests.rs"]
+mod tests;

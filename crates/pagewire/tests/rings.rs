@@ -269,6 +269,27 @@ fn what_an_abandoned_receive_has_brought_is_received_next() {
     assert!(got == expected, "in order, and whole");
 }
 
+/// What nobody waits for any more is no longer under way: another takes its place.
+#[test]
+fn an_operation_that_is_dropped_is_cancelled() {
+    let (server, client) = hosts();
+    let rings = rings(&server).into_async();
+    let listener = rings.listen("10.0.0.1:9000").unwrap();
+    let gives_up = |operation: &mut dyn FnMut()| {
+        let completions = rings.counters().completions;
+        operation();
+        // That of the operation, and that of the cancel.
+        until_completed(&rings, completions + 2);
+    };
+    gives_up(&mut || poll_once(&mut pin!(listener.accept())));
+    gives_up(&mut || poll_once(&mut pin!(rings.connect("10.0.0.9:9000"))));
+    let sender = client.connect("10.0.0.1:9000").unwrap();
+    let stream = block_on(listener.accept()).unwrap();
+    gives_up(&mut || poll_once(&mut pin!(stream.receive(COPY_GROUP, 100))));
+    sender.send(vec![7; 100]).unwrap();
+    assert_eq!(block_on(stream.receive(COPY_GROUP, 100)).unwrap().len, 100);
+}
+
 #[test]
 fn all_buffers_of_a_region_are_given_though_its_fill_ring_is_smaller() {
     let (server, _client) = hosts();

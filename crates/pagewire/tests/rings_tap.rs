@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -116,6 +116,39 @@ fn a_queue_of_a_tap_fills_its_region_with_the_flows_of_its_rule_only() {
         // Of the others' payload, next to nothing came that way.
         let ledger = host.stats().ledger;
         assert!(ledger.get(CopyReason::Misplaced) < LEN as u64 / 4, "{ledger:?}");
+    });
+}
+
+#[test]
+fn a_queue_of_a_tap_fills_its_region_with_the_datagrams_of_its_rule() {
+    on_a_tap(|host| {
+        let rings = rings(&host);
+        let group = rings.register(1, private(1 << 20), &[Rule::udp_port(9000)]).unwrap();
+        let out = Region::memfd_shared("rings-send", 4096).unwrap();
+        let out = rings.register_send(out).unwrap();
+        let kernel = UdpSocket::bind("10.77.0.1:5000").unwrap();
+        kernel.set_read_timeout(Some(PATIENCE)).unwrap();
+        let peer = kernel.local_addr().unwrap();
+        let (mut reference, mut total) = (0, 0);
+        block_on(async {
+            let socket = rings.bind("10.77.0.2:9000").await.unwrap();
+            // By the queue that this leaves by, the kernel brings the flow.
+            assert_eq!(socket.send_to(out, 0, 100, peer).await.unwrap(), 100);
+            assert_eq!(kernel.recv_from(&mut [0; 200]).unwrap().1, socket.local_addr());
+            for n in 0..500 {
+                let bytes = vec![n as u8; 1000 + n % 400];
+                kernel.send_to(&bytes, socket.local_addr()).unwrap();
+                let datagram = socket.receive(group, usize::MAX).await.unwrap();
+                assert_eq!((datagram.from, datagram.len), (peer, bytes.len()));
+                for buffer in &datagram.buffers {
+                    let piece = buffer.as_slice().expect("private memory");
+                    assert!(piece.iter().all(|b| *b == n as u8));
+                    reference += if buffer.is_copied() { 0 } else { buffer.len() };
+                }
+                total += bytes.len();
+            }
+        });
+        assert!(reference > total / 10 * 9, "{reference} of {total}, {:?}", rings.counters());
     });
 }
 

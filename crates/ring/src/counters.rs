@@ -9,6 +9,13 @@ pub struct Counters {
     pub zc_bytes: u64,
     /// Bytes that were copied into the copy group.
     pub copy_bytes: u64,
+    /// Datagrams that were delivered, empty ones and those cut off included.
+    pub datagrams: u64,
+    /// Of those, the ones of which less was delivered than there was.
+    pub datagrams_truncated: u64,
+    /// Datagrams that found no room in their socket's queue, as far as was seen: at each delivery, and
+    /// when a socket is closed.
+    pub datagrams_dropped: u64,
     /// Entries written: pieces delivered.
     pub entries: u64,
     /// Completions posted.

@@ -180,6 +180,17 @@ impl Group {
         self.free().saturating_add(waiting)
     }
 
+    /// Bytes that can be copied here, or will be once what was given back is taken.
+    pub(crate) fn room_for_copies(&mut self) -> usize {
+        let available = self.available();
+        match &self.memory {
+            Memory::Copy { writer, .. } => {
+                writer.spare() + available.saturating_mul(pagewire_mem::PAGE_SIZE)
+            }
+            _ => 0,
+        }
+    }
+
     /// Looks whether buffers are scarce; notes what the application is to be told. Not before it
     /// has given the first.
     pub(crate) fn watch(&mut self, counters: &mut Counters) -> usize {

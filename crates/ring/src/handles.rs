@@ -82,3 +82,7 @@ impl<T> Handles<T> {
         self.places.iter_mut().filter_map(|(_, place)| place.as_mut())
     }
 }
+
+#[cfg(test)]
+#[path = "handles_tests.rs"]
+mod tests;

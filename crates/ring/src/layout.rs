@@ -25,12 +25,16 @@
 //!
 //! | ring | producer | entry |
 //! |---|---|---|
-//! | submissions | application | [`Submission`], 32 bytes |
-//! | completions | stack | [`Completion`], 32 bytes |
+//! | submissions | application | [`Submission`], 64 bytes |
+//! | completions | stack | [`Completion`], 64 bytes |
 //! | entries | stack | [`Entry`], 16 bytes |
 //! | fill, one for each group | application | [`Fill`], 8 bytes |
+//!
+//! **Two kinds of socket.** A *connection* is a stream: its completions tell how many bytes came, and
+//! 0 is its end. A *datagram socket* ([`Op::Bind`]) has a completion for each datagram, an empty one
+//! too: whom it is from, how long it was, how much of it the entries tell ([`Completion::DATAGRAM`]).
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// Of the first word: marks a ring of this layout.
 pub const MAGIC: u64 = 0x7077_7269_6e67 << 16;
@@ -71,22 +75,33 @@ pub enum Op {
     /// Accepts a connection on the listener `target`: its handle is the completion's. With
     /// [`Submission::MULTISHOT`] again and again.
     Accept = 1,
-    /// Receives on the connection `target`, up to `argument` bytes in all (0: no limit): by
-    /// reference where bytes lie in a registered group and `group` names one, else by copy. Once:
-    /// what there is; with [`Submission::MULTISHOT`] until the limit, the end or a cancel.
+    /// Receives on `target`: by reference where bytes lie in a registered group and `group` names
+    /// one, else by copy.
+    ///
+    /// On a connection up to `argument` bytes in all (0: no limit); once: what there is; with
+    /// [`Submission::MULTISHOT`] until the limit, the end or a cancel. On a datagram socket one
+    /// datagram, with [`Submission::MULTISHOT`] one after the other until an error or a cancel; of
+    /// each up to `argument` bytes (0: all), and the rest of it is lost.
     Receive = 2,
-    /// Sends `len` bytes from `offset` of the send group `group` ([`Submission::send`]). Completes
-    /// when the memory is let go: until then it must not change.
+    /// Sends `len` bytes from `offset` of the send group `group` ([`Submission::send`]), on a datagram
+    /// socket as one datagram, to `address` or to its peer. Completes when the memory is let go:
+    /// until then it must not change.
     Send = 3,
-    /// Ends the sending direction of `target`: what was submitted before is still sent.
+    /// Ends the sending direction of the connection `target`: what was submitted before is still
+    /// sent.
     Shutdown = 4,
     /// Closes the socket `target`. Its operations end with `ECANCELED`.
     Close = 5,
     /// Ends the receive or accept whose `user_data` is `argument` on `target`; with `target` 0, the
     /// connect.
     Cancel = 6,
-    /// Opens a connection ([`Submission::connect`]): its handle is the completion's.
+    /// Opens a connection to `address`: its handle is the completion's. With a datagram socket as the
+    /// `target`: makes `address` its peer, to whom it sends and from whom alone it receives, and whose
+    /// errors are its own from then on; no address: it has no peer any more.
     Connect = 7,
+    /// Opens a datagram socket on `address`, whose port may be 0 for a free one: its handle, and where
+    /// it is, are the completion's.
+    Bind = 8,
 }
 
 impl Op {
@@ -101,18 +116,86 @@ impl Op {
             5 => Self::Close,
             6 => Self::Cancel,
             7 => Self::Connect,
+            8 => Self::Bind,
             _ => return None,
         })
+    }
+}
+
+/// An address and a port.
+///
+/// ```text
+///   word 0   the address's first eight bytes, in the order of the network
+///   word 1   the other eight; of IPv4, all but the first four are 0
+///   word 2   family (16): 4, 6, or 0 for no address | port (16) | scope (32): the link of an IPv6
+///            address that is link-local, else 0
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// See above.
+    pub bytes: [u8; 16],
+    /// 4, 6 or 0.
+    pub family: u16,
+    /// The port.
+    pub port: u16,
+    /// The link.
+    pub scope: u32,
+}
+
+impl Address {
+    /// No address.
+    pub const NONE: Self = Self { bytes: [0; 16], family: 0, port: 0, scope: 0 };
+
+    /// The address of a socket.
+    pub const fn new(of: SocketAddr) -> Self {
+        let (bytes, family, scope) = match of {
+            SocketAddr::V4(of) => {
+                let [a, b, c, d] = of.ip().octets();
+                ([a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 4, 0)
+            }
+            SocketAddr::V6(of) => (of.ip().octets(), 6, of.scope_id()),
+        };
+        Self { bytes, family, port: of.port(), scope }
+    }
+
+    /// As a socket's address; `None`: it is none, or of no family that there is.
+    pub fn socket(&self) -> Option<SocketAddr> {
+        let [a, b, c, d, ..] = self.bytes;
+        Some(match self.family {
+            4 => SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), self.port).into(),
+            6 => SocketAddrV6::new(Ipv6Addr::from(self.bytes), self.port, 0, self.scope).into(),
+            _ => return None,
+        })
+    }
+
+    /// Whether there is none at all.
+    pub fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
+
+    fn to_words(self) -> [u64; 3] {
+        let bytes = u128::from_le_bytes(self.bytes);
+        let last =
+            u64::from(self.family) | u64::from(self.port) << 16 | u64::from(self.scope) << 32;
+        [bytes as u64, (bytes >> 64) as u64, last]
+    }
+
+    fn from_words([first, second, last]: [u64; 3]) -> Self {
+        let bytes = (u128::from(first) | u128::from(second) << 64).to_le_bytes();
+        let (family, port, scope) = (last as u16, (last >> 16) as u16, (last >> 32) as u32);
+        Self { bytes, family, port, scope }
     }
 }
 
 /// What the application wants.
 ///
 /// ```text
-///   word 0   op (8) | flags (8) | group (16) | 0 (32)
-///   word 1   user_data
-///   word 2   target: a handle
-///   word 3   argument
+///   word 0        op (8) | flags (8) | group (16) | 0 (32)
+///   word 1        user_data
+///   word 2        target: a handle
+///   word 3        argument
+///   word 4 to 6   address
+///   word 7        0
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Submission {
@@ -120,16 +203,20 @@ pub struct Submission {
     pub op: u8,
     /// [`MULTISHOT`](Self::MULTISHOT) or 0.
     pub flags: u8,
-    /// Which memory, or port; see the operations.
+    /// Which memory; see the operations.
     pub group: u16,
     /// Must be 0.
     pub reserved: u32,
     /// Comes back in the completion.
     pub user_data: u64,
-    /// Handle of the socket; of a connect, the first half of the address.
+    /// Handle of the socket.
     pub target: u64,
     /// See the operations.
     pub argument: u64,
+    /// See the operations; else none.
+    pub address: Address,
+    /// Must be 0.
+    pub reserved_word: u64,
 }
 
 impl Submission {
@@ -139,10 +226,13 @@ impl Submission {
     /// An operation on a socket.
     pub const fn new(op: Op, target: u64, user_data: u64) -> Self {
         let (flags, group, reserved, argument) = (0, COPY_GROUP, 0, 0);
-        Self { op: op as u8, flags, group, reserved, user_data, target, argument }
+        let (address, reserved_word) = (Address::NONE, 0);
+        let op = op as u8;
+        Self { op, flags, group, reserved, user_data, target, argument, address, reserved_word }
     }
 
-    /// A receive into `group`, of at most `limit` bytes (0: all).
+    /// A receive into `group`, of at most `limit` bytes (0: all): on a connection in all, on a
+    /// datagram socket of each datagram.
     pub const fn receive(target: u64, group: u16, limit: u64, user_data: u64) -> Self {
         Self { group, argument: limit, ..Self::new(Op::Receive, target, user_data) }
     }
@@ -153,26 +243,20 @@ impl Submission {
         Self { group, argument, ..Self::new(Op::Send, target, user_data) }
     }
 
-    /// A connect. `target` and `argument` are the address's sixteen bytes in network order, of IPv4
-    /// the mapped ones (RFC 4291, section 2.5.5.2); `group` is the port. A scope is not told.
+    /// A connection to be opened.
     pub const fn connect(to: SocketAddr, user_data: u64) -> Self {
-        let address = match to.ip() {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        let bits = address.to_bits();
-        let argument = bits as u64;
-        Self {
-            group: to.port(),
-            argument,
-            ..Self::new(Op::Connect, (bits >> 64) as u64, user_data)
-        }
+        Self::new(Op::Connect, 0, user_data).to(to)
     }
 
-    /// Where a connect leads.
-    pub fn remote(&self) -> SocketAddr {
-        let bits = u128::from(self.target) << 64 | u128::from(self.argument);
-        SocketAddr::new(Ipv6Addr::from_bits(bits).to_canonical(), self.group)
+    /// A datagram socket to be opened on an address.
+    pub const fn bind(on: SocketAddr, user_data: u64) -> Self {
+        Self::new(Op::Bind, 0, user_data).to(on)
+    }
+
+    /// The same with an address: where a datagram goes, or a datagram socket's peer.
+    #[must_use]
+    pub const fn to(self, address: SocketAddr) -> Self {
+        Self { address: Address::new(address), ..self }
     }
 
     /// A cancel of the operation `what` on `target`.
@@ -188,18 +272,19 @@ impl Submission {
 }
 
 impl Words for Submission {
-    type Array = [u64; 4];
+    type Array = [u64; 8];
 
-    fn to_words(self) -> [u64; 4] {
-        let Self { op, flags, group, reserved, user_data, target, argument } = self;
+    fn to_words(self) -> [u64; 8] {
+        let Self { op, flags, group, reserved, user_data, target, argument, .. } = self;
         let first = u64::from(op)
             | u64::from(flags) << 8
             | u64::from(group) << 16
             | u64::from(reserved) << 32;
-        [first, user_data, target, argument]
+        let [a, b, c] = self.address.to_words();
+        [first, user_data, target, argument, a, b, c, self.reserved_word]
     }
 
-    fn from_words([first, user_data, target, argument]: [u64; 4]) -> Self {
+    fn from_words([first, user_data, target, argument, a, b, c, last]: [u64; 8]) -> Self {
         Self {
             op: first as u8,
             flags: (first >> 8) as u8,
@@ -208,6 +293,8 @@ impl Words for Submission {
             user_data,
             target,
             argument,
+            address: Address::from_words([a, b, c]),
+            reserved_word: last,
         }
     }
 }
@@ -215,25 +302,34 @@ impl Words for Submission {
 /// What became of it.
 ///
 /// ```text
-///   word 0   user_data
-///   word 1   result (32) | flags (32)
-///   word 2   entries (32) | 0 (32)
-///   word 3   handle
+///   word 0        user_data
+///   word 1        result (32) | flags (32)
+///   word 2        entries (32) | length (32)
+///   word 3        handle
+///   word 4 to 6   address
+///   word 7        dropped (32) | 0 (32)
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
     /// The submission's, or [`NOTICE`].
     pub user_data: u64,
-    /// Bytes received or sent; 0 for the end of the stream; a negative errno. Of a notice: fill
-    /// entries taken since the last one.
+    /// Bytes received or sent; 0 for the end of a stream, and for an empty datagram; a negative
+    /// errno. Of a notice: fill entries taken since the last one.
     pub result: i32,
     /// [`MORE`](Self::MORE) and so on.
     pub flags: u32,
     /// How many entries, the next in the ring of entries, say where the bytes are.
     pub entries: u32,
-    /// Of an accept and of a connect, the connection's handle; of a notice, the group; of a send 0;
-    /// else the submission's target.
+    /// Bytes that the datagram had; of anything else 0.
+    pub length: u32,
+    /// Of an accept, a connect and a bind, the new socket's handle; of a notice, the group; of a send
+    /// 0; else the submission's target.
     pub handle: u64,
+    /// Of a datagram, whom it is from; of a bind, where the socket is.
+    pub address: Address,
+    /// Of a datagram: how many of its socket's found no room in the queue so far, modulo 2^32 (what
+    /// Linux tells with `SO_RXQ_OVFL`).
+    pub dropped: u32,
 }
 
 impl Completion {
@@ -245,6 +341,10 @@ impl Completion {
     pub const COPIED: u32 = 1 << 2;
     /// The receive ends because its limit is reached.
     pub const LIMIT: u32 = 1 << 3;
+    /// A datagram: `address` is whom it is from, `length` how long it was.
+    pub const DATAGRAM: u32 = 1 << 4;
+    /// The datagram was longer than what the entries tell: the rest is lost.
+    pub const TRUNCATED: u32 = 1 << 5;
     /// A notice: fill entries were taken.
     pub const DRAINED: u32 = 1 << 16;
     /// A notice: fewer buffers than the threshold are left.
@@ -261,20 +361,31 @@ impl Completion {
 }
 
 impl Words for Completion {
-    type Array = [u64; 4];
+    type Array = [u64; 8];
 
-    fn to_words(self) -> [u64; 4] {
-        let Self { user_data, result, flags, entries, handle } = self;
-        [user_data, u64::from(result as u32) | u64::from(flags) << 32, entries.into(), handle]
+    fn to_words(self) -> [u64; 8] {
+        let Self { user_data, result, flags, entries, length, handle, address, dropped } = self;
+        let [a, b, c] = address.to_words();
+        let second = u64::from(result as u32) | u64::from(flags) << 32;
+        let third = u64::from(entries) | u64::from(length) << 32;
+        [user_data, second, third, handle, a, b, c, dropped.into()]
     }
 
-    fn from_words([user_data, second, third, handle]: [u64; 4]) -> Self {
-        let (result, flags) = (second as u32 as i32, (second >> 32) as u32);
-        Self { user_data, result, flags, entries: third as u32, handle }
+    fn from_words([user_data, second, third, handle, a, b, c, last]: [u64; 8]) -> Self {
+        Self {
+            user_data,
+            result: second as u32 as i32,
+            flags: (second >> 32) as u32,
+            entries: third as u32,
+            length: (third >> 32) as u32,
+            handle,
+            address: Address::from_words([a, b, c]),
+            dropped: last as u32,
+        }
     }
 }
 
-/// A piece of what was received, in stream order.
+/// A piece of what was received, in the order of the bytes.
 ///
 /// ```text
 ///   word 0   offset (32) | len (32)
@@ -345,8 +456,8 @@ impl Words for Fill {
 }
 
 const _: () = {
-    assert!(size_of::<<Submission as Words>::Array>() == 32);
-    assert!(size_of::<<Completion as Words>::Array>() == 32);
+    assert!(size_of::<<Submission as Words>::Array>() == 64);
+    assert!(size_of::<<Completion as Words>::Array>() == 64);
     assert!(size_of::<<Entry as Words>::Array>() == 16);
     assert!(size_of::<<Fill as Words>::Array>() == 8);
     assert!(ENTRY_WORD * 8 == 512 && BELL_WORD * 8 == 384);

@@ -5,7 +5,7 @@
 //! what landed. The application gives buffers back when it is done with them.
 //!
 //! ```text
-//!            submissions  (receive, send, accept, close, cancel)
+//!            submissions  (receive, send, accept, connect, bind, close, cancel)
 //!        ------------------------------------------------------->
 //!            completions  (how many bytes, how many entries)
 //!  app   <-------------------------------------------------------   engine -- stack -- device
@@ -29,6 +29,22 @@
 //! - a **queue's group** ([`Engine::register_queue`]) is a region that a device's queue fills;
 //! - a **lent group** ([`Engine::register_lent`]) is memory of a sender on the same machine, which a
 //!   link that passes references (the pair) need not copy at all.
+//!
+//! # Two kinds of socket
+//!
+//! | | connection | datagram socket |
+//! |---|---|---|
+//! | opened | accept, connect | bind |
+//! | a completion tells of | so many bytes of the stream | one datagram: [`Completion::address`], [`Completion::length`] |
+//! | a limit bounds | the whole receive | each datagram: the rest is lost ([`Completion::TRUNCATED`]) |
+//! | 0 bytes | the end of the stream | an empty datagram |
+//! | no room in a ring, no buffer to copy into | delivered in parts | waits until there is room for all of it; cut off if the ring of entries is too small for it |
+//! | no buffer in the region | the window closes; what was invited is copied | copied |
+//! | nothing to copy into either | the peer waits | waits in the socket's queue; beyond its limits dropped and counted ([`Completion::dropped`]) |
+//!
+//! Everything else is the same: groups, notices, steering ([`Rule::udp_port`](pagewire_device::Rule::udp_port)),
+//! a registration's end. Of a datagram that comes in IP fragments only the first has ports that a rule
+//! can name; the rest of it is copied.
 //!
 //! # What is believed
 //!

@@ -15,7 +15,7 @@ pub const DEFAULT_REGION_BYTES: usize = 8 << 30;
 /// Sockets that one engine may have.
 pub const MAX_SOCKETS: usize = 1 << 20;
 
-/// Sends of one connection that may wait: what they hold is the application's own memory, this
+/// Sends of one socket that may wait: what they hold is the application's own memory, this
 /// bounds our notes of it.
 pub const MAX_SENDS: usize = 1024;
 
@@ -31,6 +31,10 @@ pub const TAKE_BYTES: usize = 256 << 10;
 
 /// Runs of one connection in a turn.
 pub const RUNS_PER_TURN: usize = 16;
+
+/// Datagrams that one socket is given in a turn: about as many bytes of full Ethernet frames as one
+/// take of a connection.
+pub const DATAGRAMS_PER_TURN: usize = 192;
 
 /// Fill entries that are taken at once.
 pub const FILL_BATCH: usize = 64;

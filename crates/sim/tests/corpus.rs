@@ -104,9 +104,17 @@ fn seeds_reach_connections_pipes_and_readiness_through_descriptors() {
 fn seeds_reach_deliveries_and_every_refusal_through_rings() {
     let (mut zc, mut copied, mut opened, mut unregistered) = (0, 0, 0, 0);
     let (mut fills, mut submissions, mut jumps, mut waits) = ([0; 4], 0, 0, [0; 2]);
+    let mut datagrams = [0; 4];
     for (_, _, input) in seeds::all().iter().filter(|(target, ..)| *target == "ring_words") {
         let reach = targets::ring_words(input);
         let counters = reach.counters;
+        let told = [
+            counters.datagrams,
+            counters.datagrams_truncated,
+            counters.datagrams_dropped,
+            reach.answered as u64,
+        ];
+        datagrams.iter_mut().zip(told).for_each(|(sum, n)| *sum += n);
         zc += counters.zc_bytes;
         copied += counters.copy_bytes;
         opened += reach.opened;
@@ -126,6 +134,7 @@ fn seeds_reach_deliveries_and_every_refusal_through_rings() {
     assert!(zc > 1_000_000 && copied > 50_000, "{zc}, {copied}");
     assert!(opened > 50 && unregistered >= 1, "{opened}, {unregistered}");
     assert!(fills.iter().all(|n| *n > 0), "{fills:?}");
+    assert!(datagrams.iter().all(|n| *n > 0) && datagrams[0] > 1000, "{datagrams:?}");
     assert!(
         submissions > 10 && jumps > 20 && waits.iter().all(|n| *n > 0),
         "{submissions}, {jumps}, {waits:?}"

@@ -123,6 +123,11 @@ fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
         queued += 1;
     }
     assert_eq!(queued + dropped, 2000);
+    assert_eq!(
+        p.b.udp_dropped(server).map(u64::from),
+        Ok(dropped),
+        "told of by the socket as well"
+    );
     assert!((100..400).contains(&queued), "{queued}");
     // Reading makes room.
     p.a.udp_write_to(p.now, client, &[1; 1400], Some(addr("10.0.0.2:53"))).unwrap();

@@ -56,7 +56,7 @@ use super::buf::RingBuf;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct AsyncRings(Arc<Router>);
+pub struct AsyncRings(pub(super) Arc<Router>);
 
 /// A listener on rings. Closed when it is dropped.
 pub struct RingListener {
@@ -83,15 +83,16 @@ pub struct Received {
 /// Sorts completions.
 pub(super) struct Router(Mutex<State>);
 
-struct State {
+pub(super) struct State {
     rings: Rings,
     /// Operations that somebody waits for, by `user_data`.
     waits: HashMap<u64, Wait>,
     next: u64,
     lent: HashMap<u16, Frag>,
     views: HashMap<u16, View>,
-    /// Of each open stream, what receives brought that nobody waited for any more.
-    left: HashMap<u64, Vec<Entry>>,
+    /// Of each open stream and datagram socket, what receives brought that nobody waited for any
+    /// more, the oldest first.
+    left: HashMap<u64, VecDeque<Brought>>,
     /// Pieces that found no room in their fill ring.
     unfilled: VecDeque<Entry>,
     /// Submissions that found no room.
@@ -102,9 +103,12 @@ struct State {
     replaced: Vec<Waker>,
 }
 
+/// What an operation has brought: its completion, and the entries of that.
+pub(super) type Brought = (Completion, Vec<Entry>);
+
 /// The state, locked. Wakers are other people's code: they are called, and dropped, after the lock is
 /// let go of, because a task may end in there, and give back what it had of these rings.
-struct Locked<'a> {
+pub(super) struct Locked<'a> {
     /// Before `later`: fields are dropped in this order.
     state: MutexGuard<'a, State>,
     later: Later,
@@ -146,7 +150,7 @@ impl Drop for Later {
 
 #[derive(Default)]
 struct Wait {
-    done: Option<(Completion, Vec<Entry>)>,
+    done: Option<Brought>,
     waker: Option<Waker>,
     /// Nobody waits any more: what comes goes back.
     abandoned: bool,
@@ -158,8 +162,9 @@ struct Wait {
 enum What {
     #[default]
     Nothing,
-    Connection,
-    /// The next bytes of this stream.
+    /// A socket.
+    Socket,
+    /// The next bytes of this stream, or the next datagram of this socket.
     Bytes(u64),
 }
 
@@ -290,13 +295,24 @@ impl AsyncRings {
     }
 
     /// Submits, and waits for the one completion.
-    async fn run(&self, submission: Submission) -> (Completion, Vec<Entry>) {
+    pub(super) async fn run(&self, submission: Submission) -> Brought {
         let user_data = self.0.state().begin(submission);
-        let opens = submission.op == Op::Connect as u8;
-        // Of a connect, the target is half an address.
-        let target = if opens { 0 } else { submission.target };
-        let operation = Operation { rings: self, user_data, target };
+        let operation = Operation { rings: self, user_data, target: submission.target };
         poll_fn(|cx| self.0.state().poll(user_data, cx)).await.inspect_done(operation)
+    }
+}
+
+impl AsyncRings {
+    /// Buffers of entries that were just taken out of the ring.
+    pub(super) fn buffers(&self, mut state: Locked<'_>, entries: Vec<Entry>) -> Vec<RingBuf> {
+        let mut buffers = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match state.bytes_of(entry) {
+                Some(frag) => buffers.push(RingBuf::new(frag, entry, Arc::clone(&self.0))),
+                None => state.give_back(entry),
+            }
+        }
+        buffers
     }
 }
 
@@ -311,7 +327,7 @@ trait InspectDone: Sized {
     fn inspect_done(self, operation: Operation<'_>) -> Self;
 }
 
-impl InspectDone for (Completion, Vec<Entry>) {
+impl InspectDone for Brought {
     fn inspect_done(self, operation: Operation<'_>) -> Self {
         std::mem::forget(operation);
         self
@@ -356,7 +372,7 @@ impl RingListener {
 
 impl RingStream {
     fn new(rings: &AsyncRings, handle: u64) -> Self {
-        rings.0.state().left.insert(handle, Vec::new());
+        rings.0.open(handle);
         Self { rings: rings.clone(), handle }
     }
 
@@ -375,8 +391,7 @@ impl RingStream {
         let submission = Submission::receive(self.handle, group, limit.max(1) as u64, 0);
         let (done, entries) = self.rings.run(submission).await;
         let mut state = self.rings.0.state();
-        let left = state.left.get_mut(&self.handle);
-        let mut all = left.map(std::mem::take).unwrap_or_default();
+        let mut all = state.bytes_left(self.handle);
         all.extend(entries);
         if all.is_empty() {
             drop(state);
@@ -391,22 +406,13 @@ impl RingStream {
     fn left_over(&self) -> Option<Received> {
         let mut state = self.rings.0.state();
         state.sort();
-        let left = state.left.get_mut(&self.handle).map(std::mem::take)?;
+        let left = state.bytes_left(self.handle);
         (!left.is_empty()).then(|| self.received(state, left))
     }
 
-    fn received(&self, mut state: Locked<'_>, entries: Vec<Entry>) -> Received {
-        let mut received = Received::default();
-        for entry in entries {
-            match state.bytes_of(entry) {
-                Some(frag) => {
-                    received.len += frag.len();
-                    received.buffers.push(RingBuf::new(frag, entry, Arc::clone(&self.rings.0)));
-                }
-                None => state.give_back(entry),
-            }
-        }
-        received
+    fn received(&self, state: Locked<'_>, entries: Vec<Entry>) -> Received {
+        let buffers = self.rings.buffers(state, entries);
+        Received { len: buffers.iter().map(RingBuf::len).sum(), buffers }
     }
 
     /// Sends `len` bytes from `offset` of a send group; returns how many, once the memory is the
@@ -460,12 +466,12 @@ impl std::fmt::Debug for RingStream {
     }
 }
 
-fn result(done: &Completion) -> io::Result<usize> {
+pub(super) fn result(done: &Completion) -> io::Result<usize> {
     usize::try_from(done.result).map_err(|_| io::Error::from_raw_os_error(-done.result))
 }
 
 impl Router {
-    fn state(&self) -> Locked<'_> {
+    pub(super) fn state(&self) -> Locked<'_> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { state, later: Later::default() }
     }
@@ -476,10 +482,15 @@ impl Router {
         state.rings.flush();
     }
 
-    fn close(&self, handle: u64) {
+    /// What is received on a new socket may be left over.
+    pub(super) fn open(&self, handle: u64) {
+        self.state().left.insert(handle, VecDeque::new());
+    }
+
+    pub(super) fn close(&self, handle: u64) {
         let mut state = self.state();
         let left = state.left.remove(&handle).unwrap_or_default();
-        left.into_iter().for_each(|entry| state.give_back(entry));
+        left.into_iter().flat_map(|(_, entries)| entries).for_each(|e| state.give_back(e));
         state.begin(Submission::new(Op::Close, handle, 0));
     }
 }
@@ -495,7 +506,8 @@ impl State {
         let op = Op::from_number(submission.op);
         if !matches!(op, Some(Op::Close | Op::Cancel)) {
             let what = match op {
-                Some(Op::Accept | Op::Connect) => What::Connection,
+                Some(Op::Accept | Op::Bind) => What::Socket,
+                Some(Op::Connect) if submission.target == 0 => What::Socket,
                 Some(Op::Receive) => What::Bytes(submission.target),
                 _ => What::Nothing,
             };
@@ -545,8 +557,25 @@ impl State {
         }
     }
 
+    /// What is left of a stream's bytes.
+    fn bytes_left(&mut self, handle: u64) -> Vec<Entry> {
+        let left = self.left.get_mut(&handle).map(std::mem::take).unwrap_or_default();
+        left.into_iter().flat_map(|(_, entries)| entries).collect()
+    }
+
+    /// The oldest datagram that is left; behind it, `newest`.
+    pub(super) fn datagram_left(
+        &mut self,
+        handle: u64,
+        newest: Option<Brought>,
+    ) -> Option<Brought> {
+        let left = self.left.entry(handle).or_default();
+        left.extend(newest);
+        left.pop_front()
+    }
+
     /// Takes all completions that are there.
-    fn sort(&mut self) {
+    pub(super) fn sort(&mut self) {
         while let Some(completion) = self.rings.next_completion() {
             let mut entries = Vec::with_capacity(completion.entries as usize);
             for _ in 0..completion.entries {
@@ -580,15 +609,18 @@ impl State {
         self.move_on();
     }
 
-    /// What came for somebody who waits no longer: bytes are for the stream's next receive, a
-    /// connection is closed.
+    /// What came for somebody who waits no longer: bytes are for the socket's next receive, a new
+    /// socket is closed.
     fn unwanted(&mut self, what: What, done: Completion, entries: Vec<Entry>) {
         match what {
-            What::Bytes(handle) if self.left.contains_key(&handle) => {
-                self.left.entry(handle).or_default().extend(entries);
+            What::Bytes(handle) if let Some(left) = self.left.get_mut(&handle) => {
+                // An empty datagram is one, too; an end or an error is told again to who asks again.
+                if done.has(Completion::DATAGRAM) || !entries.is_empty() {
+                    left.push_back((done, entries));
+                }
                 return;
             }
-            What::Connection if done.result == 0 => {
+            What::Socket if done.result == 0 => {
                 self.unsubmitted.push_back(Submission::new(Op::Close, done.handle, 0));
             }
             _ => {}

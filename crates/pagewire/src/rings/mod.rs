@@ -33,6 +33,9 @@
 //! }
 //! ```
 //!
+//! Datagrams come in the same way: [`AsyncRings::bind`], then [`RingSocket::receive`], with rules made
+//! by [`Rule::udp_port`](crate::device::Rule::udp_port).
+//!
 //! # Which device
 //!
 //! | device | queues that can be given memory | who writes there |
@@ -41,6 +44,9 @@
 //! | `Tap` that existed | 0 | the kernel |
 //! | any in `device::Queues` | as many as it was made with | `Queues`: one copy, counted as the device's |
 //! | `Pair` as it is | none; [`Rings::register_lent`] | nobody: it is the sender's memory |
+//!
+//! A tap's kernel brings a flow by the queue by which the last frame to it left: datagrams of a peer that
+//! was sent nothing for three seconds come by any queue, and are copied.
 //!
 //! # Which memory
 //!
@@ -51,6 +57,7 @@
 //! for [`AsyncRings`].
 
 mod buf;
+mod datagrams;
 mod futures;
 pub(crate) mod serve;
 
@@ -69,6 +76,7 @@ use pagewire_ring::{
 };
 
 pub use buf::RingBuf;
+pub use datagrams::{Datagram, RingSocket};
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
 
 use crate::host::{Handle, Host};

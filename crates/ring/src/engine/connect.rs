@@ -6,6 +6,7 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Error, Readiness, Stack};
 
 use super::operations::Answer;
+use super::park::Scarce;
 use super::{ENOBUFS, ENOENT, Engine, Kind, Need, Outcome, Socket};
 use crate::layout::Completion;
 use crate::limits::MAX_CONNECTS;
@@ -55,7 +56,7 @@ impl Engine {
     ) -> Outcome {
         if self.completions.free() == 0 {
             self.counters.ring_waits += 1;
-            return Outcome::Stuck(Need::Completions);
+            return Outcome::Stuck(Need::some(Scarce::Completions));
         }
         let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
         let id = socket.id;
@@ -66,7 +67,7 @@ impl Engine {
         };
         self.connecting.retain(|other| *other != handle);
         if told == handle {
-            socket.kind = Kind::Connection(Box::default());
+            socket.kind = Kind::Open(Box::default());
         } else {
             self.sockets.remove(handle);
             self.handle_of.remove(&id);

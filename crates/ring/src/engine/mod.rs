@@ -4,14 +4,20 @@
 //! what has arrived, tell it. It is called once per turn of whoever drives the stack, before the
 //! stack is asked what it has to send; [`Engine::handle_event`] tells it which sockets to look at.
 //! What finds no room in a ring waits here and is tried again in the next turn.
+//!
+//! Connections and datagram sockets are the same here (`Endpoint`) but for two things: how data is
+//! taken from the stack and given to it, and that a datagram is delivered whole, in one completion,
+//! or not yet (`datagrams`).
 
 mod connect;
+mod datagrams;
 mod operations;
 mod park;
 mod receive;
 mod register;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pagewire_mem::{Completed, CompletionQueue, Frag, FragVec, Instant, Region};
@@ -24,6 +30,7 @@ use crate::layout::{COPY_GROUP, Completion, Entry, NOTICE, Submission};
 use crate::limits::MAX_SOCKETS;
 use crate::ring::{Consumer, Producer};
 
+use datagrams::Datagrams;
 use park::{Need, Parked};
 pub use register::{Ends, EngineConfig, QueueConfig, Registered};
 
@@ -41,6 +48,8 @@ pub struct Engine {
     ready: VecDeque<u64>,
     /// Sockets that wait for room.
     parked: Parked,
+    /// It is their turn.
+    unparking: bool,
     /// Submissions wait until completions are read.
     full: bool,
     sends: Handles<Send>,
@@ -82,7 +91,7 @@ impl Socket {
 enum Kind {
     Listener { accept: Option<Accept> },
     Connecting { user_data: u64 },
-    Connection(Box<Connection>),
+    Open(Box<Endpoint>),
 }
 
 struct Accept {
@@ -90,13 +99,16 @@ struct Accept {
     multishot: bool,
 }
 
+/// What data comes from and goes to: a connection, or a datagram socket.
 #[derive(Default)]
-struct Connection {
+struct Endpoint {
+    /// What a datagram socket has beside the rest; of a connection nothing.
+    datagrams: Option<Box<Datagrams>>,
     receive: Option<Receive>,
-    /// Taken out of the receive queue, not delivered yet: less than a take.
+    /// Taken out of the receive queue, not delivered yet: less than a take, or one datagram.
     pending: VecDeque<Frag>,
     sends: VecDeque<u64>,
-    /// How the stream ended, to be told once nothing is pending.
+    /// How the stream ended, or what the socket met, to be told once nothing is pending.
     end: Option<Result<(), Error>>,
     shutdown: bool,
     /// The group that bounds its window.
@@ -109,7 +121,7 @@ struct Receive {
     multishot: bool,
     /// By reference where possible, in this queue's memory or another's.
     group: u16,
-    /// Bytes left of the limit.
+    /// Bytes left of the limit; of datagrams, how many each may have.
     left: Option<u64>,
 }
 
@@ -117,6 +129,8 @@ struct Receive {
 struct Send {
     user_data: u64,
     frags: FragVec,
+    /// Of a datagram: where to, if not to the socket's peer.
+    to: Option<SocketAddr>,
     /// Keeps the report back until everything is queued.
     hold: Option<Arc<pagewire_mem::Completion>>,
     sent: u32,
@@ -140,6 +154,7 @@ pub(super) const EINVAL: i32 = 22;
 pub(super) const EBADF: i32 = 9;
 pub(super) const ENOENT: i32 = 2;
 pub(super) const EBUSY: i32 = 16;
+pub(super) const EISCONN: i32 = 106;
 pub(super) const ENOBUFS: i32 = 105;
 pub(super) const EFAULT: i32 = 14;
 pub(super) const EOPNOTSUPP: i32 = 95;
@@ -222,11 +237,12 @@ impl Engine {
         &self.let_go
     }
 
-    /// Takes in a socket of the stack, a listener or a connection, whose owner the engine then is;
-    /// returns its handle. `None`: no more fit, or it is neither.
+    /// Takes in a socket of the stack, a listener, a connection or a datagram socket, whose owner the
+    /// engine then is; returns its handle. `None`: no more fit, or it is none of these.
     pub fn adopt(&mut self, stack: &mut Stack, id: SocketId) -> Option<u64> {
         let kind = match stack.remote_addr(id) {
-            Ok(_) if stack.tcp_info(id).is_ok() => Kind::Connection(Box::default()),
+            _ if stack.udp_dropped(id).is_ok() => Kind::Open(Endpoint::datagrams()),
+            Ok(_) if stack.tcp_info(id).is_ok() => Kind::Open(Box::default()),
             Err(Error::NotConnected) if stack.tcp_config(id).is_ok() => {
                 Kind::Listener { accept: None }
             }
@@ -266,7 +282,7 @@ impl Engine {
         let outcome = match socket.kind {
             Kind::Listener { .. } => self.serve_listener(now, stack, handle),
             Kind::Connecting { user_data } => self.serve_connect(now, stack, handle, user_data),
-            Kind::Connection(_) => {
+            Kind::Open(_) => {
                 self.serve_sends(now, stack, handle);
                 self.serve_receive(now, stack, handle)
             }
@@ -341,19 +357,20 @@ impl Engine {
     fn release_windows(&mut self, now: Instant, stack: &mut Stack, id: u16, flows: BTreeSet<u64>) {
         for flow in flows {
             let Some(socket) = self.sockets.get_mut(flow) else { continue };
-            let Kind::Connection(connection) = &mut socket.kind else { continue };
-            if connection.bounded_by.take_if(|group| *group == id).is_some() {
+            let Kind::Open(endpoint) = &mut socket.kind else { continue };
+            if endpoint.bounded_by.take_if(|group| *group == id).is_some() {
                 let _ = stack.tcp_set_option(now, socket.id, TcpOption::WindowClamp(None));
             }
         }
     }
 
-    /// The connection receives into `group` from now on: its window follows that one's memory.
+    /// The connection receives into `group` from now on: its window follows that one's memory. A
+    /// datagram socket has no window.
     fn bound(&mut self, now: Instant, stack: &mut Stack, handle: u64, group: Option<u16>) {
         let Some(socket) = self.sockets.get_mut(handle) else { return };
-        let (socket, Kind::Connection(connection)) = (socket.id, &mut socket.kind) else { return };
-        let group = group.filter(|&group| group != COPY_GROUP);
-        let before = core::mem::replace(&mut connection.bounded_by, group);
+        let (socket, Kind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return };
+        let group = group.filter(|&group| group != COPY_GROUP && endpoint.datagrams.is_none());
+        let before = core::mem::replace(&mut endpoint.bounded_by, group);
         if before == group {
             return;
         }
@@ -394,7 +411,13 @@ impl Engine {
             flags |= if low { Completion::LOW } else { 0 };
             flags |= if empty { Completion::EMPTY } else { 0 };
             let (result, handle) = (i32::try_from(taken).unwrap_or(i32::MAX), id as u64);
-            self.post(Completion { user_data: NOTICE, result, flags, entries: 0, handle });
+            self.post(Completion {
+                user_data: NOTICE,
+                result,
+                flags,
+                handle,
+                ..Completion::default()
+            });
         }
     }
 

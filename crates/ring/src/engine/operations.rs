@@ -1,19 +1,37 @@
 //! What the application submits: checked here, field by field, and refused where it makes no sense.
 
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 
 use pagewire_mem::{Completion as Hold, Frag, FragVec, Instant};
 use pagewire_stack::{Error, Readiness, Stack};
 
+use super::park::Scarce;
 use super::{
-    Accept, EBADF, EBUSY, ECANCELED, EFAULT, EINVAL, ENOBUFS, ENOENT, EOPNOTSUPP, Engine, Kind,
-    Need, Outcome, Receive, Send, Socket,
+    Accept, EBADF, EBUSY, ECANCELED, EFAULT, EINVAL, ENOBUFS, ENOENT, EOPNOTSUPP, Endpoint, Engine,
+    Kind, Need, Outcome, Receive, Send, Socket,
 };
-use crate::layout::{Completion, Op, Submission};
+use crate::layout::{COPY_GROUP, Completion, Op, Submission};
 use crate::limits::{MAX_SEND_BYTES, MAX_SENDS};
 
 /// The answer to a submission: nothing yet, or a result.
 pub(super) type Answer = Result<Option<i32>, i32>;
+
+/// Refuses what an operation does not take; returns whether it is multishot, and its address.
+fn check(op: Op, submission: &Submission) -> Result<(bool, Option<SocketAddr>), i32> {
+    let Submission { flags, group, reserved, address, reserved_word, .. } = *submission;
+    let multishot = flags & Submission::MULTISHOT != 0;
+    let takes_address = matches!(op, Op::Connect | Op::Bind | Op::Send);
+    if reserved != 0
+        || reserved_word != 0
+        || flags & !Submission::MULTISHOT != 0
+        || multishot && !matches!(op, Op::Accept | Op::Receive)
+        || group != COPY_GROUP && !matches!(op, Op::Receive | Op::Send)
+        || !address.is_none() && !(takes_address && address.socket().is_some())
+    {
+        return Err(EINVAL);
+    }
+    Ok((multishot, address.socket()))
+}
 
 impl Engine {
     /// Takes submissions as long as there is room to answer them.
@@ -48,17 +66,9 @@ impl Engine {
     }
 
     fn execute(&mut self, now: Instant, stack: &mut Stack, submission: Submission) -> Answer {
-        let Submission { op, flags, group, reserved, user_data, target, argument } = submission;
+        let Submission { op, group, user_data, target, argument, .. } = submission;
         let op = Op::from_number(op).ok_or(EINVAL)?;
-        let multishot = flags & Submission::MULTISHOT != 0;
-        let takes_multishot = matches!(op, Op::Accept | Op::Receive);
-        if reserved != 0
-            || flags & !Submission::MULTISHOT != 0
-            || multishot && !takes_multishot
-            || group != 0 && !matches!(op, Op::Receive | Op::Send | Op::Connect)
-        {
-            return Err(EINVAL);
-        }
+        let (multishot, address) = check(op, &submission)?;
         match op {
             Op::Nop => Ok(Some(0)),
             Op::Accept => self.accept(target, Accept { user_data, multishot }),
@@ -69,22 +79,30 @@ impl Engine {
                 let left = (argument > 0).then_some(argument);
                 self.receive(now, stack, target, Receive { user_data, multishot, group, left })
             }
-            Op::Send => self.send(target, group, argument, user_data),
+            Op::Send => self.send(target, group, argument, address, user_data),
             Op::Shutdown => {
-                self.connection(target)?.shutdown = true;
+                let endpoint = self.endpoint(target)?;
+                if endpoint.datagrams.is_some() {
+                    return Err(EOPNOTSUPP);
+                }
+                endpoint.shutdown = true;
                 self.look_at(target);
                 Ok(Some(0))
             }
             Op::Close => self.close(now, stack, target),
             Op::Cancel if target == 0 => self.cancel_connect(now, stack, argument),
             Op::Cancel => self.cancel(target, argument),
-            Op::Connect => self.connect(now, stack, submission.remote(), user_data),
+            Op::Connect if target == 0 => {
+                self.connect(now, stack, address.ok_or(EINVAL)?, user_data)
+            }
+            Op::Connect => self.set_peer(now, stack, target, address),
+            Op::Bind => self.bind(now, stack, address.ok_or(EINVAL)?, user_data),
         }
     }
 
-    fn connection(&mut self, handle: u64) -> Result<&mut super::Connection, i32> {
+    pub(super) fn endpoint(&mut self, handle: u64) -> Result<&mut Endpoint, i32> {
         match &mut self.sockets.get_mut(handle).ok_or(EBADF)?.kind {
-            Kind::Connection(connection) => Ok(connection),
+            Kind::Open(endpoint) => Ok(endpoint),
             Kind::Listener { .. } => Err(EOPNOTSUPP),
             Kind::Connecting { .. } => Err(EBADF),
         }
@@ -102,39 +120,54 @@ impl Engine {
     }
 
     fn receive(&mut self, now: Instant, stack: &mut Stack, target: u64, wanted: Receive) -> Answer {
-        let connection = self.connection(target)?;
-        if connection.receive.is_some() {
+        let endpoint = self.endpoint(target)?;
+        if endpoint.receive.is_some() {
             return Err(EBUSY);
         }
-        connection.receive = Some(wanted);
+        endpoint.receive = Some(wanted);
         self.bound(now, stack, target, Some(wanted.group));
         self.look_at(target);
         Ok(None)
     }
 
-    fn send(&mut self, target: u64, group: u16, argument: u64, user_data: u64) -> Answer {
+    fn send(
+        &mut self,
+        target: u64,
+        group: u16,
+        argument: u64,
+        to: Option<SocketAddr>,
+        user_data: u64,
+    ) -> Answer {
         let (offset, len) = ((argument >> 32) as usize, argument as u32 as usize);
-        let connection = self.connection(target)?;
-        if connection.shutdown {
+        let endpoint = self.endpoint(target)?;
+        let datagram = endpoint.datagrams.is_some();
+        if endpoint.shutdown {
             return Err(Error::BrokenPipe.errno());
         }
-        if connection.sends.len() >= MAX_SENDS {
+        if to.is_some() && !datagram {
+            return Err(EINVAL);
+        }
+        if endpoint.sends.len() >= MAX_SENDS {
             return Err(ENOBUFS);
         }
         let memory = self.send_groups.get(usize::from(group)).and_then(Option::as_ref);
         let memory = memory.ok_or(EINVAL)?;
-        if len == 0 || len > MAX_SEND_BYTES {
-            return if len == 0 { Ok(Some(0)) } else { Err(EINVAL) };
+        if len > MAX_SEND_BYTES {
+            return Err(EINVAL);
+        }
+        // Of a stream that is nothing; a datagram may be empty.
+        if len == 0 && !datagram {
+            return Ok(Some(0));
         }
         let frag = memory.frag(offset, len).map_err(|_| EFAULT)?;
-        let send = Send { user_data, frags: FragVec::new(), hold: None, sent: 0, error: None };
+        let send = Send { user_data, frags: FragVec::new(), to, hold: None, sent: 0, error: None };
         let owner = self.sends.insert(send).map_err(|_| ENOBUFS)?;
         let hold = Hold::new(&self.let_go, owner, 0);
         if let Some(send) = self.sends.get_mut(owner) {
             send.frags.push(hold.attach(frag));
             send.hold = Some(hold);
         }
-        self.connection(target)?.sends.push_back(owner);
+        self.endpoint(target)?.sends.push_back(owner);
         self.look_at(target);
         Ok(None)
     }
@@ -156,11 +189,12 @@ impl Engine {
                 self.connecting.retain(|handle| *handle != target);
                 self.post(Completion { handle: 0, ..canceled(user_data) });
             }
-            Kind::Connection(connection) => {
-                if let Some(receive) = connection.receive {
+            Kind::Open(mut endpoint) => {
+                self.count_dropped(stack, socket.id, &mut endpoint);
+                if let Some(receive) = endpoint.receive {
                     self.post(canceled(receive.user_data));
                 }
-                for owner in connection.sends {
+                for owner in endpoint.sends {
                     self.end_send(owner, Some(Error::ConnectionAborted));
                 }
             }
@@ -175,8 +209,8 @@ impl Engine {
             Kind::Listener { accept } => {
                 accept.take_if(|accept| accept.user_data == what).is_some()
             }
-            Kind::Connection(connection) => {
-                connection.receive.take_if(|receive| receive.user_data == what).is_some()
+            Kind::Open(endpoint) => {
+                endpoint.receive.take_if(|receive| receive.user_data == what).is_some()
             }
             // Its handle is nobody's yet.
             Kind::Connecting { .. } => return Err(EBADF),
@@ -204,7 +238,7 @@ impl Engine {
             let Some(Accept { user_data, multishot }) = *accept else { return Outcome::Idle };
             if self.completions.free() == 0 {
                 self.counters.ring_waits += 1;
-                return Outcome::Stuck(Need::Completions);
+                return Outcome::Stuck(Need::some(Scarce::Completions));
             }
             let accepted = match stack.tcp_accept(now, id) {
                 Err(Error::WouldBlock) => return Outcome::Idle,
@@ -212,7 +246,7 @@ impl Engine {
             };
             let adopted = match accepted {
                 Ok((connection, _)) => {
-                    let kind = Kind::Connection(Box::default());
+                    let kind = Kind::Open(Box::default());
                     match self.sockets.insert(Socket::new(connection, kind)) {
                         Ok(handle) => {
                             self.handle_of.insert(connection, handle);
@@ -239,7 +273,13 @@ impl Engine {
                 Ok(new) => (0, new),
                 Err(error) => (-error.errno(), 0),
             };
-            self.post(Completion { user_data, result, flags, entries: 0, handle: new });
+            self.post(Completion {
+                user_data,
+                result,
+                flags,
+                handle: new,
+                ..Completion::default()
+            });
         }
     }
 
@@ -247,9 +287,9 @@ impl Engine {
     pub(super) fn serve_sends(&mut self, now: Instant, stack: &mut Stack, handle: u64) {
         loop {
             let Some(socket) = self.sockets.get_mut(handle) else { return };
-            let (id, Kind::Connection(connection)) = (socket.id, &mut socket.kind) else { return };
-            let Some(&owner) = connection.sends.front() else {
-                if connection.shutdown {
+            let (id, Kind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return };
+            let Some(&owner) = endpoint.sends.front() else {
+                if endpoint.shutdown {
                     let writable = stack
                         .readiness(id)
                         .is_ok_and(|ready| !ready.contains(Readiness::WRITE_CLOSED));
@@ -260,20 +300,25 @@ impl Engine {
                 return;
             };
             let Some(send) = self.sends.get_mut(owner) else {
-                connection.sends.pop_front();
+                endpoint.sends.pop_front();
                 continue;
             };
-            match stack.tcp_send(now, id, &mut send.frags) {
+            let sent = match endpoint.datagrams {
+                None => stack.tcp_send(now, id, &mut send.frags),
+                // All or nothing, and never later.
+                Some(_) => stack.udp_send_to(now, id, core::mem::take(&mut send.frags), send.to),
+            };
+            match sent {
                 Ok(n) => send.sent = send.sent.saturating_add(n as u32),
-                Err(Error::WouldBlock) => return,
+                Err(Error::WouldBlock) if endpoint.datagrams.is_none() => return,
                 Err(error) => {
-                    connection.sends.pop_front();
+                    endpoint.sends.pop_front();
                     self.end_send(owner, Some(error));
                     continue;
                 }
             }
             if send.frags.iter().all(Frag::is_empty) {
-                connection.sends.pop_front();
+                endpoint.sends.pop_front();
                 self.end_send(owner, None);
             }
         }

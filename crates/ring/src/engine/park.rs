@@ -8,33 +8,49 @@ use std::collections::VecDeque;
 use pagewire_mem::Instant;
 use pagewire_stack::Stack;
 
-use super::Engine;
+use super::{Engine, Kind};
+use crate::group::Group;
 use crate::layout::COPY_GROUP;
 
-/// What a socket waits for.
+/// What a socket waits for, and how much of it it must find at once: who has a stream goes on with the
+/// least there is, a datagram is delivered whole.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Need {
-    /// Room in the ring of completions.
+pub(super) struct Need {
+    pub(super) what: Scarce,
+    pub(super) least: usize,
+}
+
+impl Need {
+    /// The least there can be.
+    pub(super) const fn some(what: Scarce) -> Self {
+        Self { what, least: 1 }
+    }
+}
+
+/// What there can be too little of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scarce {
+    /// Places in the ring of completions.
     Completions,
-    /// Room in the ring of entries.
+    /// Places in the ring of entries.
     Entries,
-    /// A buffer of the copy group.
+    /// Bytes of the copy group.
     Copies,
 }
 
-const NEEDS: [Need; 3] = [Need::Completions, Need::Entries, Need::Copies];
+const ALL: [Scarce; 3] = [Scarce::Completions, Scarce::Entries, Scarce::Copies];
 
-/// Handles by what they wait for, the longest first; they may be stale.
+/// Handles by what they wait for and how much, the longest first; they may be stale.
 #[derive(Default)]
-pub(super) struct Parked([VecDeque<u64>; NEEDS.len()]);
+pub(super) struct Parked([VecDeque<(u64, usize)>; ALL.len()]);
 
 impl Parked {
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(VecDeque::is_empty)
     }
 
-    fn list(&mut self, need: Need) -> Option<&mut VecDeque<u64>> {
-        self.0.get_mut(need as usize)
+    fn list(&mut self, what: Scarce) -> Option<&mut VecDeque<(u64, usize)>> {
+        self.0.get_mut(what as usize)
     }
 }
 
@@ -44,43 +60,62 @@ const STALE: usize = 64;
 impl Engine {
     /// The socket is looked at again when there is what it needs.
     pub(super) fn park(&mut self, handle: u64, need: Need) {
-        let (sockets, bit) = (&mut self.sockets, 1 << need as u8);
+        let (sockets, bit) = (&mut self.sockets, 1 << need.what as u8);
         let Some(socket) = sockets.get_mut(handle).filter(|socket| socket.parked & bit == 0) else {
             return;
         };
         socket.parked |= bit;
-        let Some(list) = self.parked.list(need) else { return };
+        let Some(list) = self.parked.list(need.what) else { return };
         if list.len() >= sockets.len() + STALE {
-            list.retain(|&handle| sockets.get_mut(handle).is_some());
+            list.retain(|&(handle, _)| sockets.get_mut(handle).is_some());
         }
-        list.push_back(handle);
+        list.push_back((handle, need.least));
     }
 
     /// Looks at those that wait, one after the other while there is room.
     pub(super) fn unpark(&mut self, now: Instant, stack: &mut Stack) {
-        for need in NEEDS {
-            for _ in 0..self.parked.list(need).map_or(0, |list| list.len()) {
-                if !self.has(need) {
-                    break;
-                }
-                let Some(handle) = self.parked.list(need).and_then(VecDeque::pop_front) else {
+        self.unparking = true;
+        for what in ALL {
+            for _ in 0..self.parked.list(what).map_or(0, |list| list.len()) {
+                let Some(&(handle, least)) = self.parked.list(what).and_then(|list| list.front())
+                else {
                     break;
                 };
+                // Nobody overtakes who needs more than there is: it would never be its turn.
+                if self.waits(handle) && self.left_of(what) < least {
+                    break;
+                }
+                self.parked.list(what).and_then(VecDeque::pop_front);
                 if let Some(socket) = self.sockets.get_mut(handle) {
-                    socket.parked &= !(1 << need as u8);
+                    socket.parked &= !(1 << what as u8);
                     self.serve(now, stack, handle);
                 }
             }
         }
+        self.unparking = false;
     }
 
-    fn has(&mut self, need: Need) -> bool {
-        match need {
-            Need::Completions => self.completions.free() > 0,
-            Need::Entries => self.entries.free() > 0,
-            Need::Copies => {
+    /// Whether it still wants what it waited for.
+    fn waits(&mut self, handle: u64) -> bool {
+        self.sockets.get_mut(handle).is_some_and(|socket| match &socket.kind {
+            Kind::Open(endpoint) => endpoint.receive.is_some(),
+            _ => true,
+        })
+    }
+
+    /// Whether others wait for that, and come first.
+    pub(super) fn others_wait(&self, what: Scarce) -> bool {
+        !self.unparking && self.parked.0.get(what as usize).is_some_and(|list| !list.is_empty())
+    }
+
+    /// How much there is.
+    fn left_of(&mut self, what: Scarce) -> usize {
+        match what {
+            Scarce::Completions => self.completions.free(),
+            Scarce::Entries => self.entries.free(),
+            Scarce::Copies => {
                 let group = self.groups.get_mut(usize::from(COPY_GROUP)).and_then(Option::as_mut);
-                group.is_some_and(|group| group.available() > 0)
+                group.map_or(0, Group::room_for_copies)
             }
         }
     }

@@ -1,96 +1,178 @@
 //! Byte path, step R7 through rings: what has arrived is delivered where it lies, or copied.
 
-use pagewire_mem::{CopyReason, Frag, Instant};
-use pagewire_stack::{Error, Stack};
+use std::collections::VecDeque;
 
-use super::{Connection, Engine, Kind, Need, Outcome};
+use pagewire_mem::{CopyReason, Frag, Instant, PAGE_SIZE};
+use pagewire_stack::{Error, SocketId, Stack};
+
+use super::park::Scarce;
+use super::{Endpoint, Engine, Kind, Need, Outcome, Receive};
 use crate::counters::Counters;
 use crate::group::{Group, Memory};
 use crate::layout::{COPY_GROUP, Completion, Entry};
-use crate::limits::{RUNS_PER_TURN, TAKE_BYTES};
+use crate::limits::{DATAGRAMS_PER_TURN, RUNS_PER_TURN, TAKE_BYTES};
 use crate::ring::Producer;
 
 impl Engine {
-    /// Delivers what has arrived on a connection, as far as it was asked for and there is room.
+    /// Delivers what has arrived on a socket, as far as it was asked for and there is room.
     pub(super) fn serve_receive(
         &mut self,
         now: Instant,
         stack: &mut Stack,
         handle: u64,
     ) -> Outcome {
-        for _ in 0..RUNS_PER_TURN {
-            let Some(socket) = self.sockets.get_mut(handle) else { return Outcome::Idle };
-            let (id, Kind::Connection(connection)) = (socket.id, &mut socket.kind) else {
-                return Outcome::Idle;
-            };
-            let Some(receive) = connection.receive else { return Outcome::Idle };
-            let need = match (self.completions.free(), self.entries.free()) {
-                (0, _) => Some(Need::Completions),
-                (_, 0) => Some(Need::Entries),
-                _ => None,
-            };
-            if let Some(need) = need {
-                self.counters.ring_waits += 1;
-                return Outcome::Stuck(need);
-            }
-            if connection.pending.is_empty() && connection.end.is_none() {
-                let left = receive.left.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(0));
-                let taken = stack.tcp_recv_chunks(now, id, left.min(TAKE_BYTES), &mut self.scratch);
-                match taken {
-                    Ok(0) => connection.end = Some(Ok(())),
-                    Ok(_) => {}
-                    Err(Error::WouldBlock) => return Outcome::Idle,
-                    Err(error) => connection.end = Some(Err(error)),
-                }
-                connection.pending.extend(self.scratch.drain(..));
-            }
-            let mut delivery = Delivery {
-                groups: &mut self.groups,
-                entries: &mut self.entries,
-                counters: &mut self.counters,
-                left: receive.left.unwrap_or(u64::MAX),
-                bytes: 0,
-                written: 0,
-                copied: false,
-            };
-            let blocked = delivery.run(stack, connection, receive.group);
-            let Delivery { bytes, written, copied, .. } = delivery;
-            let end = connection.end.filter(|_| connection.pending.is_empty());
-            if bytes == 0 && end.is_none() {
-                return blocked.map_or(Outcome::Idle, Outcome::Stuck);
-            }
-            let mut flags = if copied { Completion::COPIED } else { 0 };
-            let mut result = i32::try_from(bytes).unwrap_or(i32::MAX);
-            let mut more = receive.multishot;
-            if bytes > 0 {
-                if let Some(left) = connection.receive.as_mut().and_then(|r| r.left.as_mut()) {
-                    *left = left.saturating_sub(bytes);
-                    if *left == 0 {
-                        flags |= Completion::LIMIT;
-                        more = false;
-                    }
-                }
-                let waiting = !connection.pending.is_empty()
-                    || stack.tcp_queued(id).is_ok_and(|queued| queued > 0);
-                flags |= if waiting { Completion::NONEMPTY } else { 0 };
-            } else {
-                // The end is told by itself, behind all data; of an error, once.
-                more = false;
-                if let Some(Err(error)) = end {
-                    result = -error.errno();
-                }
-            }
-            flags |= if more { Completion::MORE } else { 0 };
-            if !more {
-                connection.receive = None;
-            }
-            let user_data = receive.user_data;
-            self.post(Completion { user_data, result, flags, entries: written, handle });
-            if let Some(need) = blocked {
-                return Outcome::Stuck(need);
+        let runs = match self.endpoint(handle) {
+            Ok(Endpoint { datagrams: None, .. }) => RUNS_PER_TURN,
+            Ok(_) => DATAGRAMS_PER_TURN,
+            Err(_) => return Outcome::Idle,
+        };
+        for _ in 0..runs {
+            if let Some(outcome) = self.receive_some(now, stack, handle) {
+                return outcome;
             }
         }
         Outcome::Again
+    }
+
+    /// Delivers what one completion tells of; what ends this socket's turn, if something does.
+    fn receive_some(&mut self, now: Instant, stack: &mut Stack, handle: u64) -> Option<Outcome> {
+        let others = [Scarce::Entries, Scarce::Copies].map(|what| self.others_wait(what));
+        let idle = Some(Outcome::Idle);
+        let Some(socket) = self.sockets.get_mut(handle) else { return idle };
+        let (id, Kind::Open(endpoint)) = (socket.id, &mut socket.kind) else { return idle };
+        let Some(receive) = endpoint.receive else { return idle };
+        let mut delivery = Delivery {
+            groups: &mut self.groups,
+            entries: &mut self.entries,
+            counters: &mut self.counters,
+            others_wait: others,
+            left: receive.left.unwrap_or(u64::MAX),
+            bytes: 0,
+            written: 0,
+            copied: false,
+        };
+        if self.completions.free() == 0 {
+            delivery.counters.ring_waits += 1;
+            return Some(Outcome::Stuck(Need::some(Scarce::Completions)));
+        }
+        // An empty datagram, an error and the end of a datagram socket take no entries.
+        if endpoint.datagrams.is_none() && delivery.room() == 0 {
+            return Some(Outcome::Stuck(delivery.wait(Scarce::Entries, 1)));
+        }
+        if !endpoint.take(now, stack, id, &receive, &mut self.scratch) {
+            return idle;
+        }
+        if endpoint.datagrams.is_some()
+            && let Some(need) = delivery.room_for(&endpoint.pending, receive.group)
+        {
+            return Some(Outcome::Stuck(need));
+        }
+        let blocked = delivery.run(stack, &mut endpoint.pending, receive.group);
+        let Delivery { bytes, written, copied, .. } = delivery;
+        let mut completion = Completion {
+            user_data: receive.user_data,
+            result: i32::try_from(bytes).unwrap_or(i32::MAX),
+            flags: if copied { Completion::COPIED } else { 0 },
+            entries: written,
+            handle,
+            ..Completion::default()
+        };
+        let (blocked, over) = match &mut endpoint.datagrams {
+            Some(datagrams) => {
+                let over = !datagrams.tell(stack, id, &mut completion, &mut self.counters);
+                // What is left of it was not wanted.
+                endpoint.pending.clear();
+                // An error is told once, and the socket goes on.
+                let met = endpoint.end.take().filter(|_| over);
+                completion.result = error_of(met).unwrap_or(completion.result);
+                (None, over)
+            }
+            None => {
+                let end = endpoint.end.filter(|_| endpoint.pending.is_empty());
+                if bytes == 0 && end.is_none() {
+                    return Some(blocked.map_or(Outcome::Idle, Outcome::Stuck));
+                }
+                // The end is told by itself, behind all data; of an error, once.
+                let over = bytes == 0;
+                if over {
+                    completion.result = error_of(end).unwrap_or(completion.result);
+                }
+                (blocked, over | endpoint.tell(stack, id, bytes, &mut completion))
+            }
+        };
+        if over || !receive.multishot {
+            endpoint.receive = None;
+        } else {
+            completion.flags |= Completion::MORE;
+        }
+        self.post(completion);
+        blocked.map(Outcome::Stuck)
+    }
+
+    /// Notes what a socket that is closed has dropped.
+    pub(super) fn count_dropped(&mut self, stack: &Stack, id: SocketId, endpoint: &mut Endpoint) {
+        if let Some(datagrams) = &mut endpoint.datagrams {
+            datagrams.count_dropped(stack, id, &mut self.counters);
+        }
+    }
+}
+
+fn error_of(end: Option<Result<(), Error>>) -> Option<i32> {
+    end.and_then(Result::err).map(|error| -error.errno())
+}
+
+impl Endpoint {
+    /// Takes what has arrived out of the receive queue, unless something is pending; `false`:
+    /// nothing has.
+    fn take(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        id: SocketId,
+        receive: &Receive,
+        scratch: &mut Vec<Frag>,
+    ) -> bool {
+        if self.end.is_some() || !self.pending.is_empty() {
+            return true;
+        }
+        let taken = match &mut self.datagrams {
+            Some(datagrams) if datagrams.pending.is_some() => return true,
+            Some(datagrams) => stack.udp_recv_from(now, id).map(|(frags, from)| {
+                let length: usize = frags.iter().map(|frag| frag.len()).sum();
+                datagrams.pending = Some((from, length as u32));
+                self.pending.extend(frags.into_iter().filter(|frag| !frag.is_empty()));
+                Ok(())
+            }),
+            None => {
+                let left = receive.left.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(0));
+                let taken = stack.tcp_recv_chunks(now, id, left.min(TAKE_BYTES), scratch);
+                self.pending.extend(scratch.drain(..));
+                taken.map(|n| if n == 0 { Err(()) } else { Ok(()) })
+            }
+        };
+        match taken {
+            Ok(Ok(())) => {}
+            Ok(Err(())) => self.end = Some(Ok(())),
+            Err(Error::WouldBlock) => return false,
+            Err(error) => self.end = Some(Err(error)),
+        }
+        true
+    }
+
+    /// Tells of `bytes` bytes of a stream; `true`: those were the last that were asked for.
+    fn tell(&mut self, stack: &Stack, id: SocketId, bytes: u64, told: &mut Completion) -> bool {
+        if bytes == 0 {
+            return false;
+        }
+        let left = self.receive.as_mut().and_then(|receive| receive.left.as_mut());
+        let limit = left.is_some_and(|left| {
+            *left = left.saturating_sub(bytes);
+            *left == 0
+        });
+        let waiting = !self.pending.is_empty() || stack.tcp_queued(id).is_ok_and(|n| n > 0);
+        told.flags |= if limit { Completion::LIMIT } else { 0 };
+        told.flags |= if waiting { Completion::NONEMPTY } else { 0 };
+        limit
     }
 }
 
@@ -99,6 +181,8 @@ struct Delivery<'a> {
     groups: &'a mut [Option<Group>],
     entries: &'a mut Producer<Entry>,
     counters: &'a mut Counters,
+    /// Others wait for entries, for copies, and come first.
+    others_wait: [bool; 2],
     /// Bytes that are still wanted. An earlier receive may have taken more than it delivered.
     left: u64,
     bytes: u64,
@@ -109,28 +193,22 @@ struct Delivery<'a> {
 impl Delivery<'_> {
     /// Delivers what is pending, as far as it is wanted; returns what the rest needs, if there is no
     /// room for it.
-    fn run(&mut self, stack: &mut Stack, connection: &mut Connection, group: u16) -> Option<Need> {
-        while let Some(frag) = connection.pending.front_mut() {
+    fn run(&mut self, stack: &mut Stack, pending: &mut VecDeque<Frag>, group: u16) -> Option<Need> {
+        while let Some(frag) = pending.front_mut() {
             let wanted = usize::try_from(self.left - self.bytes).unwrap_or(usize::MAX);
             if wanted == 0 {
                 return None;
             }
-            let room = self.entries.free();
+            let room = self.room();
             if room == 0 {
-                self.counters.ring_waits += 1;
-                return Some(Need::Entries);
+                return Some(self.wait(Scarce::Entries, 1));
             }
             if frag.len() > wanted {
                 let front = frag.split_to(wanted);
-                connection.pending.push_front(front);
+                pending.push_front(front);
                 continue;
             }
-            // A receive that names no group wants everything by copy.
-            let by_reference = group != COPY_GROUP;
-            let owner = self.groups.iter().enumerate().position(|(id, group)| {
-                id != 0 && by_reference && group.as_ref().is_some_and(|group| group.owns(frag))
-            });
-            match owner {
+            match self.owner(frag, group) {
                 Some(id) => {
                     let Some(Some(group)) = self.groups.get_mut(id) else { return None };
                     let part = take_front(frag, group, room);
@@ -142,8 +220,7 @@ impl Delivery<'_> {
                 None => {
                     let n = self.copy(stack, frag, room);
                     if n == 0 {
-                        self.counters.copy_waits += 1;
-                        return Some(Need::Copies);
+                        return Some(self.wait(Scarce::Copies, 1));
                     }
                     frag.advance(n);
                     self.copied = true;
@@ -152,19 +229,79 @@ impl Delivery<'_> {
                 }
             }
             if frag.is_empty() {
-                connection.pending.pop_front();
+                pending.pop_front();
             }
         }
         None
     }
 
+    /// What there is too little of to deliver a datagram whole.
+    fn room_for(&mut self, pending: &VecDeque<Frag>, group: u16) -> Option<Need> {
+        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let (mut bytes, mut entries, mut copies) = (0, 0, 0);
+        for frag in pending {
+            let n = frag.len().min(wanted - bytes);
+            bytes += n;
+            // The pages that so many bytes can touch.
+            entries += if n > 0 { n / PAGE_SIZE + 2 } else { 0 };
+            copies += if self.owner(frag, group).is_some() { 0 } else { n };
+        }
+        // What finds no room in a ring that is empty never does: then it is cut off.
+        let entries = entries.min(self.entries.capacity());
+        if self.room() < entries {
+            return Some(self.wait(Scarce::Entries, entries));
+        }
+        (self.room_for_copies() < copies).then(|| self.wait(Scarce::Copies, copies))
+    }
+
+    /// Notes that the socket has to wait.
+    fn wait(&mut self, what: Scarce, least: usize) -> Need {
+        match what {
+            Scarce::Copies => self.counters.copy_waits += 1,
+            _ => self.counters.ring_waits += 1,
+        }
+        Need { what, least }
+    }
+
+    /// Entries that there is room for.
+    fn room(&mut self) -> usize {
+        let [others_wait, _] = self.others_wait;
+        if others_wait { 0 } else { self.entries.free() }
+    }
+
+    /// Bytes that can be copied now.
+    fn room_for_copies(&self) -> usize {
+        let [_, others_wait] = self.others_wait;
+        match self.groups.get(usize::from(COPY_GROUP)) {
+            Some(Some(Group { memory: Memory::Copy { pool, writer, .. }, .. })) if !others_wait => {
+                writer.spare() + pool.stats().free * PAGE_SIZE
+            }
+            _ => 0,
+        }
+    }
+
+    /// The group in whose memory it lies and is wanted.
+    fn owner(&self, frag: &Frag, group: u16) -> Option<usize> {
+        // A receive that names no group wants everything by copy.
+        if group == COPY_GROUP {
+            return None;
+        }
+        self.groups.iter().enumerate().position(|(id, group)| {
+            id != usize::from(COPY_GROUP) && group.as_ref().is_some_and(|group| group.owns(frag))
+        })
+    }
+
     /// Copies the front of `frag` into the copy group, as far as it has buffers; returns how much.
     fn copy(&mut self, stack: &mut Stack, frag: &Frag, room: usize) -> usize {
+        let [_, others_wait] = self.others_wait;
+        if others_wait {
+            return 0;
+        }
         let Some(Some(group)) = self.groups.get_mut(usize::from(COPY_GROUP)) else { return 0 };
         let Memory::Copy { pool, writer, .. } = &mut group.memory else { return 0 };
         // Each page takes an entry, and so may the rest of the page that the last copy ended in.
-        let len = room.saturating_sub(1).max(1) * pagewire_mem::PAGE_SIZE;
-        let first = if room == 1 { pagewire_mem::PAGE_SIZE - writer.misalignment() } else { len };
+        let len = room.saturating_sub(1).max(1) * PAGE_SIZE;
+        let first = if room == 1 { PAGE_SIZE - writer.misalignment() } else { len };
         let part = frag.slice(0..first.min(frag.len()));
         let ledger = stack.ledger_mut();
         let (copies, n) = writer.write_frag(pool, &part, ledger, CopyReason::AppRead);
@@ -191,6 +328,5 @@ fn take_front(frag: &mut Frag, group: &Group, room: usize) -> Frag {
     if group.entries_for(frag) <= room {
         return core::mem::take(frag);
     }
-    let page = pagewire_mem::PAGE_SIZE;
-    frag.split_to(room * page - frag.addr() % page)
+    frag.split_to(room * PAGE_SIZE - frag.addr() % PAGE_SIZE)
 }

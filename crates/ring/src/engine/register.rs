@@ -119,6 +119,7 @@ impl Engine {
             handle_of: std::collections::HashMap::new(),
             ready: std::collections::VecDeque::new(),
             parked: Default::default(),
+            unparking: false,
             full: false,
             sends: Handles::new(MAX_SOCKETS),
             connecting: Vec::new(),

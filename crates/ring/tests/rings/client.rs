@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use pagewire_mem::Region;
+use pagewire_ring::layout::Words;
 use pagewire_ring::{Completion, Op, Submission};
 use pagewire_sim::Stream;
 
@@ -71,11 +72,14 @@ fn a_client_lives_on_rings_alone() {
 }
 
 #[test]
-fn an_address_goes_through_a_connect_as_it_is() {
-    let addresses = ["10.0.0.2:80", "[fd00::1:2:3:4]:65535", "[::]:0", "255.255.255.255:1"];
+fn an_address_goes_through_a_ring_as_it_is() {
+    let addresses =
+        ["10.0.0.2:80", "[fd00::1:2:3:4]:65535", "[::]:0", "[fe80::1%7]:1", "255.255.255.255:1"];
     for text in addresses {
         let address: SocketAddr = text.parse().unwrap();
-        assert_eq!(Submission::connect(address, 0).remote(), address);
+        assert_eq!(Submission::connect(address, 0).address.socket(), Some(address));
+        let words = Submission::connect(address, 0).to_words();
+        assert_eq!(Submission::from_words(words), Submission::connect(address, 0));
     }
 }
 

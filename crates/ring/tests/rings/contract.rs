@@ -219,6 +219,35 @@ fn fill_entries_are_taken_as_they_are_needed_and_told_of() {
 }
 
 #[test]
+fn drained_entries_are_told_of_when_exactly_so_many_were_taken() {
+    let mut world = World::new(20, "delay=1ms");
+    let group =
+        world.register_unposted(QueueConfig { notify_every: 24, threshold: 0, ..config(1) });
+    world.app.post(group, 0..23);
+    world.turn();
+    assert_eq!((world.engine.counters().fills, world.app.notices.len()), (23, 0));
+    world.app.post(group, 23..24);
+    world.turn();
+    let told: Vec<_> = world.app.notices.iter().map(|n| (n.flags, n.result)).collect();
+    assert_eq!(told, [(Completion::DRAINED, 24)]);
+}
+
+#[test]
+fn buffers_are_scarce_below_the_threshold_and_not_at_it() {
+    let told = |posted: u32| {
+        let mut world = World::new(21, "delay=1ms");
+        let group = world.register_unposted(QueueConfig { threshold: 16, ..config(1) });
+        world.app.post(group, 0..posted);
+        world.turn();
+        let counters = world.engine.counters();
+        let told = world.app.notices.iter().filter(|notice| notice.has(Completion::LOW)).count();
+        (told, counters.low, counters.squeezes)
+    };
+    assert_eq!(told(15), (1, 1, 1));
+    assert_eq!(told(16), (0, 0, 0));
+}
+
+#[test]
 fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recovers() {
     let mut world = World::new(14, "delay=1ms");
     let group = world.register(1);

@@ -303,3 +303,76 @@ fn a_handle_that_was_closed_is_never_valid_again() {
     world.turn();
     assert_eq!(world.app.others.pop().map(|done| done.result), Some(-9));
 }
+
+/// Every operation that names a socket, with the handle of one that was closed and whose place another
+/// has now.
+#[test]
+fn a_stale_handle_does_nothing_to_who_has_its_place_now() {
+    let mut world = World::new(32, "delay=1ms");
+    world.send(10, 10);
+    world.run(|world| world.app.accepted.len() == 1);
+    let stale = world.app.accepted[0];
+    world.app.submit(Submission::new(Op::Close, stale, 5));
+    world.turn();
+    world.senders.clear();
+    world.send(10, 10);
+    world.run(|world| world.app.accepted.len() == 2);
+    let now = world.app.accepted[1];
+    assert_eq!(now as u32, stale as u32, "the place is used again");
+    world.app.submit(Submission::receive(now, COPY_GROUP, 0, RECEIVE).multishot());
+    world.app.others.clear();
+    let about = [
+        Submission::new(Op::Close, stale, 6),
+        Submission::new(Op::Shutdown, stale, 6),
+        Submission::new(Op::Accept, stale, 6),
+        Submission::cancel(stale, RECEIVE, 6),
+        Submission::send(stale, 0, 0, 1, 6),
+    ];
+    for submission in about {
+        world.app.submit(submission);
+        world.turn();
+        let done = world.app.others.pop().map(|done| (done.user_data, done.result));
+        assert_eq!(done, Some((6, -9)), "EBADF: {submission:?}");
+    }
+    world.run(|world| !world.app.flows[&now].over.is_empty());
+    let flow = &world.app.flows[&now];
+    assert_eq!((flow.received, flow.over[0].result), (10, 0), "whole, to its end");
+}
+
+#[test]
+fn a_stale_id_of_lent_memory_does_not_free_the_piece_that_has_its_place_now() {
+    let mut world = World::new(33, "delay=1ms");
+    let bytes = pagewire_sim::Stream(crate::support::STREAM).bytes(0, 2 << 20).leak();
+    let whole = pagewire_mem::Frag::from_static(bytes);
+    let registered = world.engine.register_lent(whole.clone(), 64).unwrap();
+    let group = registered.group;
+    world.app.groups.insert(group, registered);
+    let (now, client) = (world.sim.now(), world.client);
+    let stack = &mut world.sim.node_mut(client).stack;
+    let socket = stack.tcp_connect(now, crate::support::at(crate::support::PORT), None).unwrap();
+    world.run(|world| world.app.accepted.len() == 1);
+    let handle = world.app.accepted[0];
+    let mut frags = pagewire_mem::FragVec::from_iter([whole]);
+    let mut piece = |world: &mut World| {
+        world.app.submit(Submission::receive(handle, group, 1000, 99));
+        world.run(|world| {
+            let now = world.sim.now();
+            let _ = world.sim.node_mut(client).stack.tcp_send(now, socket, &mut frags);
+            !world.app.others.is_empty()
+        });
+        assert_eq!(world.app.others.pop().map(|done| done.entries), Some(1));
+        world.app.ends.entries.pop().unwrap()
+    };
+    let first = piece(&mut world);
+    world.app.fill(group, first.fill());
+    world.turn();
+    let second = piece(&mut world);
+    assert_eq!(first.buffer & 0xf_ffff, second.buffer & 0xf_ffff, "the place is used again");
+    world.app.fill(group, first.fill());
+    world.turn();
+    assert_eq!(world.engine.delivered(group), 1, "what the application holds it still holds");
+    assert_eq!(world.engine.counters().fills_not_held, 1);
+    world.app.fill(group, second.fill());
+    world.turn();
+    assert_eq!(world.engine.delivered(group), 0);
+}

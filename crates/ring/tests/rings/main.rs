@@ -4,6 +4,8 @@
 mod client;
 mod contract;
 mod crowd;
+mod datagram_properties;
+mod datagrams;
 mod errors;
 mod hostile;
 mod lies;

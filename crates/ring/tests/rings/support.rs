@@ -68,11 +68,22 @@ pub(crate) struct Flow {
     pub(crate) over: Vec<Completion>,
 }
 
+/// A datagram as the application sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Datagram {
+    pub(crate) told: Completion,
+    pub(crate) from: SocketAddr,
+    pub(crate) bytes: Vec<u8>,
+    /// Bytes of it that were copied.
+    pub(crate) copied: usize,
+}
+
 /// The application on rings: checks every byte against the stream of its flow.
 pub(crate) struct App {
     pub(crate) ends: Ends,
     pub(crate) groups: HashMap<u16, Registered>,
     pub(crate) flows: HashMap<u64, Flow>,
+    pub(crate) datagrams: Vec<Datagram>,
     /// Delivered, not given back.
     pub(crate) held: VecDeque<Entry>,
     /// What found no room in its fill ring.
@@ -98,6 +109,7 @@ impl App {
             ends,
             groups: HashMap::from([(COPY_GROUP, unused)]),
             flows: HashMap::new(),
+            datagrams: Vec::new(),
             held: VecDeque::new(),
             unfilled: VecDeque::new(),
             returns: true,
@@ -177,6 +189,9 @@ impl App {
             }
             return;
         }
+        if completion.has(Completion::DATAGRAM) {
+            return self.complete_datagram(completion);
+        }
         let Some(mut flow) = (completion.user_data == RECEIVE)
             .then(|| self.flows.remove(&completion.handle))
             .flatten()
@@ -196,6 +211,28 @@ impl App {
             flow.over.push(completion);
         }
         self.flows.insert(completion.handle, flow);
+        if self.returns {
+            self.give_back_all();
+        }
+    }
+
+    fn complete_datagram(&mut self, told: Completion) {
+        let (mut bytes, mut copied) = (Vec::new(), 0);
+        for _ in 0..told.entries {
+            let entry = self.ends.entries.pop().expect("as many entries as the completion says");
+            let view = self.groups.get(&entry.group).and_then(|group| group.view.as_ref());
+            let mut part = vec![0; entry.len as usize];
+            let n = view.map_or(0, |view| view.copy_out(entry.offset as usize, &mut part));
+            assert_eq!(n, part.len(), "{entry:?} is in its group");
+            copied += if entry.group == COPY_GROUP { n } else { 0 };
+            bytes.extend(part);
+            self.held.push_back(entry);
+        }
+        assert_eq!(bytes.len(), told.result as usize, "{told:?}");
+        assert_eq!(told.has(Completion::COPIED), copied > 0, "{told:?}");
+        assert_eq!(told.has(Completion::TRUNCATED), bytes.len() < told.length as usize);
+        let from = told.address.socket().expect("a sender");
+        self.datagrams.push(Datagram { told, from, bytes, copied });
         if self.returns {
             self.give_back_all();
         }
@@ -231,6 +268,8 @@ pub(crate) const STREAM: u64 = 42;
 
 pub(crate) const ACCEPT: u64 = 1;
 pub(crate) const RECEIVE: u64 = 2;
+const BIND: u64 = 3;
+const ANSWER: u64 = 4;
 
 /// A fill ring that leads nowhere.
 fn detached() -> pagewire_ring::Producer<Fill> {
@@ -317,6 +356,54 @@ impl World {
     pub(crate) fn unregister(&mut self, group: u16) {
         drop(self.sim.node_mut(self.server).steering.unbind(1).expect("bound"));
         self.engine.unregister(group).expect("registered");
+    }
+
+    /// Opens a datagram socket on [`PORT`], on the rings alone; its handle.
+    pub(crate) fn bind(&mut self) -> u64 {
+        self.app.submit(Submission::bind(at(PORT), BIND));
+        self.turn();
+        let done = self.app.others.pop().expect("an answer");
+        assert_eq!((done.user_data, done.result), (BIND, 0), "{done:?}");
+        assert_eq!(done.address.socket(), Some(at(PORT)));
+        done.handle
+    }
+
+    /// The same, with what comes there steered to queue 1 and received into `group` again and again.
+    pub(crate) fn receive_datagrams(&mut self, group: u16) -> u64 {
+        let handle = self.bind();
+        let steering = &mut self.sim.node_mut(self.server).steering;
+        steering.steer(Rule::udp_port(PORT), 1).expect("a rule");
+        self.app.submit(Submission::receive(handle, group, 0, RECEIVE).multishot());
+        self.turn();
+        handle
+    }
+
+    /// A datagram socket of the client.
+    pub(crate) fn datagram_sender(&mut self) -> SocketId {
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        self.sim.node_mut(self.client).stack.udp_bind(any).expect("a socket")
+    }
+
+    /// Sends a datagram to [`PORT`].
+    pub(crate) fn send_datagram(&mut self, from: SocketId, bytes: &[u8]) {
+        let now = self.sim.now();
+        let stack = &mut self.sim.node_mut(self.client).stack;
+        stack.udp_write_to(now, from, bytes, Some(at(PORT))).expect("sent");
+    }
+
+    /// Runs until so many datagrams have come.
+    pub(crate) fn run_to_datagrams(&mut self, n: usize) {
+        self.run(|world| world.app.datagrams.len() >= n);
+        assert_eq!(self.app.datagrams.len(), n);
+    }
+
+    /// The answer to a submission, at once.
+    pub(crate) fn answer(&mut self, submission: Submission) -> Completion {
+        let user_data = ANSWER;
+        self.app.submit(Submission { user_data, ..submission });
+        self.turn();
+        let at = self.app.others.iter().position(|done| done.user_data == user_data);
+        self.app.others.remove(at.expect("an answer"))
     }
 
     /// Opens a connection that sends `total` bytes in pieces of `piece`, then closes.

@@ -42,6 +42,8 @@ pub(crate) struct UdpSocket {
     /// Bytes charged for what is queued, and how many may be.
     queued_bytes: usize,
     receive_bytes: usize,
+    /// Datagrams that found no room, modulo 2^32.
+    dropped: u32,
     error: Option<Error>,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
@@ -186,6 +188,7 @@ impl Stack {
         if (charge > room && !socket.queue.is_empty())
             || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
         {
+            socket.dropped = socket.dropped.wrapping_add(1);
             self.net.counters.drop_one(DropReason::UdpQueueFull);
             return;
         }
@@ -335,6 +338,7 @@ impl Stack {
             queue: VecDeque::new(),
             queued_bytes: 0,
             receive_bytes: UDP_RECEIVE_BYTES,
+            dropped: 0,
             error: None,
             errors: None,
             has_guests: false,
@@ -415,6 +419,15 @@ impl Stack {
                 let len = |d: &Datagram| d.payload.iter().map(|frag| frag.len()).sum();
                 Ok(socket.queue.front().map_or(0, len))
             }
+            _ => Err(Error::NotSupported),
+        }
+    }
+
+    /// Datagrams that found no room in the socket's queue so far, modulo 2^32 (Linux's
+    /// `SO_RXQ_OVFL`).
+    pub fn udp_dropped(&self, id: SocketId) -> Result<u32, Error> {
+        match self.sockets.table.get(id)? {
+            Socket::Udp(socket) => Ok(socket.dropped),
             _ => Err(Error::NotSupported),
         }
     }

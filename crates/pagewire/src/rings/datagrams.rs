@@ -1,0 +1,191 @@
+//! Datagram sockets on rings, for tasks.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use pagewire_ring::{Completion, Op, Submission};
+
+use super::buf::RingBuf;
+use super::futures::{AsyncRings, Brought, result};
+
+/// A datagram socket on rings. Closed when it is dropped.
+///
+/// ```
+/// use pagewire::device::{Queues, Rule};
+/// use pagewire::ring::{EngineConfig, QueueConfig};
+/// use pagewire::{Host, Pair, Region};
+///
+/// let (left, right) = Pair::new(Default::default())?;
+/// let server = Host::builder().device(Queues::new(left, 2)).address("10.0.0.1/24").start()?;
+/// let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+///
+/// let memory = |len| Region::memfd("example", len).map(QueueConfig::new);
+/// let rings = server.rings(EngineConfig::new(memory(1 << 20)?))?.into_async();
+/// // What comes for this port lands in this memory.
+/// let group = rings.register(1, memory(1 << 20)?, &[Rule::udp_port(9000)])?;
+///
+/// let datagram = tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+///     let socket = rings.bind("10.0.0.1:9000").await?;
+///     client.udp("10.0.0.2:5000")?.send_to(&[7; 1000], "10.0.0.1:9000")?;
+///     socket.receive(group, usize::MAX).await
+/// })?;
+/// assert_eq!((datagram.from, datagram.len), ("10.0.0.2:5000".parse()?, 1000));
+/// assert!(datagram.buffers.iter().all(|buffer| !buffer.is_copied()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RingSocket {
+    rings: AsyncRings,
+    handle: u64,
+    local: SocketAddr,
+}
+
+/// A datagram.
+#[derive(Debug)]
+pub struct Datagram {
+    /// Whom it is from.
+    pub from: SocketAddr,
+    /// What was received of it, in order; nothing of an empty one.
+    pub buffers: Vec<RingBuf>,
+    /// Bytes in all of them.
+    pub len: usize,
+    /// Bytes that it had: more than `len` if it was cut off.
+    pub full_len: usize,
+    /// How many datagrams of the socket found no room in its queue so far, modulo 2^32.
+    pub dropped: u32,
+}
+
+impl Datagram {
+    /// Whether less was received than there was: the rest is lost.
+    pub fn is_truncated(&self) -> bool {
+        self.len < self.full_len
+    }
+}
+
+impl AsyncRings {
+    /// A datagram socket on the first of the addresses that can be had. Port 0 stands for a free one,
+    /// an unspecified address for all of ours.
+    ///
+    /// # Errors
+    /// Those of the last address tried: `AddrInUse`, `AddrNotAvailable`, `InvalidInput` without an
+    /// address.
+    pub async fn bind(&self, on: impl ToSocketAddrs) -> io::Result<RingSocket> {
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
+        for on in on.to_socket_addrs()? {
+            let (done, _) = self.run(Submission::bind(on, 0)).await;
+            match result(&done) {
+                Ok(_) => return Ok(RingSocket::new(self, &done, on)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+impl RingSocket {
+    fn new(rings: &AsyncRings, done: &Completion, on: SocketAddr) -> Self {
+        rings.0.open(done.handle);
+        let local = done.address.socket().unwrap_or(on);
+        Self { rings: rings.clone(), handle: done.handle, local }
+    }
+
+    /// The next datagram, up to `limit` bytes of it: the rest is lost. By reference where it lies in a
+    /// registered group and `group` names one.
+    ///
+    /// May be given up at any time (a timeout, a `select!`): the datagram that it had received is what
+    /// the next receive returns, whatever that one's limit.
+    ///
+    /// # Errors
+    /// `ResourceBusy` while another task receives; once, what an earlier datagram to the socket's peer
+    /// met: `ConnectionRefused`.
+    pub async fn receive(&self, group: u16, limit: usize) -> io::Result<Datagram> {
+        let left = {
+            let mut state = self.rings.0.state();
+            state.sort();
+            state.datagram_left(self.handle, None)
+        };
+        if let Some(brought) = left {
+            return Ok(self.datagram(brought));
+        }
+        let submission = Submission::receive(self.handle, group, limit.max(1) as u64, 0);
+        let brought = self.rings.run(submission).await;
+        let failed = result(&brought.0).err();
+        let newest = Some(brought).filter(|(done, _)| done.has(Completion::DATAGRAM));
+        // One that nobody waited for any more came before.
+        let oldest = self.rings.0.state().datagram_left(self.handle, newest);
+        match (oldest, failed) {
+            (Some(brought), _) => Ok(self.datagram(brought)),
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn datagram(&self, (done, entries): Brought) -> Datagram {
+        let buffers = self.rings.buffers(self.rings.0.state(), entries);
+        Datagram {
+            from: done.address.socket().unwrap_or(self.local),
+            len: buffers.iter().map(RingBuf::len).sum(),
+            buffers,
+            full_len: done.length as usize,
+            dropped: done.dropped,
+        }
+    }
+
+    /// Sends `len` bytes from `offset` of a send group as a datagram to `to`; returns how many, once
+    /// the memory is the caller's again.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::send_to`](crate::UdpSocket::send_to).
+    pub async fn send_to(
+        &self,
+        group: u16,
+        offset: u32,
+        len: u32,
+        to: SocketAddr,
+    ) -> io::Result<usize> {
+        let submission = Submission::send(self.handle, group, offset, len, 0).to(to);
+        result(&self.rings.run(submission).await.0)
+    }
+
+    /// The same to the socket's peer.
+    ///
+    /// # Errors
+    /// As [`send_to`](Self::send_to), and errno 89 (`EDESTADDRREQ`) without a peer.
+    pub async fn send(&self, group: u16, offset: u32, len: u32) -> io::Result<usize> {
+        result(&self.rings.run(Submission::send(self.handle, group, offset, len, 0)).await.0)
+    }
+
+    /// Makes `to` the socket's peer: it receives from there only, and hears of errors about it.
+    ///
+    /// # Errors
+    /// `NetworkUnreachable`, `InvalidInput` for port 0.
+    pub async fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        let submission = Submission::new(Op::Connect, self.handle, 0).to(to);
+        result(&self.rings.run(submission).await.0).map(|_| ())
+    }
+
+    /// The socket has no peer any more.
+    ///
+    /// # Errors
+    /// None that are known.
+    pub async fn disconnect(&self) -> io::Result<()> {
+        let submission = Submission::new(Op::Connect, self.handle, 0);
+        result(&self.rings.run(submission).await.0).map(|_| ())
+    }
+
+    /// Where it is.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+impl Drop for RingSocket {
+    fn drop(&mut self) {
+        self.rings.0.close(self.handle);
+    }
+}
+
+impl std::fmt::Debug for RingSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RingSocket({})", self.local)
+    }
+}

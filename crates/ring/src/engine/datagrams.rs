@@ -1,0 +1,107 @@
+//! Datagram sockets (RFC 768): what they have that connections have not.
+//!
+//! A datagram is delivered whole and in one completion, so nothing is begun before its entries and
+//! its copies all have room (`Delivery::room_for`); until then it waits, and who came later does not
+//! overtake it (`park`). Meanwhile the next ones wait in the socket's queue, which the stack bounds in
+//! bytes and in datagrams. UDP has no window to close: what finds no room there is dropped and
+//! counted, and each completion tells how many were ([`Completion::dropped`]).
+
+use std::net::SocketAddr;
+
+use pagewire_mem::Instant;
+use pagewire_stack::{Error, Readiness, SocketId, Stack};
+
+use super::operations::Answer;
+use super::{EISCONN, Endpoint, Engine, Kind, Socket};
+use crate::counters::Counters;
+use crate::layout::{Address, Completion};
+
+/// What a datagram socket has beside the rest of an [`Endpoint`].
+#[derive(Default)]
+pub(super) struct Datagrams {
+    /// The one that was taken out of the receive queue: whom it is from, and how many bytes it has.
+    pub(super) pending: Option<(SocketAddr, u32)>,
+    /// Those that were dropped and are counted.
+    dropped: u32,
+}
+
+impl Datagrams {
+    /// Notes how many were dropped.
+    pub(super) fn count_dropped(&mut self, stack: &Stack, id: SocketId, counters: &mut Counters) {
+        let dropped = stack.udp_dropped(id).unwrap_or(self.dropped);
+        counters.datagrams_dropped += u64::from(dropped.wrapping_sub(self.dropped));
+        self.dropped = dropped;
+    }
+
+    /// Tells of the one that is pending, of which so many bytes were delivered. `false`: none is.
+    pub(super) fn tell(
+        &mut self,
+        stack: &Stack,
+        id: SocketId,
+        completion: &mut Completion,
+        counters: &mut Counters,
+    ) -> bool {
+        self.count_dropped(stack, id, counters);
+        let Some((from, length)) = self.pending.take() else { return false };
+        let truncated = completion.result.unsigned_abs() < length;
+        let more = stack.readiness(id).is_ok_and(|ready| ready.contains(Readiness::READABLE));
+        completion.flags |= Completion::DATAGRAM;
+        completion.flags |= if truncated { Completion::TRUNCATED } else { 0 };
+        completion.flags |= if more { Completion::NONEMPTY } else { 0 };
+        (completion.address, completion.length) = (Address::new(from), length);
+        completion.dropped = self.dropped;
+        counters.datagrams += 1;
+        counters.datagrams_truncated += u64::from(truncated);
+        true
+    }
+}
+
+impl Endpoint {
+    /// A datagram socket.
+    pub(super) fn datagrams() -> Box<Self> {
+        Box::new(Self { datagrams: Some(Box::default()), ..Self::default() })
+    }
+}
+
+impl Engine {
+    /// Opens a datagram socket.
+    pub(super) fn bind(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        on: SocketAddr,
+        user_data: u64,
+    ) -> Answer {
+        let errno = |error: Error| error.errno();
+        let id = stack.udp_bind(on).map_err(errno)?;
+        let local = stack.local_addr(id).map_err(errno)?;
+        let socket = Socket::new(id, Kind::Open(Endpoint::datagrams()));
+        let Ok(handle) = self.sockets.insert(socket) else {
+            stack.close(now, id);
+            return Err(Error::TooManySockets.errno());
+        };
+        self.handle_of.insert(id, handle);
+        let address = Address::new(local);
+        self.post(Completion { user_data, handle, address, ..Completion::default() });
+        Ok(None)
+    }
+
+    /// Gives a datagram socket a peer, or takes it away.
+    pub(super) fn set_peer(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        target: u64,
+        peer: Option<SocketAddr>,
+    ) -> Answer {
+        if self.endpoint(target)?.datagrams.is_none() {
+            return Err(EISCONN);
+        }
+        let id = self.sockets.get_mut(target).ok_or(super::EBADF)?.id;
+        let set = match peer {
+            Some(peer) => stack.udp_connect(now, id, peer),
+            None => stack.udp_disconnect(id),
+        };
+        set.map(|()| Some(0)).map_err(|error| error.errno())
+    }
+}
