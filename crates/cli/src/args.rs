@@ -194,6 +194,11 @@ pub(crate) struct NetOptions {
     #[arg(long, value_name = "SPEC")]
     pub(crate) fault: Option<FaultConfig>,
 
+    /// When the tap is deleted, have serve and proxy wait until there is one of its name again, instead
+    /// of ending with status 1; not with --pcap or --dhcp
+    #[arg(long)]
+    pub(crate) wait_for_device: bool,
+
     /// Print copies by reason, drops by reason and TCP counters at the end; also on SIGUSR1
     #[arg(long)]
     pub(crate) stats: bool,

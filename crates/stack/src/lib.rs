@@ -49,6 +49,7 @@ pub use pagewire_tcp::{
 pub use sockets::edges::PacketMarks;
 pub use sockets::fast_open::FastOpenConfig;
 pub use sockets::hold::{BindOptions, Hold};
+pub use sockets::leaving::Leftovers;
 pub use sockets::mapping::{MapAvailable, MapError};
 pub use sockets::path_mtu::MtuDiscover;
 pub use sockets::table::SocketId;

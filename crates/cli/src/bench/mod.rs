@@ -22,9 +22,11 @@ mod stream;
 
 use crate::args::{Bench, BenchOptions};
 use crate::failure::Failure;
+use crate::signals;
 
 /// Runs one measurement.
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
+    signals::end_at_interrupt()?;
     match &options.bench {
         Bench::Stream(options) => stream::run(options),
         Bench::Send(options) => send::run(options),

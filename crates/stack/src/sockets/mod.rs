@@ -15,6 +15,7 @@ pub(crate) mod forwarding;
 pub(crate) mod guests;
 mod held;
 pub(crate) mod hold;
+pub(crate) mod leaving;
 pub(crate) mod listener;
 pub(crate) mod mapping;
 pub(crate) mod path_mtu;
@@ -49,6 +50,7 @@ pub(crate) use error_queue::ErrorQueue;
 use fast_open::FastOpenHost;
 use guests::Guests;
 use hold::Holds;
+use leaving::Down;
 use listener::Listener;
 use ports::Ports;
 use table::{SocketId, Table};
@@ -113,6 +115,8 @@ pub(crate) struct Sockets {
     pub(crate) returns: Arc<Returns>,
     /// Those taken from there, on their way to their sockets.
     drained: Vec<Completed>,
+    /// Why there is nothing for sockets to do any more, if so.
+    pub(crate) down: Down,
 }
 
 /// Settings of handshakes and of what is left of connections.
@@ -159,6 +163,7 @@ impl Sockets {
             completions: CompletionQueue::new(),
             returns: Returns::new(),
             drained: Vec::new(),
+            down: Down::No,
         }
     }
 

@@ -44,7 +44,9 @@ pub(crate) struct UdpSocket {
     receive_bytes: usize,
     /// Datagrams that found no room, modulo 2^32.
     dropped: u32,
-    error: Option<Error>,
+    pub(super) error: Option<Error>,
+    /// No datagram can come or leave: there is no device left.
+    pub(super) down: bool,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
     pub(super) has_guests: bool,
@@ -94,6 +96,9 @@ impl UdpSocket {
         if !self.queue.is_empty() {
             readiness |= Readiness::READABLE;
         }
+        if self.down {
+            readiness |= Readiness::READABLE | Readiness::ERROR;
+        }
         if self.error.is_some() {
             readiness |= Readiness::ERROR;
         }
@@ -139,10 +144,15 @@ impl UdpSocket {
         left
     }
 
+    /// What a call gets that finds no datagram.
+    fn nothing(&self) -> Error {
+        if self.down { Error::NetworkDown } else { Error::WouldBlock }
+    }
+
     fn take(&mut self) -> Result<Datagram, Error> {
         let datagram = match self.error.take() {
             Some(error) => Err(error),
-            None => self.queue.pop_front().ok_or(Error::WouldBlock),
+            None => self.queue.pop_front().ok_or(self.nothing()),
         };
         if let Ok(datagram) = &datagram {
             self.queued_bytes -= datagram.charge;
@@ -330,6 +340,7 @@ impl Stack {
         local: SocketAddr,
         options: BindOptions,
     ) -> Result<SocketId, Error> {
+        self.refuse_if_down()?;
         let local = self.bindable(canonical(local), Kind::Udp, options)?;
         let socket = UdpSocket {
             local,
@@ -340,6 +351,7 @@ impl Stack {
             receive_bytes: UDP_RECEIVE_BYTES,
             dropped: 0,
             error: None,
+            down: false,
             errors: None,
             has_guests: false,
             zerocopy: false,
@@ -408,7 +420,7 @@ impl Stack {
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
-        let datagram = socket.queue.front().ok_or(Error::WouldBlock)?;
+        let datagram = socket.queue.front().ok_or(socket.nothing())?;
         Ok((datagram.payload.clone(), datagram.from))
     }
 
