@@ -288,3 +288,30 @@ fn an_application_gets_the_lock_between_two_turns_of_a_busy_driver() {
     // a busy machine, a thread may be a while on its way there.)
     assert!(waits[50] <= 2, "{waits:?}");
 }
+
+#[test]
+fn a_driver_sleeps_while_one_of_its_devices_takes_nothing() {
+    let (device, _far) = Pair::new(Default::default()).expect("pair");
+    let other = crate::Link::new(device).address("10.0.1.1/24");
+    let host = Host::builder().device(full()).address("10.0.0.1/24").link(other).manual().start();
+    let host = host.expect("host");
+    // More than one device's queue holds, to a neighbour each, and a little for the other.
+    host.with_stack(|stack, now| {
+        let socket = stack.udp_bind(([0, 0, 0, 0], 9).into()).expect("bound");
+        for at in 2..250 {
+            for to in [([10, 0, 0, at], 9), ([10, 0, 1, 2], 9)] {
+                let _ = stack.udp_write_to(now, socket, b"x", Some(to.into()));
+            }
+            let _ = stack.tcp_connect(now, ([10, 0, 0, at], 80).into(), None);
+        }
+    });
+    let handle = host.handle();
+    for _ in 0..3 {
+        let (mut inner, now) = handle.shared.lock_now();
+        inner.turn(now);
+        let sleep = inner.longest_sleep(now, Duration::from_secs(1));
+        assert!(inner.devices.is_blocked() && !inner.devices.are_all_blocked());
+        assert!(!sleep.is_zero() && sleep <= BLOCKED_RETRY, "{sleep:?}");
+        handle.shared.unlock_and_wake(inner);
+    }
+}
