@@ -37,7 +37,7 @@ impl Settings {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Whether what is sent gets lost on the way to the device, for want of a queue.
+    /// Whether what is sent is refused on the way to the device, for want of a queue.
     pub fn drops_output(&self) -> bool {
         self.get("pagewire.drop_output") == Some("1")
     }

@@ -26,7 +26,7 @@ pub struct Wire {
     sniffed: VecDeque<Sniffed>,
     /// Packets that were dropped because nobody asked for those before them.
     dropped_unread: u64,
-    /// Packets that went nowhere because the queue has no room at all.
+    /// Packets that were refused because the queue has no room at all.
     dropped_no_queue: u64,
     /// Packets that could not be cut into segments, or have no room for a checksum.
     dropped_unfinished: u64,
@@ -81,20 +81,20 @@ impl Wire {
         (copied == packet.len()).then_some(frame)
     }
 
-    /// A packet from the stack.
-    pub fn outbound(&mut self, at: Instant, frame: &PacketBuf) {
+    /// A packet from the stack; `false` if it is refused, because the queue has no room.
+    pub fn outbound(&mut self, at: Instant, frame: &PacketBuf) -> bool {
         if !self.has_queue {
             self.dropped_no_queue += 1;
-            return;
+            return false;
         }
         if self.sniffed.len() >= SNIFFED_PACKETS {
             self.dropped_unread += 1;
-            return;
+            return true;
         }
         let mut wire = VecDeque::new();
         if self.finish(frame.clone(), &mut wire).is_none() {
             self.dropped_unfinished += 1;
-            return;
+            return true;
         }
         for frame in wire {
             let mut bytes = vec![0; frame.len()];
@@ -107,6 +107,7 @@ impl Wire {
             bytes.drain(..ETHERNET);
             self.sniffed.push_back(Sniffed { at, bytes });
         }
+        true
     }
 
     /// Cuts a super-frame and completes checksums, behind an Ethernet header, because that is
@@ -136,7 +137,7 @@ impl Wire {
         !self.sniffed.is_empty()
     }
 
-    /// Gives the queue to the device room, or none: what is sent then is lost on the way.
+    /// Gives the queue to the device room, or none: what is sent then is refused.
     pub fn set_queue(&mut self, room: bool) {
         self.has_queue = room;
     }

@@ -261,9 +261,12 @@ impl World {
     fn pump(&self, inner: &mut Inner) {
         let now = inner.now;
         loop {
-            let more = inner.stack.poll_transmit(now, &mut inner.scratch);
-            while let Some(frame) = inner.scratch.pop_front() {
-                inner.wire.outbound(now, &frame);
+            let Inner { stack, wire, scratch, .. } = &mut *inner;
+            let mut more = stack.poll_transmit(now, scratch);
+            scratch.retain(|frame| !wire.outbound(now, frame));
+            if !scratch.is_empty() {
+                stack.handle_refused(now, scratch);
+                more = true;
             }
             let mut events = false;
             while let Some(event) = inner.stack.poll_event() {

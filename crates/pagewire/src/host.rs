@@ -643,8 +643,9 @@ impl Builder {
         for (link, device) in stack.links().zip(all) {
             devices.add(link, device)?;
         }
-        let (spin, manual, limit) = (self.spin, self.manual, self.shutdown_limit);
-        let shared = Arc::new(Shared::new(stack, devices, zero, spin, manual, limit)?);
+        let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
+        shared.shutdown_limit = self.shutdown_limit;
+        let shared = Arc::new(shared);
         let driver = if self.manual {
             None
         } else {

@@ -24,7 +24,7 @@ use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 
 use crate::contain::{Panics, contain};
 use crate::devices::{Devices, RECEIVE_BURST};
-use crate::leave::{Departure, Leaving};
+use crate::leave::{Departure, Leaving, SHUTDOWN_LIMIT};
 use crate::locked::Locked;
 use crate::proxy::Service;
 use crate::rings::serve::{Attachments, STUCK_RETRY};
@@ -171,7 +171,6 @@ impl Shared {
         zero: WallClock,
         spin: Duration,
         manual: bool,
-        shutdown_limit: Duration,
     ) -> std::io::Result<Self> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
@@ -213,7 +212,7 @@ impl Shared {
             spin_max: spin,
             spin_now: AtomicU64::new(spin.as_nanos() as u64),
             manual,
-            shutdown_limit,
+            shutdown_limit: SHUTDOWN_LIMIT,
         })
     }
 
@@ -271,6 +270,7 @@ impl Shared {
             inner.flush(now);
             self.unlock_and_wake(inner);
         }
+        // Else what was done moved no timer.
     }
 
     /// The stack's errors in the words of `std::io`; that the network is down, with the cause.

@@ -342,6 +342,8 @@ counters! {
     rx_bytes,
     /// Frames handed to the device.
     tx_frames,
+    /// Frames that a device refused, and that connections were told of.
+    tx_refused,
     /// Bytes in them.
     tx_bytes,
     /// Packets that looped back to an address of ours.

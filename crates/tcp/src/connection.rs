@@ -136,6 +136,9 @@ bitflags::bitflags! {
         const SYN_RESENT = 1 << 12;
         /// Both sides do window scaling.
         const SCALING = 1 << 13;
+        /// The device refused something: nothing leaves until something is heard, or a timer goes off
+        /// (`refused.rs`).
+        const REFUSED = 1 << 14;
         /// The last send said that more follows; cleared by what happens next.
         const MORE = 1 << 16;
         /// A send did not find the room that it wanted.

@@ -197,7 +197,7 @@ impl Connection {
         let first = self.snd.una + u32::from(syn);
         let under_way = self.snd.nxt.min(self.queue.end()).saturating_since(first);
         Info {
-            probes: self.keepalive_probes.max(self.persist_backoff),
+            probes: self.keepalive_probes.max(self.persist_backoff).max(self.refused_tries()),
             timestamps: self.flags.contains(ConnFlags::TIMESTAMPS),
             sack: self.flags.contains(ConnFlags::SACK),
             scaling: self.flags.contains(ConnFlags::SCALING),

@@ -136,7 +136,7 @@ impl Connection {
         self.heard_at = now;
         self.keepalive_probes = 0;
         self.flags.insert(ConnFlags::ACKED);
-        self.flags.remove(ConnFlags::MORE);
+        self.flags.remove(ConnFlags::MORE | ConnFlags::REFUSED);
     }
 
     // ---- 3.10.7.4: all other states ----

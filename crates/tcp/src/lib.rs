@@ -14,7 +14,8 @@
 //! Read [`State`] first (the state machine as a table), then `connection.rs` (what a connection
 //! remembers), `input.rs` (the steps of RFC 9293 section 3.10.7 in their order), `output.rs` (what
 //! is sent, and when), `recovery/` (what is sent again) and `timers.rs`. What not every connection
-//! has is beside them: `congestion/`, `fast_open/`, `mtu_probe.rs`, `syn_cookie.rs`, `time_wait.rs`.
+//! has is beside them: `congestion/`, `fast_open/`, `mtu_probe.rs`, `refused.rs`, `syn_cookie.rs`,
+//! `time_wait.rs`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -51,6 +52,7 @@ mod output;
 mod pages;
 mod rare;
 mod recovery;
+mod refused;
 mod reset;
 mod room;
 mod rtt;

@@ -186,6 +186,10 @@ pub const MAX_DUPLICATE_ACKS_OWED: u8 = 16;
 /// Linux's 200 ms.
 pub const FLUSH_AFTER_MS: u64 = 200;
 
+/// How long a segment waits, at most, that a device has refused, in milliseconds: Linux's
+/// `TCP_RESOURCE_PROBE_INTERVAL`. What others send meanwhile decides, not the network.
+pub const REFUSED_RETRY_MS: u64 = 500;
+
 /// Bytes of a segment that timestamps take (RFC 7323 appendix A).
 pub const TIMESTAMPS_LEN: u16 = 12;
 

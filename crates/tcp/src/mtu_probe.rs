@@ -83,6 +83,11 @@ impl Connection {
         self.rare.as_mut()?.mtu.as_mut()
     }
 
+    /// Whether a probe is under way.
+    pub(crate) fn probes_mtu(&self) -> bool {
+        self.mtu().is_some_and(|search| search.probe.is_some())
+    }
+
     /// Bytes of options in every segment.
     fn option_bytes(&self) -> u16 {
         if self.has_timestamps() { 12 } else { 0 }

@@ -87,7 +87,7 @@ impl Connection {
         if self.tells_syn_first() && self.may_acknowledge() {
             return Some(self.build_segment(now, self.snd.nxt, Flags::ACK, FragVec::new()));
         }
-        if self.state.may_transmit() {
+        if self.state.may_transmit() && !self.flags.contains(ConnFlags::REFUSED) {
             if self.take_probe_due()
                 && let Some(probe) = self.poll_tail_probe(now)
             {

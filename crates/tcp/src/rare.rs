@@ -7,6 +7,7 @@ use pagewire_mem::Instant;
 use crate::connection::Connection;
 use crate::ecn::Accurate;
 use crate::mtu_probe::MtuSearch;
+use crate::refused::Refused;
 use crate::seq::Seq;
 use crate::urgent::UrgentIn;
 
@@ -19,6 +20,8 @@ pub(crate) struct Rare {
     pub(crate) urgent_in: Option<UrgentIn>,
     /// One past the last urgent byte that we send.
     pub(crate) urgent_out: Option<Seq>,
+    /// What a device that refuses segments has done.
+    pub(crate) refused: Option<Refused>,
     /// Since when the peer has left something unanswered, where a limit is set for that.
     pub(crate) unanswered_since: Option<Instant>,
     /// One past the last byte of data in our SYN: what ends there is pushed.

@@ -91,6 +91,11 @@ impl RttEstimator {
         self.backoff = self.backoff.saturating_add(1);
     }
 
+    /// The last doubling was for nothing.
+    pub(crate) fn undo_backoff(&mut self) {
+        self.backoff = self.backoff.saturating_sub(1);
+    }
+
     /// How often the timeout has been doubled in a row.
     pub(crate) const fn backoff(&self) -> u8 {
         self.backoff

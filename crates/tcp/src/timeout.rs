@@ -23,11 +23,14 @@ impl Connection {
         let now = env.now;
         while let Some(timer) = self.timers.pop(now) {
             match timer {
-                Timer::Retransmit => match self.loss.due {
-                    Due::Rto => self.on_retransmit_timer(now),
-                    Due::Probe => self.on_probe_timer(now),
-                    Due::Reorder => self.on_reordering_timer(now),
-                },
+                Timer::Retransmit => {
+                    self.flags.remove(ConnFlags::REFUSED);
+                    match self.loss.due {
+                        Due::Rto => self.on_retransmit_timer(now),
+                        Due::Probe => self.on_probe_timer(now),
+                        Due::Reorder => self.on_reordering_timer(now),
+                    }
+                }
                 Timer::Persist => self.on_persist_timer(now),
                 Timer::DelayedAck => {
                     if self.ack.due == AckDue::Delayed {
@@ -94,7 +97,7 @@ impl Connection {
     ///
     /// As Linux, it is counted from the first time that a timer goes off (`first`), and rules in place
     /// of the number of retransmissions.
-    fn has_waited_too_long(&mut self, now: Instant, first: bool) -> bool {
+    pub(crate) fn has_waited_too_long(&mut self, now: Instant, first: bool) -> bool {
         let Some(limit) = self.config.user_timeout else { return false };
         let rare = self.rare();
         let since = match rare.unanswered_since.filter(|_| !first) {
@@ -105,7 +108,7 @@ impl Connection {
     }
 
     /// A timer does not go off beyond the moment at which the connection is given up.
-    fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
+    pub(crate) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
         let since = self.rare.as_ref().and_then(|r| r.unanswered_since);
         match (self.config.user_timeout, since) {
             (Some(limit), Some(since)) => {
@@ -140,7 +143,7 @@ impl Connection {
         now.saturating_since(recovery.since) >= self.backed_off_for(retries)
     }
 
-    fn allowed_retries(&self) -> u8 {
+    pub(crate) fn allowed_retries(&self) -> u8 {
         if self.flags.contains(ConnFlags::ORPHAN) {
             self.config.orphan_retries
         } else {
@@ -150,7 +153,7 @@ impl Connection {
 
     /// The time that `retries` retransmissions take when the timeout starts at its least value and
     /// doubles up to its greatest, the last one's waiting time included.
-    fn backed_off_for(&self, retries: u8) -> Duration {
+    pub(crate) fn backed_off_for(&self, retries: u8) -> Duration {
         let (mut rto, max) = (self.config.rto_min, self.config.rto_max);
         let mut sum = Duration::ZERO;
         for _ in 0..=retries {
@@ -161,7 +164,7 @@ impl Connection {
     }
 
     /// Nobody answers.
-    fn time_out(&mut self) {
+    pub(crate) fn time_out(&mut self) {
         if self.retries < 2 {
             self.suspect_black_hole();
         }
@@ -185,6 +188,9 @@ impl Connection {
             return;
         }
         let allowed = self.send_edge().saturating_since(self.snd.nxt);
+        if allowed > 0 && self.flags.contains(ConnFlags::REFUSED) {
+            return self.retry_refused(now);
+        }
         if allowed > 0 {
             // > RFC 9293 section 3.8.6.2.1: (4) or if the override timeout occurs.
             self.flags.insert(ConnFlags::FLUSH_DUE);

@@ -14,6 +14,7 @@ mod port;
 mod receive;
 mod report;
 mod ring;
+mod ring_ends;
 mod rr;
 mod send;
 mod share;

@@ -39,6 +39,7 @@ mod link;
 mod neighbor;
 mod output;
 mod reassembly;
+mod refused;
 mod route;
 mod transit;
 mod transport;
@@ -350,6 +351,11 @@ impl Net {
     /// The place of a link that was not removed.
     pub(crate) fn find_link(&self, id: LinkId) -> Option<LinkIndex> {
         self.links.find(id)
+    }
+
+    /// The link at a place.
+    pub(crate) fn link_id(&self, index: LinkIndex) -> LinkId {
+        self.links.id_at(index)
     }
 
     /// Our addresses on a link.

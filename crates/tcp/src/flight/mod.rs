@@ -398,6 +398,37 @@ impl Flight {
         packets
     }
 
+    /// Of the record that was sent last, what begins at `start` has not left: it is forgotten. `false` if
+    /// it has left before.
+    pub(crate) fn unsend(&mut self, start: Seq) -> bool {
+        let marked = |r: &Sent| !(r.mark - Mark::FIN).is_empty();
+        let Some(last) = self.records.back_mut().filter(|r| r.start.le(start) && !marked(r)) else {
+            return false;
+        };
+        self.packets -= last.packets();
+        last.end = start;
+        last.mark = Mark::empty();
+        match last.start == start {
+            true => drop(self.records.pop_back()),
+            false => self.packets += last.packets(),
+        }
+        true
+    }
+
+    /// `start..end` has been sent again, and has not left: it is lost as before. Returns how many wire
+    /// segments that are; `None` if it was not sent again.
+    pub(crate) fn on_refused(&mut self, start: Seq, end: Seq) -> Option<u32> {
+        let index = self.cut_out(start, end)?;
+        let record = self.records.get_mut(index)?;
+        if record.start != start || !record.mark.contains(Mark::RETRANSMITTED) {
+            return None;
+        }
+        record.mark.remove(Mark::RETRANSMITTED);
+        let packets = record.packets();
+        self.retransmitted -= packets;
+        Some(packets)
+    }
+
     /// What lies in `start..end` has been sent once more, to provoke an answer (RFC 8985 section
     /// 7): nothing is held for lost.
     pub(crate) fn on_probe(&mut self, start: Seq, end: Seq, at: Instant) {

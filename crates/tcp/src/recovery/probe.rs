@@ -21,6 +21,11 @@ impl Connection {
         }
     }
 
+    /// Whether a probe is under way.
+    pub(crate) fn awaits_probe_answer(&self) -> bool {
+        self.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
+    }
+
     pub(crate) fn take_probe_due(&mut self) -> bool {
         self.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
     }

@@ -83,4 +83,21 @@ impl Connection {
             self.rearm_timeout(now);
         }
     }
+
+    /// What was sent again from `start` on, `packets` wire segments, has not left: it waits to be sent
+    /// again as before.
+    pub(crate) fn on_retransmission_refused(&mut self, start: Seq, packets: u32) {
+        self.stats.retransmits = self.stats.retransmits.saturating_sub(packets);
+        let reducing = self.loss.is_reducing();
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
+        if start.lt(recovery.next) {
+            recovery.next = start;
+        }
+        if reducing {
+            recovery.prr_out = recovery.prr_out.saturating_sub(packets);
+        }
+        // None at all is not the same as none that is not excused: that would undo the reduction.
+        let left = recovery.unexcused.and_then(|count| count.checked_sub(packets));
+        recovery.unexcused = left.filter(|&left| left > 0);
+    }
 }

@@ -12,6 +12,7 @@ mod hostile_lies;
 mod hostile_peer;
 mod mapping;
 mod pair;
+mod refused_by_the_device;
 mod rfc2883_3708_5682_undo;
 mod rfc3168_ecn;
 mod rfc4821_mtu_probing;

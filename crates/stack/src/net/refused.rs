@@ -1,0 +1,34 @@
+//! Reading our own frames again: what a device refused, and who has to be told.
+
+use pagewire_device::Medium;
+use pagewire_mem::PacketBuf;
+use pagewire_tcp::{Flags, TcpHeader};
+
+use super::link::LinkIndex;
+use super::wire::{ethernet, icmp, ipv4, ipv6, protocol};
+use super::{Net, Quoted};
+
+impl Net {
+    /// The TCP segment in a frame that was made for this link: its ends and number, as an ICMP error
+    /// would quote them, and how many sequence numbers it takes up.
+    pub(crate) fn refused_segment(
+        &self,
+        link: LinkIndex,
+        frame: &PacketBuf,
+    ) -> Option<(Quoted, u32)> {
+        let skip = match self.links.at(link).link.medium {
+            Medium::Ethernet => ethernet::LEN,
+            Medium::Ip => 0,
+        };
+        let packet = frame.head().get(skip..)?;
+        let (about, ip_len) = match packet.first()? >> 4 {
+            4 => (icmp::parse_quoted_v4(packet), ipv4::header_len(*packet.first()?)),
+            _ => (icmp::parse_quoted_v6(packet), ipv6::LEN),
+        };
+        let about = about.ok().filter(|about| about.protocol == protocol::TCP)?;
+        let (header, header_len) = TcpHeader::parse(packet.get(ip_len..)?).ok()?;
+        let payload = frame.len().checked_sub(skip + ip_len + header_len)?;
+        let marks = (header.flags & (Flags::SYN | Flags::FIN)).iter().count();
+        Some((about, u32::try_from(payload + marks).ok()?))
+    }
+}
