@@ -3,16 +3,15 @@
 //! The traits are tokio's, the waking is our own: the driver thread calls the task's waker, so
 //! these work on any executor.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake, Waker};
 
 use futures_core::Stream;
 use pagewire_mem::Instant;
-use pagewire_stack::{Error, Stack, ZeroCopyCall};
+use pagewire_stack::{Error, Readiness, Stack, ZeroCopyCall};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buf::{Chunks, SendBuf};
@@ -24,6 +23,8 @@ use crate::udp::UdpSocket;
 use crate::wait::Patience;
 use crate::zerocopy::{self, Completion, Sent};
 
+/// One try for a caller who polls: who gave up polling is forgotten when something happens, or with
+/// the socket. Each task is remembered once.
 fn poll_op<T>(
     socket: &Socket,
     interest: Interest,
@@ -36,23 +37,94 @@ fn poll_op<T>(
     }
 }
 
+/// Repeats `op` until it has an answer.
+fn wait_op<T, F>(socket: &Socket, interest: Interest, op: F) -> WaitOp<'_, F>
+where
+    F: FnMut(&mut Stack, Instant) -> Result<T, Error> + Unpin,
+{
+    WaitOp { socket, interest, op, waits: None }
+}
+
+/// A wait that is forgotten when it is dropped.
+struct WaitOp<'a, F> {
+    socket: &'a Socket,
+    interest: Interest,
+    op: F,
+    waits: Option<Registered>,
+}
+
+/// Who is to be woken, and the waker that the socket has for that: of this wait alone, so that it can
+/// be taken back while other waits of the same task go on.
+struct Registered {
+    task: Waker,
+    own: Waker,
+}
+
+struct Own(Waker);
+
+impl Wake for Own {
+    fn wake(self: Arc<Self>) {
+        self.0.wake_by_ref();
+    }
+}
+
+impl<T, F> Future for WaitOp<'_, F>
+where
+    F: FnMut(&mut Stack, Instant) -> Result<T, Error> + Unpin,
+{
+    type Output = io::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let shared = &self.socket.host.shared;
+        if self.waits.is_none() {
+            match shared.with(&mut self.op) {
+                Err(Error::WouldBlock) => {}
+                done => return Poll::Ready(done.map_err(|e| shared.error(e))),
+            }
+        }
+        if self.waits.as_ref().is_none_or(|waits| !waits.task.will_wake(cx.waker())) {
+            self.forget();
+            let task = cx.waker().clone();
+            let own = Waker::from(Arc::new(Own(task.clone())));
+            self.waits = Some(Registered { task, own });
+        }
+        let Self { socket, interest, op, waits } = &mut *self;
+        let own = waits.as_ref().map_or(Waker::noop(), |waits| &waits.own);
+        poll_op(socket, *interest, &Context::from_waker(own), op)
+    }
+}
+
+impl<F> WaitOp<'_, F> {
+    fn forget(&mut self) {
+        if let Some(waits) = self.waits.take() {
+            self.socket.host.shared.lock().unregister(self.socket.id, &waits.own);
+        }
+    }
+}
+
+impl<F> Drop for WaitOp<'_, F> {
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
 impl Host {
     /// Opens a connection; see [`connect`](Self::connect).
     pub async fn connect_async(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let stream = self.start_connect(to)?;
-        poll_fn(|cx| match stream.wait_connected(Patience::None) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let id = stream.0.id;
-                poll_op(&stream.0, Interest::Write, cx, |stack, _| {
-                    let ready = stack.readiness(id)?;
-                    let waits = !ready.intersects(pagewire_stack::Readiness::FOR_WRITE);
-                    if waits { Err(Error::WouldBlock) } else { Ok(()) }
-                })
-                .map(|_| stream.wait_connected(Patience::None))
+        let id = stream.0.id;
+        loop {
+            match stream.wait_connected(Patience::None) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => break done?,
             }
-            done => Poll::Ready(done),
-        })
-        .await?;
+            // What became of it is looked at above.
+            let _ = wait_op(&stream.0, Interest::Write, |stack, _| {
+                let waits = !stack.readiness(id)?.intersects(Readiness::FOR_WRITE);
+                if waits { Err(Error::WouldBlock) } else { Ok(()) }
+            })
+            .await;
+        }
         Ok(stream)
     }
 }
@@ -64,10 +136,7 @@ impl TcpStream {
         let all = buf.len();
         while !buf.is_empty() {
             let frags = &mut buf.frags;
-            poll_fn(|cx| {
-                poll_op(&self.0, Interest::Write, cx, |stack, now| stack.tcp_send(now, id, frags))
-            })
-            .await?;
+            wait_op(&self.0, Interest::Write, |stack, now| stack.tcp_send(now, id, frags)).await?;
         }
         Ok(all)
     }
@@ -75,10 +144,7 @@ impl TcpStream {
     /// Takes received bytes by reference; see [`recv_chunks`](Self::recv_chunks).
     pub async fn recv_chunks_async(&self, max: usize) -> io::Result<Chunks> {
         let id = self.0.id;
-        poll_fn(|cx| {
-            poll_op(&self.0, Interest::Read, cx, |stack, now| take_chunks(stack, now, id, max))
-        })
-        .await
+        wait_op(&self.0, Interest::Read, |stack, now| take_chunks(stack, now, id, max)).await
     }
 }
 
@@ -87,16 +153,13 @@ impl TcpStream {
     /// The next `len` bytes as contiguous memory; see [`map_wait`](Self::map_wait).
     pub async fn map_async(&self, len: usize) -> io::Result<Mapping> {
         let id = self.0.id;
-        poll_fn(|cx| {
-            poll_op(&self.0, Interest::Read, cx, |stack, now| try_map(stack, now, id, len))
-        })
-        .await?
+        wait_op(&self.0, Interest::Read, |stack, now| try_map(stack, now, id, len)).await?
     }
 
     /// Waits until something can be read or mapped; see [`wait_readable`](Self::wait_readable).
     pub async fn readable_async(&self) -> io::Result<usize> {
         let id = self.0.id;
-        poll_fn(|cx| poll_op(&self.0, Interest::Read, cx, |stack, _| readable(stack, id))).await
+        wait_op(&self.0, Interest::Read, |stack, _| readable(stack, id)).await
     }
 }
 
@@ -109,10 +172,8 @@ impl TcpStream {
         let (mut call, mut bytes) = (ZeroCopyCall::new(), 0);
         while !buf.is_empty() {
             let (frags, call) = (&mut buf.frags, &mut call);
-            let sent = poll_fn(|cx| {
-                poll_op(&self.0, Interest::Write, cx, |stack, now| {
-                    stack.tcp_send_zc(now, id, frags, call)
-                })
+            let sent = wait_op(&self.0, Interest::Write, |stack, now| {
+                stack.tcp_send_zc(now, id, frags, call)
             });
             match sent.await {
                 Ok(n) => bytes += n,
@@ -126,7 +187,7 @@ impl TcpStream {
     /// The next completion, as a stream gives it; `None`: no send is outstanding. See
     /// [`wait_completion`](Self::wait_completion).
     pub async fn next_completion(&self) -> io::Result<Option<Completion>> {
-        poll_fn(|cx| self.poll_completion(cx)).await
+        next_completion(&self.0).await
     }
 
     /// [`next_completion`](Self::next_completion) for those who poll.
@@ -158,6 +219,12 @@ impl std::fmt::Debug for CompletionStream<'_> {
     }
 }
 
+async fn next_completion(socket: &Socket) -> io::Result<Option<Completion>> {
+    let id = socket.id;
+    let done = wait_op(socket, Interest::Completion, |stack, _| zerocopy::next(stack, id)).await?;
+    Ok(done.map(Completion::from))
+}
+
 fn poll_completion(socket: &Socket, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
     let id = socket.id;
     let done = poll_op(socket, Interest::Completion, cx, |stack, _| zerocopy::next(stack, id));
@@ -173,10 +240,8 @@ impl UdpSocket {
         to: SocketAddr,
     ) -> io::Result<Sent> {
         let (id, data) = (self.0.id, data.into());
-        let sent = poll_fn(|cx| {
-            poll_op(&self.0, Interest::Write, cx, |stack, now| {
-                stack.udp_send_zc(now, id, data.frags.clone(), Some(to))
-            })
+        let sent = wait_op(&self.0, Interest::Write, |stack, now| {
+            stack.udp_send_zc(now, id, data.frags.clone(), Some(to))
         });
         let (bytes, id) = sent.await?;
         Ok(Sent { bytes, id })
@@ -184,7 +249,7 @@ impl UdpSocket {
 
     /// The next completion; see [`TcpStream::next_completion`].
     pub async fn next_completion(&self) -> io::Result<Option<Completion>> {
-        poll_fn(|cx| self.poll_completion(cx)).await
+        next_completion(&self.0).await
     }
 
     /// [`next_completion`](Self::next_completion) for those who poll.
@@ -202,10 +267,8 @@ impl TcpListener {
     /// Takes the next connection; see [`accept`](Self::accept).
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let id = self.0.id;
-        let (conn, remote) = poll_fn(|cx| {
-            poll_op(&self.0, Interest::Read, cx, |stack, now| stack.tcp_accept(now, id))
-        })
-        .await?;
+        let (conn, remote) =
+            wait_op(&self.0, Interest::Read, |stack, now| stack.tcp_accept(now, id)).await?;
         Ok((TcpStream::new(Arc::clone(&self.0.host), conn), remote))
     }
 }
@@ -214,21 +277,14 @@ impl UdpSocket {
     /// Sends a datagram by copy; see [`send_to`](Self::send_to).
     pub async fn send_to_async(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
         let id = self.0.id;
-        poll_fn(|cx| {
-            poll_op(&self.0, Interest::Write, cx, |stack, now| {
-                stack.udp_write_to(now, id, data, Some(to))
-            })
-        })
-        .await
+        wait_op(&self.0, Interest::Write, |stack, now| stack.udp_write_to(now, id, data, Some(to)))
+            .await
     }
 
     /// Receives a datagram by copy; see [`recv_from`](Self::recv_from).
     pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let id = self.0.id;
-        poll_fn(|cx| {
-            poll_op(&self.0, Interest::Read, cx, |stack, now| stack.udp_read_from(now, id, buf))
-        })
-        .await
+        wait_op(&self.0, Interest::Read, |stack, now| stack.udp_read_from(now, id, buf)).await
     }
 }
 

@@ -61,3 +61,44 @@ async fn a_refused_connection_is_an_error() {
     let refused = client.connect_async("10.0.0.1:1".parse().expect("address")).await;
     assert_eq!(refused.expect_err("refused").kind(), std::io::ErrorKind::ConnectionRefused);
 }
+
+/// Says that it was called.
+struct Called(std::sync::Mutex<std::sync::mpsc::Sender<()>>);
+
+impl std::task::Wake for Called {
+    fn wake(self: std::sync::Arc<Self>) {
+        let _ = self.0.lock().unwrap().send(());
+    }
+}
+
+#[test]
+fn a_wait_that_is_dropped_is_forgotten_and_others_of_the_same_task_are_not() {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::task::{Context, Waker};
+
+    let (server, client) = hosts();
+    let listener = server.listen("10.0.0.1:9000").unwrap();
+    let conn = client.connect("10.0.0.1:9000").unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    let (says, hears) = mpsc::channel();
+    let called = Arc::new(Called(Mutex::new(says)));
+    let waker = Waker::from(Arc::clone(&called));
+    let mut cx = Context::from_waker(&waker);
+    {
+        let mut stays = pin!(peer.readable_async());
+        assert!(stays.as_mut().poll(&mut cx).is_pending());
+        let before = Arc::strong_count(&called);
+        for _ in 0..100 {
+            assert!(pin!(peer.recv_chunks_async(1)).poll(&mut cx).is_pending());
+            assert!(pin!(listener.accept_async()).poll(&mut cx).is_pending());
+            assert!(pin!(peer.next_completion()).poll(&mut cx).is_ready(), "none is to come");
+        }
+        assert_eq!(Arc::strong_count(&called), before, "as if they had not been");
+        conn.send(bytes::Bytes::from_static(b"x")).unwrap();
+        hears.recv_timeout(std::time::Duration::from_secs(20)).expect("it is woken");
+        assert!(stays.as_mut().poll(&mut cx).is_ready());
+    }
+    assert_eq!(Arc::strong_count(&called), 2, "the test's own");
+}

@@ -10,6 +10,7 @@ use crate::file::{File, Held, Object};
 use crate::limits::MAX_DESCRIPTORS;
 use crate::mapping::Mappings;
 use crate::notice::{Notices, Signal};
+use crate::numbers::Numbers;
 use crate::poll::Events;
 use crate::socket::Socket;
 use crate::{Errno, Fd};
@@ -25,9 +26,48 @@ pub struct Descriptors<B: Backend> {
     pub(crate) backend: B,
     pub(crate) notices: Arc<Notices>,
     pub(crate) mappings: Mappings,
-    table: RwLock<Vec<Option<Entry>>>,
+    table: RwLock<Table>,
     /// Held while one epoll instance is added to another.
     nesting: Mutex<()>,
+}
+
+/// Files by number.
+struct Table {
+    entries: Vec<Option<Entry>>,
+    /// Numbers without a file.
+    free: Numbers,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { entries: Vec::new(), free: Numbers::new(MAX_DESCRIPTORS) }
+    }
+}
+
+impl Table {
+    fn get(&self, fd: Fd) -> Option<&Entry> {
+        self.entries.get(usize::try_from(fd).ok()?)?.as_ref()
+    }
+
+    fn get_mut(&mut self, fd: Fd) -> Option<&mut Entry> {
+        self.entries.get_mut(usize::try_from(fd).ok()?)?.as_mut()
+    }
+
+    fn take(&mut self, fd: Fd) -> Option<Entry> {
+        let at = usize::try_from(fd).ok()?;
+        let entry = self.entries.get_mut(at)?.take()?;
+        self.free.give_back(at);
+        Some(entry)
+    }
+
+    /// `at` is below the limit.
+    fn put(&mut self, at: usize, entry: Entry) {
+        if at >= self.entries.len() {
+            self.entries.resize_with(at + 1, || None);
+        }
+        self.free.take(at);
+        self.entries[at] = Some(entry);
+    }
 }
 
 #[derive(Clone)]
@@ -53,7 +93,7 @@ impl<B: Backend> Descriptors<B> {
 
     /// Whether `fd` names a file of this table.
     pub fn owns(&self, fd: Fd) -> bool {
-        self.entries().get(fd as usize).is_some_and(Option::is_some)
+        self.table().get(fd).is_some()
     }
 
     /// Closes a descriptor. The last one of a connection sends what is queued and ends it, blocking
@@ -62,8 +102,7 @@ impl<B: Backend> Descriptors<B> {
     /// # Errors
     /// `EBADF`.
     pub fn close(&self, fd: Fd) -> Result<(), Errno> {
-        let entry =
-            self.entries_mut().get_mut(fd as usize).and_then(Option::take).ok_or(Errno::BADF)?;
+        let entry = self.table_mut().take(fd).ok_or(Errno::BADF)?;
         self.backend.close_number(fd);
         drop(Held::new(self, entry.file));
         Ok(())
@@ -96,48 +135,37 @@ impl<B: Backend> Descriptors<B> {
 
     fn try_place(&self, entry: &Entry, least: Fd) -> Result<Fd, Errno> {
         let wanted = self.backend.open_number()?;
-        let mut table = self.entries_mut();
+        let mut table = self.table_mut();
         let at = match wanted {
-            Some(fd) => usize::try_from(fd).map_err(|_| Errno::BADF)?,
-            None => {
-                let least = usize::try_from(least).map_err(|_| Errno::INVAL)?;
-                let free = table.iter().skip(least).position(Option::is_none);
-                free.map_or(table.len().max(least), |at| at + least)
-            }
+            Some(fd) => Some(usize::try_from(fd).map_err(|_| Errno::BADF)?),
+            None => table.free.lowest(usize::try_from(least).map_err(|_| Errno::INVAL)?),
         };
-        if at >= MAX_DESCRIPTORS {
+        let Some(at) = at.filter(|&at| at < MAX_DESCRIPTORS) else {
             drop(table);
             if let Some(fd) = wanted {
                 self.backend.close_number(fd);
             }
             return Err(Errno::MFILE);
-        }
-        if at >= table.len() {
-            table.resize_with(at + 1, || None);
-        }
-        table[at] = Some(entry.clone());
+        };
+        table.put(at, entry.clone());
         Ok(at as Fd)
     }
 
     /// The file that `fd` names, held while the call lasts.
     pub(crate) fn file(&self, fd: Fd) -> Result<Held<'_, B>, Errno> {
-        let table = self.entries();
-        let entry = table.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::BADF)?;
+        let table = self.table();
+        let entry = table.get(fd).ok_or(Errno::BADF)?;
         entry.file.hold();
         Ok(Held::new(self, Arc::clone(&entry.file)))
     }
 
     /// The flags of a descriptor.
     pub(crate) fn close_on_exec(&self, fd: Fd) -> Result<bool, Errno> {
-        let table = self.entries();
-        let entry = table.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::BADF)?;
-        Ok(entry.close_on_exec)
+        Ok(self.table().get(fd).ok_or(Errno::BADF)?.close_on_exec)
     }
 
     pub(crate) fn set_close_on_exec(&self, fd: Fd, on: bool) -> Result<(), Errno> {
-        let mut table = self.entries_mut();
-        let entry = table.get_mut(fd as usize).and_then(Option::as_mut).ok_or(Errno::BADF)?;
-        entry.close_on_exec = on;
+        self.table_mut().get_mut(fd).ok_or(Errno::BADF)?.close_on_exec = on;
         Ok(())
     }
 
@@ -190,12 +218,12 @@ impl<B: Backend> Descriptors<B> {
         self.nesting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn entries(&self) -> RwLockReadGuard<'_, Vec<Option<Entry>>> {
-        // Every change of the table is one statement.
+    fn table(&self) -> RwLockReadGuard<'_, Table> {
+        // Nothing that changes the table can fail half-way.
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn entries_mut(&self) -> RwLockWriteGuard<'_, Vec<Option<Entry>>> {
+    fn table_mut(&self) -> RwLockWriteGuard<'_, Table> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -213,7 +241,7 @@ impl<B: Backend> Held<'_, B> {
 
 impl<B: Backend> Drop for Descriptors<B> {
     fn drop(&mut self) {
-        let len = self.entries().len();
+        let len = self.table().entries.len();
         for fd in 0..len {
             let _ = self.close(fd as Fd);
         }
@@ -222,7 +250,7 @@ impl<B: Backend> Drop for Descriptors<B> {
 
 impl<B: Backend> core::fmt::Debug for Descriptors<B> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let open = self.entries().iter().filter(|entry| entry.is_some()).count();
+        let open = self.table().entries.iter().flatten().count();
         f.debug_struct("Descriptors").field("open", &open).finish_non_exhaustive()
     }
 }

@@ -30,6 +30,7 @@ pub mod limits;
 mod mapping;
 mod message;
 mod notice;
+mod numbers;
 mod options;
 mod pipe;
 mod poll;

@@ -13,7 +13,7 @@ use crate::file::{Held, Object};
 use crate::limits::{MAX_IOV, MAX_RW_BYTES};
 use crate::message::{RawRange, SendMessage, ancillary};
 use crate::poll::Events;
-use crate::socket::{Kind, Socket, Stage};
+use crate::socket::{Kind, Socket, Stage, is_mapped};
 use crate::{Errno, Fd, errno};
 
 /// Flags that change what is sent, or how: those that a socket here has.
@@ -428,7 +428,11 @@ impl<B: Backend> Descriptors<B> {
 fn datagram_remote(socket: &Socket, name: Option<&[u8]>) -> Result<Option<SocketAddr>, Errno> {
     match name.map(|name| parse(socket.domain, name)).transpose()? {
         None => Ok(None),
-        Some(Given::Address(remote)) => Ok(Some(remote)),
+        Some(Given::Address(remote)) => {
+            // A socket for IPv6 only has no way to an address of IPv4.
+            let unreachable = is_mapped(remote) && socket.lock().options.v6_only;
+            if unreachable { Err(Errno::NETUNREACH) } else { Ok(Some(remote)) }
+        }
         Some(Given::Unspecified) => Err(Errno::AFNOSUPPORT),
     }
 }

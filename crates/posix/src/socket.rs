@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{BindOptions, Hold, Readiness, SocketId, Stack};
+use pagewire_stack::{Hold, Readiness, SocketId, Stack};
 
 use crate::address::{Domain, Given, SockAddr, family, parse};
 use crate::backend::Backend;
@@ -219,11 +219,7 @@ impl<B: Backend> Descriptors<B> {
     ) -> Result<(), Errno> {
         match socket.kind {
             Kind::Stream => {
-                let options = BindOptions {
-                    reuse: state.options.reuses(),
-                    v6_only: state.options.v6_only,
-                    free: state.options.free_bind,
-                };
+                let options = state.options.bind_options();
                 let bound = self.backend.with(|stack, _| stack.tcp_bind(local, options));
                 let (hold, local) = bound.map_err(errno)?;
                 (state.bound, state.hold) = (Some(local), Some(hold));
@@ -231,7 +227,8 @@ impl<B: Backend> Descriptors<B> {
             Kind::Datagram => {
                 let options = &state.options;
                 let (id, local) = self.backend.with(|stack, now| {
-                    let id = stack.udp_bind(local).map_err(errno)?;
+                    let id = stack.udp_bind_with(local, options.bind_options());
+                    let id = id.map_err(errno)?;
                     self.notices.insert(id, &file.watch);
                     options.apply(stack, now, id);
                     Ok((id, stack.local_addr(id).map_err(errno)?))
@@ -320,7 +317,7 @@ impl<B: Backend> Descriptors<B> {
                 let (id, peer) = stack.tcp_accept(now, listener).map_err(errno)?;
                 self.notices.insert(id, &watch);
                 options.apply(stack, now, id);
-                Ok((id, peer, stack.tcp_hold(id, options.reuses()).ok()))
+                Ok((id, peer, stack.tcp_hold(id, options.bind_options()).ok()))
             })?;
             let child = Socket::new(socket.domain, Kind::Stream, Stage::Connected(id), options);
             {
@@ -351,6 +348,9 @@ impl<B: Backend> Descriptors<B> {
     fn connect_datagram(&self, file: &File, socket: &Socket, addr: &[u8]) -> Result<(), Errno> {
         match parse(socket.domain, addr)? {
             Given::Address(remote) => {
+                if is_mapped(remote) && socket.lock().options.v6_only {
+                    return Err(Errno::NETUNREACH);
+                }
                 let id = self.bind_datagram(file, socket)?;
                 self.backend.with(|stack, now| stack.udp_connect(now, id, remote)).map_err(errno)
             }
@@ -433,7 +433,7 @@ impl<B: Backend> Descriptors<B> {
             let id = id.map_err(errno)?;
             self.notices.insert(id, &file.watch);
             options.apply(stack, now, id);
-            let own = if held { None } else { stack.tcp_hold(id, options.reuses()).ok() };
+            let own = if held { None } else { stack.tcp_hold(id, options.bind_options()).ok() };
             Ok((id, own))
         })?;
         state.hold = state.hold.take().or(own);
@@ -664,7 +664,7 @@ fn close_socket(stack: &mut Stack, now: Instant, id: SocketId, options: &Options
 }
 
 /// Whether an IPv6 address stands for one of IPv4 (RFC 4291 section 2.5.5.2).
-fn is_mapped(addr: SocketAddr) -> bool {
+pub(crate) fn is_mapped(addr: SocketAddr) -> bool {
     matches!(addr.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some())
 }
 

@@ -5,7 +5,7 @@ mod support;
 use std::ptr;
 
 use pagewire_posix::{Errno, raw};
-use support::{connected, pair};
+use support::{addr, connected, pair, stream};
 
 #[test]
 fn a_null_pointer_is_a_bad_address_where_memory_is_needed() {
@@ -141,4 +141,63 @@ fn more_descriptors_than_there_can_be_are_not_polled() {
     // SAFETY: not looked at.
     let polled = unsafe { raw::poll(&left, ptr::dangling_mut(), usize::MAX, 0) };
     assert_eq!(polled, Err(Errno::INVAL));
+}
+
+#[test]
+fn room_of_negative_length_for_a_name_is_refused_and_any_other_is_cut_to_the_name() {
+    let (left, right) = pair();
+    let (client, _, listener) = connected(&left, &right);
+    for (room, expected) in [
+        (u32::MAX, Err(Errno::INVAL)),
+        (1 << 31, Err(Errno::INVAL)),
+        (i32::MAX as u32, Ok(())),
+        (16, Ok(())),
+        (2, Ok(())),
+        (0, Ok(())),
+    ] {
+        let (mut name, mut len) = ([0xeeu8; 32], room);
+        // SAFETY: no name is longer than what is there.
+        let told =
+            unsafe { raw::getsockname(&left, client, name.as_mut_ptr().cast(), &raw mut len) };
+        assert_eq!(told, expected, "{room}");
+        // As Linux: the whole length, however much there was room for.
+        assert_eq!(len, if expected.is_ok() { 16 } else { room });
+        let written = if expected.is_ok() { room.min(16) as usize } else { 0 };
+        assert!(name[written..].iter().all(|&byte| byte == 0xee), "{room}: {name:?}");
+        assert!(written < 2 || name[..2] == (libc::AF_INET as u16).to_ne_bytes());
+        let mut len = room;
+        // SAFETY: no name is longer than what is there.
+        let told =
+            unsafe { raw::getpeername(&left, client, name.as_mut_ptr().cast(), &raw mut len) };
+        assert_eq!(told, expected, "{room}");
+    }
+    let client = stream(&left);
+    left.connect(client, addr("10.0.0.2:80").as_bytes()).unwrap();
+    let (mut name, mut len) = ([0u8; 16], u32::MAX);
+    // SAFETY: no name is longer than what is there.
+    let taken =
+        unsafe { raw::accept4(&right, listener, name.as_mut_ptr().cast(), &raw mut len, 0) };
+    assert_eq!(taken, Err(Errno::INVAL));
+}
+
+#[test]
+fn options_and_ancillary_data_of_negative_length_are_refused() {
+    let (left, right) = pair();
+    let (client, server, _) = connected(&left, &right);
+    let (mut value, mut len) = ([0u8; 4], u32::MAX);
+    let at = value.as_mut_ptr();
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_TYPE);
+    // SAFETY: a negative length is refused before anything is looked at.
+    let read = unsafe { raw::getsockopt(&left, client, level, name, at.cast(), &raw mut len) };
+    assert_eq!((read, len), (Err(Errno::INVAL), u32::MAX));
+    // SAFETY: a negative length is refused before anything is looked at.
+    let set = unsafe { raw::setsockopt(&left, client, level, libc::SO_LINGER, at.cast(), 1 << 31) };
+    assert_eq!(set, Err(Errno::INVAL));
+    right.write(server, b"data").unwrap();
+    // SAFETY: all zero is a header without anything.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    (header.msg_control, header.msg_controllen) = (at.cast(), 1 << 31);
+    // SAFETY: such a length is refused before anything is looked at.
+    let received = unsafe { raw::recvmsg(&left, client, &raw mut header, 0) };
+    assert_eq!(received, Err(Errno::NOBUFS));
 }

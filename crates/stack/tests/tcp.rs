@@ -401,3 +401,19 @@ fn ten_thousand_connections_open_speak_and_close() {
     p.run(Duration::from_secs(200));
     assert_eq!((p.a.socket_count(), p.b.socket_count()), (0, 1));
 }
+
+#[test]
+fn a_stack_is_quiet_when_the_last_of_its_connections_is_whoever_asked_before() {
+    let mut p = Pair::new();
+    let both = [p.connect(V4), p.connect("10.0.0.2:81")];
+    for order in [[0, 1], [1, 0]] {
+        assert!(p.a.is_quiet());
+        for at in order {
+            p.a.tcp_write(p.now, both[at].0, b"x").unwrap();
+            p.flush();
+            assert!(!p.a.is_quiet(), "{at} has sent something");
+        }
+        p.run(Duration::from_secs(1));
+        assert!(p.a.is_quiet(), "all is acknowledged");
+    }
+}

@@ -127,6 +127,7 @@ Examples:
   pagewire bench rr
       64 bytes each way
   pagewire bench rr --size 4096 --seconds 5 --json
+  pagewire bench rr --threads 8         how fair the lock of a host is
       a page each way, for longer, as one object per line";
 
 const IDLE_EXAMPLES: &str = "\
@@ -467,6 +468,11 @@ pub(crate) struct RrOptions {
     /// Seconds that a round lasts
     #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
     pub(crate) seconds: f64,
+
+    /// Threads that share one host, each with a connection of its own, to see whether any of them is
+    /// kept from its turn: the least and the most round trips of one; 0: none
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256), value_name = "N")]
+    pub(crate) threads: u32,
 
     #[command(flatten)]
     pub(crate) common: BenchCommon,

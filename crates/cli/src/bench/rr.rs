@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pagewire::Host;
+use pagewire::{Builder, Host, TcpStream};
 use pagewire_device::Pair;
 
 use super::kernel::{self, PATIENCE};
@@ -42,13 +42,17 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
         }
     }
     let wakeups = wakeups_per_batch(&Source::new())?;
+    let shares = shares(options.threads as usize, size, options.seconds)?;
     let machine = Machine::describe();
     let records: Vec<_> = engines
         .iter()
         .map(|e| {
             let record = e.record(size);
             let record = match e.name {
-                "pagewire" => record.with("wakeups_per_batch", rounded(wakeups, 3)),
+                "pagewire" => {
+                    let record = record.with("wakeups_per_batch", rounded(wakeups, 3));
+                    with_shares(record, &shares)
+                }
                 _ => record,
             };
             record.on(&machine)
@@ -67,8 +71,13 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
         "min_rtt_us_p50",
         "max_rtt_us_p50",
         "wakeups_per_batch",
+        "threads",
+        "least_round_trips",
+        "most_round_trips",
+        "longest_wait_us",
     ];
-    print(&records, options.common.json, &heading, &columns);
+    let columns = if shares.is_empty() { &columns[..8] } else { &columns[..] };
+    print(&records, options.common.json, &heading, columns);
     Ok(())
 }
 
@@ -220,15 +229,81 @@ const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 fn hosts(manual: bool) -> Result<(Host, Host), Failure> {
+    // Without spinning: a reader that finds nothing sleeps at once.
+    hosts_with(|host| if manual { host.manual() } else { host.spin(Duration::ZERO) })
+}
+
+fn hosts_with(set: impl Fn(Builder) -> Builder) -> Result<(Host, Host), Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::Failed(e.to_string());
     let (a, b) = Pair::new(Default::default()).map_err(|e| failed(&e))?;
     let start = |device, address: Ipv4Addr| {
         let host = Host::builder().device(device).address(format!("{address}/24"));
-        // Without spinning: a reader that finds nothing sleeps at once.
-        let host = if manual { host.manual() } else { host.spin(Duration::ZERO) };
-        host.start().map_err(|e| failed(&e))
+        set(host).start().map_err(|e| failed(&e))
     };
     Ok((start(a, LEFT)?, start(b, RIGHT)?))
+}
+
+/// What one of several threads had of a host.
+struct Share {
+    round_trips: u64,
+    /// The longest that one of them took.
+    longest: Duration,
+}
+
+fn with_shares(record: Record, shares: &[Share]) -> Record {
+    let trips = || shares.iter().map(|share| share.round_trips);
+    let longest = shares.iter().map(|share| share.longest).max();
+    match (trips().min(), trips().max(), longest) {
+        (Some(least), Some(most), Some(longest)) => record
+            .with("threads", shares.len())
+            .with("least_round_trips", least)
+            .with("most_round_trips", most)
+            .with("longest_wait_us", rounded(longest.as_secs_f64() * 1e6, 1)),
+        _ => record,
+    }
+}
+
+/// So many threads on one host, each going back and forth on a connection of its own with a thread of
+/// the other host: all of them, and the drivers, want the lock all the time.
+fn shares(threads: usize, size: usize, seconds: f64) -> Result<Vec<Share>, Failure> {
+    // Drivers that poll, as busy as they get.
+    let (left, right) = hosts_with(|host| host)?;
+    let failed = |e: std::io::Error| Failure::because("going back and forth", reason(&e));
+    let on = SocketAddr::from((RIGHT, 9002));
+    let listener = right.listen(on).map_err(failed)?;
+    std::thread::scope(|scope| {
+        let mut pinging = Vec::new();
+        for _ in 0..threads {
+            let client = left.connect_timeout(on, PATIENCE).map_err(failed)?;
+            let mut server = accept(&listener, nap).map_err(failed)?;
+            server.set_nonblocking(false).map_err(failed)?;
+            scope.spawn(move || {
+                let mut buffer = vec![0; size];
+                // Until the client is gone.
+                while server
+                    .read_exact(&mut buffer)
+                    .and_then(|()| server.write_all(&buffer))
+                    .is_ok()
+                {}
+            });
+            pinging.push(scope.spawn(move || ping(client, size, seconds).map_err(failed)));
+        }
+        pinging.into_iter().map(joined).collect()
+    })
+}
+
+fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<Share> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    let (mut buffer, begin) = (vec![0x55; size], Instant::now());
+    let mut share = Share { round_trips: 0, longest: Duration::ZERO };
+    while begin.elapsed().as_secs_f64() < seconds {
+        let started = Instant::now();
+        client.write_all(&buffer)?;
+        client.read_exact(&mut buffer)?;
+        share.round_trips += 1;
+        share.longest = share.longest.max(started.elapsed());
+    }
+    Ok(share)
 }
 
 /// How often a blocked reader is woken for what its peer queued at once: batches are sent by

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{
-    Coalescing, CongestionKind, FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks, SocketId, Stack,
-    TcpConfig, TcpOption,
+    BindOptions, Coalescing, CongestionKind, FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks,
+    SocketId, Stack, TcpConfig, TcpOption,
 };
 
 /// Numbers that `libc` does not name.
@@ -69,8 +69,6 @@ pub(crate) struct Options {
     pub(crate) send_buffer: Option<u32>,
     pub(crate) receive_buffer: Option<u32>,
     pub(crate) receive_lowat: Option<u32>,
-    /// `SO_MARK`, kept for programs that read it back: no route here looks at it.
-    pub(crate) mark: u32,
     /// Errors that the network reports are queued: `IP_RECVERR`, `IPV6_RECVERR`.
     pub(crate) receive_errors: bool,
     /// `IP_TOS`, `IPV6_TCLASS`, `IP_TTL`, `IPV6_UNICAST_HOPS`.
@@ -122,9 +120,14 @@ impl Options {
         Self { inq: false, edges: false, ..self.clone() }
     }
 
-    /// Whether the address may be shared with others who say so.
-    pub(crate) fn reuses(&self) -> bool {
-        self.reuse_address || self.reuse_port
+    /// How an address is bound.
+    pub(crate) fn bind_options(&self) -> BindOptions {
+        BindOptions {
+            reuse: self.reuse_address,
+            reuse_port: self.reuse_port,
+            v6_only: self.v6_only,
+            free: self.free_bind,
+        }
     }
 
     /// Bytes that end a wait to read.

@@ -124,7 +124,6 @@ impl<B: Backend> Descriptors<B> {
                 state.options.broadcast = on;
                 self.tell_datagram(&state, |stack, id| stack.udp_set_broadcast(id, on))
             }
-            libc::SO_MARK => remember(socket, value as u32, |o, mark| o.mark = mark),
             // Read only.
             libc::SO_TYPE
             | libc::SO_PROTOCOL

@@ -179,14 +179,49 @@ fn hash(hasher: &SipHasher13, tuple: &Tuple) -> u64 {
 ///
 /// An unspecified address stands for all of ours: `0.0.0.0` for IPv4's, `::` for those of both
 /// versions (as Linux has it unless `IPV6_V6ONLY` is set). The most specific one gets the packet.
-#[derive(Default)]
+///
+/// Several may agree to have the same address ([`Sharing`]). Of those who share the port, each flow
+/// has one of them, chosen by a keyed hash: strangers cannot choose whom they load, and a flow stays
+/// where it is while nobody comes or goes. Of those who share the address only, the last one bound gets
+/// everything, as on Linux.
 pub(crate) struct Binds {
+    hasher: SipHasher13,
     ports: HashTable<Port>,
 }
 
 struct Port {
     port: u16,
-    bound: SmallVec<[(Wanted, u32); 1]>,
+    bound: SmallVec<[Bound; 1]>,
+}
+
+/// A socket and where it is bound.
+struct Bound {
+    at: Wanted,
+    index: u32,
+    sharing: Sharing,
+}
+
+/// With whom an address may be shared: with those who say the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// `SO_REUSEADDR`.
+    pub(crate) address: bool,
+    /// `SO_REUSEPORT`.
+    pub(crate) port: bool,
+}
+
+impl Sharing {
+    /// With anybody who shares at all.
+    pub(crate) const ANY: Self = Self { address: true, port: true };
+
+    pub(crate) fn agrees(self, other: Self) -> bool {
+        (self.address && other.address) || (self.port && other.port)
+    }
+
+    /// What of it holds among listeners: the port's only.
+    pub(crate) fn listening(self) -> Self {
+        Self { address: false, ..self }
+    }
 }
 
 /// Where packets are wanted from.
@@ -214,19 +249,57 @@ const ANY_V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 impl Binds {
-    /// The socket that takes packets to `port` of our address `addr`.
-    pub(crate) fn find(&self, addr: IpAddr, port: u16) -> Option<u32> {
-        let bound = &self.entry(port)?.bound;
+    /// No sockets yet; `key` spreads flows over those who share a port.
+    pub(crate) fn new(key: [u8; 16]) -> Self {
+        Self { hasher: SipHasher13::new_with_key(&key), ports: HashTable::new() }
+    }
+
+    /// The socket that takes packets between these ends.
+    pub(crate) fn find(&self, tuple: &Tuple) -> Option<u32> {
+        self.find_by(tuple, |_| Some(false))
+    }
+
+    /// The same where sockets may have a peer. `fits`: whether one takes what comes from there;
+    /// `Some(true)`: and from nowhere else.
+    pub(crate) fn find_by(&self, tuple: &Tuple, fits: impl Fn(u32) -> Option<bool>) -> Option<u32> {
+        let (bound, addr) = (&self.entry(tuple.local_port)?.bound, tuple.local);
         let at = |wanted: IpAddr| {
-            let is_it = |w: &Wanted| w.addr == wanted && !(w.v6_only && addr.is_ipv4());
-            bound.iter().find(|(w, _)| is_it(w)).map(|(_, i)| *i)
+            let is_it = |b: &Bound| b.at.addr == wanted && !(b.at.v6_only && addr.is_ipv4());
+            self.choose(bound.iter().filter(|b| is_it(b)), tuple, &fits)
         };
         at(addr).or_else(|| if addr.is_ipv4() { at(ANY_V4) } else { None }).or_else(|| at(ANY))
     }
 
-    /// Whether binding there would take packets from somebody who is bound already.
-    pub(crate) fn conflicts(&self, at: Wanted, port: u16) -> bool {
-        self.entry(port).is_some_and(|p| p.bound.iter().any(|(other, _)| other.overlaps(at)))
+    /// One of those who are bound to the same address.
+    fn choose<'a>(
+        &self,
+        bound: impl Iterator<Item = &'a Bound> + Clone,
+        tuple: &Tuple,
+        fits: impl Fn(u32) -> Option<bool>,
+    ) -> Option<u32> {
+        let (mut best, mut members) = (None, 0);
+        for candidate in bound.clone() {
+            let Some(only) = fits(candidate.index) else { continue };
+            members += u64::from(candidate.sharing.port && !only);
+            // The peer's own socket comes first.
+            if only || !matches!(best, Some((true, _))) {
+                best = Some((only, candidate));
+            }
+        }
+        let (only, last) = best?;
+        if only || members < 2 || !last.sharing.port {
+            return Some(last.index);
+        }
+        let is_member = |b: &&Bound| b.sharing.port && fits(b.index) == Some(false);
+        let chosen = (hash(&self.hasher, tuple) >> 32) * members >> 32;
+        bound.filter(is_member).nth(chosen as usize).map(|b| b.index)
+    }
+
+    /// Whether binding there would take packets from somebody who is bound already and does not
+    /// share.
+    pub(crate) fn conflicts(&self, at: Wanted, port: u16, sharing: Sharing) -> bool {
+        let is_taken = |b: &Bound| b.at.overlaps(at) && !b.sharing.agrees(sharing);
+        self.entry(port).is_some_and(|p| p.bound.iter().any(is_taken))
     }
 
     /// Whether anybody is bound to the port.
@@ -234,12 +307,12 @@ impl Binds {
         self.entry(port).is_some()
     }
 
-    pub(crate) fn insert(&mut self, at: Wanted, port: u16, index: u32) {
-        let is_it = |p: &Port| p.port == port;
+    pub(crate) fn insert(&mut self, at: Wanted, port: u16, index: u32, sharing: Sharing) {
+        let (is_it, new) = (|p: &Port| p.port == port, Bound { at, index, sharing });
         match self.ports.find_mut(port_hash(port), is_it) {
-            Some(entry) => entry.bound.push((at, index)),
+            Some(entry) => entry.bound.push(new),
             None => {
-                let bound = SmallVec::from_buf([(at, index)]);
+                let bound = SmallVec::from_buf([new]);
                 let rehash = |p: &Port| port_hash(p.port);
                 self.ports.insert_unique(port_hash(port), Port { port, bound }, rehash);
             }
@@ -250,7 +323,7 @@ impl Binds {
         let Ok(mut entry) = self.ports.find_entry(port_hash(port), |p| p.port == port) else {
             return;
         };
-        entry.get_mut().bound.retain(|(_, i)| *i != index);
+        entry.get_mut().bound.retain(|b| b.index != index);
         if entry.get().bound.is_empty() {
             entry.remove();
         }
@@ -276,6 +349,72 @@ mod tests {
 
     fn at(s: &str) -> Wanted {
         Wanted::of(ip(s))
+    }
+
+    const ALONE: Sharing = Sharing { address: false, port: false };
+    const PORT: Sharing = Sharing { address: false, port: true };
+    const ADDRESS: Sharing = Sharing { address: true, port: false };
+
+    /// A flow to the address and port, of a peer of its own version.
+    fn flow(addr: &str, port: u16, peer: u16) -> Tuple {
+        let remote = if ip(addr).is_ipv4() { "192.0.2.1" } else { "2001:db8::1" };
+        Tuple::new(SocketAddr::new(ip(addr), port), SocketAddr::new(ip(remote), peer))
+    }
+
+    fn found(binds: &Binds, addr: &str, port: u16) -> Option<u32> {
+        binds.find(&flow(addr, port, 1000))
+    }
+
+    /// Who gets each of a thousand flows.
+    fn spread(binds: &Binds) -> Vec<u32> {
+        (1..=1000).map(|peer| binds.find(&flow("10.0.0.1", 80, peer)).unwrap()).collect()
+    }
+
+    #[test]
+    fn who_share_a_port_get_flows_by_a_keyed_hash_and_keep_them() {
+        let group = |key| {
+            let mut binds = Binds::new([key; 16]);
+            (0..4).for_each(|index| binds.insert(at("0.0.0.0"), 80, index, PORT));
+            binds
+        };
+        let (mut one, other) = (group(1), group(2));
+        let before = spread(&one);
+        for index in 0..4 {
+            let share = before.iter().filter(|&&found| found == index).count();
+            assert!((200..300).contains(&share), "{share} of 1000 for {index} of 4");
+        }
+        assert_eq!(spread(&one), before, "as long as nobody comes or goes");
+        assert_ne!(spread(&other), before, "strangers do not know who gets a flow");
+        one.remove(80, 2);
+        assert!(spread(&one).iter().all(|&found| found != 2));
+        // A more specific one takes all, alone or not.
+        one.insert(at("10.0.0.1"), 80, 9, PORT);
+        assert!(spread(&one).iter().all(|&found| found == 9));
+    }
+
+    #[test]
+    fn who_share_an_address_only_leave_it_to_the_last() {
+        let mut binds = Binds::new([5; 16]);
+        for index in 0..3 {
+            assert!(!binds.conflicts(at("10.0.0.1"), 80, ADDRESS));
+            binds.insert(at("10.0.0.1"), 80, index, ADDRESS);
+        }
+        assert_eq!(found(&binds, "10.0.0.1", 80), Some(2));
+        assert!(binds.conflicts(at("10.0.0.1"), 80, ALONE));
+        assert!(binds.conflicts(at("10.0.0.1"), 80, PORT), "they agreed to something else");
+    }
+
+    #[test]
+    fn a_socket_with_the_peer_comes_before_those_without_one() {
+        let mut binds = Binds::new([5; 16]);
+        (0..4).for_each(|index| binds.insert(at("10.0.0.1"), 80, index, PORT));
+        binds.insert(at("0.0.0.0"), 80, 4, PORT);
+        let tuple = flow("10.0.0.1", 80, 7);
+        assert_eq!(binds.find_by(&tuple, |index| Some(index == 1)), Some(1));
+        let has_another = |index| (index != 1).then_some(false);
+        assert_ne!(binds.find_by(&tuple, has_another), Some(1));
+        assert_eq!(binds.find_by(&tuple, |index| (index == 4).then_some(false)), Some(4));
+        assert_eq!(binds.find_by(&tuple, |_| None), None);
     }
 
     #[test]
@@ -330,63 +469,63 @@ mod tests {
 
     #[test]
     fn a_wildcard_for_ipv6_only_leaves_ipv4_to_others() {
-        let mut binds = Binds::default();
-        binds.insert(Wanted { addr: ANY, v6_only: true }, 80, 1);
-        assert_eq!(binds.find(ip("fd00::1"), 80), Some(1));
-        assert_eq!(binds.find(ip("10.0.0.1"), 80), None);
-        assert!(!binds.conflicts(at("0.0.0.0"), 80));
-        assert!(binds.conflicts(at("::"), 80));
-        binds.insert(at("0.0.0.0"), 80, 2);
-        assert_eq!(binds.find(ip("10.0.0.1"), 80), Some(2));
+        let mut binds = Binds::new([5; 16]);
+        binds.insert(Wanted { addr: ANY, v6_only: true }, 80, 1, ALONE);
+        assert_eq!(found(&binds, "fd00::1", 80), Some(1));
+        assert_eq!(found(&binds, "10.0.0.1", 80), None);
+        assert!(!binds.conflicts(at("0.0.0.0"), 80, ALONE));
+        assert!(binds.conflicts(at("::"), 80, ALONE));
+        binds.insert(at("0.0.0.0"), 80, 2, ALONE);
+        assert_eq!(found(&binds, "10.0.0.1", 80), Some(2));
     }
 
     #[test]
     fn the_most_specific_binding_gets_the_packet() {
-        let mut binds = Binds::default();
-        binds.insert(at("10.0.0.1"), 80, 1);
-        binds.insert(Wanted::of(ANY_V4), 80, 2);
-        binds.insert(Wanted::of(ANY), 80, 3);
-        assert_eq!(binds.find(ip("10.0.0.1"), 80), Some(1));
-        assert_eq!(binds.find(ip("10.0.0.2"), 80), Some(2));
-        assert_eq!(binds.find(ip("fd00::1"), 80), Some(3));
-        assert_eq!(binds.find(ip("10.0.0.1"), 81), None);
+        let mut binds = Binds::new([5; 16]);
+        binds.insert(at("10.0.0.1"), 80, 1, ALONE);
+        binds.insert(Wanted::of(ANY_V4), 80, 2, ALONE);
+        binds.insert(Wanted::of(ANY), 80, 3, ALONE);
+        assert_eq!(found(&binds, "10.0.0.1", 80), Some(1));
+        assert_eq!(found(&binds, "10.0.0.2", 80), Some(2));
+        assert_eq!(found(&binds, "fd00::1", 80), Some(3));
+        assert_eq!(found(&binds, "10.0.0.1", 81), None);
     }
 
     #[test]
     fn an_ipv4_wildcard_takes_no_ipv6() {
-        let mut binds = Binds::default();
-        binds.insert(Wanted::of(ANY_V4), 80, 1);
-        assert_eq!(binds.find(ip("fd00::1"), 80), None);
-        assert!(!binds.conflicts(at("fd00::1"), 80));
+        let mut binds = Binds::new([5; 16]);
+        binds.insert(Wanted::of(ANY_V4), 80, 1, ALONE);
+        assert_eq!(found(&binds, "fd00::1", 80), None);
+        assert!(!binds.conflicts(at("fd00::1"), 80, ALONE));
     }
 
     #[test]
     fn the_dual_wildcard_takes_both_versions_and_conflicts_with_both() {
-        let mut binds = Binds::default();
-        binds.insert(Wanted::of(ANY), 80, 1);
-        assert_eq!(binds.find(ip("10.0.0.1"), 80), Some(1));
-        assert_eq!(binds.find(ip("fd00::1"), 80), Some(1));
+        let mut binds = Binds::new([5; 16]);
+        binds.insert(Wanted::of(ANY), 80, 1, ALONE);
+        assert_eq!(found(&binds, "10.0.0.1", 80), Some(1));
+        assert_eq!(found(&binds, "fd00::1", 80), Some(1));
         for addr in ["0.0.0.0", "10.0.0.1", "::", "fd00::1"] {
-            assert!(binds.conflicts(at(addr), 80), "{addr}");
+            assert!(binds.conflicts(at(addr), 80, ALONE), "{addr}");
         }
     }
 
     #[test]
     fn a_wildcard_conflicts_with_a_specific_address_in_either_order() {
-        let mut binds = Binds::default();
-        binds.insert(at("10.0.0.1"), 80, 1);
-        assert!(binds.conflicts(Wanted::of(ANY_V4), 80));
-        assert!(binds.conflicts(Wanted::of(ANY), 80));
-        assert!(binds.conflicts(at("10.0.0.1"), 80));
-        assert!(!binds.conflicts(at("10.0.0.2"), 80));
+        let mut binds = Binds::new([5; 16]);
+        binds.insert(at("10.0.0.1"), 80, 1, ALONE);
+        assert!(binds.conflicts(Wanted::of(ANY_V4), 80, ALONE));
+        assert!(binds.conflicts(Wanted::of(ANY), 80, ALONE));
+        assert!(binds.conflicts(at("10.0.0.1"), 80, ALONE));
+        assert!(!binds.conflicts(at("10.0.0.2"), 80, ALONE));
     }
 
     #[test]
     fn a_removed_binding_frees_its_port() {
-        let mut binds = Binds::default();
-        binds.insert(Wanted::of(ANY), 80, 7);
+        let mut binds = Binds::new([5; 16]);
+        binds.insert(Wanted::of(ANY), 80, 7, ALONE);
         binds.remove(80, 7);
         assert!(!binds.uses(80));
-        assert_eq!(binds.find(ip("fd00::1"), 80), None);
+        assert_eq!(found(&binds, "fd00::1", 80), None);
     }
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use smallvec::SmallVec;
 
-use super::demux::Wanted;
+use super::demux::{Sharing, Wanted};
 use super::table::SocketId;
 use super::tcp::canonical;
 use crate::error::Error;
@@ -23,16 +23,28 @@ pub struct Hold {
     serial: u64,
 }
 
-/// How an address is bound (`SO_REUSEADDR`, `IPV6_V6ONLY`, `IP_FREEBIND`).
+/// How an address is bound (`SO_REUSEADDR`, `SO_REUSEPORT`, `IPV6_V6ONLY`, `IP_FREEBIND`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
     /// The port may be held by others who say so too while none of them listens, and connections
-    /// that have it, even in TIME-WAIT, do not count.
+    /// that have it, even in TIME-WAIT, do not count. Of datagram sockets that share an address so,
+    /// the last one bound gets what comes.
     pub reuse: bool,
+    /// The address may be had by others who say so too, to listen as well: each connection, and each
+    /// peer's datagrams, go to one of them, chosen by a keyed hash of the two ends, the same one while
+    /// nobody comes or goes. The connections of one that is closed and has not accepted them are
+    /// reset.
+    pub reuse_port: bool,
     /// `::` stands for addresses of IPv6 only.
     pub v6_only: bool,
     /// The address need not be one of ours.
     pub free: bool,
+}
+
+impl BindOptions {
+    pub(super) fn sharing(self) -> Sharing {
+        Sharing { address: self.reuse, port: self.reuse_port }
+    }
 }
 
 /// All holds, by port.
@@ -46,20 +58,32 @@ pub(crate) struct Holds {
 struct Held {
     serial: u64,
     at: Wanted,
-    reuse: bool,
+    sharing: Sharing,
     /// By a connection: others may connect from the port to elsewhere.
     connected: bool,
 }
 
 impl Holds {
     /// Whether somebody other than `own` holds the port so that it cannot be had.
-    pub(crate) fn conflicts(&self, at: Wanted, port: u16, reuse: bool, own: Option<Hold>) -> bool {
+    pub(crate) fn conflicts(
+        &self,
+        at: Wanted,
+        port: u16,
+        sharing: Sharing,
+        own: Option<Hold>,
+    ) -> bool {
         let own = own.map(|own| own.serial);
         self.ports.get(&port).is_some_and(|held| {
             held.iter().any(|other| {
-                Some(other.serial) != own && !(reuse && other.reuse) && other.at.overlaps(at)
+                Some(other.serial) != own && !sharing.agrees(other.sharing) && other.at.overlaps(at)
             })
         })
+    }
+
+    /// With whom the owner of a hold shares.
+    pub(super) fn sharing(&self, hold: Hold) -> Sharing {
+        let held = self.ports.get(&hold.port).into_iter().flatten();
+        held.filter(|h| h.serial == hold.serial).map(|h| h.sharing).next().unwrap_or_default()
     }
 
     /// Whether anybody holds the port who is not connected.
@@ -67,10 +91,10 @@ impl Holds {
         self.ports.get(&port).is_some_and(|held| held.iter().any(|h| !h.connected))
     }
 
-    fn insert(&mut self, at: Wanted, port: u16, reuse: bool, connected: bool) -> Hold {
+    fn insert(&mut self, at: Wanted, port: u16, sharing: Sharing, connected: bool) -> Hold {
         self.serial += 1;
         let serial = self.serial;
-        self.ports.entry(port).or_default().push(Held { serial, at, reuse, connected });
+        self.ports.entry(port).or_default().push(Held { serial, at, sharing, connected });
         Hold { port, serial }
     }
 
@@ -102,30 +126,32 @@ impl Stack {
         let at = Wanted { addr: ip, v6_only: options.v6_only };
         let sockets = &mut self.sockets;
         let (binds, holds) = (&sockets.tcp_binds, &sockets.holds);
+        let sharing = options.sharing();
         let port = match local.port() {
             0 => sockets
                 .ports
                 .choose(ip, None, |port| !binds.uses(port) && !holds.uses(port))
                 .ok_or(Error::AddressInUse)?,
             port => {
-                let taken = binds.conflicts(at, port)
-                    || holds.conflicts(at, port, options.reuse, None)
-                    || (!options.reuse && sockets.demux.uses(at, port));
+                let taken = binds.conflicts(at, port, sharing.listening())
+                    || holds.conflicts(at, port, sharing, None)
+                    || (sharing == Sharing::default() && sockets.demux.uses(at, port));
                 if taken {
                     return Err(Error::AddressInUse);
                 }
                 port
             }
         };
-        let hold = self.sockets.holds.insert(at, port, options.reuse, false);
+        let hold = self.sockets.holds.insert(at, port, sharing, false);
         Ok((hold, SocketAddr::new(ip, port)))
     }
 
-    /// Holds the local address of a connection, so that only those can bind it who `reuse`, and only
+    /// Holds the local address of a connection, so that only those can bind it who share it, and only
     /// if this owner does too.
-    pub fn tcp_hold(&mut self, id: SocketId, reuse: bool) -> Result<Hold, Error> {
+    pub fn tcp_hold(&mut self, id: SocketId, options: BindOptions) -> Result<Hold, Error> {
         let local = self.connection(id)?.tuple.local_addr();
-        Ok(self.sockets.holds.insert(Wanted::of(local.ip()), local.port(), reuse, true))
+        let at = Wanted::of(local.ip());
+        Ok(self.sockets.holds.insert(at, local.port(), options.sharing(), true))
     }
 
     /// The owner is done with the address.

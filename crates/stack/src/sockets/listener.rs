@@ -18,9 +18,9 @@ use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{Connection, Flags, Seq, State, TcpHeader};
 
 use super::Socket;
-use super::demux::{Tuple, Wanted};
+use super::demux::{Sharing, Tuple, Wanted};
 use super::fast_open::{FastOpenSyn, ListenerFastOpen};
-use super::hold::Hold;
+use super::hold::{BindOptions, Hold};
 use super::table::SocketId;
 use super::tcp::{Owner, TcpSocket, canonical, iss_above, ports};
 use crate::TcpConfig;
@@ -100,8 +100,8 @@ impl Stack {
         backlog: usize,
     ) -> Result<SocketId, Error> {
         let _ = now;
-        let local = self.bindable(canonical(local), Kind::Tcp)?;
-        self.insert_listener(local, Wanted::of(local.ip()), backlog)
+        let local = self.bindable(canonical(local), Kind::Tcp, BindOptions::default())?;
+        self.insert_listener(local, Wanted::of(local.ip()), Sharing::default(), backlog)
     }
 
     /// As [`tcp_listen`](Self::tcp_listen), where the address was bound before.
@@ -119,13 +119,14 @@ impl Stack {
         let (_, local) = (now, canonical(local));
         let at = Wanted { addr: local.ip(), v6_only };
         let sockets = &self.sockets;
+        let sharing = sockets.holds.sharing(hold).listening();
         // Those who hold the port too agreed to share it, until one of them listens.
-        if sockets.tcp_binds.conflicts(at, local.port())
-            || sockets.holds.conflicts(at, local.port(), true, Some(hold))
+        if sockets.tcp_binds.conflicts(at, local.port(), sharing)
+            || sockets.holds.conflicts(at, local.port(), Sharing::ANY, Some(hold))
         {
             return Err(Error::AddressInUse);
         }
-        self.insert_listener(local, at, backlog)
+        self.insert_listener(local, at, sharing, backlog)
     }
 
     /// How many connections may wait to be accepted from now on.
@@ -141,6 +142,7 @@ impl Stack {
         &mut self,
         local: SocketAddr,
         at: Wanted,
+        sharing: Sharing,
         backlog: usize,
     ) -> Result<SocketId, Error> {
         self.refuse_if_down()?;
@@ -160,7 +162,7 @@ impl Stack {
         };
         let socket = Socket::Listener(Box::new(listener));
         let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
-        self.sockets.tcp_binds.insert(at, local.port(), id.index());
+        self.sockets.tcp_binds.insert(at, local.port(), id.index(), sharing);
         Ok(id)
     }
 
@@ -320,23 +322,30 @@ impl Stack {
     }
 
     /// Where a socket without a peer is bound: `local`, its port chosen if it is 0.
-    pub(crate) fn bindable(&mut self, local: SocketAddr, kind: Kind) -> Result<SocketAddr, Error> {
+    pub(crate) fn bindable(
+        &mut self,
+        local: SocketAddr,
+        kind: Kind,
+        options: BindOptions,
+    ) -> Result<SocketAddr, Error> {
         let ip: IpAddr = local.ip();
-        if !ip.is_unspecified() && !self.net.is_local(ip) {
+        if !options.free && !ip.is_unspecified() && !self.net.is_local(ip) {
             return Err(Error::AddressNotAvailable);
         }
         let sockets = &mut self.sockets;
-        let (binds, holds, at) = match kind {
-            Kind::Tcp => (&sockets.tcp_binds, Some(&sockets.holds), Wanted::of(ip)),
-            Kind::Udp => (&sockets.udp_binds, None, Wanted::of(ip)),
+        let at = Wanted { addr: ip, v6_only: options.v6_only };
+        let (binds, holds) = match kind {
+            Kind::Tcp => (&sockets.tcp_binds, Some(&sockets.holds)),
+            Kind::Udp => (&sockets.udp_binds, None),
         };
-        let is_held = |port| holds.is_some_and(|holds| holds.conflicts(at, port, true, None));
+        let is_held = |port| holds.is_some_and(|h| h.conflicts(at, port, Sharing::ANY, None));
+        let is_taken = |port, sharing| binds.conflicts(at, port, sharing) || is_held(port);
         let port = match local.port() {
             0 => sockets
                 .ports
-                .choose(ip, None, |port| !binds.conflicts(at, port) && !is_held(port))
+                .choose(ip, None, |port| !is_taken(port, Sharing::default()))
                 .ok_or(Error::AddressNotAvailable)?,
-            port if binds.conflicts(at, port) || is_held(port) => return Err(Error::AddressInUse),
+            port if is_taken(port, options.sharing()) => return Err(Error::AddressInUse),
             port => port,
         };
         Ok(SocketAddr::new(ip, port))

@@ -34,6 +34,7 @@ pub(crate) mod zerocopy;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pagewire_mem::{Completed, CompletionQueue, Instant, Returns};
 use pagewire_tcp::{CookieJar, IsnGenerator};
@@ -109,6 +110,8 @@ pub(crate) struct Sockets {
     pub(crate) resets: RateLimit,
     /// Timers that fired together.
     pub(crate) expired: Vec<u32>,
+    /// A connection that was not quiet when somebody asked last: a hint, which may be stale.
+    busy: AtomicU32,
     pub(crate) zerocopy: ZeroCopyConfig,
     pub(crate) guests: Guests,
     /// Zero-copy sends whose memory was let go.
@@ -142,9 +145,9 @@ impl Sockets {
         Self {
             table: Table::default(),
             demux: Demux::new(derive(secret, b"demux")),
-            tcp_binds: Binds::default(),
+            tcp_binds: Binds::new(derive(secret, b"listeners that share a port")),
             holds: Holds::default(),
-            udp_binds: Binds::default(),
+            udp_binds: Binds::new(derive(secret, b"datagram sockets that share a port")),
             ports: Ports::new(derive(secret, b"ports"), draws(b"port draws")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
             fast_open: FastOpenHost::new(secret),
@@ -160,6 +163,7 @@ impl Sockets {
             starved_until: now,
             resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
             expired: Vec::new(),
+            busy: AtomicU32::new(u32::MAX),
             guests: Guests::new(zerocopy.received_deadline),
             zerocopy,
             completions: CompletionQueue::new(),
@@ -248,6 +252,17 @@ impl Sockets {
         if !core::mem::replace(unchecked, true) {
             self.unchecked.push_back(index);
         }
+    }
+
+    /// Whether no connection has anything left to send, or to have acknowledged.
+    pub(crate) fn are_quiet(&self) -> bool {
+        let is_busy = |socket: &Socket| !socket.is_quiet();
+        if self.table.at(self.busy.load(Ordering::Relaxed)).is_some_and(is_busy) {
+            return false;
+        }
+        let busy = self.table.iter().find(|(_, socket)| is_busy(socket)).map(|(index, _)| index);
+        self.busy.store(busy.unwrap_or(u32::MAX), Ordering::Relaxed);
+        busy.is_none()
     }
 
     /// The next socket that became ready for something since it was last asked.

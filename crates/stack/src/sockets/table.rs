@@ -173,6 +173,13 @@ impl Table {
         }
     }
 
+    pub(crate) fn udp(&self, index: u32) -> Option<&UdpSocket> {
+        match self.at(index)? {
+            Socket::Udp(socket) => Some(socket),
+            _ => None,
+        }
+    }
+
     pub(crate) fn udp_mut(&mut self, index: u32) -> Option<&mut UdpSocket> {
         match self.at_mut(index)? {
             Socket::Udp(socket) => Some(socket),

@@ -229,7 +229,7 @@ impl Stack {
         if let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) {
             let arrival = arrival(received, packet);
             self.connection_input(now, index, &header, packet.take_frags(), arrival);
-        } else if let Some(index) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
+        } else if let Some(index) = self.sockets.tcp_binds.find(&tuple) {
             match self.take_cookie(now, index, &tuple, &header) {
                 Returned::None => {
                     let segment = ToListener { tuple, header: &header, ecn: received.ecn };
@@ -329,7 +329,7 @@ impl Stack {
     ) {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         let tuple = socket.tuple;
-        let Some(listener) = self.sockets.tcp_binds.find(tuple.local, tuple.local_port) else {
+        let Some(listener) = self.sockets.tcp_binds.find(&tuple) else {
             self.net.counters.drop_one(DropReason::TcpNoSocket);
             return;
         };

@@ -71,21 +71,19 @@ impl Stack {
                 self.answer_late(now, &tuple, answer);
             }
             TimeWaitStep::Over => self.remove_connection(index),
-            TimeWaitStep::Reopens { iss_above } => {
-                match self.sockets.tcp_binds.find(tuple.local, tuple.local_port) {
-                    Some(listener) => {
-                        let mut packet = PacketBuf::for_rx();
-                        let old = Some(Old { index, last: iss_above });
-                        let segment = ToListener { tuple, header, ecn };
-                        self.listener_input(now, listener, segment, &mut packet, old);
-                    }
-                    None => {
-                        let answer = remains.tcp.acknowledgement(now);
-                        self.net.counters.drop_one(DropReason::TcpNoSocket);
-                        self.answer_late(now, &tuple, answer);
-                    }
+            TimeWaitStep::Reopens { iss_above } => match self.sockets.tcp_binds.find(&tuple) {
+                Some(listener) => {
+                    let mut packet = PacketBuf::for_rx();
+                    let old = Some(Old { index, last: iss_above });
+                    let segment = ToListener { tuple, header, ecn };
+                    self.listener_input(now, listener, segment, &mut packet, old);
                 }
-            }
+                None => {
+                    let answer = remains.tcp.acknowledgement(now);
+                    self.net.counters.drop_one(DropReason::TcpNoSocket);
+                    self.answer_late(now, &tuple, answer);
+                }
+            },
         }
     }
 

@@ -10,16 +10,17 @@ use pagewire_mem::{
     PagePool, PageWriter,
 };
 
-use super::demux::Wanted;
+use super::demux::{Tuple, Wanted};
 use super::edges::PacketMarks;
 use super::errors::error_of_icmp;
+use super::hold::BindOptions;
 use super::listener::Kind;
 use super::path_mtu::MtuDiscover;
 use super::table::SocketId;
 use super::tcp::{canonical, scope_of, with_scope};
 use super::udp_cork::Cork;
 use super::udp_segments::UdpTarget;
-use super::{ErrorQueue, Socket};
+use super::{ErrorQueue, Socket, Sockets};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError, Readiness};
@@ -123,6 +124,14 @@ impl UdpSocket {
         readiness
     }
 
+    /// Whether it takes what comes from there; `Some(true)`: and from nowhere else.
+    fn takes_from(&self, from: SocketAddr) -> Option<bool> {
+        match self.remote {
+            None => Some(false),
+            Some(remote) => (remote == from).then_some(true),
+        }
+    }
+
     pub(crate) fn take_error(&mut self) -> Option<Error> {
         let error = self.error.take();
         self.reported &= self.readiness();
@@ -175,19 +184,24 @@ impl Stack {
             Err(reason) => return self.net.counters.drop_one(reason),
         };
         let from = SocketAddr::new(received.src, header.src_port);
-        let found = self.sockets.udp_binds.find(received.dst, header.dst_port);
-        let Some((index, socket)) =
-            found.and_then(|index| Some((index, self.sockets.table.udp_mut(index)?)))
+        let tuple = Tuple::new(SocketAddr::new(received.dst, header.dst_port), from);
+        let scope = self.net.scope_of(received.src, received.link);
+        let Sockets { udp_binds, table, guests, .. } = &mut self.sockets;
+        let fits = |index| {
+            let socket = table.udp(index)?;
+            let elsewhere = socket.scope != 0 && socket.scope != scope;
+            socket.takes_from(from).filter(|_| !elsewhere)
+        };
+        let found = udp_binds.find_by(&tuple, fits);
+        let Some((index, socket)) = found.and_then(|index| Some((index, table.udp_mut(index)?)))
         else {
-            self.net.counters.drop_one(DropReason::UdpNoSocket);
+            let reason = match udp_binds.find(&tuple) {
+                Some(_) => DropReason::UdpNotConnected,
+                None => DropReason::UdpNoSocket,
+            };
+            self.net.counters.drop_one(reason);
             return self.refuse(now, received, packet);
         };
-        let scope = self.net.scope_of(received.src, received.link);
-        let elsewhere = socket.scope != 0 && socket.scope != scope;
-        if elsewhere || socket.remote.is_some_and(|remote| remote != from) {
-            self.net.counters.drop_one(DropReason::UdpNotConnected);
-            return self.refuse(now, received, packet);
-        }
         let mut payload = packet.take_frags();
         let len: usize = payload.iter().map(|f| f.len()).sum();
         let pinned: usize = payload.iter().map(|f| f.pinned()).sum();
@@ -213,7 +227,7 @@ impl Stack {
         }
         socket.queued_bytes += charge;
         self.mem.shared.receive.charge_datagrams(0, charge);
-        let guests = self.sockets.guests.concerns(&payload);
+        let guests = guests.concerns(&payload);
         let from = with_scope(from, scope);
         let (to, link) = (received.dst, received.link);
         socket.queue.push_back(Datagram { from, to, link, payload, charge, at: now });
@@ -235,12 +249,15 @@ impl Stack {
     /// An ICMP error about a datagram that we sent.
     pub(crate) fn udp_icmp(&mut self, now: Instant, about: &Quoted, kind: IcmpKind) {
         let to = SocketAddr::new(about.dst, about.dst_port);
-        let found = self.sockets.udp_binds.find(about.src, about.src_port);
-        let found = found.and_then(|index| Some((index, self.sockets.table.udp_mut(index)?)));
-        let about_ours = |socket: &UdpSocket| {
-            socket.remote.is_none_or(|remote| remote == to) && socket.may_have_met(kind, to.ip())
+        let tuple = Tuple::new(SocketAddr::new(about.src, about.src_port), to);
+        let Sockets { udp_binds, table, .. } = &mut self.sockets;
+        let fits = |index| {
+            let socket = table.udp(index)?;
+            socket.takes_from(to).filter(|_| socket.may_have_met(kind, to.ip()))
         };
-        let Some((index, socket)) = found.filter(|(_, socket)| about_ours(socket)) else {
+        let found = udp_binds.find_by(&tuple, fits);
+        let Some((index, socket)) = found.and_then(|index| Some((index, table.udp_mut(index)?)))
+        else {
             return self.net.counters.drop_one(DropReason::IcmpQuoteNotOurs);
         };
         let mut mtu = 0;
@@ -332,8 +349,21 @@ impl Stack {
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable` if the address is not ours or no port is free.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<SocketId, Error> {
+        self.udp_bind_with(local, BindOptions::default())
+    }
+
+    /// As [`udp_bind`](Self::udp_bind), where the address may be shared, or not be ours. From an
+    /// address that is not ours nothing can be sent (`InvalidInput`).
+    ///
+    /// # Errors
+    /// As [`udp_bind`](Self::udp_bind); `AddressInUse` if somebody who is bound there does not share.
+    pub fn udp_bind_with(
+        &mut self,
+        local: SocketAddr,
+        options: BindOptions,
+    ) -> Result<SocketId, Error> {
         self.refuse_if_down()?;
-        let local = self.bindable(canonical(local), Kind::Udp)?;
+        let local = self.bindable(canonical(local), Kind::Udp, options)?;
         let socket = UdpSocket {
             local,
             remote: None,
@@ -360,7 +390,8 @@ impl Stack {
         };
         let socket = Socket::Udp(Box::new(socket));
         let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
-        self.sockets.udp_binds.insert(Wanted::of(local.ip()), local.port(), id.index());
+        let at = Wanted { addr: local.ip(), v6_only: options.v6_only };
+        self.sockets.udp_binds.insert(at, local.port(), id.index(), options.sharing());
         Ok(id)
     }
 
@@ -570,6 +601,7 @@ impl Stack {
                 self.net.source_for(remote.ip(), scope)?
             }
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
+            ip if !self.net.is_local(ip) => return Err(Error::InvalidInput),
             ip => ip,
         };
         let local = SocketAddr::new(ip, local.port());

@@ -1,0 +1,53 @@
+//! Which descriptor numbers are free: runs of them, so that the lowest is found without looking at
+//! those that are taken.
+
+use std::collections::BTreeMap;
+
+/// The free numbers below a limit.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    /// Runs of free numbers, the first of each and the one behind the last; no two touch.
+    runs: BTreeMap<usize, usize>,
+}
+
+impl Numbers {
+    /// All below `limit`.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { runs: BTreeMap::from([(0, limit)]) }
+    }
+
+    /// The lowest free number from `least` on.
+    pub(crate) fn lowest(&self, least: usize) -> Option<usize> {
+        let here = self.runs.range(..=least).next_back().filter(|(_, end)| **end > least);
+        here.map(|_| least).or_else(|| self.runs.range(least..).next().map(|(start, _)| *start))
+    }
+
+    /// Takes a number; whether it was free.
+    pub(crate) fn take(&mut self, number: usize) -> bool {
+        let run = self.runs.range(..=number).next_back().map(|(start, end)| (*start, *end));
+        let Some((start, end)) = run.filter(|(_, end)| *end > number) else { return false };
+        if start < number {
+            self.runs.insert(start, number);
+        } else {
+            self.runs.remove(&start);
+        }
+        if number + 1 < end {
+            self.runs.insert(number + 1, end);
+        }
+        true
+    }
+
+    /// Gives back a number that was taken.
+    pub(crate) fn give_back(&mut self, number: usize) {
+        let end = self.runs.remove(&(number + 1)).unwrap_or(number + 1);
+        let before = self.runs.range_mut(..number).next_back();
+        match before.filter(|(_, end)| **end == number) {
+            Some((_, before)) => *before = end,
+            None => drop(self.runs.insert(number, end)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "numbers_tests.rs"]
+mod tests;
