@@ -1,6 +1,6 @@
 # Everything a person types. Each target is a thin line over cargo or a script.
 
-.PHONY: demo test bench lint fuzz
+.PHONY: demo test bench lint fuzz mutants
 
 demo:
 	cargo run --release --quiet --package pagewire-cli -- demo $(DIR)
@@ -19,3 +19,6 @@ lint:
 fuzz:
 	scripts/install-test-packages
 	scripts/fuzz $(SECONDS_EACH)
+
+mutants:
+	scripts/mutants

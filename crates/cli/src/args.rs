@@ -55,7 +55,9 @@ pub(crate) enum Command {
     /// Serve a directory over HTTP/1.1.
     ///
     /// Files are mapped and their pages sent by reference. Keep-alive, pipelining, HEAD, ranges,
-    /// conditional requests, directory index. Any client on the kernel's side of the tap will do.
+    /// conditional requests, directory index. Any client on the kernel's side of the tap will do. An
+    /// interrupt gives running downloads two seconds, and resets what is left; a second one ends it at
+    /// once. When the tap is deleted, it says so and ends with status 1.
     #[command(after_long_help = SERVE_EXAMPLES)]
     Serve(ServeOptions),
     /// Get a file over HTTP, receiving by reference.
@@ -71,7 +73,9 @@ pub(crate) enum Command {
     /// open, a reset on one side resets the other, and no side can send more than the other takes.
     /// Urgent data stays in its place in the stream; its mark is not passed on. A client whose
     /// server cannot be reached is reset, and one line on standard error says why. The server sees
-    /// connections from --addr. An interrupt closes the listeners and gives connections two seconds.
+    /// connections from --addr. An interrupt closes the listeners, gives connections two seconds, and
+    /// resets what is left; a second one ends it at once. When the tap is deleted, it says so and ends
+    /// with status 1.
     #[command(after_long_help = PROXY_EXAMPLES)]
     Proxy(ProxyOptions),
     /// Measure, with the kernel's sockets beside it.
@@ -193,6 +197,11 @@ pub(crate) struct NetOptions {
     /// 'loss=1%,reorder=0.5%,delay=10ms,seed=7'
     #[arg(long, value_name = "SPEC")]
     pub(crate) fault: Option<FaultConfig>,
+
+    /// When the tap is deleted, have serve and proxy wait until there is one of its name again, instead
+    /// of ending with status 1; not with --pcap or --dhcp
+    #[arg(long)]
+    pub(crate) wait_for_device: bool,
 
     /// Print copies by reason, drops by reason and TCP counters at the end; also on SIGUSR1
     #[arg(long)]

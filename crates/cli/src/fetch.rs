@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pagewire_mem::Frag;
@@ -22,7 +22,7 @@ use crate::http::connection::{Connection, is_timeout};
 use crate::http::inbox::{Inbox, Transfer};
 use crate::http::response::Status;
 use crate::http::url::Url;
-use crate::limits::{MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
+use crate::limits::{LAST_TIME, MAX_IO_SLICES, MAX_REDIRECTS, PROGRESS_AFTER, STALL_TIME, TICK};
 use crate::signals::{self, Stop};
 use crate::{net, sys};
 
@@ -44,7 +44,7 @@ pub(crate) fn run(options: &FetchOptions) -> Result<(), Failure> {
             say(format_args!("{line}"))
         }
     }
-    opened.host.drain(Duration::from_millis(500));
+    opened.host.shutdown(LAST_TIME);
     if options.net.stats {
         eprint!("{}", opened.report);
     }

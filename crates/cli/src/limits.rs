@@ -95,6 +95,10 @@ pub(crate) const TICK: Duration = Duration::from_millis(500);
 /// How long running downloads may go on after the first interrupt.
 pub(crate) const SHUTDOWN_TIME: Duration = Duration::from_secs(2);
 
+/// What is left after [`SHUTDOWN_TIME`] has so long to be acknowledged before it is reset: a round
+/// trip on a slow line.
+pub(crate) const LAST_TIME: Duration = Duration::from_millis(200);
+
 /// How long, and how many bytes, we read on after our last response, so that a reset does not
 /// overtake it (RFC 9112 section 9.6).
 pub(crate) const LINGER_TIME: Duration = Duration::from_secs(2);
@@ -143,6 +147,9 @@ pub(crate) const PROGRESS_AFTER: Duration = Duration::from_millis(750);
 /// Bytes of one send that is measured: beyond the longest of the source document, far below the
 /// buffer that is walked through.
 pub(crate) const MAX_SEND_SIZE: u64 = 16 << 20;
+
+/// How often a measurement looks whether it was interrupted: seldom enough not to be measured.
+pub(crate) const INTERRUPT_LOOK: Duration = Duration::from_millis(100);
 
 /// How often `fetch` looks whether a virtual machine was plugged in.
 pub(crate) const PORT_LOOK: Duration = Duration::from_millis(10);

@@ -14,6 +14,7 @@ mod failure;
 mod fetch;
 mod http;
 mod limits;
+mod lost;
 mod net;
 mod places;
 mod proxy;

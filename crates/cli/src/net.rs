@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pagewire::stack::{StackError, mtu_of_pages};
-use pagewire::{Host, StartError};
+use pagewire::{Host, LinkId, StartError};
 use pagewire_device::vhost_user::VhostMonitor;
 use pagewire_device::{
     Device, DeviceError, Dhcp, DhcpConfig, DhcpWatch, Fault, Pcap, PcapConfig, Tap, VhostUser,
@@ -28,6 +28,10 @@ pub(crate) struct Opened {
     pub(crate) addresses: Vec<IpAddr>,
     /// What `--stats` prints.
     pub(crate) report: Report,
+    /// The device's; `None` while there is none.
+    pub(crate) link: Option<LinkId>,
+    /// Bytes that it receives into.
+    pub(crate) memory: Option<u64>,
     _socket: Option<SocketFile>,
 }
 
@@ -161,7 +165,8 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     let report = Report { host: host.clone(), port, dhcp };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(|n| n.address).collect();
-    Ok(Opened { host, addresses, report, _socket: socket })
+    let link = Some(LinkId::FIRST);
+    Ok(Opened { host, addresses, report, link, memory, _socket: socket })
 }
 
 /// The MTU that was asked for, in bytes.
@@ -171,9 +176,12 @@ fn mtu(options: &NetOptions) -> Option<usize> {
     options.mtu.map(|mtu| mtu as usize).or(of_pages)
 }
 
-fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Failure> {
-    let name = options.tap.as_deref().unwrap_or(TAP_NAME);
-    let mut tap = Tap::builder().name(name).host_addresses(&options.host_addr);
+pub(crate) fn tap_name(options: &NetOptions) -> &str {
+    options.tap.as_deref().unwrap_or(TAP_NAME)
+}
+
+pub(crate) fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Failure> {
+    let mut tap = Tap::builder().name(tap_name(options)).host_addresses(&options.host_addr);
     if let Some(mtu) = mtu(options) {
         tap = tap.mtu(mtu);
     }
@@ -192,7 +200,7 @@ fn device_failure(error: DeviceError) -> Failure {
 }
 
 /// A host that did not start: for what was asked of it, which are options here, or for the system.
-fn start_failure(error: StartError) -> Failure {
+pub(crate) fn start_failure(error: StartError) -> Failure {
     let text = error.to_string();
     match error {
         StartError::Stack(StackError::Memory(_)) => Failure::Failed(text),
@@ -268,6 +276,11 @@ fn check_link(options: &NetOptions) -> Result<(), Failure> {
     let usage = |text: &str| Err(Failure::Usage(text.into()));
     let port = options.link == NetLink::VhostUser;
     match options {
+        _ if options.wait_for_device
+            && (port || options.pcap.is_some() || options.dhcp.is_some()) =>
+        {
+            usage("--wait-for-device needs --link tap, without --pcap and --dhcp")
+        }
         _ if port && options.socket.is_none() => usage(
             "--link vhost-user needs --socket PATH: where a virtual machine is to be plugged in, \
              such as --socket /tmp/pw.sock",
@@ -317,7 +330,10 @@ pub(crate) fn way_to(options: &NetOptions, to: IpAddr) -> Result<Way, Failure> {
 }
 
 /// The capture is nearest to the stack, so that it shows what the stack sees.
-fn wrap(mut device: Box<dyn Device>, options: &NetOptions) -> Result<Box<dyn Device>, Failure> {
+pub(crate) fn wrap(
+    mut device: Box<dyn Device>,
+    options: &NetOptions,
+) -> Result<Box<dyn Device>, Failure> {
     if let Some(config) = options.fault {
         device = Box::new(Fault::new(device, config));
     }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagewire::{ForwardConfig, Host, KeepAlive, Proxy, Refusal};
+use pagewire::{ForwardConfig, KeepAlive, Proxy, Refusal};
 
 use crate::args::ProxyOptions;
 use crate::failure::{Failure, reason, say};
-use crate::limits::{MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
+use crate::limits::{LAST_TIME, MAX_REFUSAL_LINES, PROXY_LOOK, REFUSAL_LINES_TIME, SHUTDOWN_TIME};
 use crate::{net, signals};
 
 /// Runs until an interrupt.
 pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     check(options)?;
-    let opened = net::open_with(&options.net, Some(options.memory))?;
+    let mut opened = net::open_with(&options.net, Some(options.memory))?;
     let config = ForwardConfig {
         connections: options.connections as usize,
         connect_timeout: Duration::from_secs(options.connect_timeout.into()),
@@ -45,16 +45,21 @@ pub(crate) fn run(options: &ProxyOptions) -> Result<(), Failure> {
     }
 
     let mut refusals = Lines::new(Instant::now());
-    while stop.proceed() {
+    let mut end = Ok(());
+    while stop.proceed() && end.is_ok() {
         std::thread::park_timeout(PROXY_LOOK);
+        end = opened.look_after(&options.net);
         refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
     }
-    drain(&opened.host, &proxy);
+    if end.is_ok() {
+        drain(&proxy);
+    }
+    opened.host.shutdown(LAST_TIME);
     refusals.print(Instant::now(), std::iter::from_fn(|| proxy.poll_refusal()));
     if options.net.stats {
         print_stats(&opened.report, &proxy);
     }
-    Ok(())
+    end
 }
 
 fn why_not_listening(error: &std::io::Error) -> String {
@@ -90,14 +95,13 @@ fn check(options: &ProxyOptions) -> Result<(), Failure> {
 }
 
 /// Takes no more connections and lets those that there are go on for a while.
-fn drain(host: &Host, proxy: &Proxy) {
+fn drain(proxy: &Proxy) {
     proxy.stop_listening();
     let deadline = Instant::now() + SHUTDOWN_TIME;
     while !proxy.is_empty() && Instant::now() < deadline {
         std::thread::park_timeout(Duration::from_millis(5));
     }
     proxy.abort_all();
-    host.drain(deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(50)));
 }
 
 fn print_stats(report: &net::Report, proxy: &Proxy) {

@@ -10,7 +10,7 @@ use pagewire::{Host, TcpListener};
 use crate::args::ServeOptions;
 use crate::failure::{Failure, reason, say};
 use crate::http::server::Server;
-use crate::limits::{BACKLOG, SHUTDOWN_TIME, THREAD_STACK};
+use crate::limits::{BACKLOG, LAST_TIME, SHUTDOWN_TIME, THREAD_STACK};
 use crate::places::{PlaceLimits, Places};
 use crate::{net, signals, sys};
 
@@ -21,7 +21,7 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         let hint = "name a directory that you may read";
         Failure::because(directory.display(), format!("{}; {hint}", reason(&e)))
     })?;
-    let opened = net::open(&options.net)?;
+    let mut opened = net::open(&options.net)?;
     let limits = PlaceLimits::new(options.connections, options.connections_per_client);
     let service = Service { zerocopy: true, places: Places::new(limits), ..Service::new(server) };
 
@@ -42,14 +42,20 @@ pub(crate) fn run(options: &ServeOptions) -> Result<(), Failure> {
         ));
     }
 
-    while stop.proceed() {
+    let mut end = Ok(());
+    while stop.proceed() && end.is_ok() {
         std::thread::park_timeout(Duration::from_millis(100));
+        end = opened.look_after(&options.net);
     }
-    service.stop(&opened.host);
+    if end.is_ok() {
+        service.stop(&opened.host);
+    }
+    // Downloads that were not through in that time end here, and their clients are told.
+    opened.host.shutdown(LAST_TIME);
     if options.net.stats {
         service.print_stats(&opened.report);
     }
-    Ok(())
+    end
 }
 
 /// A server and the connections that it has.

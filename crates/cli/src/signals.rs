@@ -7,6 +7,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::failure::{Failure, reason};
+use crate::limits::INTERRUPT_LOOK;
 
 /// Whether the command was asked to stop. Clones share the answer.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +26,21 @@ impl Stop {
     fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// For commands that have nothing to finish: SIGINT and SIGTERM end them with status 130, and with the
+/// process their hosts, which tell their peers. A second signal ends it at once.
+pub(crate) fn end_at_interrupt() -> Result<(), Failure> {
+    let stop = watch(|| {})?;
+    let end = move || {
+        while stop.proceed() {
+            std::thread::park_timeout(INTERRUPT_LOOK);
+        }
+        eprintln!("pagewire: interrupted");
+        std::process::exit(130);
+    };
+    let thread = std::thread::Builder::new().name("interrupt".into());
+    thread.spawn(end).map(drop).map_err(|e| Failure::because("handling signals", reason(&e)))
 }
 
 /// Watches SIGINT and SIGTERM (the first sets `Stop`, the second ends the process at once) and

@@ -305,6 +305,25 @@ fn bench_ring_receives_by_copy_and_by_reference() {
 }
 
 #[test]
+fn bench_ring_receives_datagrams_by_copy_and_by_reference() {
+    let size = &["--place", "--datagram", "1400"][..];
+    let cases =
+        [(&[][..], "lent", 61_440), (&["--place"], "placed", 61_440), (size, "placed", 1400)];
+    for (args, memory, datagram) in cases {
+        let lines = bench_ring(&[&["--udp"], args].concat());
+        for line in &lines {
+            check_fields(line, &["datagrams", "datagrams_dropped"], &["transport"]);
+            let bytes = |name: &str| line[name].as_u64().unwrap();
+            assert_eq!((&line["transport"], bytes("datagram_bytes")), (&"udp".into(), datagram));
+            assert_eq!(bytes("datagrams") * datagram, bytes("total_bytes"), "{line:?}");
+        }
+        assert_eq!(lines[0]["zc_bytes"], 0);
+        assert_eq!((&lines[1]["copy_bytes"], &lines[1]["memory"]), (&0.into(), &memory.into()));
+        assert_eq!(lines[1]["payload_bytes_copied"], 0, "{:?}", lines[1]);
+    }
+}
+
+#[test]
 fn with_root_bench_ring_receives_from_the_kernel_by_reference() {
     if !can_make_taps() {
         return;
@@ -313,6 +332,10 @@ fn with_root_bench_ring_receives_from_the_kernel_by_reference() {
     let bytes = |name: &str| lines[1][name].as_f64().unwrap();
     assert!(bytes("zc_bytes") >= 0.99 * bytes("total_bytes"), "{:?}", lines[1]);
     assert_eq!(lines[1]["memory"], "registered");
+    let lines = bench_ring(&["--link", "tap", "--udp"]);
+    let bytes = |name: &str| lines[1][name].as_f64().unwrap();
+    assert!(bytes("zc_bytes") >= 0.99 * bytes("total_bytes"), "{:?}", lines[1]);
+    assert_eq!((&lines[1]["memory"], bytes("datagram_bytes")), (&"registered".into(), 1472.0));
 }
 
 #[test]

@@ -397,3 +397,115 @@ fn a_server_captures_and_counts() {
     let frames = fs::read(lab.path("frames.pcapng")).expect("a capture");
     assert!(frames.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && frames.len() > 10 << 20);
 }
+
+/// Sends a signal to a server.
+fn signal(server: &Server, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(&server.0);
+    rustix::process::kill_process(pid, signal).expect("a signal is sent");
+}
+
+/// Begins a download that takes longer than anything here, and waits for its first bytes.
+fn slow_download(lab: &Lab, url: &str) -> Child {
+    let mut slow = lab.command("curl");
+    slow.args(["-sS", "--limit-rate", "8M", "-m", "300", "-o", "got", url]);
+    let mut slow = slow.stderr(Stdio::piped()).spawn().expect("curl runs");
+    while fs::metadata(lab.path("got")).map_or(0, |m| m.len()) == 0 {
+        assert!(slow.try_wait().expect("curl runs").is_none(), "curl ended too early");
+        std::thread::yield_now();
+    }
+    slow
+}
+
+#[test]
+fn a_server_that_is_interrupted_ends_its_downloads_with_an_error() {
+    use rustix::process::Signal;
+    for (name, ends) in [("int", Signal::INT), ("term", Signal::TERM)] {
+        let Some(lab) = Lab::new(name, &["curl"]) else { return };
+        fs::create_dir_all(lab.path("www")).expect("directory");
+        // At 8 MB a second, it takes a minute and more.
+        let file = fs::File::create(lab.path("www/big")).expect("file");
+        file.set_len(1 << 30).expect("a sparse file");
+        let mut server = lab.serve("www", &[]);
+        let slow = slow_download(&lab, "http://10.77.0.2/big");
+        signal(&server, ends);
+        assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
+        // 18: the end came too early; 56: reset. 28 would be its own patience.
+        let output = slow.wait_with_output().expect("curl ends");
+        assert!(matches!(output.status.code(), Some(18 | 56)), "{output:?}");
+    }
+}
+
+#[test]
+fn a_proxy_that_is_interrupted_ends_its_connections_with_an_error() {
+    let Some(lab) = Lab::new("pint", &["curl", "python3"]) else { return };
+    fs::create_dir_all(lab.path("www")).expect("directory");
+    let file = fs::File::create(lab.path("www/big")).expect("file");
+    file.set_len(1 << 30).expect("a sparse file");
+    let python = "import http.server, functools, sys\n\
+        h = functools.partial(http.server.SimpleHTTPRequestHandler, directory='www')\n\
+        s = http.server.ThreadingHTTPServer(('', 8000), h)\n\
+        print('ready', flush=True)\n\
+        s.serve_forever()\n";
+    let _upstream = lab.server("python3", &["-c", python], Stdio::null());
+    let more = ["--listen", "10.77.0.2:80", "--to", "10.77.0.1:8000"];
+    let args: Vec<&str> = ["proxy"].iter().chain(&NET).chain(&more).copied().collect();
+    let mut proxy = lab.server(PAGEWIRE, &args, Stdio::inherit());
+    let slow = slow_download(&lab, "http://10.77.0.2/big");
+    signal(&proxy, rustix::process::Signal::INT);
+    assert_eq!(proxy.0.wait().expect("it ends").code(), Some(0));
+    let output = slow.wait_with_output().expect("curl ends");
+    assert!(matches!(output.status.code(), Some(18 | 56)), "{output:?}");
+}
+
+#[test]
+fn a_second_interrupt_ends_a_server_at_once() {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(lab) = Lab::new("twice", &["curl"]) else { return };
+    fs::create_dir_all(lab.path("www")).expect("directory");
+    let file = fs::File::create(lab.path("www/big")).expect("file");
+    file.set_len(1 << 30).expect("a sparse file");
+    let mut server = lab.serve("www", &[]);
+    let mut slow = slow_download(&lab, "http://10.77.0.2/big");
+    // Until it has seen the first, another is the same.
+    let status = loop {
+        signal(&server, rustix::process::Signal::INT);
+        match server.0.try_wait().expect("a child") {
+            Some(status) => break status,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(status.signal(), Some(2), "{status:?}");
+    slow.kill().expect("curl is there");
+    slow.wait().expect("curl ends");
+}
+
+#[test]
+fn a_server_whose_tap_is_deleted_says_so_and_ends_with_1() {
+    let Some(lab) = Lab::new("gone", &["curl"]) else { return };
+    fs::create_dir_all(lab.path("www")).expect("directory");
+    let mut server = lab.serve_quietly("www", &[]);
+    lab.ok("ip", &["link", "del", "pw0"]);
+    let mut said = String::new();
+    let mut stderr = server.0.stderr.take().expect("piped");
+    std::io::Read::read_to_string(&mut stderr, &mut said).expect("text");
+    assert_eq!(server.0.wait().expect("it ends").code(), Some(1), "{said}");
+    assert!(said.contains("network is down: the device was closed"), "{said}");
+}
+
+#[test]
+fn a_server_that_waits_for_its_tap_serves_again_when_there_is_one() {
+    let Some(lab) = Lab::new("back", &["curl"]) else { return };
+    fs::create_dir_all(lab.path("www")).expect("directory");
+    fs::write(lab.path("www/small"), "here").expect("file");
+    let server = lab.serve_quietly("www", &["--wait-for-device"]);
+    assert_eq!(lab.curl(&["http://10.77.0.2/small"]), "here");
+    lab.ok("ip", &["link", "del", "pw0"]);
+    lab.ok("ip", &["tuntap", "add", "dev", "pw0", "mode", "tap"]);
+    lab.ok("ip", &["addr", "add", "10.77.0.1/24", "dev", "pw0"]);
+    lab.ok("ip", &["link", "set", "pw0", "up"]);
+    let retry = ["--retry", "60", "--retry-delay", "1", "--retry-all-errors"];
+    let args: Vec<&str> = retry.iter().chain(&["http://10.77.0.2/small"]).copied().collect();
+    assert_eq!(lab.curl(&args), "here");
+    let said = interrupt(server);
+    assert!(said.contains("waiting for pw0") && said.contains("pw0 is back"), "{said}");
+}

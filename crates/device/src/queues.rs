@@ -171,7 +171,7 @@ impl Rule {
 
     /// One TCP connection.
     pub fn tcp_flow(local_port: u16, peer: SocketAddr) -> Self {
-        Self::tcp_port(local_port).from_peer(peer)
+        Self::tcp_port(local_port).of_peer(peer)
     }
 
     /// UDP to a port of ours.
@@ -181,14 +181,14 @@ impl Rule {
 
     /// UDP to a port of ours from one peer.
     pub fn udp_flow(local_port: u16, peer: SocketAddr) -> Self {
-        Self::udp_port(local_port).from_peer(peer)
+        Self::udp_port(local_port).of_peer(peer)
     }
 
     fn port(protocol: Protocol, port: u16) -> Self {
         Self { protocol: Some(protocol), local_port: Some(port), ..Self::default() }
     }
 
-    fn from_peer(self, peer: SocketAddr) -> Self {
+    fn of_peer(self, peer: SocketAddr) -> Self {
         Self { peer: Some(peer.ip()), peer_port: Some(peer.port()), ..self }
     }
 

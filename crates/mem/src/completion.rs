@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::frag::{Frag, FragVec};
 use crate::limits::PAGE_SIZE;
 use crate::region::Region;
+use crate::release::{Later, deferred, release};
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// What one call (or several that share) sent by reference: keeps the memory while anybody refers
@@ -212,18 +213,23 @@ impl Completion {
 
 impl Drop for Completion {
     fn drop(&mut self) {
-        // First the memory, then the news of it.
+        // First the memory, then the news of it: also where the memory is let go of later.
+        let before = deferred();
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
         drop(core::mem::take(held));
         // Relaxed: the last release of an `Arc` has acquired those before it.
         let count = self.count.load(Ordering::Relaxed);
         if count > 0 {
-            self.queue.push(Completed {
+            let completed = Completed {
                 owner: self.owner,
                 lo: self.first,
                 hi: self.first.wrapping_add(count - 1),
                 copied: self.copied.load(Ordering::Relaxed),
-            });
+            };
+            match deferred() > before {
+                true => release(Later::News(Arc::clone(&self.queue), completed)),
+                false => self.queue.push(completed),
+            }
         }
     }
 }
@@ -267,7 +273,7 @@ impl CompletionQueue {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(waker));
     }
 
-    fn push(&self, completed: Completed) {
+    pub(crate) fn push(&self, completed: Completed) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.push(completed);
         let first = !self.pending.swap(true, Ordering::SeqCst);

@@ -15,6 +15,7 @@ use crate::held::Held;
 use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE, SNAPSHOT_LEN};
 use crate::pool::PoolShared;
 use crate::region::Region;
+use crate::release::KeptBytes;
 
 /// Fragments in order; two without an allocation, which is what most packets have.
 pub type FragVec = SmallVec<[Frag; 2]>;
@@ -79,7 +80,7 @@ impl Frag {
         }
         let (ptr, len) = (NonNull::from(&*bytes).cast::<u8>(), bytes.len());
         // SAFETY: `Bytes` are immutable and stay where they are while a clone lives; `keep` is it.
-        unsafe { Self::from_raw(ptr, len, Access::Private, Arc::new(bytes)) }
+        unsafe { Self::from_raw(ptr, len, Access::Private, Arc::new(KeptBytes(bytes))) }
     }
 
     /// Bytes that live for ever.
@@ -89,7 +90,8 @@ impl Frag {
         Self { ptr, len, piece: 0, access: Access::Private, hold: Hold::Pages(None) }
     }
 
-    /// Any memory, kept alive by `keep`, whose drop is the release.
+    /// Any memory, kept alive by `keep`, whose drop is the release: it may come in the middle of a
+    /// stack's work, so it may call nothing of a stack or a host.
     ///
     /// # Safety
     /// `ptr..ptr+len` stays where it is while `keep` lives, and `len` is at most
@@ -390,7 +392,7 @@ impl Frag {
         }
         // What came as `Bytes` goes as the same `Bytes`, without an allocation.
         if let Hold::Keep(keep) = &self.hold
-            && let Some(bytes) = keep.downcast_ref::<Bytes>()
+            && let Some(KeptBytes(bytes)) = keep.downcast_ref()
             && let Some(start) = self.addr().checked_sub(bytes.as_ptr().addr())
             && let Some(end) = start.checked_add(self.len()).filter(|&end| end <= bytes.len())
         {

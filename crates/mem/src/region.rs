@@ -21,6 +21,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::frag::{Access, Frag};
 use crate::limits::{HUGE_PAGE_SIZE, MAX_FRAG_LEN, PAGE_SIZE};
+use crate::release::KeptOwner;
 
 #[cfg(test)]
 mod tests;
@@ -101,7 +102,7 @@ enum Backing {
     /// We mapped it, we unmap it.
     Mapped { fd: Option<OwnedFd> },
     /// Somebody else's memory, kept alive by this.
-    Adopted { _keep: Box<dyn Any + Send + Sync> },
+    Adopted { _keep: KeptOwner },
 }
 
 // SAFETY: the mapping's bytes are plain memory that outlives every thread that can name it (the
@@ -226,7 +227,8 @@ impl Region {
         writable: bool,
         keep: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        Self::new((base, 0), len, access, writable, Backing::Adopted { _keep: keep })
+        let backing = Backing::Adopted { _keep: KeptOwner(Some(keep)) };
+        Self::new((base, 0), len, access, writable, backing)
     }
 
     fn mapped(

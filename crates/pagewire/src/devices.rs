@@ -24,13 +24,15 @@ pub(crate) struct Devices {
     refused: VecDeque<PacketBuf>,
     /// Duplicates of the devices' descriptors, to wait on without the lock.
     fds: Arc<[Arc<OwnedFd>]>,
+    /// What those counted that were there until the end.
+    last: Vec<LinkStats>,
 }
 
 /// One of them.
 struct Port {
     link: LinkId,
     device: Box<dyn Device>,
-    /// `None` once the device is gone: its descriptor would be ready for ever.
+    /// `None` once the device is lost: its descriptor would be ready for ever.
     fd: Option<Arc<OwnedFd>>,
     /// It never had a descriptor.
     polled: bool,
@@ -38,7 +40,14 @@ struct Port {
     tx: VecDeque<PacketBuf>,
     /// The first failure.
     error: Option<String>,
+    /// Failures in a row.
+    failures: u32,
+    /// It failed for good: nobody asks it any more.
+    lost: bool,
 }
+
+/// Failures in a row of a device that does not say that it is gone for good, and is taken to be.
+const MOST_FAILURES: u32 = 1000;
 
 impl Devices {
     pub(crate) fn new() -> Self {
@@ -48,6 +57,7 @@ impl Devices {
             rx: VecDeque::with_capacity(RECEIVE_BURST),
             refused: VecDeque::new(),
             fds: Arc::new([]),
+            last: Vec::new(),
         }
     }
 
@@ -55,9 +65,27 @@ impl Devices {
     pub(crate) fn add(&mut self, link: LinkId, device: Box<dyn Device>) -> std::io::Result<()> {
         let fd = device.wait_fd().map(|fd| fd.try_clone_to_owned().map(Arc::new)).transpose()?;
         let (polled, tx) = (fd.is_none(), VecDeque::with_capacity(RECEIVE_BURST));
-        self.ports.push(Port { link, device, fd, polled, tx, error: None });
+        self.ports.push(Port {
+            link,
+            device,
+            fd,
+            polled,
+            tx,
+            error: None,
+            failures: 0,
+            lost: false,
+        });
         self.gather_fds();
         Ok(())
+    }
+
+    /// Takes all out: the host is over. Their counts stay.
+    pub(crate) fn close(&mut self) -> Vec<Box<dyn Device>> {
+        self.last = self.stats();
+        let gone = self.ports.drain(..).map(|port| port.device).collect();
+        self.first = 0;
+        self.gather_fds();
+        gone
     }
 
     /// Takes one out.
@@ -79,18 +107,19 @@ impl Devices {
     /// burst.
     pub(crate) fn receive(&mut self, now: Instant, stack: &mut Stack) -> usize {
         let mut longest = 0;
-        let mut failed = false;
+        let mut lost = None;
         let (begin, end) = self.ports.split_at_mut(self.first);
-        for port in end.iter_mut().chain(begin) {
+        for port in end.iter_mut().chain(begin).filter(|port| !port.lost) {
             match port.device.receive(now, &mut self.rx, RECEIVE_BURST, stack.ledger_mut()) {
-                Ok(n) => longest = longest.max(n),
-                Err(error) => failed |= port.note_error(&error),
+                Ok(n) => {
+                    longest = longest.max(n);
+                    port.failures = 0;
+                }
+                Err(error) => lost = port.note_error(&error).or(lost),
             }
             stack.handle_frames_on(now, port.link, &mut self.rx);
         }
-        if failed {
-            self.gather_fds();
-        }
+        self.lose(now, stack, lost);
         self.first = if self.first + 1 < self.ports.len() { self.first + 1 } else { 0 };
         longest
     }
@@ -98,11 +127,15 @@ impl Devices {
     /// One round of output: what devices had no room for goes first, and until it has gone, no more
     /// is made for them. Whether there is more, for a device that may have room.
     pub(crate) fn transmit(&mut self, now: Instant, stack: &mut Stack) -> bool {
-        let (mut more, mut freed, mut failed) = (true, false, false);
+        let (mut more, mut freed, mut lost) = (true, false, None);
         for port in &mut self.ports {
             let blocked = port.is_blocked();
             if !blocked {
                 more = stack.poll_transmit_on(now, port.link, &mut port.tx);
+            }
+            if port.lost {
+                port.tx.clear();
+                continue;
             }
             // Output that loops back to this host, or waits for its neighbour's address, leaves no
             // frame.
@@ -110,7 +143,7 @@ impl Devices {
                 continue;
             }
             if let Err(error) = port.device.transmit(now, &mut port.tx, stack.ledger_mut()) {
-                failed |= port.note_error(&error);
+                lost = port.note_error(&error).or(lost);
                 port.tx.clear();
             }
             port.device.take_refused(&mut self.refused);
@@ -121,11 +154,39 @@ impl Devices {
             }
             freed |= blocked && !port.is_blocked();
         }
-        if failed {
-            self.gather_fds();
-        }
+        // What fails with it is to be told of, and timers are to be set.
+        more |= self.lose(now, stack, lost);
         let waits = |port: &Port| !port.is_blocked() && stack.has_frames(port.link);
         more || freed || self.ports.iter().any(waits)
+    }
+
+    /// The device of a link failed for good. Whether one did.
+    #[inline]
+    fn lose(&mut self, now: Instant, stack: &mut Stack, lost: Option<LinkId>) -> bool {
+        let Some(link) = lost else { return false };
+        // Others may have failed in the same round.
+        let gone: Vec<LinkId> =
+            self.ports.iter().filter(|p| p.lost && p.link != link).map(|p| p.link).collect();
+        for link in gone.into_iter().chain([link]) {
+            stack.handle_link_lost(now, link);
+        }
+        self.gather_fds();
+        true
+    }
+
+    /// Whether no device is left that could take anything.
+    pub(crate) fn are_all_lost(&self) -> bool {
+        self.ports.iter().all(|port| port.lost)
+    }
+
+    /// Why the network is down, if it is: what the last device that failed said.
+    pub(crate) fn cause(&self) -> Option<&str> {
+        self.ports.iter().rev().find(|port| port.lost)?.error.as_deref()
+    }
+
+    /// Whether a wrapper holds frames back that it will pass on, such as one that plays a slow line.
+    pub(crate) fn delays_frames(&self) -> bool {
+        self.poll_timeout().is_some()
     }
 
     /// Whether frames wait for room in a device.
@@ -133,25 +194,27 @@ impl Devices {
         self.ports.iter().any(Port::is_blocked)
     }
 
-    /// Whether no device has room.
+    /// Whether no device has room, where there is any.
     pub(crate) fn are_all_blocked(&self) -> bool {
-        self.ports.iter().all(Port::is_blocked)
+        let mut alive = self.ports.iter().filter(|port| !port.lost).peekable();
+        alive.peek().is_some() && alive.all(Port::is_blocked)
     }
 
     /// When a device wants a turn although nothing came in.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.ports.iter().filter_map(|port| port.device.poll_timeout()).min()
+        let alive = self.ports.iter().filter(|port| !port.lost);
+        alive.filter_map(|port| port.device.poll_timeout()).min()
     }
 
     // Waiting.
 
     /// Arms the descriptors of all; `true`: some device has something already, do not wait.
     pub(crate) fn arm(&mut self) -> bool {
-        self.ports.iter_mut().any(|port| port.device.arm())
+        self.ports.iter_mut().filter(|port| !port.lost).any(|port| port.device.arm())
     }
 
     pub(crate) fn disarm(&mut self) {
-        self.ports.iter_mut().for_each(|port| port.device.disarm());
+        self.ports.iter_mut().filter(|port| !port.lost).for_each(|port| port.device.disarm());
     }
 
     /// Their descriptors, to wait on without the lock.
@@ -161,7 +224,7 @@ impl Devices {
 
     /// Whether some device never had a descriptor to wait on.
     pub(crate) fn are_polled(&self) -> bool {
-        self.ports.iter().any(|port| port.polled)
+        self.ports.iter().any(|port| port.polled && !port.lost)
     }
 
     // Getters.
@@ -177,7 +240,7 @@ impl Devices {
             device: port.device.counters(),
             device_error: port.error.clone(),
         };
-        self.ports.iter().map(stats).collect()
+        self.last.iter().cloned().chain(self.ports.iter().map(stats)).collect()
     }
 
     pub(crate) fn pool_audits(&self) -> impl Iterator<Item = PoolAudit> {
@@ -190,12 +253,21 @@ impl Port {
         !self.tx.is_empty()
     }
 
-    /// Whether its descriptor is not to be waited on any more.
-    fn note_error(&mut self, error: &DeviceError) -> bool {
+    /// Its link, if it is gone for good with this.
+    fn note_error(&mut self, error: &DeviceError) -> Option<LinkId> {
+        self.failures = self.failures.saturating_add(1);
+        let gone = matches!(error, DeviceError::Closed) || self.failures >= MOST_FAILURES;
+        if self.error.is_none() || gone {
+            tracing::warn!(%error, link = self.link.index(), gone, "device failed");
+        }
         if self.error.is_none() {
-            tracing::warn!(%error, link = self.link.index(), "device failed");
             self.error = Some(error.to_string());
         }
-        matches!(error, DeviceError::Closed) && self.fd.take().is_some()
+        if !gone || self.lost {
+            return None;
+        }
+        (self.lost, self.fd) = (true, None);
+        self.tx.clear();
+        Some(self.link)
     }
 }

@@ -1,36 +1,44 @@
 //! The driver: the thread that waits on the devices and on the next deadline.
 
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_mem::Instant;
+use pagewire_mem::{Deferral, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::leave::LEAVE_LOOK;
 use crate::shared::{INLINE_GRACE, Poller, Shared};
 
 /// Longest sleep when nothing at all is due: a bound on what a lost wake-up could cost.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long a host that is going away keeps sending what was queued.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-
 /// Turns a spinning thread makes between looks at the clock's progress cost nothing; this many
 /// pauses between them leave the lock to others.
 const PAUSES: u32 = 16;
 
-/// Runs until the host is dropped and its connections are quiet.
+/// Runs until the host has left. A panic of ours ends it for those who use it, and not this thread:
+/// somebody has to tell them.
 pub(crate) fn run(shared: &Arc<Shared>) {
+    while catch_unwind(AssertUnwindSafe(|| drive(shared))).is_err() {}
+}
+
+fn drive(shared: &Arc<Shared>) {
     let mut idle_since = shared.now();
-    let mut stop_at = None;
     loop {
         shared.wake_up();
         let (mut inner, now) = shared.lock_now();
-        if shared.stopping() {
-            let stop_at = *stop_at.get_or_insert(now + SHUTDOWN_GRACE);
-            if now >= stop_at || inner.stack.is_quiet() {
-                return;
-            }
+        let leaving = shared.departure.is_asked();
+        if leaving && shared.leave(&mut inner, now) && !shared.departure.stays() {
+            return;
+        }
+        if inner.failed {
+            // What it has left to do is to tell of it.
+            inner.flush(now);
+            shared.unlock_and_wake(inner);
+            sleep(shared, &[], LONGEST_SLEEP);
+            continue;
         }
         if inner.last_inline.is_some_and(|at| now < at + INLINE_GRACE) {
             inner.poller = Poller::Deferred;
@@ -44,13 +52,17 @@ pub(crate) fn run(shared: &Arc<Shared>) {
         if worked || inner.has_wakers() {
             idle_since = now;
         }
-        if now.saturating_since(idle_since) < shared.spin_max && !shared.stopping() {
+        if now.saturating_since(idle_since) < shared.spin_max && !leaving {
             shared.unlock_and_wake(inner);
             pause();
             continue;
         }
-        let wait = inner.longest_sleep(now, LONGEST_SLEEP);
-        if wait.is_zero() || inner.devices.arm() || !shared.fall_asleep(&mut inner) {
+        let wait = inner.longest_sleep(now, if leaving { LEAVE_LOOK } else { LONGEST_SLEEP });
+        if wait.is_zero()
+            || Deferral::is_pending()
+            || inner.devices.arm()
+            || !shared.fall_asleep(&mut inner)
+        {
             inner.devices.disarm();
             shared.unlock_and_wake(inner);
             continue;

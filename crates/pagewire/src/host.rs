@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as WallClock};
 
@@ -16,9 +16,11 @@ use pagewire_stack::{
 
 use crate::devices::Devices;
 use crate::driver;
+use crate::exit;
+use crate::leave::{LEAVE_LOOK, SHUTDOWN_LIMIT, ShutdownReport};
 use crate::link::Link;
 use crate::proxy::Service;
-use crate::shared::{Interest, Shared, io_error};
+use crate::shared::{Attached, Interest, Shared};
 use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
@@ -35,8 +37,9 @@ const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
 /// One stack on one device or several: where connections are made and accepted.
 ///
-/// Cheap to clone. Sockets keep their host running; when the last of them and the last clone are
-/// gone, what was queued is still sent for up to two seconds, in the background.
+/// Cheap to clone. Sockets keep their host running. When the last of them and the last clone are gone,
+/// it is shut down in the background, as it is at the end of the process: see
+/// [`shutdown`](Self::shutdown).
 #[derive(Clone)]
 pub struct Host(Arc<Handle>);
 
@@ -65,6 +68,7 @@ pub struct Builder {
     loopback_by_reference: bool,
     spin: Duration,
     manual: bool,
+    shutdown_limit: Duration,
 }
 
 /// Why a host did not start; the text says what to do.
@@ -132,6 +136,7 @@ impl Host {
             loopback_by_reference: false,
             spin: DEFAULT_SPIN,
             manual: false,
+            shutdown_limit: SHUTDOWN_LIMIT,
         }
     }
 
@@ -141,7 +146,8 @@ impl Host {
     /// # Errors
     /// Those of the last address tried: `ConnectionRefused` (nobody listens there),
     /// `NetworkUnreachable` (no address or gateway of ours leads there), `HostUnreachable` (nobody
-    /// answers for it on the link), `TimedOut`; `InvalidInput` for text that is no address.
+    /// answers for it on the link), `TimedOut`; `NetworkDown` with a [`NetworkDown`](crate::NetworkDown)
+    /// in it when the device that leads there is gone for good; `InvalidInput` for text that is no address.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<TcpStream> {
         self.connect_each(to, None)
     }
@@ -176,7 +182,7 @@ impl Host {
     /// Begins to open a connection and returns at once; it is usable when it becomes writable.
     pub fn start_connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
         let id = self.shared().with(|stack, now| stack.tcp_connect(now, remote, None));
-        Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(io_error)?))
+        Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(|e| self.shared().error(e))?))
     }
 
     /// Listens for connections. An unspecified address (`0.0.0.0`, `[::]`) stands for all of this
@@ -191,7 +197,7 @@ impl Host {
 
     /// [`listen`](Self::listen) with room for `backlog` connections that wait for `accept`.
     pub fn listen_with(&self, on: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
-        let id = first_address(on, |local| {
+        let id = self.first_address(on, |local| {
             self.shared().with(|stack, now| stack.tcp_listen(now, local, backlog))
         })?;
         Ok(TcpListener::new(Arc::clone(&self.0), id))
@@ -202,7 +208,8 @@ impl Host {
     /// # Errors
     /// As [`listen`](Self::listen).
     pub fn udp(&self, on: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let id = first_address(on, |local| self.shared().with(|stack, _| stack.udp_bind(local)))?;
+        let id =
+            self.first_address(on, |local| self.shared().with(|stack, _| stack.udp_bind(local)))?;
         Ok(UdpSocket::new(Arc::clone(&self.0), id))
     }
 
@@ -234,13 +241,20 @@ impl Host {
     /// Runs `verb` on the stack, under its lock, and sends what it has to send: for layers that
     /// manage sockets of their own. Sockets of this crate are not theirs to close.
     pub fn with_stack<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
-        self.shared().with(verb)
+        // Its panic is the caller's, and no sign that something is wrong in here.
+        let done =
+            self.shared().with(|stack, now| catch_unwind(AssertUnwindSafe(|| verb(stack, now))));
+        done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Has `observer` called for every event of the stack from now on, under its lock: it must be
-    /// quick and call nothing of this host. A later one takes its place.
+    /// quick and call nothing of this host. A later one takes its place. Its panics are contained
+    /// ([`Stats::contained`](crate::Stats::contained)).
     pub fn on_event(&self, observer: impl FnMut(Event) + Send + 'static) {
-        self.shared().lock().observer = Some(Box::new(observer));
+        let mut inner = self.shared().lock();
+        if let Some(before) = inner.observer.replace(Box::new(observer)) {
+            inner.discarded.push(Box::new(before));
+        }
     }
 
     /// One more device, a link with addresses of its own, while the host runs.
@@ -277,9 +291,14 @@ impl Host {
 
     /// Has `service` live inside of this host from now on.
     pub fn attach(&self, service: impl Service + 'static) {
+        self.attach_as(Box::new(service), false);
+    }
+
+    /// The same; `ours`: it is part of this crate.
+    pub(crate) fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
         let shared = self.shared();
         let mut inner = shared.lock();
-        inner.services.push(Box::new(service));
+        inner.services.push(Attached { service, ours });
         inner.flush(shared.now());
         shared.unlock_and_wake(inner);
     }
@@ -300,6 +319,8 @@ impl Host {
             device_error: links.iter().find_map(|link| link.device_error.clone()),
             links,
             wakeups: inner.wakeups,
+            contained: self.shared().panics.read(),
+            failed: inner.failed.then(|| inner.cause.clone()).flatten(),
         }
     }
 
@@ -309,8 +330,70 @@ impl Host {
         std::iter::once(inner.stack.pool_audit()).chain(inner.devices.pool_audits()).collect()
     }
 
+    /// Whether there is a device left to send by, and the host was not shut down.
+    ///
+    /// # Errors
+    /// `NetworkDown`, with a [`NetworkDown`](crate::NetworkDown) in it that says why.
+    pub fn check(&self) -> io::Result<()> {
+        let inner = self.shared().lock();
+        match inner.stack.is_down() || inner.failed {
+            true => Err(inner.error(Error::NetworkDown)),
+            false => Ok(()),
+        }
+    }
+
+    /// Ends the host as a kernel ends what a process leaves behind: every socket is closed, what is
+    /// queued is delivered, at most for `limit`, and then whatever is left is reset. Connections with
+    /// received data that nobody has read are reset at once. Returns when the resets have left, or
+    /// shortly after `limit` although the device takes nothing. A `limit` of zero only resets.
+    ///
+    /// Sockets of this host, whoever holds them, fail with `NetworkDown` from here on, and threads
+    /// that wait on them are woken.
+    ///
+    /// Nobody has to call this: the same is done in the background when a host and its sockets are
+    /// dropped, and at the end of the process (when `main` returns or panics, and at
+    /// [`std::process::exit`]), within [`Builder::shutdown_limit`]. Only a process that is killed, or
+    /// aborts, leaves its peers waiting; who handles signals ends the process by `exit`. A host without
+    /// a driver ([`Builder::manual`]) does not deliver by itself: then it only resets.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use pagewire::{Host, Pair};
+    ///
+    /// let (left, right) = Pair::new(Default::default())?;
+    /// let server = Host::builder().device(left).address("10.0.0.1/24").start()?;
+    /// let client = Host::builder().device(right).address("10.0.0.2/24").start()?;
+    ///
+    /// let listener = server.listen("10.0.0.1:9000")?;
+    /// let stream = client.connect("10.0.0.1:9000")?;
+    /// let (peer, _) = listener.accept()?;
+    /// stream.send(vec![7; 100_000])?;
+    /// let report = client.shutdown(Duration::from_secs(5));
+    /// assert_eq!((report.connections, report.sent), (1, true));
+    /// assert_eq!(peer.recv_chunks(100)?.len(), 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn shutdown(&self, limit: Duration) -> ShutdownReport {
+        let shared = self.shared();
+        shared.ask_to_leave(limit, false);
+        let until = Shared::latest_end(limit);
+        if !shared.manual {
+            return shared.departure.wait(until).unwrap_or_default();
+        }
+        loop {
+            let (mut inner, now) = shared.lock_now();
+            let over = shared.leave(&mut inner, now);
+            inner.turn(now);
+            shared.unlock_and_wake(inner);
+            if over || WallClock::now() >= until {
+                return shared.departure.report().unwrap_or_default();
+            }
+            driver::wait_for_device(shared, Some(shared.now() + LEAVE_LOOK));
+        }
+    }
+
     /// Waits until every connection has sent all it has and was acknowledged, at most `limit`;
-    /// `false` if that was not enough.
+    /// `false` if that was not enough. The host goes on; [`shutdown`](Self::shutdown) ends it.
     pub fn drain(&self, limit: Duration) -> bool {
         let until = self.shared().now() + limit;
         loop {
@@ -328,7 +411,22 @@ impl Host {
         }
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn first_address<T>(
+        &self,
+        on: impl ToSocketAddrs,
+        mut bind: impl FnMut(SocketAddr) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
+        for local in on.to_socket_addrs()? {
+            match bind(local) {
+                Ok(id) => return Ok(id),
+                Err(error) => last = self.shared().error(error),
+            }
+        }
+        Err(last)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
         &self.0.shared
     }
 
@@ -339,20 +437,6 @@ impl Host {
     pub(crate) fn from_handle(handle: Arc<Handle>) -> Self {
         Self(handle)
     }
-}
-
-pub(crate) fn first_address<T>(
-    on: impl ToSocketAddrs,
-    mut bind: impl FnMut(SocketAddr) -> Result<T, Error>,
-) -> io::Result<T> {
-    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
-    for local in on.to_socket_addrs()? {
-        match bind(local) {
-            Ok(id) => return Ok(id),
-            Err(error) => last = io_error(error),
-        }
-    }
-    Err(last)
 }
 
 impl Builder {
@@ -513,6 +597,13 @@ impl Builder {
         self
     }
 
+    /// How long a host may go on to deliver when its last handle is dropped, or the process ends, before
+    /// it resets what is left; see [`Host::shutdown`]. Two seconds by default; zero: it only resets.
+    pub fn shutdown_limit(mut self, limit: Duration) -> Self {
+        self.shutdown_limit = limit;
+        self
+    }
+
     /// Starts the host.
     pub fn start(self) -> Result<Host, StartError> {
         let device = self.device.ok_or(StartError::NoDevice)?;
@@ -552,7 +643,9 @@ impl Builder {
         for (link, device) in stack.links().zip(all) {
             devices.add(link, device)?;
         }
-        let shared = Arc::new(Shared::new(stack, devices, zero, self.spin, self.manual)?);
+        let mut shared = Shared::new(stack, devices, zero, self.spin, self.manual)?;
+        shared.shutdown_limit = self.shutdown_limit;
+        let shared = Arc::new(shared);
         let driver = if self.manual {
             None
         } else {
@@ -560,6 +653,7 @@ impl Builder {
             let thread = std::thread::Builder::new().name("pagewire".into());
             Some(thread.spawn(move || driver::run(&shared))?)
         };
+        exit::register(&shared);
         Ok(Host(Arc::new(Handle { shared, driver })))
     }
 }
@@ -610,9 +704,10 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        if self.driver.take().is_some() {
-            self.shared.kick();
+        match self.driver.take() {
+            // Its thread does the rest.
+            Some(_) => self.shared.ask_to_leave(self.shared.shutdown_limit, false),
+            None => self.shared.reset_all(),
         }
     }
 }

@@ -85,6 +85,18 @@
 //! With [`Builder::manual`] there is no thread: the caller drives with [`Host::turn`]. A [`Service`]
 //! is the other way round: a program without a thread, which the host calls when something happens.
 //!
+//! # The end
+//!
+//! A kernel closes what a process leaves behind, and so does a host: what was sent is delivered, and
+//! what cannot be is reset, so that no peer waits for a process that is gone. That happens when a host
+//! and its sockets are dropped, when `main` returns or panics, and at [`std::process::exit`], within two
+//! seconds ([`Builder::shutdown_limit`]); [`Host::shutdown`] does it at once and says what became of the
+//! connections. A program that handles signals ends by one of these, too: one that is killed by a signal
+//! says nothing to anybody.
+//!
+//! A device that is gone for good (a tap that was deleted, a pair whose other end is dropped) ends
+//! its connections with [`NetworkDown`], and when it was the last, everything: [`Host::check`] says so.
+//!
 //! # Settings
 //!
 //! [`Builder`] has those of a host. [`Builder::tcp_config`] sets what its connections begin with,
@@ -105,10 +117,14 @@
 #![deny(unsafe_code)]
 
 mod buf;
+mod contain;
 mod devices;
 mod driver;
+mod exit;
 mod host;
+mod leave;
 mod link;
+mod locked;
 mod mapping;
 mod options;
 mod proxy;
@@ -123,7 +139,9 @@ mod wait;
 mod zerocopy;
 
 pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
+pub use contain::Contained;
 pub use host::{Builder, Host, StartError};
+pub use leave::ShutdownReport;
 pub use link::Link;
 pub use mapping::{MapAvailable, Mapping};
 pub use pagewire_device as device;
@@ -136,6 +154,7 @@ pub use pagewire_stack::LinkId;
 pub use pagewire_stack::{ForwardConfig, ForwardCounters, KeepAlive, Refusal};
 pub use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpConfig, TcpOption};
 pub use proxy::{Proxy, Service};
+pub use shared::NetworkDown;
 pub use stats::{LinkStats, Stats};
 pub use tcp::{Incoming, TcpListener, TcpStream};
 #[cfg(feature = "tokio")]

@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pagewire_mem::Instant;
 use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, SocketId, Stack};
 
-use crate::host::{Host, first_address};
-use crate::shared::io_error;
+use crate::host::Host;
 use crate::tcp::TcpStream;
 
 /// A program that lives inside of a host and is called when something happens, on whatever thread
 /// drives the host then: no thread of its own, no wake-up, however many connections it has.
 ///
 /// It runs under the host's lock, so it must be quick, must not wait, and may call nothing of that
-/// host: the stack is lent to it instead.
+/// host: the stack is lent to it instead. One that panics is dropped; the host goes on
+/// ([`Stats::contained`](crate::Stats::contained)).
 pub trait Service: Send {
     /// Something happened to sockets, its own or others, or the time of
     /// [`poll_timeout`](Self::poll_timeout) has come. Events tell of changes: go on with a socket
@@ -107,7 +107,7 @@ impl Proxy {
     /// One on this host that forwards nothing yet.
     pub fn new(host: &Host, config: ForwardConfig) -> Self {
         let engine = Engine::new(config);
-        host.attach(engine.clone());
+        host.attach_as(Box::new(engine.clone()), true);
         Self { host: host.clone(), engine }
     }
 
@@ -122,7 +122,7 @@ impl Proxy {
         backlog: usize,
         upstream: SocketAddr,
     ) -> io::Result<SocketAddr> {
-        first_address(on, |local| {
+        self.host.first_address(on, |local| {
             self.with(|engine, stack, now| {
                 let id = stack.tcp_listen(now, local, backlog)?;
                 let local = stack.local_addr(id)?;
@@ -151,7 +151,7 @@ impl Proxy {
             }
             joined
         });
-        joined.map_err(io_error)
+        joined.map_err(|e| self.host.shared().error(e))
     }
 
     /// Takes no more connections; those that wait in a backlog are reset.
@@ -186,7 +186,7 @@ impl Proxy {
 
     fn with<T>(&self, verb: impl FnOnce(&mut Forwarder, &mut Stack, Instant) -> T) -> T {
         let with_stack = |stack: &mut Stack, now| self.engine.with(|f| verb(f, stack, now));
-        self.host.with_stack(with_stack)
+        self.host.shared().with(with_stack)
     }
 }
 

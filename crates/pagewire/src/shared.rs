@@ -15,14 +15,17 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_mem::{CompletionQueue, Instant};
 use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 
+use crate::contain::{Panics, contain};
 use crate::devices::{Devices, RECEIVE_BURST};
+use crate::leave::{Departure, Leaving, SHUTDOWN_LIMIT};
+use crate::locked::Locked;
 use crate::proxy::Service;
 use crate::rings::serve::{Attachments, STUCK_RETRY};
 
@@ -60,11 +63,14 @@ pub(crate) enum Poller {
 
 /// One host.
 pub(crate) struct Shared {
-    inner: Mutex<Inner>,
+    pub(crate) inner: Mutex<Inner>,
     zero: WallClock,
     /// Wakes the driver out of its sleep.
     pub(crate) wake: Arc<OwnedFd>,
-    pub(crate) stop: AtomicBool,
+    /// Asked for, under way or over: the end.
+    pub(crate) departure: Departure,
+    /// What applications' code did in here.
+    pub(crate) panics: Panics,
     /// Nobody looks after the stack until something wakes the driver.
     asleep: Arc<AtomicBool>,
     /// Application threads that poll the device inline; at most one.
@@ -74,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) spin_now: AtomicU64,
     /// Without a driver thread, waits drive the stack themselves.
     pub(crate) manual: bool,
+    /// What is granted for delivery at the end if nobody says otherwise.
+    pub(crate) shutdown_limit: Duration,
 }
 
 /// What the lock guards.
@@ -82,8 +90,21 @@ pub(crate) struct Inner {
     pub(crate) devices: Devices,
     waits: HashMap<SocketId, Waits>,
     /// Wakers to be called once the lock is let go: one wake per waiter and batch.
-    ready: Vec<Waker>,
+    pub(crate) ready: Vec<Waker>,
+    /// What others made, to be dropped once the lock is let go.
+    pub(crate) discarded: Vec<Box<dyn std::any::Any + Send>>,
+    /// Present from the first step of the host's end on.
+    pub(crate) leaving: Option<Leaving>,
+    /// Why the network is down, where that is not a device's doing.
+    pub(crate) cause: Option<String>,
+    /// A thread of ours panicked in here, and nobody has looked after it yet.
+    pub(crate) broken: bool,
+    /// After that: nothing is done any more but to tell of it, or, if that panicked too, nothing.
+    pub(crate) failed: bool,
+    pub(crate) silent: bool,
     pub(crate) poller: Poller,
+    /// The same as the host's.
+    panics: Panics,
     /// The last flush stopped before the output was through.
     unfinished: bool,
     /// When an armed driver wakes by itself.
@@ -96,9 +117,15 @@ pub(crate) struct Inner {
     pub(crate) rings: Attachments,
     /// Something was done for them since the last turn.
     rings_worked: bool,
-    pub(crate) services: Vec<Box<dyn Service>>,
+    pub(crate) services: Vec<Attached>,
     /// What the services are still to be told.
     events: Vec<Event>,
+}
+
+/// A service, and whether it is part of this crate: then its panics are ours.
+pub(crate) struct Attached {
+    pub(crate) service: Box<dyn Service>,
+    pub(crate) ours: bool,
 }
 
 /// Who is told of every event.
@@ -148,6 +175,7 @@ impl Shared {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
+        let panics = Panics::default();
         wake_on_completion(stack.completions(), &wake, &asleep);
         wake_on_return(&stack, &wake, &asleep);
         let inner = Inner {
@@ -155,7 +183,14 @@ impl Shared {
             devices,
             waits: HashMap::new(),
             ready: Vec::new(),
+            discarded: Vec::new(),
+            leaving: None,
+            cause: None,
+            broken: false,
+            failed: false,
+            silent: false,
             poller: Poller::Running,
+            panics: panics.clone(),
             unfinished: false,
             armed_until: Instant::FAR,
             last_inline: None,
@@ -171,11 +206,13 @@ impl Shared {
             zero,
             wake,
             asleep,
-            stop: AtomicBool::new(false),
+            departure: Departure::default(),
+            panics,
             spinners: AtomicU32::new(0),
             spin_max: spin,
             spin_now: AtomicU64::new(spin.as_nanos() as u64),
             manual,
+            shutdown_limit: SHUTDOWN_LIMIT,
         })
     }
 
@@ -184,16 +221,10 @@ impl Shared {
         Instant::from_nanos(self.zero.elapsed().as_nanos() as u64)
     }
 
-    /// The lock. A thread that panicked inside left the stack between two operations of the
-    /// core, each of which keeps its invariants: going on is safe.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     /// The lock, and what time it is then. Whoever tells the stack a time reads it so: a thread that
     /// read the clock first and then had to wait for the lock would tell it of a time before its last
     /// one, and a segment with so old a timestamp is dropped by its receiver (RFC 7323, PAWS).
-    pub(crate) fn lock_now(&self) -> (MutexGuard<'_, Inner>, Instant) {
+    pub(crate) fn lock_now(&self) -> (Locked<'_>, Instant) {
         let inner = self.lock();
         (inner, self.now())
     }
@@ -201,19 +232,9 @@ impl Shared {
     /// Lets go of the lock after a turn, a flush or a change of who polls: the one place where the
     /// driver's timer follows what was done, so that nobody can forget it. Then wakes whoever has to
     /// be woken.
-    pub(crate) fn unlock_and_wake(&self, mut inner: MutexGuard<'_, Inner>) {
+    pub(crate) fn unlock_and_wake(&self, mut inner: Locked<'_>) {
         self.rearm_timer(&mut inner);
-        Self::unlock_at_rest(inner);
-    }
-
-    /// The same after what moved no timer.
-    fn unlock_at_rest(mut inner: MutexGuard<'_, Inner>) {
-        if inner.ready.is_empty() {
-            return;
-        }
-        let ready = std::mem::take(&mut inner.ready);
         drop(inner);
-        ready.into_iter().for_each(Waker::wake);
     }
 
     /// One operation of the application under the lock, its output sent at once.
@@ -243,13 +264,20 @@ impl Shared {
     }
 
     /// After an operation.
-    fn finish(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
+    fn finish(&self, mut inner: Locked<'_>, now: Instant) {
         // A send may only have added to a segment that waits to be full.
         if inner.has_output() {
             inner.flush(now);
             self.unlock_and_wake(inner);
-        } else {
-            Self::unlock_at_rest(inner);
+        }
+        // Else what was done moved no timer.
+    }
+
+    /// The stack's errors in the words of `std::io`; that the network is down, with the cause.
+    pub(crate) fn error(&self, error: Error) -> std::io::Error {
+        match error {
+            Error::NetworkDown | Error::NoSuchSocket => self.lock().error(error),
+            other => io_error(other),
         }
     }
 
@@ -296,15 +324,15 @@ impl Shared {
     pub(crate) fn wake_up(&self) {
         self.asleep.store(false, Ordering::SeqCst);
     }
-
-    pub(crate) fn stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
-    }
 }
 
 impl Inner {
     /// Receives, lets the stack work, sends. Returns whether anything came in.
     pub(crate) fn turn(&mut self, now: Instant) -> bool {
+        if self.failed {
+            self.flush(now);
+            return false;
+        }
         let mut worked = false;
         for _ in 0..ROUNDS_PER_TURN {
             let received = self.devices.receive(now, &mut self.stack);
@@ -320,11 +348,18 @@ impl Inner {
 
     /// Whether a flush would move anything, timers that are due left out.
     fn has_output(&self) -> bool {
-        self.unfinished || self.devices.is_blocked() || !self.stack.is_at_rest()
+        !self.failed && (self.unfinished || self.devices.is_blocked() || !self.stack.is_at_rest())
     }
 
     /// Timers, output, events, and what services make of these.
     pub(crate) fn flush(&mut self, now: Instant) {
+        if self.failed {
+            if !self.silent {
+                self.report(now);
+                self.serve_rings(now);
+            }
+            return;
+        }
         if self.stack.poll_timeout().is_some_and(|at| at <= now) {
             self.stack.handle_timeout(now);
         }
@@ -362,7 +397,7 @@ impl Inner {
     fn report(&mut self, now: Instant) -> bool {
         while let Some(event) = self.stack.poll_event() {
             if let Some(observer) = &mut self.observer {
-                observer(event);
+                contain(&self.panics.observers, "an observer", || observer(event));
             }
             self.rings.handle_event(event);
             self.note_ready(event.socket, event.gained);
@@ -370,13 +405,14 @@ impl Inner {
                 self.events.push(event);
             }
         }
-        let is_due = |s: &dyn Service| s.poll_timeout().is_some_and(|at| at <= now);
-        if self.events.is_empty() && !self.services.iter().any(|s| is_due(&**s)) {
+        let is_due = |s: &Attached| s.poll_timeout(&self.panics).is_some_and(|at| at <= now);
+        if self.events.is_empty() && !self.services.iter().any(is_due) {
             return false;
         }
-        for service in &mut self.services {
-            service.turn(now, &mut self.stack, &self.events);
-        }
+        let (stack, events, panics) = (&mut self.stack, &self.events, &self.panics);
+        // One that panicked is not called again: nobody knows how it stands.
+        let over = self.services.extract_if(.., |s| !s.turn(now, stack, events, panics));
+        self.discarded.extend(over.map(|s| Box::new(s.service) as _));
         self.events.clear();
         true
     }
@@ -414,7 +450,9 @@ impl Inner {
         let Some(waits) = self.waits.get_mut(&socket) else { return };
         let mut empty = true;
         for list in waits.lists() {
-            list.retain(|w| !w.will_wake(waker));
+            // A waker's drop may be a task's, and that one's sockets'.
+            let gone = list.extract_if(.., |w| w.will_wake(waker));
+            self.discarded.extend(gone.map(|w| Box::new(w) as _));
             empty &= list.is_empty();
         }
         if empty {
@@ -431,12 +469,24 @@ impl Inner {
         }
     }
 
+    /// Nobody waits for any socket any more.
+    pub(crate) fn forget_all(&mut self) {
+        for mut waits in std::mem::take(&mut self.waits).into_values() {
+            for list in waits.lists() {
+                self.ready.append(list);
+            }
+        }
+    }
+
     /// When a turn is due although nothing comes in.
     pub(crate) fn deadline(&self) -> Option<Instant> {
+        if self.failed {
+            return None;
+        }
         let due = self.unfinished && !self.devices.are_all_blocked();
         let unfinished = due.then_some(Instant::ZERO);
         let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout()];
-        let services = self.services.iter().map(|service| service.poll_timeout());
+        let services = self.services.iter().map(|service| service.poll_timeout(&self.panics));
         moments.into_iter().chain(services).flatten().min()
     }
 
@@ -457,6 +507,19 @@ impl Inner {
         let blocked = self.devices.is_blocked().then_some(BLOCKED_RETRY);
         let stuck = self.rings.is_stuck().then_some(STUCK_RETRY);
         blocked.into_iter().chain(stuck).min()
+    }
+
+    /// See [`Shared::error`].
+    pub(crate) fn error(&self, error: Error) -> std::io::Error {
+        let cause = self.cause.as_deref();
+        let cause = match error {
+            Error::NetworkDown => cause.or_else(|| self.devices.cause()),
+            // The socket went with the host.
+            Error::NoSuchSocket => cause,
+            _ => None,
+        };
+        let Some(cause) = cause.map(str::to_owned) else { return io_error(error) };
+        std::io::Error::new(std::io::ErrorKind::NetworkDown, NetworkDown { cause })
     }
 
     /// Whether somebody is to be woken after this turn.
@@ -494,7 +557,17 @@ fn ring(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// The stack's errors in the words of `std::io`, errno included.
+/// Nothing can be sent or received any more, and why: what errors of kind
+/// [`NetworkDown`](std::io::ErrorKind::NetworkDown) carry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("network is down: {cause}")]
+pub struct NetworkDown {
+    /// What happened: what the device said, or that the host was shut down.
+    pub cause: String,
+}
+
+/// The stack's errors in the words of `std::io`, errno included. Where the network may be down,
+/// [`Shared::error`] says why.
 pub(crate) fn io_error(error: Error) -> std::io::Error {
     std::io::Error::from_raw_os_error(error.errno())
 }

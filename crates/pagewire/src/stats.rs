@@ -6,6 +6,8 @@ use pagewire_device::DeviceCounters;
 use pagewire_mem::CopyLedger;
 use pagewire_stack::{Counters, LinkId};
 
+use crate::contain::Contained;
+
 /// Counts of one host at one moment. `Display` is the report of `--stats`.
 #[derive(Clone, Debug)]
 pub struct Stats {
@@ -21,6 +23,10 @@ pub struct Stats {
     pub wakeups: u64,
     /// The first failure of a device as a whole, if there was one.
     pub device_error: Option<String>,
+    /// Panics of the application's code that were contained.
+    pub contained: Contained,
+    /// Why the host has failed, if it has: a panic of its own code. Every socket of it fails.
+    pub failed: Option<String>,
 }
 
 /// Counts of one link.
@@ -53,6 +59,12 @@ impl fmt::Display for Stats {
             }
         }
         write!(f, "{}", self.counters)?;
+        if self.contained != Contained::default() {
+            write!(f, "panics contained\n{}", self.contained)?;
+        }
+        if let Some(why) = &self.failed {
+            writeln!(f, "host failed: {why}")?;
+        }
         for link in &self.links {
             match &link.device_error {
                 Some(error) if self.links.len() > 1 => {

@@ -89,7 +89,9 @@ impl Socket {
     }
 
     pub(crate) fn take_error(&self) -> Option<io::Error> {
-        self.host.shared.lock().stack.take_error(self.id).map(io_error)
+        let mut inner = self.host.shared.lock();
+        let error = inner.stack.take_error(self.id);
+        error.map(|e| inner.error(e))
     }
 }
 
@@ -187,7 +189,8 @@ impl TcpStream {
     /// read everything.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let id = self.0.id;
-        self.0.host.shared.with(|stack, now| stack.tcp_shutdown(now, id, how)).map_err(io_error)
+        let done = self.0.host.shared.with(|stack, now| stack.tcp_shutdown(now, id, how));
+        done.map_err(|e| self.0.host.shared.error(e))
     }
 
     /// Drops the connection at once with a reset.

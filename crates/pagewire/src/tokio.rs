@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::buf::{Chunks, SendBuf};
 use crate::host::Host;
 use crate::mapping::{Mapping, readable, try_map};
-use crate::shared::{Interest, io_error};
+use crate::shared::Interest;
 use crate::tcp::{Socket, TcpListener, TcpStream, take_chunks};
 use crate::udp::UdpSocket;
 use crate::wait::Patience;
@@ -32,7 +32,7 @@ fn poll_op<T>(
 ) -> Poll<io::Result<T>> {
     match socket.host.shared.try_or_register(socket.id, interest, cx.waker(), &mut op) {
         Err(Error::WouldBlock) => Poll::Pending,
-        done => Poll::Ready(done.map_err(io_error)),
+        done => Poll::Ready(done.map_err(|e| socket.host.shared.error(e))),
     }
 }
 

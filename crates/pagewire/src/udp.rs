@@ -56,7 +56,8 @@ impl UdpSocket {
     /// Sets where `send` goes, and receives from there only.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
         let (id, to) = (self.0.id, first(to)?);
-        self.0.host.shared.with(|stack, now| stack.udp_connect(now, id, to)).map_err(io_error)
+        let done = self.0.host.shared.with(|stack, now| stack.udp_connect(now, id, to));
+        done.map_err(|e| self.0.host.shared.error(e))
     }
 
     /// Sends a datagram by copy to where the socket is connected.

@@ -49,7 +49,7 @@ impl Shared {
     ) -> io::Result<T> {
         match self.with(&mut op) {
             Err(Error::WouldBlock) => self.wait_on(socket, interest, patience, op),
-            done => done.map_err(io_error),
+            done => done.map_err(|e| self.error(e)),
         }
     }
 
@@ -67,7 +67,7 @@ impl Shared {
                     |stack: &mut Stack, now| op(stack, Some(now)).unwrap_or(Err(Error::WouldBlock));
                 self.wait_on(socket, interest, patience, op)
             }
-            Some(done) => done.map_err(io_error),
+            Some(done) => done.map_err(|e| self.error(e)),
         }
     }
 
@@ -87,7 +87,7 @@ impl Shared {
             return self.wait_driving(deadline, op);
         }
         if let Some(done) = self.spin(&mut op) {
-            return done.map_err(io_error);
+            return done.map_err(|e| self.error(e));
         }
         self.park(socket, interest, deadline, op)
     }
@@ -155,7 +155,7 @@ impl Shared {
                 Err(Error::WouldBlock) => {}
                 done => {
                     self.lock().unregister(socket, &waker);
-                    return done.map_err(io_error);
+                    return done.map_err(|e| self.error(e));
                 }
             }
             match deadline.map(|at| at.saturating_since(self.now())) {
@@ -206,7 +206,7 @@ impl Shared {
                 }
                 Err(Error::WouldBlock) if worked => {}
                 Err(Error::WouldBlock) => driver::wait_for_device(self, deadline),
-                done => return done.map_err(io_error),
+                done => return done.map_err(|e| self.error(e)),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Messages: what `sendmsg` and `recvmsg` take, and ancillary data.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use crate::options::UDP_SEGMENT;
@@ -61,13 +62,24 @@ impl RawRange {
 const ALIGN: usize = 8;
 const HEADER: usize = 16;
 
-/// The size of the datagrams that a call is to be cut in, if its ancillary data says so
-/// (`UDP_SEGMENT`); what is of other protocols is passed over.
+/// What a call's ancillary data says of the datagrams that it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ancillary {
+    /// The size of those that it is to be cut in (`UDP_SEGMENT`).
+    pub(crate) segment: Option<u16>,
+    /// The address of ours that they are from, and the number of the link that they leave by, 0 for
+    /// any (`IP_PKTINFO`, `IPV6_PKTINFO`).
+    pub(crate) source: Option<IpAddr>,
+    pub(crate) interface: u32,
+}
+
+/// What the ancillary data of a datagram to `remote` says; what is of other protocols is passed over.
 ///
 /// # Errors
-/// `EINVAL` for data that is cut short, and for what UDP does not have.
-pub(crate) fn segment_size(mut control: &[u8]) -> Result<Option<u16>, Errno> {
-    let mut segment = None;
+/// `EINVAL` for data that is cut short, for what UDP does not have, and for an IPv6 source of a
+/// datagram over IPv4.
+pub(crate) fn ancillary(mut control: &[u8], v4: bool) -> Result<Ancillary, Errno> {
+    let mut found = Ancillary::default();
     while let Some((header, rest)) = control.split_at_checked(HEADER) {
         let word = |at: usize| header[at..at + 4].try_into().map(i32::from_ne_bytes);
         let len = header[..8].try_into().map(usize::from_ne_bytes).unwrap_or_default();
@@ -75,14 +87,32 @@ pub(crate) fn segment_size(mut control: &[u8]) -> Result<Option<u16>, Errno> {
         match (word(8), word(12)) {
             (Ok(libc::IPPROTO_UDP), Ok(UDP_SEGMENT)) => {
                 let size = data.try_into().map_err(|_| Errno::INVAL)?;
-                segment = Some(u16::from_ne_bytes(size));
+                found.segment = Some(u16::from_ne_bytes(size));
             }
             (Ok(libc::IPPROTO_UDP), _) => return Err(Errno::INVAL),
+            // `struct in_pktinfo`: link, our address, the address in the header, which is not ours to say.
+            (Ok(libc::IPPROTO_IP), Ok(libc::IP_PKTINFO)) if v4 => {
+                let info: [u8; 12] = data.try_into().map_err(|_| Errno::INVAL)?;
+                let [l0, l1, l2, l3, a, b, c, d, ..] = info;
+                found.interface = u32::from_ne_bytes([l0, l1, l2, l3]);
+                found.source = Some(Ipv4Addr::new(a, b, c, d).into());
+            }
+            // `struct in6_pktinfo`: our address, link.
+            (Ok(libc::IPPROTO_IPV6), Ok(libc::IPV6_PKTINFO)) => {
+                let (addr, link) = data.split_first_chunk().ok_or(Errno::INVAL)?;
+                found.interface = u32::from_ne_bytes(link.try_into().map_err(|_| Errno::INVAL)?);
+                let source = IpAddr::V6(Ipv6Addr::from(*addr)).to_canonical();
+                if source.is_ipv4() != v4 && !source.is_unspecified() {
+                    return Err(Errno::INVAL);
+                }
+                found.source = Some(source);
+            }
             _ => {}
         }
         control = control.get(len.next_multiple_of(ALIGN)..).unwrap_or_default();
     }
-    Ok(segment)
+    found.source = found.source.filter(|ip| !ip.is_unspecified());
+    Ok(found)
 }
 
 impl ReceiveMessage<'_, '_> {

@@ -1,10 +1,11 @@
 //! Receiving: read, readv, recv, recvfrom, recvmsg, recvmmsg.
 
 use std::io::IoSliceMut;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use pagewire_mem::{CopyReason, Frag};
-use pagewire_stack::{ErrorEntry, ErrorOrigin, Readiness, RecvFlags, SocketId, Stack};
+use pagewire_stack::{ErrorEntry, ErrorOrigin, Readiness, RecvFlags, SocketId, Stack, UdpMessage};
 
 use crate::address::{Domain, SockAddr};
 use crate::backend::Backend;
@@ -12,8 +13,8 @@ use crate::descriptors::Descriptors;
 use crate::file::{Held, Object};
 use crate::limits::MAX_IOV;
 use crate::message::ReceiveMessage;
-use crate::options::TCP_INQ;
 use crate::options::timestamping;
+use crate::options::{TCP_INQ, UDP_GRO};
 use crate::poll::Events;
 use crate::socket::{Kind, Socket, Stage};
 use crate::{Errno, Fd, errno};
@@ -228,6 +229,47 @@ impl<B: Backend> Descriptors<B> {
         Ok(received)
     }
 
+    /// What the options ask to be told of a datagram.
+    fn put_datagram_info(
+        &self,
+        socket: &Socket,
+        message: &mut ReceiveMessage<'_, '_>,
+        taken: &UdpMessage,
+    ) {
+        let [v4, v6] = socket.lock().options.packet_info;
+        if let Some(size) = taken.segment {
+            let size = i32::from(size).to_ne_bytes();
+            message.put_control(libc::IPPROTO_UDP, UDP_GRO, &size);
+        }
+        let link = taken.link.scope_id().to_ne_bytes();
+        if let (true, IpAddr::V4(to)) = (v4, taken.to) {
+            // Our address: the link's, where that in the header is one of a group or of all hosts.
+            let ours = self.backend.with(|stack, _| {
+                let ours = stack.link_addresses(taken.link).map(|ours| ours.addr());
+                let is_ours = stack.addresses().iter().any(|ours| ours.addr() == taken.to);
+                let of_link = ours.filter_map(|ours| match ours {
+                    IpAddr::V4(ours) => Some(ours),
+                    IpAddr::V6(_) => None,
+                });
+                if is_ours || to.is_loopback() {
+                    to
+                } else {
+                    of_link.into_iter().next().unwrap_or(to)
+                }
+            });
+            let info = [link, ours.octets(), to.octets()].concat();
+            message.put_control(libc::SOL_IP, libc::IP_PKTINFO, &info);
+        }
+        if v6 && socket.domain == Domain::Inet6 {
+            let to = match taken.to {
+                IpAddr::V4(to) => to.to_ipv6_mapped(),
+                IpAddr::V6(to) => to,
+            };
+            let info = [to.octets().as_slice(), &link].concat();
+            message.put_control(libc::SOL_IPV6, libc::IPV6_PKTINFO, &info);
+        }
+    }
+
     /// Takes up to `max` bytes by reference, for `splice`: nothing at the end, and before an urgent
     /// byte. Never waits.
     pub(crate) fn receive_frags(&self, socket: &Socket, max: usize) -> Result<Vec<Frag>, Errno> {
@@ -279,30 +321,30 @@ impl<B: Backend> Descriptors<B> {
         let peek = flags & libc::MSG_PEEK != 0;
         let limit = socket.lock().options.receive_timeout;
         let blocking = !held.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
-        let (frags, from) = self
-            .block_on(held, Events::IN, blocking, limit, || {
-                let (id, shut) = {
-                    let state = socket.lock();
-                    (state.stage.id(), state.shut[0])
-                };
-                let taken = match id {
-                    Some(id) => self.backend.with(|stack, now| match peek {
-                        true => stack.udp_peek_from(id),
-                        false => stack.udp_recv_from(now, id),
-                    }),
-                    None => Err(pagewire_stack::Error::WouldBlock),
-                };
-                match taken {
-                    Err(pagewire_stack::Error::WouldBlock) if shut => Ok(None),
-                    Ok(datagram) => Ok(Some(datagram)),
-                    Err(error) => Err(errno(error)),
-                }
-            })?
-            .unzip();
-        let (Some(frags), Some(from)) = (frags, from) else { return Ok(0) };
-        let len: usize = frags.iter().map(|frag| frag.len()).sum();
-        let copied = self.backend.with(|stack, _| copy_pieces(stack, &frags, message.iov));
-        message.name = Some(SockAddr::new(from, socket.domain));
+        let room = message.room();
+        let taken = self.block_on(held, Events::IN, blocking, limit, || {
+            let (id, shut) = {
+                let state = socket.lock();
+                (state.stage.id(), state.shut[0])
+            };
+            let taken = match id {
+                Some(id) => self.backend.with(|stack, now| match peek {
+                    true => stack.udp_peek_message(id, room),
+                    false => stack.udp_recv_message(now, id, room),
+                }),
+                None => Err(pagewire_stack::Error::WouldBlock),
+            };
+            match taken {
+                Err(pagewire_stack::Error::WouldBlock) if shut => Ok(None),
+                Ok(datagram) => Ok(Some(datagram)),
+                Err(error) => Err(errno(error)),
+            }
+        })?;
+        let Some(taken) = taken else { return Ok(0) };
+        let len: usize = taken.payload.iter().map(|frag| frag.len()).sum();
+        let copied = self.backend.with(|stack, _| copy_pieces(stack, &taken.payload, message.iov));
+        message.name = Some(SockAddr::new(taken.from, socket.domain));
+        self.put_datagram_info(socket, message, &taken);
         if copied < len {
             message.flags |= libc::MSG_TRUNC;
         }

@@ -1,17 +1,17 @@
 //! Sending: write, writev, send, sendto, sendmsg, sendmmsg.
 
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{Readiness, SendFlags, SocketId, UdpTarget, ZeroCopyCall};
+use pagewire_stack::{Readiness, SendFlags, SocketId, Stack, UdpTarget, ZeroCopyCall};
 
 use crate::address::{Given, parse};
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::file::{Held, Object};
 use crate::limits::{MAX_IOV, MAX_RW_BYTES};
-use crate::message::{RawRange, SendMessage, segment_size};
+use crate::message::{RawRange, SendMessage, ancillary};
 use crate::poll::Events;
 use crate::socket::{Kind, Socket, Stage};
 use crate::{Errno, Fd, errno};
@@ -410,8 +410,18 @@ impl<B: Backend> Descriptors<B> {
             }
             flags & libc::MSG_MORE != 0 || state.options.udp_cork
         };
-        let segment = segment_size(control)?;
-        Ok((self.bind_datagram(held.shared(), socket)?, UdpTarget { remote, segment, more }))
+        let id = self.bind_datagram(held.shared(), socket)?;
+        if control.is_empty() {
+            return Ok((id, UdpTarget { remote, more, ..UdpTarget::default() }));
+        }
+        self.backend.with(|stack, _| {
+            let to = remote.or_else(|| stack.remote_addr(id).ok()).ok_or(Errno::DESTADDRREQ)?.ip();
+            let to = to.to_canonical();
+            let said = ancillary(control, to.is_ipv4())?;
+            let source = source_on(stack, said.interface, to)?;
+            let (source, segment) = (said.source.or(source), said.segment);
+            Ok((id, UdpTarget { remote, segment, more, source }))
+        })
     }
 }
 
@@ -421,6 +431,25 @@ fn datagram_remote(socket: &Socket, name: Option<&[u8]>) -> Result<Option<Socket
         Some(Given::Address(remote)) => Ok(Some(remote)),
         Some(Given::Unspecified) => Err(Errno::AFNOSUPPORT),
     }
+}
+
+/// The address that leads out by the link of this number (0: any will do) to `to`, where there are
+/// several links; as everywhere, a packet leaves by the link of the address that it is from.
+fn source_on(stack: &Stack, interface: u32, to: IpAddr) -> Result<Option<IpAddr>, Errno> {
+    if interface == 0 {
+        return Ok(None);
+    }
+    let link = stack.links().find(|link| link.scope_id() == interface).ok_or(Errno::NODEV)?;
+    if stack.links().count() == 1 || stack.addresses().iter().any(|ours| ours.addr() == to) {
+        return Ok(None);
+    }
+    let is_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let candidates = || {
+        let ours = stack.link_addresses(link).map(|ours| ours.addr());
+        ours.filter(|ours| ours.is_ipv4() == to.is_ipv4())
+    };
+    let suits = candidates().find(|ours| is_local(*ours) == is_local(to));
+    suits.or_else(|| candidates().next()).map(Some).ok_or(Errno::NETUNREACH)
 }
 
 /// What a stream sends.

@@ -4,7 +4,7 @@ mod support;
 
 use core::time::Duration;
 
-use pagewire_posix::{Backend, Errno, Fd, ReceiveMessage, SockAddr};
+use pagewire_posix::{Errno, Fd};
 use support::{Files, addr, connected, datagram, listener, pair, set_nonblocking, stream};
 
 const PEER: &str = "10.0.0.2:80";
@@ -635,94 +635,4 @@ fn congestion_control_is_chosen_before_and_after_connecting_and_inherited() {
     assert_eq!((name(&left, client), name(&right, server)), ("reno".into(), "reno".into()));
     set(&left, client, b"cubic").unwrap();
     assert_eq!(name(&left, client), "cubic");
-}
-
-const DO: i32 = libc::IP_PMTUDISC_DO;
-
-/// The oldest entry of the error queue: its number, origin and `ee_info`, and where the datagram went.
-fn queued_error(files: &Files, fd: Fd) -> Result<(i32, u8, u32, SockAddr), Errno> {
-    let mut control = [0; 128];
-    let mut message = ReceiveMessage { control: &mut control, ..Default::default() };
-    files.recvmsg(fd, &mut message, libc::MSG_ERRQUEUE)?;
-    let name = message.name.unwrap();
-    let word = |at: usize| control[16 + at..20 + at].try_into().unwrap();
-    Ok((i32::from_ne_bytes(word(0)), control[20], u32::from_ne_bytes(word(8)), name))
-}
-
-#[test]
-fn datagram_that_may_not_be_cut_is_refused_with_the_mtu_of_its_path() {
-    for (domain, level, names, to, headers) in [
-        (
-            libc::AF_INET,
-            libc::IPPROTO_IP,
-            (libc::IP_MTU_DISCOVER, libc::IP_MTU, libc::IP_RECVERR),
-            "10.0.0.2:53",
-            28,
-        ),
-        (
-            libc::AF_INET6,
-            libc::IPPROTO_IPV6,
-            (libc::IPV6_MTU_DISCOVER, libc::IPV6_MTU, libc::IPV6_RECVERR),
-            "[fd00::2]:53",
-            48,
-        ),
-    ] {
-        let (left, right) = pair();
-        let (discover, mtu, errors) = names;
-        let server = right.socket(domain, libc::SOCK_DGRAM, 0).unwrap();
-        right.bind(server, addr(to).as_bytes()).unwrap();
-        let fd = left.socket(domain, libc::SOCK_DGRAM, 0).unwrap();
-        assert_eq!(option(&left, fd, level, mtu), Err(Errno::NOTCONN));
-        assert_eq!(option(&left, fd, level, discover), Ok(libc::IP_PMTUDISC_WANT));
-        assert_eq!(set(&left, fd, level, discover, 6), Err(Errno::INVAL));
-        // Before there is a socket below, and after.
-        set(&left, fd, level, discover, DO).unwrap();
-        set(&left, fd, level, errors, 1).unwrap();
-        left.connect(fd, addr(to).as_bytes()).unwrap();
-        assert_eq!(option(&left, fd, level, mtu), Ok(1500));
-        let remote = to.parse::<std::net::SocketAddr>().unwrap().ip();
-        left.backend().with(|stack, _| stack.set_path_mtu(remote, Some(1400)));
-        assert_eq!(option(&left, fd, level, mtu), Ok(1400));
-        assert_eq!(left.send(fd, &vec![1; 1401 - headers], 0), Err(Errno::MSGSIZE));
-        let local = libc::SO_EE_ORIGIN_LOCAL;
-        assert_eq!(queued_error(&left, fd), Ok((libc::EMSGSIZE, local, 1400, addr(to))));
-        assert_eq!(queued_error(&left, fd), Err(Errno::AGAIN));
-        assert_eq!(error(&left, fd), 0);
-        let mut buf = vec![0; 2000];
-        for (how, len) in [(DO, 1400), (libc::IP_PMTUDISC_PROBE, 1500), (0, 2000), (1, 2000)] {
-            set(&left, fd, level, discover, how).unwrap();
-            let len = len - headers;
-            assert_eq!(left.send(fd, &buf[..len], 0), Ok(len), "{how}");
-            assert_eq!(right.recv(server, &mut buf, 0), Ok(len), "{how}");
-        }
-        set(&left, fd, level, discover, libc::IP_PMTUDISC_PROBE).unwrap();
-        assert_eq!(left.send(fd, &buf[..1501 - headers], 0), Err(Errno::MSGSIZE));
-        assert_eq!(queued_error(&left, fd).map(|e| e.2), Ok(1500));
-        // Of a port that nobody has: the network's, about that address.
-        let nobody = addr(&to.replace(":53", ":54"));
-        left.sendto(fd, b"x", 0, Some(nobody.as_bytes())).unwrap();
-        settle(&left);
-        assert_eq!(queued_error(&left, fd).err(), Some(Errno::AGAIN), "it is connected elsewhere");
-        left.connect(fd, nobody.as_bytes()).unwrap();
-        left.send(fd, b"x", 0).unwrap();
-        settle(&left);
-        let origin = match domain {
-            libc::AF_INET => libc::SO_EE_ORIGIN_ICMP,
-            _ => libc::SO_EE_ORIGIN_ICMP6,
-        };
-        assert_eq!(queued_error(&left, fd), Ok((libc::ECONNREFUSED, origin, 0, nobody)));
-    }
-}
-
-#[test]
-fn datagrams_over_ipv6_are_as_long_as_on_linux() {
-    let (left, right) = pair();
-    let (fd, there) = (left.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap(), "[fd00::2]:53");
-    let server = right.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
-    right.bind(server, addr(there).as_bytes()).unwrap();
-    let mut buf = vec![7; 65_528];
-    let to = addr(there);
-    assert_eq!(left.sendto(fd, &buf, 0, Some(to.as_bytes())), Err(Errno::MSGSIZE));
-    assert_eq!(left.sendto(fd, &buf[1..], 0, Some(to.as_bytes())), Ok(65_527));
-    assert_eq!(right.recv(server, &mut buf, 0), Ok(65_527));
 }

@@ -68,6 +68,8 @@ drop_reasons! {
     // Links.
     /// For a link that was removed, or came by one.
     LinkRemoved = "link_removed",
+    /// For a link whose device is gone for good.
+    LinkLost = "link_lost",
     /// Came by another link than answers to its source would leave by (RFC 3704).
     SourceOtherLink = "source_other_link",
 

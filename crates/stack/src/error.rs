@@ -54,6 +54,9 @@ pub enum Error {
     /// A limit on sockets was reached.
     #[error("too many sockets")]
     TooManySockets,
+    /// The device that leads there is gone for good, or the stack was shut down.
+    #[error("network is down")]
+    NetworkDown,
     /// No route leads there.
     #[error("network is unreachable")]
     NetworkUnreachable,
@@ -111,6 +114,7 @@ impl Error {
             Self::AddressFamily => 97,       // EAFNOSUPPORT
             Self::AddressInUse => 98,        // EADDRINUSE
             Self::AddressNotAvailable => 99, // EADDRNOTAVAIL
+            Self::NetworkDown => 100,        // ENETDOWN
             Self::NetworkUnreachable => 101, // ENETUNREACH
             Self::ConnectionAborted => 103,  // ECONNABORTED
             Self::ConnectionReset => 104,    // ECONNRESET

@@ -49,10 +49,12 @@ pub use pagewire_tcp::{
 pub use sockets::edges::PacketMarks;
 pub use sockets::fast_open::FastOpenConfig;
 pub use sockets::hold::{BindOptions, Hold};
+pub use sockets::leaving::Leftovers;
 pub use sockets::mapping::{MapAvailable, MapError};
 pub use sockets::path_mtu::MtuDiscover;
 pub use sockets::table::SocketId;
 pub use sockets::timestamping::TxTimestamping;
+pub use sockets::udp_messages::UdpMessage;
 pub use sockets::udp_segments::UdpTarget;
 pub use sockets::zerocopy::{Coalescing, ZeroCopyCall, ZeroCopyConfig};
 pub use stack::{Stack, StackConfig, SynCookies, TcpOption, TimeWaitReuse};

@@ -541,7 +541,9 @@ impl Stack {
 impl Stack {
     /// Another link: a device with addresses of its own. On an error nothing has changed.
     pub fn add_link(&mut self, now: Instant, config: &LinkConfig) -> Result<LinkId, StackError> {
-        self.net.add_link(now, config)
+        let id = self.net.add_link(now, config)?;
+        self.revive();
+        Ok(id)
     }
 
     /// Forgets a link, its addresses and routes, and the packets that waited for it; `false` if

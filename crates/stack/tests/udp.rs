@@ -6,9 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{B, Pair, pattern};
+use common::{B, Pair, capabilities, config, pattern};
 use pagewire_mem::{CopyReason, Frag, FragVec};
-use pagewire_stack::{DropReason, Error, ErrorEntry, ErrorOrigin, QueuedError, Readiness};
+use pagewire_stack::{
+    DropReason, Error, ErrorEntry, ErrorOrigin, LinkId, QueuedError, Readiness, UdpMessage,
+    UdpTarget,
+};
 
 fn addr(s: &str) -> SocketAddr {
     s.parse().unwrap()
@@ -274,4 +277,131 @@ fn a_reader_of_datagrams_is_told_once_for_a_batch() {
     p.a.udp_write_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
     assert_eq!(told(&p), 2);
+}
+
+#[test]
+fn datagram_to_all_hosts_of_a_network_needs_permission() {
+    for to in ["10.0.0.255:53", "255.255.255.255:53"] {
+        let mut p = Pair::new();
+        let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+        let one = p.b.udp_bind(addr("10.0.0.2:54")).unwrap();
+        let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+        let send = |p: &mut Pair| p.a.udp_write_to(p.now, client, b"all", Some(addr(to)));
+        assert_eq!(send(&mut p), Err(Error::PermissionDenied), "{to}");
+        assert_eq!(p.a.udp_connect(p.now, client, addr(to)), Err(Error::PermissionDenied));
+        p.a.udp_set_broadcast(client, true).unwrap();
+        assert_eq!(send(&mut p), Ok(3));
+        assert_eq!(p.a.udp_connect(p.now, client, addr(to)), Ok(()));
+        p.run(Duration::from_millis(1));
+        let message = p.b.udp_recv_message(p.now, server, 100).unwrap();
+        assert_eq!((message.to, message.from.ip()), (addr(to).ip(), addr("10.0.0.1:1").ip()));
+        assert_eq!(p.b.udp_recv_from(p.now, one).err(), Some(Error::WouldBlock));
+        p.a.udp_set_broadcast(client, false).unwrap();
+        assert_eq!(send(&mut p), Err(Error::PermissionDenied), "{to}");
+    }
+}
+
+#[test]
+fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
+    let mut a = config(capabilities(1), 1);
+    for more in ["10.0.0.9/24", "fd00::9/64"] {
+        a.addresses.push(more.parse().unwrap());
+    }
+    let mut p = Pair::with(a, config(capabilities(2), 2));
+    let server = p.a.udp_bind(addr("[::]:53")).unwrap();
+    for to in ["10.0.0.1:53", "10.0.0.9:53", "[fd00::1]:53", "[fd00::9]:53"] {
+        let client = p.b.udp_bind(addr("[::]:0")).unwrap();
+        p.b.udp_connect(p.now, client, addr(to)).unwrap();
+        p.b.udp_write_to(p.now, client, b"question", None).unwrap();
+        p.run(Duration::from_millis(1));
+        let seen = p.a.udp_peek_message(server, 100).unwrap();
+        let message = p.a.udp_recv_message(p.now, server, 100).unwrap();
+        assert_eq!((message.to, message.link), (addr(to).ip(), LinkId::FIRST));
+        assert_eq!((seen.to, seen.from, seen.segment), (message.to, message.from, None));
+        let (remote, source) = (Some(message.from), Some(message.to));
+        let target = UdpTarget { remote, source, ..UdpTarget::default() };
+        p.a.udp_write_to(p.now, server, b"answer", target).unwrap();
+        p.run(Duration::from_millis(1));
+        // It is connected, so it would not hear another address.
+        let (_, from) = p.b.udp_recv_from(p.now, client).expect("an answer from where it asked");
+        assert_eq!(from, addr(to));
+        for (source, error) in [
+            ("10.0.0.7:0", Error::InvalidInput),
+            (if addr(to).is_ipv4() { "[fd00::1]:0" } else { "10.0.0.1:0" }, Error::AddressFamily),
+        ] {
+            let target = UdpTarget { source: Some(addr(source).ip()), ..target };
+            assert_eq!(p.a.udp_write_to(p.now, server, b"answer", target), Err(error));
+        }
+    }
+}
+
+#[test]
+fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_that() {
+    let mut p = Pair::new();
+    p.meet();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let [one, other] = [1000, 1001]
+        .map(|port| p.a.udp_bind(SocketAddr::new(addr("10.0.0.1:0").ip(), port)).unwrap());
+    let data = pattern(1000);
+    let send = |p: &mut Pair| {
+        for (from, len) in [
+            (one, 1000),
+            (one, 1000),
+            (one, 1000),
+            (one, 300),
+            (one, 1000),
+            (other, 1000),
+            (other, 1001),
+            (other, 0),
+            (other, 0),
+        ] {
+            let data = [&data[..], b"x"].concat();
+            p.a.udp_write_to(p.now, from, &data[..len], Some(addr("10.0.0.2:53"))).unwrap();
+        }
+        p.run(Duration::from_millis(1));
+    };
+    let take = |p: &mut Pair, room| {
+        let mut found = Vec::new();
+        while let Ok(message) = p.b.udp_peek_message(server, room) {
+            let again = p.b.udp_recv_message(p.now, server, room).unwrap();
+            let len = |m: &UdpMessage| m.payload.iter().map(|frag| frag.len()).sum::<usize>();
+            assert_eq!((len(&message), message.segment), (len(&again), again.segment));
+            found.push((again.from.port(), len(&again), again.segment));
+        }
+        assert_eq!(p.b.receive_memory_used(), 0);
+        found
+    };
+    send(&mut p);
+    let alone = take(&mut p, 65_535);
+    assert_eq!(alone.len(), 9);
+    assert!(alone.iter().all(|(_, _, segment)| segment.is_none()));
+    p.b.udp_set_join(server, true).unwrap();
+    send(&mut p);
+    let joined = [
+        (1000, 3300, Some(1000)),
+        (1000, 1000, None),
+        (1001, 1000, None),
+        (1001, 1001, None),
+        (1001, 0, None),
+        (1001, 0, None),
+    ];
+    assert_eq!(take(&mut p, 65_535), joined);
+    // Nothing is lost for want of room, but of what is longer by itself.
+    send(&mut p);
+    let halves = [(1000, 2000, Some(1000)), (1000, 1300, Some(1000))];
+    assert_eq!(take(&mut p, 2500)[..3], [halves[0], halves[1], joined[1]]);
+    send(&mut p);
+    assert_eq!(take(&mut p, 10), alone);
+    // Which one call sent.
+    let target = UdpTarget {
+        remote: Some(addr("10.0.0.2:53")),
+        segment: Some(1000),
+        ..UdpTarget::default()
+    };
+    p.a.udp_write_to(p.now, one, &pattern(64_500), target).unwrap();
+    p.run(Duration::from_millis(1));
+    let message = p.b.udp_recv_message(p.now, server, 65_535).unwrap();
+    let bytes: Vec<u8> =
+        message.payload.iter().flat_map(|frag| frag.as_slice().unwrap().to_vec()).collect();
+    assert!(bytes == pattern(64_500) && message.segment == Some(1000));
 }

@@ -128,7 +128,7 @@ fn ports_of_datagram_sockets_are_drawn_each_by_itself() {
         (0..1000).map(|_| draw()).collect::<Vec<u16>>()
     };
     let (one, other) = (ports(7), ports(8));
-    assert!(even(one.iter().map(|p| (u32::from(p - 32_768) << 16) / 28_232 << 16)));
+    assert!(even(one.iter().map(|p| ((u32::from(p - 32_768) << 16) / 28_232) << 16)));
     let steps: HashSet<u16> = one.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
     assert!(steps.len() > 900, "{} distances between 1,000 ports", steps.len());
     assert!(one.iter().zip(&other).filter(|(a, b)| a == b).count() <= 2);

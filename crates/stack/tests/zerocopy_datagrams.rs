@@ -64,7 +64,8 @@ fn datagrams_of_one_call_have_linuxs_bounds_and_what_fails_takes_no_id() {
     let mut p = Pair::new();
     let (client, _) = sockets(&mut p);
     let send = |p: &mut Pair, len: usize, segment: u16| {
-        let to = UdpTarget { remote: Some(to()), segment: Some(segment), more: false };
+        let to =
+            UdpTarget { remote: Some(to()), segment: Some(segment), more: false, source: None };
         p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(len)]), to)
     };
     // 1500 bytes take 20 of IPv4, 8 of UDP and the rest.
@@ -85,7 +86,7 @@ fn a_datagram_in_more_pieces_than_a_packet_has_is_copied_and_says_so() {
     let pieces = |n: usize| (0..n).map(|at| Frag::from_bytes(data.slice(at * 100..at * 100 + 100)));
     for (n, copied) in [(17, false), (18, true)] {
         let before = p.a.ledger().get(CopyReason::DeviceLinearize);
-        let target = UdpTarget { remote: Some(to()), segment: None, more: false };
+        let target = UdpTarget { remote: Some(to()), segment: None, more: false, source: None };
         let sent = p.a.udp_send_zc(p.now, client, pieces(n).collect(), target).unwrap();
         assert_eq!(sent.0, n * 100);
         p.run(Duration::from_millis(1));
@@ -120,7 +121,7 @@ fn datagrams_that_loop_back_are_copied_and_say_so() {
     let (client, _) = sockets(&mut p);
     let here: SocketAddr = "10.0.0.1:53".parse().unwrap();
     let server = p.a.udp_bind(here).unwrap();
-    let target = UdpTarget { remote: Some(here), segment: Some(1000), more: false };
+    let target = UdpTarget { remote: Some(here), segment: Some(1000), more: false, source: None };
     let sent = p.a.udp_send_zc(p.now, client, [bytes(2500)].into_iter().collect(), target);
     assert_eq!(sent, Ok((2500, Some(0))));
     p.run(Duration::from_millis(1));
@@ -166,12 +167,13 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         let put = |p: &mut Pair, len: usize, more: bool| {
             // Only the first is asked where to.
             let remote = Some("10.0.0.2:99".parse().unwrap()).filter(|_| !more);
-            let target = UdpTarget { remote: remote.or(Some(to())), segment: None, more };
+            let target =
+                UdpTarget { remote: remote.or(Some(to())), segment: None, more, source: None };
             p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(len)]), target)
         };
         assert_eq!(put(&mut p, 0, true), Ok((0, None)));
         assert_eq!(put(&mut p, 400, true), Ok((400, Some(0))));
-        let plain = UdpTarget { remote: Some(to()), segment: None, more: true };
+        let plain = UdpTarget { remote: Some(to()), segment: None, more: true, source: None };
         assert_eq!(p.a.udp_write_to(p.now, client, b"copied", plain), Ok(6));
         p.run(Duration::from_secs(1));
         assert_eq!(p.b.udp_next_len(server), Ok(0), "it waits");
@@ -194,7 +196,7 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         p.run(Duration::from_millis(1));
         assert_eq!(p.b.udp_read_from(p.now, server, &mut into).map(|(n, _)| n), Ok(10));
         let memory = Bytes::from(pattern(100));
-        let target = UdpTarget { remote: Some(to()), segment: None, more: true };
+        let target = UdpTarget { remote: Some(to()), segment: None, more: true, source: None };
         let data = FragVec::from_iter([Frag::from_bytes(memory.clone())]);
         p.a.udp_send_zc(p.now, client, data, target).unwrap();
         p.a.close(p.now, client);

@@ -120,7 +120,7 @@ impl World {
             |&len: &usize| Noted(vec![call as u8 & 0x7f; len], call, Arc::clone(&self.live));
         let frags: FragVec =
             lens.iter().map(|len| Frag::from_bytes(Bytes::from_owner(noted(len)))).collect();
-        let target = UdpTarget { remote: Some(to()), segment: Some(segment), more };
+        let target = UdpTarget { remote: Some(to()), segment: Some(segment), more, source: None };
         match self.p.a.udp_send_zc(self.p.now, self.client, frags, target) {
             Ok((n, Some(id))) => {
                 assert!(self.opted_in && n > 0 && n == lens.iter().sum::<usize>());
@@ -166,7 +166,8 @@ impl World {
         match op {
             Op::SendZc(lens, segment, more) => self.send(lens, *segment, *more),
             Op::Write(len, more) => {
-                let target = UdpTarget { remote: Some(to()), segment: None, more: *more };
+                let target =
+                    UdpTarget { remote: Some(to()), segment: None, more: *more, source: None };
                 let _ = self.p.a.udp_write_to(now, id, &vec![1; *len], target);
             }
             Op::Push => drop(self.p.a.udp_push(now, id)),

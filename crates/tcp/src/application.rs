@@ -275,6 +275,11 @@ impl Connection {
     }
 
     fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
+        // As in Linux: whoever has read all up to the peer's FIN is told of the end, not of what became
+        // of the connection after it.
+        if self.flags.contains(ConnFlags::FIN_RECEIVED) {
+            return Ok(0);
+        }
         if let Some(error) = self.error.take() {
             return Err(error);
         }
@@ -355,6 +360,14 @@ impl Connection {
         self.flags.insert(ConnFlags::ORPHAN);
         self.drop_received();
         self.reset_and_finish(Some(TcpError::ConnectionAborted));
+    }
+
+    /// The way to the peer is gone for good: the connection is over for the application, with `error`,
+    /// and nothing is sent any more. What was received stays to be read, its end included.
+    pub fn fail(&mut self, error: TcpError) {
+        if self.state != State::Closed {
+            self.finish(Event::Reset, Some(error));
+        }
     }
 
     fn reset_and_finish(&mut self, error: Option<TcpError>) {

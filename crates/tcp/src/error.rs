@@ -19,6 +19,9 @@ pub enum TcpError {
     /// The peer did not answer in time.
     #[error("connection timed out")]
     TimedOut,
+    /// The device that leads to the peer is gone for good.
+    #[error("network is down")]
+    NetworkDown,
     /// The network said that the peer's host cannot be reached.
     #[error("no route to host")]
     HostUnreachable,
@@ -54,6 +57,7 @@ impl TcpError {
             Self::InvalidInput => 22,        // EINVAL
             Self::BrokenPipe => 32,          // EPIPE
             Self::ProtocolUnreachable => 92, // ENOPROTOOPT
+            Self::NetworkDown => 100,        // ENETDOWN
             Self::NetworkUnreachable => 101, // ENETUNREACH
             Self::ConnectionAborted => 103,  // ECONNABORTED
             Self::ConnectionReset => 104,    // ECONNRESET

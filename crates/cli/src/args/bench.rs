@@ -431,6 +431,15 @@ pub(crate) struct RingOptions {
     #[arg(long)]
     pub(crate) place: bool,
 
+    /// Datagrams instead of a stream
+    #[arg(long)]
+    pub(crate) udp: bool,
+
+    /// Payload bytes of each datagram [default: what one packet of the link takes, in whole pages if
+    /// that is more than one]
+    #[arg(long, requires = "udp", value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=65_507))]
+    pub(crate) datagram: Option<u32>,
+
     /// MiB of the registered region, and of the copy group: pages go round through the fill ring, so
     /// a region larger than the caches is written to cold memory
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024), value_name = "MIB")]

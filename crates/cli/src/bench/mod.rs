@@ -14,6 +14,7 @@ mod port;
 mod receive;
 mod report;
 mod ring;
+mod ring_ends;
 mod rr;
 mod send;
 mod share;
@@ -22,9 +23,11 @@ mod stream;
 
 use crate::args::{Bench, BenchOptions};
 use crate::failure::Failure;
+use crate::signals;
 
 /// Runs one measurement.
 pub(crate) fn run(options: &BenchOptions) -> Result<(), Failure> {
+    signals::end_at_interrupt()?;
     match &options.bench {
         Bench::Stream(options) => stream::run(options),
         Bench::Send(options) => send::run(options),

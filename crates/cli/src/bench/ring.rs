@@ -5,40 +5,30 @@
 //! copies. With `--place` it has given a region to a queue of its end of the pair instead, which
 //! writes payload there as a network card would: the copy that this takes is the device's. Over a
 //! tap: from a kernel socket; the region is a queue's of its own, and the kernel writes into it.
+//! With `--udp` datagrams come instead of a stream. Both ends of either are in [`super::ring_ends`].
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use pagewire::Host;
 use pagewire::rings::Rings;
-use pagewire::{Host, SendBuf};
 use pagewire_device::{Device, Pair, PairConfig, Queues, Rule, Tap};
-use pagewire_mem::Region;
-use pagewire_ring::layout::{COPY_GROUP, NOTICE};
-use pagewire_ring::{EngineConfig, Op, QueueConfig, Submission};
+use pagewire_mem::{PAGE_SIZE, Region};
+use pagewire_ring::layout::COPY_GROUP;
+use pagewire_ring::{EngineConfig, QueueConfig};
 
 use super::kernel;
 use super::machine::{Machine, Sides, pin};
 use super::report::{Record, rounded};
-use super::source::{Meter, Round, Source};
-use super::stream::would_block;
+use super::ring_ends::{ENTRIES, LEFT, PORT, RIGHT, Receiver, Sender, kernel_datagrams};
+use super::source::{Round, Source};
 use crate::args::{Link, RingOptions};
-use crate::failure::{Failure, reason, say};
-
-const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const PORT: u16 = 9000;
-
-/// Bytes handed to a connection at once.
-const SEND_PIECE: usize = 1 << 20;
+use crate::failure::{Failure, say};
 
 /// Bytes of single writes of a kernel peer.
 const PEER_MESSAGE: usize = 1 << 20;
 
-/// Pieces that may be delivered and not given back.
-const ENTRIES: u32 = 16_384;
-
-/// What the submissions of this measurement are called.
-const ACCEPT: u64 = 1;
-const RECEIVE: u64 = 2;
+/// IPv4's header and UDP's, in bytes.
+const DATAGRAM_HEADERS: usize = 28;
 
 /// How received bytes get to the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +51,11 @@ struct Outcome {
     round: Round,
     zc: u64,
     copied: u64,
+    /// Datagrams that were received, and that their socket had no room for.
+    datagrams: u64,
+    dropped: u64,
+    /// Payload bytes of each; 0: a stream.
+    size: usize,
     mtu: u32,
     /// Payload that our own code copied, and that the device did, on the receiving host.
     ours: u64,
@@ -136,6 +131,14 @@ impl Bench {
         let Some(median) = outcomes.get(outcomes.len() / 2) else { return record };
         let mib = rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
         let cpu: f64 = rounds.iter().map(|r| r.receiver_cpu.as_secs_f64()).sum();
+        let record = match median.size {
+            0 => record.with("transport", "tcp"),
+            size => record
+                .with("transport", "udp")
+                .with("datagram_bytes", size)
+                .with("datagrams", median.datagrams)
+                .with("datagrams_dropped", median.dropped),
+        };
         record
             .with("mode", mode.name())
             .with("memory", self.memory(mode))
@@ -158,6 +161,33 @@ impl Bench {
         let nsec = median.round.time.as_nanos();
         say(format!("Total bytes: {}, nsec:{nsec}", median.copied + median.zc));
         say(format!("       Rate: {:.2} Gb/s", median.round.gbit_per_s()));
+        if median.size > 0 {
+            let (datagrams, dropped) = (median.datagrams, median.dropped);
+            say(format!("  Datagrams: {datagrams} of {} bytes, {dropped} dropped", median.size));
+        }
+    }
+
+    /// Payload bytes of a datagram over a link of this MTU; 0: a stream.
+    fn datagram(&self, mtu: u32) -> usize {
+        let fits = (mtu as usize).saturating_sub(DATAGRAM_HEADERS);
+        let whole = if fits > PAGE_SIZE { fits - fits % PAGE_SIZE } else { fits };
+        match (self.options.udp, self.options.datagram) {
+            (false, _) => 0,
+            (true, asked) => asked.map_or(whole, |bytes| bytes as usize),
+        }
+    }
+
+    /// Where a mode receives, and with which memory.
+    fn group(&self, rings: &mut Rings, mode: Mode) -> Result<u16, Failure> {
+        let rule = if self.options.udp { Rule::udp_port(PORT) } else { Rule::tcp_port(PORT) };
+        match (mode, self.memory(mode)) {
+            (Mode::Copy, _) => Ok(COPY_GROUP),
+            (_, "lent") => rings.register_lent(self.source.whole()).map_err(|e| failed(&e)),
+            _ => {
+                let region = self.memory_of("pagewire-region")?;
+                rings.register(1, region, &[rule]).map_err(|e| failed(&e))
+            }
+        }
     }
 
     fn rings(&self, host: &Host) -> Result<Rings, Failure> {
@@ -201,35 +231,15 @@ impl Bench {
         let right = Host::builder().boxed_device(b).address(format!("{RIGHT}/24")).manual();
         let (left, right) = (left.map_err(|e| failed(&e))?, right.start().map_err(|e| failed(&e))?);
         let mut rings = self.rings(&right)?;
-        let group = match (mode, self.options.place) {
-            (Mode::Copy, _) => COPY_GROUP,
-            (Mode::ZeroCopy, false) => {
-                rings.register_lent(self.source.whole()).map_err(|e| failed(&e))?
-            }
-            (Mode::ZeroCopy, true) => rings
-                .register(1, self.memory_of("pagewire-region")?, &[Rule::tcp_port(PORT)])
-                .map_err(|e| failed(&e))?,
-        };
-        let to = listen(&mut rings, RIGHT)?;
-        let sender = left.start_connect(to).map_err(|e| failed(&reason(&e)))?;
-        let set = sender.set_nonblocking(true).and_then(|()| sender.set_nodelay(true));
-        set.map_err(|e| failed(&reason(&e)))?;
-        let mut receiver = Receiver::new(group, self.options.seconds);
-        let mut source = self.source.frags(SEND_PIECE);
-        let mut pending = SendBuf::default();
+        let (group, size) = (self.group(&mut rings, mode)?, self.datagram(mtu));
+        let mut receiver = Receiver::open(&mut rings, RIGHT, group, size, self.options.seconds)?;
+        let mut sender = Sender::open(&left, &self.source, size)?;
         loop {
-            loop {
-                if pending.is_empty() {
-                    pending = source.next().map(SendBuf::from).unwrap_or_default();
-                }
-                if !matches!(would_block(sender.send_some(&mut pending)), Ok(Some(_))) {
-                    break;
-                }
-            }
+            sender.send()?;
             left.turn();
             right.turn();
             if let Some(round) = receiver.look(&mut rings)? {
-                return Ok(receiver.finish(round, mtu, &right));
+                return Ok(outcome(&receiver, round, size, mtu, &right));
             }
         }
     }
@@ -247,20 +257,23 @@ impl Bench {
         let host = Host::builder().device(tap).address(format!("{LEFT}/24"));
         let host = host.start().map_err(|e| failed(&e))?;
         let mut rings = self.rings(&host)?;
-        let group = match mode {
-            Mode::Copy => COPY_GROUP,
-            Mode::ZeroCopy => rings
-                .register(1, self.memory_of("pagewire-region")?, &[Rule::tcp_port(PORT)])
-                .map_err(|e| failed(&e))?,
-        };
-        let on = listen(&mut rings, LEFT)?;
+        let (group, size) = (self.group(&mut rings, mode)?, self.datagram(mtu));
+        let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let mut receiver = Receiver::open(&mut rings, LEFT, group, size, self.options.seconds)?;
+            if size > 0 {
+                receiver.answer(&mut rings)?;
+            }
+            let to = receiver.local();
+            let over = &over;
             let sending = scope.spawn(move || -> Result<(), Failure> {
                 pin(self.sides.right);
-                kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
+                if size > 0 {
+                    return kernel_datagrams(to, &self.source, size, over);
+                }
+                kernel::send(kernel::connect(to)?, &self.source, PEER_MESSAGE);
                 Ok(())
             });
-            let mut receiver = Receiver::new(group, self.options.seconds);
             let round = loop {
                 if !rings.wait(kernel::PATIENCE) {
                     break Err(Failure::Failed("nothing arrives".into()));
@@ -271,9 +284,10 @@ impl Bench {
                     Err(error) => break Err(error),
                 }
             };
-            let outcome = round.map(|round| receiver.finish(round, mtu, &host));
+            let outcome = round.map(|round| outcome(&receiver, round, size, mtu, &host));
             // Closes the connection, on which the sender ends.
             drop(rings);
+            over.store(true, Ordering::Relaxed);
             match sending.join() {
                 Ok(sent) => sent.and(outcome),
                 Err(_) => Err(Failure::Failed("a thread of the measurement died".into())),
@@ -282,67 +296,11 @@ impl Bench {
     }
 }
 
-/// The application on rings.
-struct Receiver {
-    group: u16,
-    meter: Meter,
-    zc: u64,
-    copied: u64,
-}
-
-impl Receiver {
-    fn new(group: u16, seconds: f64) -> Self {
-        Self { group, meter: Meter::new(seconds), zc: 0, copied: 0 }
-    }
-
-    /// Takes what has arrived and gives it back; the result, when the round is over.
-    fn look(&mut self, rings: &mut Rings) -> Result<Option<Round>, Failure> {
-        let (mut zc, mut copied) = (0, 0);
-        while let Some(done) = rings.next_completion() {
-            match done.user_data {
-                NOTICE => continue,
-                ACCEPT if done.result == 0 => {
-                    let submission = Submission::receive(done.handle, self.group, 0, RECEIVE);
-                    rings.submit(submission.multishot());
-                    continue;
-                }
-                RECEIVE if done.result > 0 => {}
-                _ => return Err(Failure::Failed(format!("the stream ended too early: {done:?}"))),
-            }
-            for _ in 0..done.entries {
-                let Some(entry) = rings.next_entry() else { break };
-                let bytes = if entry.group == COPY_GROUP { &mut copied } else { &mut zc };
-                *bytes += u64::from(entry.len);
-                while !rings.give_back(entry) {
-                    rings.flush();
-                    std::hint::spin_loop();
-                }
-            }
-        }
-        rings.flush();
-        if zc + copied == 0 {
-            return Ok(None);
-        }
-        if self.meter.is_running() {
-            self.zc += zc;
-            self.copied += copied;
-        }
-        Ok(self.meter.count((zc + copied) as usize))
-    }
-
-    fn finish(&self, round: Round, mtu: u32, host: &Host) -> Outcome {
-        let ledger = host.stats().ledger;
-        let device = ledger.get(pagewire::CopyReason::DeviceRx);
-        Outcome { round, zc: self.zc, copied: self.copied, mtu, ours: ledger.ours(), device }
-    }
-}
-
-/// Listens and accepts one connection.
-fn listen(rings: &mut Rings, on: Ipv4Addr) -> Result<SocketAddr, Failure> {
-    let (listener, local) = rings.listen((on, PORT)).map_err(|e| failed(&reason(&e)))?;
-    rings.submit(Submission::new(Op::Accept, listener, ACCEPT));
-    rings.flush();
-    Ok(local)
+fn outcome(receiver: &Receiver, round: Round, size: usize, mtu: u32, host: &Host) -> Outcome {
+    let ledger = host.stats().ledger;
+    let device = ledger.get(pagewire::CopyReason::DeviceRx);
+    let &Receiver { zc, copied, datagrams, dropped, .. } = receiver;
+    Outcome { round, zc, copied, datagrams, dropped, size, mtu, ours: ledger.ours(), device }
 }
 
 fn failed(error: &impl std::fmt::Display) -> Failure {

@@ -205,7 +205,11 @@ impl<D: Device> Device for Fault<D> {
         path.collect(now, ledger);
         let count = max.min(path.ready.len());
         frames.extend(path.ready.drain(..count));
-        result.map(|_| count)
+        match result {
+            // What it sent before it was gone is still on the line.
+            Err(DeviceError::Closed) if path.in_flight() > 0 || count > 0 => Ok(count),
+            result => result.map(|_| count),
+        }
     }
 
     /// What went over a line before, whose frame may have left twice or in another order, counts as lost

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Each end belongs to one thread at a time, the two to different threads if they like. A ring
-//! that is full leaves frames with the sender, so nothing is lost on a pair; an end whose peer is
-//! gone sees silence, and what it sends is dropped and counted (a cable that was pulled, not an
-//! error: connections time out as they would on a wire).
+//! that is full leaves frames with the sender, so nothing is lost on a pair. An end whose peer is gone
+//! receives what that had sent, and then the error [`DeviceError::Closed`]: nobody can ever be at the
+//! other end again. What it sends is dropped and counted.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -283,6 +283,10 @@ impl Device for PairEnd {
             }
         }
         self.reclaim();
+        // It closes its two queues before it says so: what it has sent is seen here, if there is any.
+        if count == 0 && self.tx.is_closed() && self.rx.available() == 0 {
+            return Err(DeviceError::Closed);
+        }
         Ok(count)
     }
 

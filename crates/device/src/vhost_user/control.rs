@@ -209,6 +209,9 @@ impl Shared {
         {
             pace.note(Instant::now());
             self.serve(stream);
+            if matches!(source, Source::Spent) {
+                self.session().spend();
+            }
             // One that hangs up at once is not called again and again.
             if matches!(source, Source::Connect(_)) && self.ends_before(None) {
                 break;

@@ -220,7 +220,10 @@ impl Device for VhostUser {
         if looked > 0 {
             session.port = *self.receiver.port.counters();
         }
-        Ok(frames.len() - before)
+        match frames.len() - before {
+            0 if session.spent => Err(DeviceError::Closed),
+            received => Ok(received),
+        }
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

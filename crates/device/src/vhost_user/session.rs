@@ -36,6 +36,8 @@ pub(super) struct Session {
     pub(super) counters: VhostCounters,
     /// Whether a front end is there.
     pub(super) connected: bool,
+    /// There will be no front end any more.
+    pub(super) spent: bool,
     pub(super) events: Arc<Events>,
     pub(super) standing: Arc<Standing>,
     /// The port's counts, as of the last burst.
@@ -54,6 +56,7 @@ impl Session {
             vrings: (0..2 * standing.pairs).map(|_| Vring::new(standing)).collect(),
             counters: VhostCounters::default(),
             connected: false,
+            spent: false,
             events: Arc::clone(events),
             standing: Arc::clone(standing),
             port: PortCounters::default(),
@@ -84,6 +87,12 @@ impl Session {
         self.memory = Memory::new(&self.standing.allowance);
         (self.features, self.protocol) = (0, 0);
         self.connected = false;
+        self.standing.bell.ring();
+    }
+
+    /// It was the last that there will be.
+    pub(super) fn spend(&mut self) {
+        self.spent = true;
         self.standing.bell.ring();
     }
 

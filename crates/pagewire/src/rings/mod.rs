@@ -80,7 +80,6 @@ pub use datagrams::{Datagram, RingSocket};
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
 
 use crate::host::{Handle, Host};
-use crate::shared::io_error;
 use serve::RingWaker;
 
 /// An application's end of rings. One thread at a time; their drop closes the sockets made through
@@ -136,7 +135,7 @@ impl Rings {
             });
             match made {
                 Ok(made) => return Ok(made),
-                Err(error) => last = io_error(error),
+                Err(error) => last = self.host.shared.error(error),
             }
         }
         Err(last)

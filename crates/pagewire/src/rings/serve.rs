@@ -63,6 +63,11 @@ impl Attachments {
         }
     }
 
+    /// Every socket is gone: whoever waits on one is to be told.
+    pub(crate) fn look_at_all(&mut self) {
+        self.engines.iter_mut().for_each(|attached| attached.engine.look_at_all());
+    }
+
     /// A turn of every engine; `true`: something was done. Who is to be woken goes to `ready`.
     pub(crate) fn serve(
         &mut self,

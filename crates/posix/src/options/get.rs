@@ -13,7 +13,7 @@ use crate::limits::DATAGRAM_BUFFER;
 use crate::options::info::tcp_info;
 use crate::options::{
     SO_MEMINFO, TCP_CC_INFO, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE,
-    TCP_INQ, TCP_NOTSENT_LOWAT, UDP_SEGMENT,
+    TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT,
 };
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
@@ -52,6 +52,9 @@ impl<B: Backend> Descriptors<B> {
             (libc::IPPROTO_IPV6, _) if socket.domain == Domain::Inet6 => {
                 self.get_ipv6(&socket.lock(), name)
             }
+            (libc::IPPROTO_UDP, Kind::Datagram) if name == UDP_GRO => {
+                flag(socket.lock().options.udp_join)
+            }
             (libc::IPPROTO_UDP, Kind::Datagram) if name == libc::UDP_CORK => {
                 flag(socket.lock().options.udp_cork)
             }
@@ -87,7 +90,7 @@ impl<B: Backend> Descriptors<B> {
             libc::SO_TIMESTAMPING => number(options.timestamping),
             libc::SO_ZEROCOPY => flag(options.zero_copy),
             libc::SO_MARK => number(options.mark),
-            libc::SO_BROADCAST => flag(false),
+            libc::SO_BROADCAST => flag(options.broadcast),
             libc::SO_TYPE => int(match socket.kind {
                 Kind::Stream => libc::SOCK_STREAM,
                 Kind::Datagram => libc::SOCK_DGRAM,
@@ -109,6 +112,7 @@ impl<B: Backend> Descriptors<B> {
     fn get_ip(&self, state: &State, name: i32) -> Value {
         match name {
             libc::IP_FREEBIND => flag(state.options.free_bind),
+            libc::IP_PKTINFO => flag(state.options.packet_info[0]),
             libc::IP_RECVERR => flag(state.options.receive_errors),
             libc::IP_TOS => int(i32::from(state.options.marks.traffic_class)),
             libc::IP_TTL => int(i32::from(state.options.marks.hop_limit.unwrap_or(HOPS))),
@@ -125,6 +129,7 @@ impl<B: Backend> Descriptors<B> {
             libc::IPV6_UNICAST_HOPS => {
                 int(i32::from(state.options.marks.hop_limit.unwrap_or(HOPS)))
             }
+            libc::IPV6_RECVPKTINFO => flag(state.options.packet_info[1]),
             libc::IPV6_RECVERR => flag(state.options.receive_errors),
             libc::IPV6_MTU_DISCOVER => int(state.options.mtu_discover.unwrap_or(1)),
             libc::IPV6_MTU => int(self.path_mtu(state)?),

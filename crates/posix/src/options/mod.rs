@@ -23,6 +23,7 @@ pub(crate) const TCP_FASTOPEN_CONNECT: i32 = 30;
 pub(crate) const TCP_FASTOPEN_KEY: i32 = 33;
 pub(crate) const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 pub(crate) const UDP_SEGMENT: i32 = 103;
+pub(crate) const UDP_GRO: i32 = 104;
 
 /// `IP_PMTUDISC_*` and `IPV6_PMTUDISC_*`, which are the same numbers.
 pub(crate) fn mtu_discover(value: i32) -> Option<MtuDiscover> {
@@ -78,6 +79,12 @@ pub(crate) struct Options {
     pub(crate) timestamping: u32,
     /// `SO_ZEROCOPY`.
     pub(crate) zero_copy: bool,
+    /// `SO_BROADCAST`.
+    pub(crate) broadcast: bool,
+    /// `IP_PKTINFO` and `IPV6_RECVPKTINFO`.
+    pub(crate) packet_info: [bool; 2],
+    /// `UDP_GRO`.
+    pub(crate) udp_join: bool,
     /// `UDP_SEGMENT` and `UDP_CORK`.
     pub(crate) segment: u16,
     pub(crate) udp_cork: bool,
@@ -170,6 +177,12 @@ impl Options {
         }
         if self.zero_copy {
             let _ = set_zerocopy(stack, id, true);
+        }
+        if self.broadcast {
+            let _ = stack.udp_set_broadcast(id, true);
+        }
+        if self.udp_join {
+            let _ = stack.udp_set_join(id, true);
         }
         if self.segment > 0 {
             let _ = stack.udp_set_segment(id, self.segment);

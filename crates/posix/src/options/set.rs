@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pagewire_stack::limits::UDP_RECEIVE_BYTES;
 use pagewire_stack::{
-    CongestionKind, FastOpenKeys, FastOpenMode, KeepAlive, PacketMarks, Stack, TcpOption,
+    CongestionKind, FastOpenKeys, FastOpenMode, KeepAlive, PacketMarks, SocketId, Stack, TcpOption,
 };
 
 use crate::address::Domain;
@@ -13,7 +13,7 @@ use crate::descriptors::Descriptors;
 use crate::limits::{BUFFER_MAX, MIN_RECEIVE_BUFFER, MIN_SEND_BUFFER};
 use crate::options::{
     Options, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INQ,
-    TCP_NOTSENT_LOWAT, UDP_SEGMENT, set_zerocopy,
+    TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT, set_zerocopy,
 };
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
@@ -119,6 +119,11 @@ impl<B: Backend> Descriptors<B> {
                     None => Ok(()),
                 }
             }
+            libc::SO_BROADCAST => {
+                let mut state = socket.lock();
+                state.options.broadcast = on;
+                self.tell_datagram(&state, |stack, id| stack.udp_set_broadcast(id, on))
+            }
             libc::SO_MARK => remember(socket, value as u32, |o, mark| o.mark = mark),
             // Read only.
             libc::SO_TYPE
@@ -148,6 +153,7 @@ impl<B: Backend> Descriptors<B> {
                 };
                 self.set_marks(socket, |marks| marks.hop_limit = limit)
             }
+            libc::IP_PKTINFO => remember(socket, value != 0, |o, on| o.packet_info[0] = on),
             libc::IP_RECVERR => self.set_receive_errors(socket, value != 0),
             libc::IP_MTU_DISCOVER => self.set_mtu_discover(socket, value),
             _ => Err(Errno::NOPROTOOPT),
@@ -173,6 +179,7 @@ impl<B: Backend> Descriptors<B> {
                 let limit = u8::try_from(within(value, -1..=255)?).ok();
                 self.set_marks(socket, |marks| marks.hop_limit = limit)
             }
+            libc::IPV6_RECVPKTINFO => remember(socket, value != 0, |o, on| o.packet_info[1] = on),
             libc::IPV6_RECVERR => self.set_receive_errors(socket, value != 0),
             libc::IPV6_MTU_DISCOVER => self.set_mtu_discover(socket, value),
             _ => Err(Errno::NOPROTOOPT),
@@ -247,6 +254,11 @@ impl<B: Backend> Descriptors<B> {
                 state.options.segment = bytes;
                 let Some(id) = state.stage.id() else { return Ok(()) };
                 self.backend.with(|stack, _| stack.udp_set_segment(id, bytes)).map_err(errno)
+            }
+            UDP_GRO => {
+                let mut state = socket.lock();
+                state.options.udp_join = value != 0;
+                self.tell_datagram(&state, |stack, id| stack.udp_set_join(id, value != 0))
             }
             libc::UDP_CORK => {
                 let mut state = socket.lock();
@@ -430,6 +442,18 @@ impl<B: Backend> Descriptors<B> {
         }
         remember(&mut state.options);
         Ok(())
+    }
+
+    /// Tells the stack's socket of a datagram socket, if there is one yet.
+    fn tell_datagram(
+        &self,
+        state: &State,
+        verb: impl FnOnce(&mut Stack, SocketId) -> Result<(), pagewire_stack::Error>,
+    ) -> Done {
+        match state.stage {
+            Stage::Datagram(id) => self.backend.with(|stack, _| verb(stack, id)).map_err(errno),
+            _ => Ok(()),
+        }
     }
 
     fn tell(&self, state: &State, option: TcpOption) -> Done {

@@ -267,6 +267,13 @@ impl Engine {
         self.parked = Parked::default();
     }
 
+    /// Looks at every socket in the next turn: something happened to all of them, such as the end of
+    /// the stack.
+    pub fn look_at_all(&mut self) {
+        let all: Vec<u64> = self.handle_of.values().copied().collect();
+        all.into_iter().for_each(|handle| self.look_at(handle));
+    }
+
     fn look_at(&mut self, handle: u64) {
         if let Some(socket) = self.sockets.get_mut(handle)
             && !core::mem::replace(&mut socket.ready, true)

@@ -26,7 +26,7 @@ fn check(op: Op, submission: &Submission) -> Result<(bool, Option<SocketAddr>), 
         || flags & !Submission::MULTISHOT != 0
         || multishot && !matches!(op, Op::Accept | Op::Receive)
         || group != COPY_GROUP && !matches!(op, Op::Receive | Op::Send)
-        || !address.is_none() && !(takes_address && address.socket().is_some())
+        || !(address.is_none() || takes_address && address.socket().is_some())
     {
         return Err(EINVAL);
     }

@@ -505,7 +505,7 @@ fn streams_do_not_overtake_a_datagram_that_waits_for_room() {
     world.receive_on_all(group, 4);
     let from = world.datagram_sender();
     // The application looks at two completions, and so a few entries, at a time.
-    let mut look = |world: &mut World, until: Instant| {
+    let look = |world: &mut World, until: Instant| {
         while world.sim.now() < until {
             let now = world.sim.now();
             for sender in &mut world.senders {

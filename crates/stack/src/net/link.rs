@@ -128,6 +128,8 @@ pub(super) struct Interface {
     turn: u32,
     /// Not removed.
     pub(super) up: bool,
+    /// Its device failed for good.
+    pub(super) lost: bool,
 }
 
 impl Interface {
@@ -153,16 +155,29 @@ impl Interface {
             defend_after: now,
             turn,
             up: true,
+            lost: false,
         }
     }
 
     /// Leaves nothing; returns how many packets are lost.
     pub(super) fn close(&mut self, hash: Keyed) -> usize {
+        let lost = self.lose(hash);
+        (self.up, self.lost) = (false, false);
+        lost
+    }
+
+    /// The device is gone for good, addresses and routes stay; returns how many packets are lost.
+    pub(super) fn lose(&mut self, hash: Keyed) -> usize {
         let lost = self.out.len() + self.neighbors.queued();
         self.out = VecDeque::new();
         self.neighbors = Neighbors::new(hash);
-        (self.up, self.announcements) = (false, 0);
+        (self.lost, self.announcements) = (true, 0);
         lost
+    }
+
+    /// Whether frames can leave by it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.up && !self.lost
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {

@@ -315,6 +315,32 @@ impl Net {
         true
     }
 
+    /// The device of a link is gone for good: what waited for it is lost, and nothing more is sent
+    /// there. Whether no link is left that can send.
+    pub(crate) fn handle_link_lost(&mut self, link: LinkIndex) -> bool {
+        let lost = self.links.at_mut(link).lose(self.table_key.clone());
+        self.counters.drop_many(DropReason::LinkLost, lost as u64);
+        self.handle_links_changed();
+        !self.links.iter().any(Interface::is_usable)
+    }
+
+    /// Whether packets from `src` (ours) to `dst` would leave by a link whose device is gone.
+    pub(crate) fn is_lost(&self, now: Instant, src: IpAddr, dst: IpAddr) -> bool {
+        self.links.iter().any(|link| link.lost)
+            && !self.is_local(dst)
+            && self.links.at(self.link_to(now, Some(src), dst)).lost
+    }
+
+    /// The link that packets from `src` (ours) to `dst` leave by; `None`: they stay here.
+    pub(crate) fn way_of(&self, now: Instant, src: IpAddr, dst: IpAddr) -> Option<LinkIndex> {
+        (!self.is_local(dst)).then(|| self.link_to(now, Some(src), dst))
+    }
+
+    /// Whether packets of ours wait for a neighbour's answer or for their device.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.links.iter().any(|link| link.neighbors.queued() > 0 || !link.out.is_empty())
+    }
+
     /// What was found before counts no longer.
     fn handle_links_changed(&mut self) {
         (self.last_delivered, self.last_next) = (None, None);
@@ -327,9 +353,19 @@ impl Net {
         self.links.find(id)
     }
 
+    /// The link at a place.
+    pub(crate) fn link_id(&self, index: LinkIndex) -> LinkId {
+        self.links.id_at(index)
+    }
+
     /// Our addresses on a link.
     pub(crate) fn link_addresses(&self, id: LinkId) -> impl Iterator<Item = Cidr> {
         self.links.find(id).into_iter().flat_map(|index| self.routes.of_link(index))
+    }
+
+    /// The places of all links.
+    pub(crate) fn link_indices(&self) -> impl Iterator<Item = LinkIndex> + use<> {
+        self.links.indices()
     }
 
     /// All links that were not removed.
@@ -543,7 +579,11 @@ impl Net {
 
     /// Moves all frames for the device of a link to the back of `out`.
     pub(crate) fn poll_transmit(&mut self, link: LinkIndex, out: &mut VecDeque<PacketBuf>) {
-        let queue = &mut self.links.at_mut(link).out;
+        let Interface { out: queue, lost, .. } = self.links.at_mut(link);
+        if *lost {
+            self.counters.drop_many(DropReason::LinkLost, queue.len() as u64);
+            return queue.clear();
+        }
         if out.is_empty() {
             core::mem::swap(out, queue);
         } else {

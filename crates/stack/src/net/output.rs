@@ -259,6 +259,10 @@ impl Net {
         (out, hop): (LinkIndex, Hop),
         (mtu, mtu_until): (usize, Instant),
     ) -> Result<(), Refused> {
+        // Whatever is sent by this link for the first time since its device was lost comes by here.
+        if self.links.at(out).lost {
+            return Err((Error::NetworkDown, DropReason::LinkLost));
+        }
         let v6 = dst.is_ipv6();
         let (link, until) = match hop {
             Hop::Local => return Err((Error::InvalidInput, DropReason::NoRoute)),

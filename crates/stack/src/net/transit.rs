@@ -302,6 +302,9 @@ impl Net {
         let Way { out, hop, mtu, .. } = way;
         self.has_room(out, 1)?;
         let interface = self.links.at_mut(out);
+        if interface.lost {
+            return Err(DropReason::LinkLost);
+        }
         let header = match (way.header, hop) {
             (Some(header), _) => header,
             (None, Hop::Neighbor(next)) => match interface.neighbors.lookup(now, next) {

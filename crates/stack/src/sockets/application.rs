@@ -27,7 +27,8 @@ impl Stack {
     ///
     /// # Errors
     /// `InvalidInput` for port 0, `AddressFamily` if the addresses are of two versions,
-    /// `NetworkUnreachable` without a route or to a broadcast address, `AddressNotAvailable` if the local address is not
+    /// `NetworkUnreachable` without a route or to a broadcast address, `NetworkDown` if the device that
+    /// leads there is gone for good, `AddressNotAvailable` if the local address is not
     /// ours, the very connection exists, or no ephemeral port is free.
     pub fn tcp_connect(
         &mut self,
@@ -95,6 +96,10 @@ impl Stack {
             Some(ip) => ip,
             None => self.net.source_for(remote.ip(), scope)?,
         };
+        self.refuse_if_down()?;
+        if self.net.is_lost(now, local, remote.ip()) {
+            return Err(Error::NetworkDown);
+        }
         let to_self = self.net.is_local(remote.ip());
         let sockets = &mut self.sockets;
         let tuple = |port| Tuple::new(SocketAddr::new(local, port), remote);

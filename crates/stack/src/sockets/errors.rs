@@ -47,6 +47,7 @@ pub(super) fn error_from(error: TcpError) -> Error {
         TcpError::ConnectionAborted => Error::ConnectionAborted,
         TcpError::TimedOut => Error::TimedOut,
         TcpError::HostUnreachable => Error::HostUnreachable,
+        TcpError::NetworkDown => Error::NetworkDown,
         TcpError::NetworkUnreachable => Error::NetworkUnreachable,
         TcpError::ProtocolUnreachable => Error::ProtocolUnreachable,
         TcpError::NotConnected => Error::NotConnected,

@@ -48,6 +48,8 @@ pub(crate) struct Listener {
     pub(crate) cookie_at: Option<Instant>,
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
+    /// No connection can come: there is no device left.
+    pub(super) down: bool,
     pub(crate) reported: Readiness,
 }
 
@@ -71,7 +73,11 @@ pub(crate) struct ToListener<'a> {
 
 impl Listener {
     pub(crate) fn readiness(&self) -> Readiness {
-        if self.queue.is_empty() { Readiness::NONE } else { Readiness::READABLE }
+        let mut readiness = if self.down { Readiness::ERROR } else { Readiness::NONE };
+        if self.down || !self.queue.is_empty() {
+            readiness |= Readiness::READABLE;
+        }
+        readiness
     }
 
     /// Whether no further connection may wait to be accepted.
@@ -137,6 +143,7 @@ impl Stack {
         at: Wanted,
         backlog: usize,
     ) -> Result<SocketId, Error> {
+        self.refuse_if_down()?;
         let listener = Listener {
             local,
             config: Arc::clone(&self.sockets.config),
@@ -148,6 +155,7 @@ impl Stack {
             cookie_at: None,
             unchecked: false,
             every_arrival: false,
+            down: false,
             reported: Readiness::NONE,
         };
         let socket = Socket::Listener(Box::new(listener));
@@ -159,7 +167,8 @@ impl Stack {
     /// Takes the oldest connection that waits, and the address of its peer.
     ///
     /// # Errors
-    /// `WouldBlock` when none waits, `InvalidInput` if the socket does not listen.
+    /// `WouldBlock` when none waits, `NetworkDown` when none can come any more, `InvalidInput` if the
+    /// socket does not listen.
     pub fn tcp_accept(
         &mut self,
         now: Instant,
@@ -171,7 +180,8 @@ impl Stack {
         };
         let taken = listener.queue.pop_front();
         listener.reported &= listener.readiness();
-        let index = taken.ok_or(Error::WouldBlock)?;
+        let none = if listener.down { Error::NetworkDown } else { Error::WouldBlock };
+        let index = taken.ok_or(none)?;
         let socket = self.sockets.table.tcp_mut(index).ok_or(Error::WouldBlock)?;
         socket.owner = Owner::App;
         socket.conn.on_accepted();

@@ -15,6 +15,7 @@ pub(crate) mod forwarding;
 pub(crate) mod guests;
 mod held;
 pub(crate) mod hold;
+pub(crate) mod leaving;
 pub(crate) mod listener;
 pub(crate) mod mapping;
 pub(crate) mod path_mtu;
@@ -26,6 +27,7 @@ pub(crate) mod time_wait;
 pub(crate) mod timestamping;
 pub(crate) mod udp;
 mod udp_cork;
+pub(crate) mod udp_messages;
 mod udp_path;
 pub(crate) mod udp_segments;
 pub(crate) mod zerocopy;
@@ -50,6 +52,7 @@ pub(crate) use error_queue::ErrorQueue;
 use fast_open::FastOpenHost;
 use guests::Guests;
 use hold::Holds;
+use leaving::Down;
 use listener::Listener;
 use ports::Ports;
 use table::{SocketId, Table};
@@ -114,6 +117,8 @@ pub(crate) struct Sockets {
     pub(crate) returns: Arc<Returns>,
     /// Those taken from there, on their way to their sockets.
     drained: Vec<Completed>,
+    /// Why there is nothing for sockets to do any more, if so.
+    pub(crate) down: Down,
 }
 
 /// Settings of handshakes and of what is left of connections.
@@ -160,6 +165,7 @@ impl Sockets {
             completions: CompletionQueue::new(),
             returns: Returns::new(),
             drained: Vec::new(),
+            down: Down::No,
         }
     }
 

@@ -180,6 +180,11 @@ impl Table {
         }
     }
 
+    /// Where sockets are, or were.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = u32> + use<> {
+        0..self.slots.len() as u32
+    }
+
     /// All sockets with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Socket)> {
         let sockets = self.slots.iter().enumerate();

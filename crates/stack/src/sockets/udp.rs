@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{
     Completion, CopyLedger, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PAGE_SIZE, PacketBuf,
@@ -28,7 +28,7 @@ use crate::limits::{
     UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
 };
 use crate::net::wire::udp;
-use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, is_link_local, protocol};
+use crate::net::{IcmpKind, LinkIndex, Mem, Outgoing, Quoted, Received, is_link_local, protocol};
 use crate::stack::Stack;
 
 /// A datagram socket.
@@ -37,13 +37,15 @@ pub(crate) struct UdpSocket {
     pub(crate) remote: Option<SocketAddr>,
     /// The link that `remote` is on, if it is link-local.
     pub(super) scope: u32,
-    queue: VecDeque<Datagram>,
+    pub(super) queue: VecDeque<Datagram>,
     /// Bytes charged for what is queued, and how many may be.
-    queued_bytes: usize,
+    pub(super) queued_bytes: usize,
     receive_bytes: usize,
     /// Datagrams that found no room, modulo 2^32.
     dropped: u32,
-    error: Option<Error>,
+    pub(super) error: Option<Error>,
+    /// No datagram can come or leave: there is no device left.
+    pub(super) down: bool,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
     pub(super) has_guests: bool,
@@ -59,6 +61,10 @@ pub(crate) struct UdpSocket {
     pub(super) mtu_discover: MtuDiscover,
     /// Payload bytes of the longest datagram that was sent, or was to be.
     pub(super) longest: u16,
+    /// May send to all hosts of a network.
+    pub(super) broadcast: bool,
+    /// Several datagrams are received as one.
+    pub(super) joins: bool,
     pub(crate) reported: Readiness,
 }
 
@@ -80,11 +86,20 @@ impl Ends {
     }
 }
 
-struct Datagram {
-    from: SocketAddr,
-    payload: FragVec,
-    charge: usize,
+pub(super) struct Datagram {
+    pub(super) from: SocketAddr,
+    pub(super) to: IpAddr,
+    pub(super) link: LinkIndex,
+    pub(super) payload: FragVec,
+    pub(super) charge: usize,
     at: Instant,
+}
+
+impl Datagram {
+    /// Bytes of payload.
+    pub(super) fn len(&self) -> usize {
+        self.payload.iter().map(|frag| frag.len()).sum()
+    }
 }
 
 impl UdpSocket {
@@ -92,6 +107,9 @@ impl UdpSocket {
         let mut readiness = Readiness::WRITABLE;
         if !self.queue.is_empty() {
             readiness |= Readiness::READABLE;
+        }
+        if self.down {
+            readiness |= Readiness::READABLE | Readiness::ERROR;
         }
         if self.error.is_some() {
             readiness |= Readiness::ERROR;
@@ -130,10 +148,15 @@ impl UdpSocket {
         left
     }
 
+    /// What a call gets that finds no datagram.
+    fn nothing(&self) -> Error {
+        if self.down { Error::NetworkDown } else { Error::WouldBlock }
+    }
+
     fn take(&mut self) -> Result<Datagram, Error> {
         let datagram = match self.error.take() {
             Some(error) => Err(error),
-            None => self.queue.pop_front().ok_or(Error::WouldBlock),
+            None => self.queue.pop_front().ok_or(self.nothing()),
         };
         if let Ok(datagram) = &datagram {
             self.queued_bytes -= datagram.charge;
@@ -171,15 +194,12 @@ impl Stack {
         let mut charge = pinned.max(len) + UDP_OVERHEAD;
         // As in Linux, one is taken however small the buffer.
         let room = socket.receive_bytes.saturating_sub(socket.queued_bytes);
-        if (charge > room && !socket.queue.is_empty())
-            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS
-        {
+        let full = (charge > room && !socket.queue.is_empty())
+            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS;
+        if full || !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
             socket.dropped = socket.dropped.wrapping_add(1);
-            self.net.counters.drop_one(DropReason::UdpQueueFull);
-            return;
-        }
-        if !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
-            self.net.counters.drop_one(DropReason::UdpHostMemory);
+            let why = if full { DropReason::UdpQueueFull } else { DropReason::UdpHostMemory };
+            self.net.counters.drop_one(why);
             return;
         }
         if len <= UDP_SMALL
@@ -192,7 +212,8 @@ impl Stack {
         self.mem.shared.receive.charge_datagrams(0, charge);
         let guests = self.sockets.guests.concerns(&payload);
         let from = with_scope(from, scope);
-        socket.queue.push_back(Datagram { from, payload, charge, at: now });
+        let (to, link) = (received.dst, received.link);
+        socket.queue.push_back(Datagram { from, to, link, payload, charge, at: now });
         if socket.every_arrival {
             socket.reported &= !Readiness::READABLE;
         }
@@ -300,6 +321,7 @@ impl Stack {
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable` if the address is not ours or no port is free.
     pub fn udp_bind(&mut self, local: SocketAddr) -> Result<SocketId, Error> {
+        self.refuse_if_down()?;
         let local = self.bindable(canonical(local), Kind::Udp)?;
         let socket = UdpSocket {
             local,
@@ -310,6 +332,7 @@ impl Stack {
             receive_bytes: UDP_RECEIVE_BYTES,
             dropped: 0,
             error: None,
+            down: false,
             errors: None,
             has_guests: false,
             zerocopy: false,
@@ -320,6 +343,8 @@ impl Stack {
             marks: PacketMarks::default(),
             mtu_discover: MtuDiscover::default(),
             longest: 0,
+            broadcast: false,
+            joins: false,
             reported: Readiness::WRITABLE,
         };
         let socket = Socket::Udp(Box::new(socket));
@@ -344,6 +369,9 @@ impl Stack {
         self.net.source_for(remote.ip(), scope)?;
         let scope = if is_link_local(remote.ip()) { scope } else { 0 };
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
+            return Err(Error::PermissionDenied);
+        }
         if !socket.local.ip().is_unspecified() && socket.local.is_ipv4() != remote.is_ipv4() {
             return Err(Error::AddressFamily);
         }
@@ -377,23 +405,20 @@ impl Stack {
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
-        let datagram = socket.queue.front().ok_or(Error::WouldBlock)?;
+        let datagram = socket.queue.front().ok_or(socket.nothing())?;
         Ok((datagram.payload.clone(), datagram.from))
     }
 
     /// Bytes of the oldest datagram, 0 if there is none.
     pub fn udp_next_len(&self, id: SocketId) -> Result<usize, Error> {
         match self.sockets.table.get(id)? {
-            Socket::Udp(socket) => {
-                let len = |d: &Datagram| d.payload.iter().map(|frag| frag.len()).sum();
-                Ok(socket.queue.front().map_or(0, len))
-            }
+            Socket::Udp(socket) => Ok(socket.queue.front().map_or(0, Datagram::len)),
             _ => Err(Error::NotSupported),
         }
     }
 
-    /// Datagrams that found no room in the socket's queue so far, modulo 2^32 (Linux's
-    /// `SO_RXQ_OVFL`).
+    /// Datagrams that found no room so far, in the socket's queue or in the host's memory, modulo 2^32
+    /// (Linux's `SO_RXQ_OVFL`).
     pub fn udp_dropped(&self, id: SocketId) -> Result<u32, Error> {
         match self.sockets.table.get(id)? {
             Socket::Udp(socket) => Ok(socket.dropped),
@@ -407,7 +432,8 @@ impl Stack {
     /// # Errors
     /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments that the path does not
     /// take whole, and for datagrams that [`MtuDiscover`] says are refused, `InvalidInput` for more than 128 of those, `DestinationRequired` without a
-    /// remote, `PermissionDenied` to a broadcast address, `NetworkUnreachable` without a route,
+    /// remote, `PermissionDenied` to a broadcast address unless that is
+    /// [allowed](Self::udp_set_broadcast), `NetworkUnreachable` without a route,
     /// `NoBuffers` when the queue to the device is full, and once, the error that an earlier datagram
     /// met.
     pub fn udp_send_to(
@@ -517,10 +543,14 @@ impl Stack {
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
         }
-        if self.net.is_broadcast(remote.ip()) {
+        if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
             return Err(Error::PermissionDenied);
         }
-        let ip = match local.ip() {
+        let source = to.source.map(|ip| canonical(SocketAddr::new(ip, 0)).ip());
+        if source.is_some_and(|ip| !self.net.is_local(ip)) {
+            return Err(Error::InvalidInput);
+        }
+        let ip = match source.unwrap_or_else(|| local.ip()) {
             ip if ip.is_unspecified() => {
                 // `0.0.0.0` is of one version, `::` of both.
                 if ip.is_ipv4() && remote.is_ipv6() {

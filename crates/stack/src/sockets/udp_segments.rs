@@ -2,7 +2,7 @@
 //! segmentation offload of UDP, `UDP_SEGMENT`). They are cut here, and by reference: the payload is
 //! only sliced, and with a notification all of them complete under one id.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
@@ -25,11 +25,13 @@ pub struct UdpTarget {
     /// The data of the next call belongs to the same datagram, which waits for it (Linux's
     /// `MSG_MORE`). What the first call says of `remote` and `segment` counts.
     pub more: bool,
+    /// The address of ours that it is from (`IP_PKTINFO`); `None`: the socket's, or the one that suits.
+    pub source: Option<IpAddr>,
 }
 
 impl From<Option<SocketAddr>> for UdpTarget {
     fn from(remote: Option<SocketAddr>) -> Self {
-        Self { remote, segment: None, more: false }
+        Self { remote, ..Self::default() }
     }
 }
 

@@ -478,7 +478,7 @@ fn client_whose_syn_was_mangled_sends_nothing_capable() {
 /// Section 3.3.4: what cuts super-frames clears CWR in all segments but the first.
 #[test]
 fn super_frames_do_not_have_the_bit_that_is_cut_off() {
-    let link = pagewire_tcp::LinkLimits::new(1000, 10_000);
+    let link = pagewire_tcp::LinkLimits { max_super_payload: 10_000, ..link() };
     let mut t = Test::connecting_over(accurate(), link);
     t.peer("SW. 0:0(0) ack 1 win 65535 <mss 1000,sackOK>").sent();
     t.send(4000);

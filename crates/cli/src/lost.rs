@@ -1,0 +1,58 @@
+//! A device that is gone for good, such as a tap that was deleted: the command says so and ends, or,
+//! with `--wait-for-device`, waits until there is another of its name.
+
+use std::io;
+
+use pagewire::Link;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+use crate::args::{NetLink, NetOptions};
+use crate::failure::{Failure, reason};
+use crate::net::{self, Opened};
+
+impl Opened {
+    /// To be called now and then by a command that runs until it is asked to stop.
+    ///
+    /// # Errors
+    /// That there is no device any more, unless it is to be waited for.
+    pub(crate) fn look_after(&mut self, options: &NetOptions) -> Result<(), Failure> {
+        let Err(error) = self.host.check() else { return Ok(()) };
+        let name = net::tap_name(options);
+        if !options.wait_for_device {
+            let hint = match options.link {
+                NetLink::Tap => "; with --wait-for-device this waits for another of its name",
+                _ => "",
+            };
+            return Err(Failure::Failed(reason(&error) + hint));
+        }
+        if let Some(link) = self.link.take() {
+            eprintln!("pagewire: {}; waiting for {name}", reason(&error));
+            drop(self.host.remove_link(link));
+        }
+        // What cannot be had yet is tried again: it may be there, and its queues not.
+        if !exists(name) {
+            return Ok(());
+        }
+        let Ok(tap) = net::tap(options, self.memory) else { return Ok(()) };
+        let mut link = Link::boxed(net::wrap(Box::new(tap), options)?);
+        for addr in &options.addr {
+            link = link.address(addr);
+        }
+        for gateway in &options.gateway {
+            link = link.gateway(gateway);
+        }
+        self.link = Some(self.host.add_link(link).map_err(net::start_failure)?);
+        eprintln!("pagewire: {name} is back");
+        Ok(())
+    }
+}
+
+/// Whether there is a network device of this name.
+fn exists(name: &str) -> bool {
+    let index = || -> io::Result<u32> {
+        let flags = SocketFlags::CLOEXEC;
+        let any = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        Ok(netdevice::name_to_index(&any, name)?)
+    };
+    index().is_ok()
+}

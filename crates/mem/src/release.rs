@@ -1,0 +1,137 @@
+//! Letting go of memory that somebody else's code owns.
+//!
+//! The last reference to sent memory goes in the middle of a stack's work, under its lock, and with it
+//! the owner is dropped: a type of the application's, which may do anything in there, even call the
+//! host whose lock this is, or panic. So whoever works under such a lock begins a [`Deferral`] first
+//! and ends it when it has let go of the lock; only then are owners dropped.
+
+use core::cell::{Cell, RefCell};
+use core::marker::PhantomData;
+use core::panic::AssertUnwindSafe;
+use std::any::Any;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::completion::{Completed, CompletionQueue};
+
+/// What is let go of later, oldest first.
+pub(crate) enum Later {
+    Bytes(#[allow(dead_code, reason = "dropped, no more")] Bytes),
+    Owner(#[allow(dead_code, reason = "dropped, no more")] Box<dyn Any + Send + Sync>),
+    /// The news that memory was let go of, behind the memory itself.
+    News(Arc<CompletionQueue>, Completed),
+}
+
+thread_local! {
+    /// Deferrals that this thread has begun and not ended, and what waits for their end.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static WAITING: Cell<usize> = const { Cell::new(0) };
+    static LATER: RefCell<Vec<Later>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Has this thread drop the owners of memory at its [`end`](Self::end), not before.
+#[derive(Debug)]
+pub struct Deferral(PhantomData<*const ()>);
+
+impl Deferral {
+    /// From here on. One may begin inside of another, whose end then counts.
+    #[inline]
+    pub fn begin() -> Self {
+        DEPTH.set(DEPTH.get() + 1);
+        Self(PhantomData)
+    }
+
+    /// Drops what was deferred; returns how many owners panicked. As does its drop, which tells
+    /// nobody.
+    #[inline]
+    pub fn end(self) -> u64 {
+        core::mem::forget(self);
+        leave()
+    }
+
+    /// Whether something was deferred on this thread.
+    #[inline]
+    pub fn is_pending() -> bool {
+        WAITING.get() > 0
+    }
+}
+
+impl Drop for Deferral {
+    fn drop(&mut self) {
+        leave();
+    }
+}
+
+#[inline]
+fn leave() -> u64 {
+    let depth = DEPTH.get().saturating_sub(1);
+    DEPTH.set(depth);
+    if depth == 0 && WAITING.get() > 0 { run() } else { 0 }
+}
+
+#[cold]
+fn run() -> u64 {
+    let mut panics = 0;
+    // An owner's drop may lead to others.
+    loop {
+        let batch = LATER.try_with(RefCell::take).unwrap_or_default();
+        WAITING.set(0);
+        if batch.is_empty() {
+            return panics;
+        }
+        for later in batch {
+            panics += u64::from(catch_unwind(AssertUnwindSafe(|| later.happen())).is_err());
+        }
+    }
+}
+
+impl Later {
+    fn happen(self) {
+        match self {
+            Self::Bytes(_) | Self::Owner(_) => {}
+            Self::News(queue, completed) => queue.push(completed),
+        }
+    }
+}
+
+/// What this thread has deferred so far.
+pub(crate) fn deferred() -> usize {
+    WAITING.get()
+}
+
+/// Lets go now, or at the end of the deferral that this thread is in.
+pub(crate) fn release(later: Later) {
+    if DEPTH.get() == 0 {
+        return later.happen();
+    }
+    let mut later = Some(later);
+    let deferred = LATER.try_with(|list| list.borrow_mut().extend(later.take()));
+    match (deferred, later) {
+        // The thread is at its very end.
+        (_, Some(later)) => later.happen(),
+        (_, None) => WAITING.set(WAITING.get() + 1),
+    }
+}
+
+/// Bytes whose owner may be anybody's.
+#[derive(Debug)]
+pub(crate) struct KeptBytes(pub(crate) Bytes);
+
+impl Drop for KeptBytes {
+    fn drop(&mut self) {
+        release(Later::Bytes(core::mem::take(&mut self.0)));
+    }
+}
+
+/// An owner that may be anybody's.
+pub(crate) struct KeptOwner(pub(crate) Option<Box<dyn Any + Send + Sync>>);
+
+impl Drop for KeptOwner {
+    fn drop(&mut self) {
+        if let Some(owner) = self.0.take() {
+            release(Later::Owner(owner));
+        }
+    }
+}

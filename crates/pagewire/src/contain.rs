@@ -1,0 +1,146 @@
+//! Panics: the application's are contained, ours end the host.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagewire_mem::Instant;
+use pagewire_stack::{Event, Stack};
+
+use crate::shared::{Attached, Inner};
+
+/// Panics of applications' code, by what they were in. Clones count together.
+#[derive(Clone, Default)]
+pub(crate) struct Panics(Arc<Counts>);
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) services: AtomicU64,
+    pub(crate) observers: AtomicU64,
+    pub(crate) wakers: AtomicU64,
+    pub(crate) owners: AtomicU64,
+}
+
+impl std::ops::Deref for Panics {
+    type Target = Counts;
+
+    fn deref(&self) -> &Counts {
+        &self.0
+    }
+}
+
+/// Panics of the application's code that a host called and contained; see
+/// [`Stats`](crate::Stats).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Contained {
+    /// In a [`Service`](crate::Service), which is then not called again.
+    pub services: u64,
+    /// In what [`Host::on_event`](crate::Host::on_event) was given.
+    pub observers: u64,
+    /// In the waker of a task.
+    pub wakers: u64,
+    /// In the drop of memory's owner, of a waker or of a service.
+    pub owners: u64,
+}
+
+impl Panics {
+    pub(crate) fn read(&self) -> Contained {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Contained {
+            services: read(&self.services),
+            observers: read(&self.observers),
+            wakers: read(&self.wakers),
+            owners: read(&self.owners),
+        }
+    }
+
+    /// Owners of memory panicked when they were dropped.
+    pub(crate) fn note_owners(&self, panics: u64) {
+        if panics > 0 {
+            self.owners.fetch_add(panics, Ordering::Relaxed);
+            tracing::error!(panics, "owners of memory panicked when they were dropped");
+        }
+    }
+}
+
+/// Calls the application's code. Its panic is counted and told of, and goes no further: `None`.
+pub(crate) fn contain<T>(count: &AtomicU64, what: &str, call: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(call));
+    if done.is_err() {
+        count.fetch_add(1, Ordering::Relaxed);
+        tracing::error!("{what} panicked; the host goes on");
+    }
+    done.ok()
+}
+
+impl Attached {
+    /// A turn; `false`: it panicked, which ends it.
+    pub(crate) fn turn(
+        &mut self,
+        now: Instant,
+        stack: &mut Stack,
+        events: &[Event],
+        panics: &Panics,
+    ) -> bool {
+        let Self { service, ours } = self;
+        if *ours {
+            service.turn(now, stack, events);
+            return true;
+        }
+        contain(&panics.services, "a service", || service.turn(now, stack, events)).is_some()
+    }
+
+    /// When it wants its turn. If it panics: at once, which ends it.
+    pub(crate) fn poll_timeout(&self, panics: &Panics) -> Option<Instant> {
+        if self.ours {
+            return self.service.poll_timeout();
+        }
+        let asked = contain(&panics.services, "a service", || self.service.poll_timeout());
+        asked.unwrap_or(None)
+    }
+}
+
+impl Inner {
+    /// A thread panicked in the middle of our own work: nothing in here can be relied on. All sockets
+    /// fail, whoever waits is woken, and nothing is sent or received any more.
+    #[cold]
+    pub(crate) fn give_up(&mut self) {
+        self.broken = false;
+        if self.failed {
+            // Not even that can be told of.
+            self.silent = true;
+            return;
+        }
+        self.failed = true;
+        let text =
+            "the stack panicked, which is a bug of its own; the message is on standard error";
+        tracing::error!("{text}");
+        self.cause = Some(text.to_owned());
+        // Each step may meet what is broken. What cannot be failed in order is forgotten.
+        let stack = &mut self.stack;
+        if catch_unwind(AssertUnwindSafe(|| stack.handle_network_down())).is_err() {
+            stack.forget_all();
+        }
+        let services = std::mem::take(&mut self.services);
+        self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
+        self.forget_all();
+    }
+}
+
+impl fmt::Display for Contained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { services, observers, wakers, owners } = *self;
+        let all = [
+            ("services", services),
+            ("observers", observers),
+            ("wakers", wakers),
+            ("owners", owners),
+        ];
+        for (name, value) in all.into_iter().filter(|(_, value)| *value > 0) {
+            writeln!(f, "  {name:<24} {value}")?;
+        }
+        Ok(())
+    }
+}

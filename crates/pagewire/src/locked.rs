@@ -1,0 +1,118 @@
+//! Holding a host's lock, and letting go of it: what others made is called and dropped only then.
+//!
+//! Wakers, services and the owners of sent memory are other people's code. A task that is woken or
+//! dropped may drop its sockets, and an owner may hold one: each would take the lock again. And what
+//! panics in there is contained, counted, and no business of the thread that happened to be here.
+
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::task::Waker;
+
+use pagewire_mem::Deferral;
+
+use crate::contain::contain;
+use crate::shared::{Inner, Shared};
+
+/// The lock, held.
+pub(crate) struct Locked<'a> {
+    /// Before `after`: fields are dropped in this order.
+    inner: MutexGuard<'a, Inner>,
+    after: After<'a>,
+    /// The thread was unwinding already.
+    unwinding: bool,
+}
+
+/// What follows when the lock is let go of.
+struct After<'a> {
+    shared: &'a Shared,
+    deferral: Option<Deferral>,
+    ready: Vec<Waker>,
+    discarded: Vec<Box<dyn Any + Send>>,
+}
+
+impl Shared {
+    /// The lock.
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let after = After::new(self);
+        Locked::new(self.inner.lock().unwrap_or_else(PoisonError::into_inner), after)
+    }
+
+    /// The lock, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
+        let after = After::new(self);
+        match self.inner.try_lock() {
+            Ok(inner) => Some(Locked::new(inner, after)),
+            Err(TryLockError::Poisoned(inner)) => Some(Locked::new(inner.into_inner(), after)),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl<'a> Locked<'a> {
+    #[inline]
+    fn new(inner: MutexGuard<'a, Inner>, after: After<'a>) -> Self {
+        let mut locked = Self { inner, after, unwinding: std::thread::panicking() };
+        if locked.broken {
+            locked.give_up();
+        }
+        locked
+    }
+}
+
+impl<'a> After<'a> {
+    /// To be made before the lock is taken: the deferral ends after that is let go of.
+    #[inline]
+    fn new(shared: &'a Shared) -> Self {
+        let deferral = Some(Deferral::begin());
+        Self { shared, deferral, ready: Vec::new(), discarded: Vec::new() }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Inner;
+
+    #[inline]
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.unwinding {
+            // What is the application's is caught before it comes here: this is our own, in the
+            // middle of something.
+            self.inner.broken = true;
+            // Others are told by whoever takes the lock next.
+            self.after.shared.kick();
+            return;
+        }
+        if !self.inner.ready.is_empty() {
+            self.after.ready = std::mem::take(&mut self.inner.ready);
+        }
+        if !self.inner.discarded.is_empty() {
+            self.after.discarded = std::mem::take(&mut self.inner.discarded);
+        }
+    }
+}
+
+impl Drop for After<'_> {
+    fn drop(&mut self) {
+        let panics = &self.shared.panics;
+        for waker in self.ready.drain(..) {
+            contain(&panics.wakers, "a waker", || waker.wake());
+        }
+        for discarded in self.discarded.drain(..) {
+            contain(&panics.owners, "what was dropped", || drop(discarded));
+        }
+        panics.note_owners(self.deferral.take().map_or(0, Deferral::end));
+    }
+}

@@ -1,0 +1,267 @@
+//! Panics: those of the application's code are contained and counted, our own end the host, loudly.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PairEnd};
+use pagewire::mem::{Instant, PacketBuf};
+use pagewire::stack::{Event, Stack};
+use pagewire::{CopyLedger, Device, Host, NetworkDown, Pair, Service, TcpStream};
+
+fn hosts() -> (Host, Host) {
+    let (left, right) = Pair::new(Default::default()).expect("pair");
+    let start = |device, address| Host::builder().device(device).address(address).start();
+    (start(left, "10.0.0.1/24").expect("host"), start(right, "10.0.0.2/24").expect("peer"))
+}
+
+fn joined(host: &Host, peer: &Host) -> (TcpStream, TcpStream) {
+    let listener = host.listen("10.0.0.1:0").expect("listen");
+    let near = peer.connect(listener.local_addr().expect("bound")).expect("connect");
+    (listener.accept().expect("accept").0, near)
+}
+
+/// The host still moves data both ways.
+fn assert_works(host: &Host, peer: &Host) {
+    let (far, near) = joined(host, peer);
+    near.send(&b"ping"[..]).expect("send");
+    assert_eq!(far.recv_chunks(100).expect("recv").len(), 4);
+    far.send(&b"pong!"[..]).expect("send");
+    assert_eq!(near.recv_chunks(100).expect("recv").len(), 5);
+    assert_eq!((host.stats().failed, host.check().is_ok()), (None, true));
+}
+
+/// Panics at its first event; its drop is noted.
+struct Clumsy(Arc<AtomicBool>);
+
+impl Service for Clumsy {
+    fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {
+        panic!("a service, as asked");
+    }
+}
+
+impl Drop for Clumsy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+        panic!("and its drop");
+    }
+}
+
+#[test]
+fn a_service_that_panics_is_dropped_and_the_host_goes_on() {
+    let (host, peer) = hosts();
+    let dropped = Arc::new(AtomicBool::new(false));
+    host.attach(Clumsy(Arc::clone(&dropped)));
+    assert_works(&host, &peer);
+    assert!(dropped.load(Ordering::Acquire));
+    let contained = host.stats().contained;
+    assert_eq!((contained.services, contained.owners), (1, 1));
+    assert!(host.stats().to_string().contains("panics contained"));
+}
+
+#[test]
+fn an_observer_that_panics_is_called_again_and_the_host_goes_on() {
+    let (host, peer) = hosts();
+    let calls = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&calls);
+    host.on_event(move |_| {
+        counts.fetch_add(1, Ordering::Relaxed);
+        panic!("an observer, as asked");
+    });
+    assert_works(&host, &peer);
+    let calls = u64::from(calls.load(Ordering::Relaxed));
+    assert!(calls > 1);
+    assert!(host.stats().contained.observers >= calls);
+}
+
+#[test]
+fn a_verb_that_panics_under_the_lock_is_its_callers_business_alone() {
+    let (host, peer) = hosts();
+    let calls = host.clone();
+    let thread = thread::spawn(move || calls.with_stack(|_, _| panic!("a verb, as asked")));
+    assert!(thread.join().is_err(), "it is told");
+    assert_works(&host, &peer);
+}
+
+/// An owner of sent memory, and what its drop does.
+struct Owner<F: FnOnce()>(Vec<u8>, Option<F>);
+
+impl<F: FnOnce()> AsRef<[u8]> for Owner<F> {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<F: FnOnce()> Drop for Owner<F> {
+    fn drop(&mut self) {
+        if let Some(act) = self.1.take() {
+            act();
+        }
+    }
+}
+
+fn owned(act: impl FnOnce() + Send + 'static) -> Bytes {
+    Bytes::from_owner(Owner(vec![7; 10_000], Some(act)))
+}
+
+#[test]
+fn an_owner_that_panics_when_it_is_dropped_is_contained() {
+    let (host, peer) = hosts();
+    let (far, near) = joined(&host, &peer);
+    far.send(owned(|| panic!("an owner, as asked"))).expect("send");
+    let mut got = 0;
+    while got < 10_000 {
+        got += near.recv_chunks(1 << 20).expect("recv").len();
+    }
+    assert!(host.drain(Duration::from_secs(30)));
+    while host.stats().contained.owners + peer.stats().contained.owners == 0 {
+        thread::yield_now();
+    }
+    assert_works(&host, &peer);
+}
+
+#[test]
+fn an_owner_may_call_its_host_and_close_its_sockets_when_it_is_dropped() {
+    let (host, peer) = hosts();
+    let (far, near) = joined(&host, &peer);
+    let (other, _other_near) = joined(&host, &peer);
+    let done = Arc::new(AtomicBool::new(false));
+    let (says, calls) = (Arc::clone(&done), host.clone());
+    far.send(owned(move || {
+        calls.stats();
+        calls.udp("10.0.0.1:0").expect("a socket");
+        drop(other);
+        says.store(true, Ordering::Release);
+    }))
+    .expect("send");
+    let mut got = 0;
+    while got < 10_000 {
+        // By copy: what is let go is let go in the middle of that.
+        got += std::io::Read::read(&mut &near, &mut [0; 4096]).expect("read");
+    }
+    while !done.load(Ordering::Acquire) {
+        thread::yield_now();
+    }
+    assert_works(&host, &peer);
+}
+
+#[test]
+fn memory_is_let_go_before_its_completion_is_told() {
+    let (host, peer) = hosts();
+    let (far, near) = joined(&host, &peer);
+    far.set_zerocopy(true).expect("zerocopy");
+    for _ in 0..100 {
+        let dropped = Arc::new(AtomicBool::new(false));
+        let says = Arc::clone(&dropped);
+        far.send_zc(owned(move || says.store(true, Ordering::Release))).expect("send");
+        let mut got = 0;
+        while got < 10_000 {
+            got += std::io::Read::read(&mut &near, &mut [0; 4096]).expect("read");
+        }
+        far.wait_completion().expect("completion").expect("one is outstanding");
+        assert!(dropped.load(Ordering::Acquire), "the news came before the memory");
+    }
+}
+
+/// A waker that panics, and one that owns a socket of the host.
+struct Bad(#[allow(dead_code, reason = "dropped")] Mutex<Option<TcpStream>>, bool);
+
+impl Wake for Bad {
+    fn wake(self: Arc<Self>) {
+        assert!(!self.1, "a waker, as asked");
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_waker_that_panics_is_contained_and_one_may_own_a_socket() {
+    use std::future::Future;
+
+    let (host, peer) = hosts();
+    let (far, near) = joined(&host, &peer);
+    let (other, _other_near) = joined(&host, &peer);
+    for bad in [Bad(Mutex::new(None), true), Bad(Mutex::new(Some(other)), false)] {
+        let waker = Waker::from(Arc::new(bad));
+        let mut future = Box::pin(far.recv_chunks_async(100));
+        assert!(matches!(future.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending));
+        drop(waker);
+        near.send(&b"wake"[..]).expect("send");
+        while host.stats().wakeups == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(far.recv_chunks(100).expect("recv").len(), 4);
+    }
+    assert_works(&host, &peer);
+    while host.stats().contained.wakers == 0 {
+        thread::yield_now();
+    }
+}
+
+/// A device that is part of the host, as far as panics go.
+struct Explosive(PairEnd, Arc<AtomicBool>);
+
+impl Device for Explosive {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+
+    fn transmit(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        ledger: &mut CopyLedger,
+    ) -> Result<(), DeviceError> {
+        self.0.transmit(now, frames, ledger)
+    }
+
+    fn receive(
+        &mut self,
+        now: Instant,
+        frames: &mut VecDeque<PacketBuf>,
+        max: usize,
+        ledger: &mut CopyLedger,
+    ) -> Result<usize, DeviceError> {
+        assert!(!self.1.load(Ordering::Acquire), "in the middle of our own work, as asked");
+        self.0.receive(now, frames, max, ledger)
+    }
+}
+
+#[test]
+fn a_panic_of_our_own_fails_every_socket_and_wakes_who_waits() {
+    let (left, right) = Pair::new(Default::default()).expect("pair");
+    let armed = Arc::new(AtomicBool::new(false));
+    let device = Explosive(left, Arc::clone(&armed));
+    let host = Host::builder().device(device).address("10.0.0.1/24").start().expect("host");
+    let peer = Host::builder().device(right).address("10.0.0.2/24").start().expect("peer");
+    let (far, _near) = joined(&host, &peer);
+    let listener = host.listen("10.0.0.1:81").expect("listen");
+    let socket = host.udp("10.0.0.1:0").expect("socket");
+    let waits: [Box<dyn FnOnce() -> std::io::Error + Send>; 3] = [
+        Box::new(move || far.recv_chunks(1).map(drop).expect_err("failed")),
+        Box::new(move || listener.accept().map(drop).expect_err("failed")),
+        Box::new(move || socket.recv_from(&mut [0]).map(drop).expect_err("failed")),
+    ];
+    let waits = waits.map(thread::spawn);
+    armed.store(true, Ordering::Release);
+    for wait in waits {
+        // A thread that polls the device itself may be the one that meets it.
+        let Ok(error) = wait.join() else { continue };
+        assert_eq!(error.kind(), ErrorKind::NetworkDown, "{error}");
+        let cause = error.get_ref().and_then(|e| e.downcast_ref::<NetworkDown>()).expect("a cause");
+        assert!(cause.cause.contains("panicked"), "{cause}");
+    }
+    assert_eq!(host.check().expect_err("failed").kind(), ErrorKind::NetworkDown);
+    assert!(host.connect("10.0.0.2:1").is_err());
+    assert!(host.stats().failed.is_some());
+    assert!(host.stats().to_string().contains("host failed"));
+    host.shutdown(Duration::from_secs(1));
+}

@@ -1,0 +1,218 @@
+//! What becomes of sockets when their owner leaves, or their device does.
+//!
+//! A kernel closes what a process leaves behind: it delivers what is queued, and in the end resets
+//! what is left. A process that has the stack in itself must do that before it is gone:
+//! [`Stack::close_all`], then turns as always while [`Stack::leftovers`] says that something is
+//! under way, and [`Stack::abort_all`] when there is no more time.
+
+use pagewire_mem::Instant;
+use pagewire_tcp::{State, TcpError};
+
+use super::Socket;
+use super::table::SocketId;
+use super::tcp::Owner;
+use crate::error::Error;
+use crate::net::LinkId;
+use crate::stack::Stack;
+
+/// Why there is nothing for sockets to do any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Down {
+    /// There is.
+    No,
+    /// No device is left. Another one ends that.
+    Lost,
+    /// The stack was shut down, or given up.
+    Closed,
+}
+
+/// What closed connections still wait for; see [`Stack::leftovers`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Connections whose data, or whose end, the peer has not acknowledged.
+    pub undelivered: usize,
+    /// Connections that are closed on our side only: the peer may still send.
+    pub half_closed: usize,
+    /// Packets wait for a device, or for a neighbour's answer.
+    pub packets: bool,
+}
+
+/// Leaving.
+impl Stack {
+    /// Closes every socket, as a kernel does at the end of a process: what is queued is still
+    /// delivered, a connection with received data that nobody has read is reset, and so are those
+    /// that nobody has accepted. Sockets cannot be made any more. Returns how many connections there
+    /// were, those that were closed before and deliver included, and how many of them were reset.
+    pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
+        self.sockets.down = Down::Closed;
+        let (before, _) = self.open_connections();
+        let owned: Vec<SocketId> = self
+            .sockets
+            .table
+            .iter()
+            .filter_map(|(index, socket)| {
+                let owned = match socket {
+                    Socket::Tcp(socket) => socket.owner == Owner::App,
+                    Socket::Listener(_) | Socket::Udp(_) => true,
+                    Socket::TimeWait(_) => false,
+                };
+                owned.then(|| self.sockets.table.id_of(index)).flatten()
+            })
+            .collect();
+        for id in owned {
+            self.close(now, id);
+        }
+        let (after, over) = self.open_connections();
+        // Those that had not begun are gone without a word.
+        (before, before.saturating_sub(after).min(over))
+    }
+
+    /// Resets every connection that is left, but for those in TIME-WAIT; returns how many. The resets
+    /// leave with the next output.
+    pub fn abort_all(&mut self, now: Instant) -> usize {
+        let _ = now;
+        let all = self.sockets.table.iter().filter_map(|(index, socket)| match socket {
+            Socket::Tcp(socket) => is_open(socket.conn.state()).then_some(index),
+            _ => None,
+        });
+        let all: Vec<u32> = all.collect();
+        all.iter().for_each(|&index| self.tcp_abort(index));
+        all.len()
+    }
+
+    /// What closed connections still wait for. Walks all sockets.
+    pub fn leftovers(&self) -> Leftovers {
+        let mut left = Leftovers { packets: self.net.has_waiting(), ..Leftovers::default() };
+        left.packets |= !self.sockets.dirty.is_empty();
+        for (_, socket) in self.sockets.table.iter() {
+            let Socket::Tcp(socket) = socket else { continue };
+            left.undelivered += usize::from(!socket.is_quiet());
+            left.half_closed += usize::from(socket.conn.state() == State::FinWait2);
+        }
+        left
+    }
+
+    /// Connections that are open, and those whose reset waits to be sent.
+    fn open_connections(&self) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for (_, socket) in self.sockets.table.iter() {
+            let Socket::Tcp(socket) = socket else { continue };
+            counts.0 += usize::from(is_open(socket.conn.state()));
+            counts.1 +=
+                usize::from(socket.conn.state() == State::Closed && !socket.conn.is_closed());
+        }
+        counts
+    }
+}
+
+/// Whether the peer may still know of the connection, and waits for something.
+fn is_open(state: State) -> bool {
+    !matches!(state, State::Closed | State::TimeWait)
+}
+
+/// Devices that are gone.
+impl Stack {
+    /// The device of a link is gone for good. Connections over it fail with `NetworkDown` at once, and
+    /// so does whatever is to be sent there; received data stays to be read. When no link is left that
+    /// has a device, every socket fails, until [`add_link`](Self::add_link) brings one. `false`: there
+    /// is no such link.
+    pub fn handle_link_lost(&mut self, now: Instant, link: LinkId) -> bool {
+        let Some(index) = self.net.find_link(link) else { return false };
+        self.sockets.resume(index);
+        let over = |stack: &Self, socket: &Socket| {
+            let (local, remote) = match socket {
+                Socket::Tcp(socket) => (socket.tuple.local, socket.tuple.remote),
+                Socket::Udp(socket) => match socket.remote {
+                    Some(remote) => (socket.local.ip(), remote.ip()),
+                    None => return false,
+                },
+                Socket::Listener(_) | Socket::TimeWait(_) => return false,
+            };
+            stack.net.way_of(now, local, remote) == Some(index)
+        };
+        let table = self.sockets.table.iter();
+        let lost = table.filter(|(_, socket)| over(self, socket)).map(|(index, _)| index);
+        let lost: Vec<u32> = lost.collect();
+        if self.net.handle_link_lost(index) {
+            self.fail_all(Down::Lost);
+        } else {
+            lost.iter().for_each(|&index| self.fail_socket(index, false));
+        }
+        true
+    }
+
+    /// Nothing can be sent or received any more, whatever devices there are: every socket fails with
+    /// `NetworkDown`.
+    pub fn handle_network_down(&mut self) {
+        for link in self.net.link_indices() {
+            self.net.handle_link_lost(link);
+            self.sockets.resume(link);
+        }
+        self.fail_all(Down::Closed);
+    }
+
+    /// Forgets every socket, where not even [`handle_network_down`](Self::handle_network_down) got to its
+    /// end: something is wrong in here, so that what there is is not even dropped.
+    pub fn forget_all(&mut self) {
+        let sockets = &mut self.sockets;
+        sockets.down = Down::Closed;
+        core::mem::forget(core::mem::take(&mut sockets.table));
+        (sockets.dirty, sockets.unchecked) = Default::default();
+        (sockets.held_up, sockets.starved) = Default::default();
+    }
+
+    /// Whether no socket can do anything any more: no device is left, or the stack was shut down.
+    pub fn is_down(&self) -> bool {
+        self.sockets.down != Down::No
+    }
+
+    /// For verbs that make sockets.
+    pub(super) fn refuse_if_down(&self) -> Result<(), Error> {
+        if self.is_down() { Err(Error::NetworkDown) } else { Ok(()) }
+    }
+
+    /// A link with a device came: sockets that wait for the network may work again.
+    pub(crate) fn revive(&mut self) {
+        if self.sockets.down != Down::Lost {
+            return;
+        }
+        self.sockets.down = Down::No;
+        for index in self.sockets.table.indices() {
+            match self.sockets.table.at_mut(index) {
+                Some(Socket::Listener(listener)) => listener.down = false,
+                Some(Socket::Udp(socket)) => socket.down = false,
+                _ => continue,
+            }
+            self.sockets.check_later(index);
+        }
+    }
+
+    fn fail_all(&mut self, why: Down) {
+        if self.sockets.down != Down::Closed {
+            self.sockets.down = why;
+        }
+        for index in self.sockets.table.indices() {
+            self.fail_socket(index, true);
+        }
+    }
+
+    /// The way of the socket at `index` is gone; `all`: and every other way with it.
+    fn fail_socket(&mut self, index: u32, all: bool) {
+        match self.sockets.table.at_mut(index) {
+            Some(Socket::Tcp(socket)) => {
+                socket.conn.fail(TcpError::NetworkDown);
+                self.sockets.touch(index);
+            }
+            Some(Socket::Udp(socket)) => {
+                socket.down |= all;
+                socket.error = Some(Error::NetworkDown);
+                self.sockets.check_later(index);
+            }
+            Some(Socket::Listener(listener)) if all => {
+                listener.down = true;
+                self.sockets.check_later(index);
+            }
+            Some(Socket::Listener(_) | Socket::TimeWait(_)) | None => {}
+        }
+    }
+}
