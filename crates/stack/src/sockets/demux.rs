@@ -291,7 +291,7 @@ impl Binds {
             return Some(last.index);
         }
         let is_member = |b: &&Bound| b.sharing.port && fits(b.index) == Some(false);
-        let chosen = (hash(&self.hasher, tuple) >> 32) * members >> 32;
+        let chosen = ((hash(&self.hasher, tuple) >> 32) * members) >> 32;
         bound.filter(is_member).nth(chosen as usize).map(|b| b.index)
     }
 
