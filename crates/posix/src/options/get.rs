@@ -163,6 +163,7 @@ impl<B: Backend> Descriptors<B> {
                 let count = || self.backend.with(|stack, _| stack.tcp_default_config().syn_retries);
                 int(i32::from(options.syn_count.unwrap_or_else(count)))
             }
+            libc::TCP_DEFER_ACCEPT => int(options.defer_accept.as_secs() as i32),
             libc::TCP_LINGER2 => {
                 let default = || self.backend.with(|stack, _| stack.tcp_default_config().fin_wait2);
                 let limit = options.linger2.unwrap_or_else(|| Some(default()));

@@ -95,6 +95,8 @@ pub(crate) struct Options {
     pub(crate) keepalive_times: Option<KeepAlive>,
     pub(crate) max_seg: Option<u16>,
     pub(crate) syn_count: Option<u8>,
+    /// `TCP_DEFER_ACCEPT`, as it is rounded.
+    pub(crate) defer_accept: Duration,
     /// `TCP_LINGER2`; `Some(None)`: no waiting at all.
     pub(crate) linger2: Option<Option<Duration>>,
     pub(crate) notsent_lowat: u32,
@@ -146,6 +148,7 @@ impl Options {
             self.user_timeout.map(|limit| TcpOption::UserTimeout(Some(limit))),
             self.max_seg.map(|mss| TcpOption::MaxSeg(Some(mss))),
             self.syn_count.map(TcpOption::SynCount),
+            (!self.defer_accept.is_zero()).then_some(TcpOption::DeferAccept(self.defer_accept)),
             self.linger2.map(|limit| TcpOption::Linger2(limit.unwrap_or_default())),
             self.linger.map(|linger| TcpOption::Linger(Some(linger))),
             (self.notsent_lowat != 0).then_some(TcpOption::NotSentLowat(self.notsent_lowat)),

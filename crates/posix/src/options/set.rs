@@ -5,6 +5,7 @@ use std::time::Duration;
 use pagewire_stack::limits::UDP_RECEIVE_BYTES;
 use pagewire_stack::{
     CongestionKind, FastOpenKeys, FastOpenMode, KeepAlive, PacketMarks, SocketId, Stack, TcpOption,
+    defer_accept_time, defer_accept_timeouts,
 };
 
 use crate::address::Domain;
@@ -329,6 +330,11 @@ impl<B: Backend> Descriptors<B> {
             libc::TCP_SYNCNT => {
                 let count = within(value, 1..=MAX_PROBES)? as u8;
                 self.set_both(socket, TcpOption::SynCount(count), |o| o.syn_count = Some(count))
+            }
+            libc::TCP_DEFER_ACCEPT => {
+                let time = Duration::from_secs(u64::try_from(value).unwrap_or(0));
+                let time = defer_accept_time(defer_accept_timeouts(time));
+                self.set_both(socket, TcpOption::DeferAccept(time), |o| o.defer_accept = time)
             }
             libc::TCP_LINGER2 => {
                 // > A negative time: no waiting in FIN-WAIT-2 at all; 0: the system's.

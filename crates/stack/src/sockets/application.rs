@@ -4,7 +4,9 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
-use pagewire_tcp::{Connection, Env, FastOpenMode, RecvFlags, SendFlags, TcpError};
+use pagewire_tcp::{
+    Connection, Env, FastOpenMode, RecvFlags, SendFlags, TcpError, defer_accept_timeouts,
+};
 
 use super::Socket;
 use super::demux::Tuple;
@@ -395,6 +397,9 @@ impl Stack {
             TcpOption::UserTimeout(limit) => socket.conn.set_user_timeout(limit),
             TcpOption::MaxSeg(mss) => socket.conn.set_max_mss(mss),
             TcpOption::SynCount(retries) => socket.conn.set_syn_retries(retries),
+            TcpOption::DeferAccept(time) => {
+                socket.conn.set_defer_accept(defer_accept_timeouts(time));
+            }
             TcpOption::Linger2(limit) => socket.conn.set_fin_wait2(limit),
             TcpOption::Linger(linger) => socket.conn.set_linger(linger),
             TcpOption::NotSentLowat(bytes) => socket.conn.set_notsent_lowat(bytes),
