@@ -46,6 +46,7 @@ pub use pagewire_tcp::{
     Info as TcpInfo, KeepAlive, MtuProbing, Parts, RecvFlags, SendFlags, SlowStartExit,
     defer_accept_time, defer_accept_timeouts, mss_of_pages, mtu_of_pages,
 };
+pub use sockets::bound::ConnectBy;
 pub use sockets::edges::PacketMarks;
 pub use sockets::fast_open::FastOpenConfig;
 pub use sockets::hold::{BindOptions, Hold};

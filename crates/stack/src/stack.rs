@@ -260,7 +260,7 @@ impl TcpOption {
 ///
 /// With several devices, each a link with addresses of its own, frames come and go by
 /// [`handle_frame_on`](Self::handle_frame_on) and [`poll_transmit_on`](Self::poll_transmit_on).
-/// Sockets belong to no link: an address of ours is ours whatever link a packet to it comes by, and
+/// Sockets belong to no link, unless they are [bound](Self::bind_to_link) to one: an address of ours is ours whatever link a packet to it comes by, and
 /// packets leave by the route to their destination, as on Linux (the weak host model).
 pub struct Stack {
     pub(crate) net: Net,

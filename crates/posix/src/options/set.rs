@@ -13,8 +13,8 @@ use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::limits::{BUFFER_MAX, MIN_RECEIVE_BUFFER, MIN_SEND_BUFFER};
 use crate::options::{
-    Options, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INQ,
-    TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT, set_zerocopy,
+    Options, SO_BINDTOIFINDEX, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE,
+    TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT, set_zerocopy,
 };
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
@@ -66,11 +66,13 @@ impl<B: Backend> Descriptors<B> {
             libc::SO_SNDTIMEO => {
                 return remember(socket, timeout(value)?, |o, limit| o.send_timeout = limit);
             }
+            libc::SO_BINDTODEVICE => return self.bind_to_name(socket, value),
             _ => {}
         }
         let value = int(value)?;
         let on = value != 0;
         match name {
+            SO_BINDTOIFINDEX => self.bind_to_number(socket, value),
             libc::SO_REUSEADDR => remember(socket, on, |o, on| o.reuse_address = on),
             libc::SO_REUSEPORT => remember(socket, on, |o, on| o.reuse_port = on),
             libc::SO_SNDBUF => {
