@@ -501,7 +501,8 @@ fn a_server_that_waits_for_its_tap_serves_again_when_there_is_one() {
     assert_eq!(lab.curl(&["http://10.77.0.2/small"]), "here");
     lab.ok("ip", &["link", "del", "pw0"]);
     lab.ok("ip", &["tuntap", "add", "dev", "pw0", "mode", "tap"]);
-    lab.ok("ip", &["addr", "add", "10.77.0.1/24", "dev", "pw0"]);
+    // The server may be sooner.
+    lab.ok("ip", &["addr", "replace", "10.77.0.1/24", "dev", "pw0"]);
     lab.ok("ip", &["link", "set", "pw0", "up"]);
     let retry = ["--retry", "60", "--retry-delay", "1", "--retry-all-errors"];
     let args: Vec<&str> = retry.iter().chain(&["http://10.77.0.2/small"]).copied().collect();

@@ -276,7 +276,9 @@ impl Shared {
     /// The stack's errors in the words of `std::io`; that the network is down, with the cause.
     pub(crate) fn error(&self, error: Error) -> std::io::Error {
         match error {
-            Error::NetworkDown | Error::NoSuchSocket => self.lock().error(error),
+            Error::NetworkDown | Error::NoSuchSocket | Error::BrokenPipe => {
+                self.lock().error(error)
+            }
             other => io_error(other),
         }
     }
@@ -516,6 +518,8 @@ impl Inner {
             Error::NetworkDown => cause.or_else(|| self.devices.cause()),
             // The socket went with the host.
             Error::NoSuchSocket => cause,
+            // What failed it was told to an earlier call, or was no answer to one that had sent a part.
+            Error::BrokenPipe if self.stack.is_down() => cause.or_else(|| self.devices.cause()),
             _ => None,
         };
         let Some(cause) = cause.map(str::to_owned) else { return io_error(error) };

@@ -233,17 +233,26 @@ fn a_multishot_receive_has_a_completion_for_each_datagram() {
     assert_eq!((socket.user_data, socket.result), (1, 0));
     assert!(rings.submit(Submission::receive(socket.handle, group, 0, 2).multishot()));
     rings.flush();
+    // No more at once than the socket's buffer holds, should they all come in one turn.
+    let (go, ready) = std::sync::mpsc::channel();
     let sender = std::thread::spawn(move || {
         let sender = client_of(&client);
         for n in 0..100_u8 {
+            if n.is_multiple_of(20) {
+                ready.recv().unwrap();
+            }
             sender.send_to(&[n; 2000], SERVER).unwrap();
         }
         assert!(client.drain(PATIENCE));
         // It stays: without it the network is down, which is a completion, too.
         client
     });
-    let mut next = 0;
+    let (mut next, mut asked) = (0, 0);
     while next < 100 {
+        if next == asked {
+            asked += 20;
+            go.send(()).unwrap();
+        }
         assert!(rings.wait(PATIENCE), "nothing happens");
         while let Some(done) = rings.next_completion() {
             assert_eq!((done.user_data, done.result, done.length), (2, 2000, 2000));

@@ -121,7 +121,7 @@ fn plan_in_memory(seed: u64) -> Plan {
 fn plan_marked(seed: u64) -> Plan {
     let mut plan = plan(seed);
     plan.mark = [1, 10, 40, 100][(seed % 4) as usize];
-    if seed % 3 == 0 {
+    if seed.is_multiple_of(3) {
         (plan.loss, plan.reorder, plan.duplicate) = (0, 0, 0);
     }
     for config in &mut plan.configs {
