@@ -102,6 +102,10 @@
 //! [`Builder`] has those of a host. [`Builder::tcp_config`] sets what its connections begin with,
 //! [`TcpStream::set_option`] changes one of them and [`TcpListener::set_option`] those to come.
 //!
+//! A [`UdpSocket`] may send to all hosts of a network ([`UdpSocket::set_broadcast`]), learn what the
+//! packets of its datagrams said, and answer from the address that they were to
+//! ([`UdpSocket::recv_message`], [`UdpSocket::send_from`]).
+//!
 //! Path MTU discovery heeds reports unless told otherwise ([`stack::MtuDiscover`], for datagrams
 //! [`UdpSocket::set_mtu_discover`]); `mtu_probing` of
 //! [`TcpConfig`] is for paths that do not report. TCP Fast Open on the accepting side is off until
@@ -118,6 +122,7 @@
 
 mod buf;
 mod contain;
+mod datagrams;
 mod devices;
 mod driver;
 mod exit;
@@ -140,6 +145,7 @@ mod zerocopy;
 
 pub use buf::{Chunk, Chunks, IntoChunks, SendBuf};
 pub use contain::Contained;
+pub use datagrams::Datagram;
 pub use host::{Builder, Host, StartError};
 pub use leave::ShutdownReport;
 pub use link::Link;

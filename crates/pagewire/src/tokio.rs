@@ -11,10 +11,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_core::Stream;
 use pagewire_mem::Instant;
+use pagewire_stack::limits::UDP_MAX_PAYLOAD_V4;
 use pagewire_stack::{Error, Readiness, Stack, ZeroCopyCall};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buf::{Chunks, SendBuf};
+use crate::datagrams::Datagram;
 use crate::host::Host;
 use crate::mapping::{Mapping, readable, try_map};
 use crate::shared::Interest;
@@ -285,6 +287,16 @@ impl UdpSocket {
     pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let id = self.0.id;
         wait_op(&self.0, Interest::Read, |stack, now| stack.udp_read_from(now, id, buf)).await
+    }
+
+    /// Receives a datagram by reference, with what its packet said; see
+    /// [`recv_message`](Self::recv_message).
+    pub async fn recv_message_async(&self) -> io::Result<Datagram> {
+        let id = self.0.id;
+        let message = wait_op(&self.0, Interest::Read, |stack, now| {
+            stack.udp_recv_message(now, id, UDP_MAX_PAYLOAD_V4)
+        });
+        Ok(message.await?.into())
     }
 }
 

@@ -102,3 +102,16 @@ fn a_wait_that_is_dropped_is_forgotten_and_others_of_the_same_task_are_not() {
     }
     assert_eq!(Arc::strong_count(&called), 2, "the test's own");
 }
+
+#[tokio::test]
+async fn a_datagram_says_where_it_was_sent_to() {
+    let (server, client) = hosts();
+    let socket = server.udp("0.0.0.0:9000").expect("socket");
+    let sender = client.udp("10.0.0.2:9001").expect("socket");
+    let receiver = tokio::spawn(async move { socket.recv_message_async().await });
+    let to = "10.0.0.1:9000".parse().expect("address");
+    sender.send_to_async(b"hello", to).await.expect("send");
+    let got = receiver.await.expect("task").expect("receive");
+    assert_eq!((got.payload.len(), got.to, got.segment), (5, to.ip(), None));
+    assert_eq!(got.from, sender.local_addr().expect("address"));
+}

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{Hold, Readiness, SocketId, Stack};
+use pagewire_stack::{ConnectBy, Hold, Readiness, SocketId, Stack};
 
 use crate::address::{Domain, Given, SockAddr, family, parse};
 use crate::backend::Backend;
@@ -53,7 +53,7 @@ pub(crate) struct State {
     /// that, and not the port, which is the listener's.
     address: Option<IpAddr>,
     /// The stack's word that a stream's address is taken.
-    hold: Option<Hold>,
+    pub(crate) hold: Option<Hold>,
     pub(crate) options: Options,
     /// Directions shut down without a connection: reading, writing.
     pub(crate) shut: [bool; 2],
@@ -423,14 +423,9 @@ impl<B: Backend> Descriptors<B> {
         let held = state.hold.is_some();
         let (id, own) = self.backend.with(|stack, now| {
             let config = options.config(stack);
-            let id = match fast {
-                true => {
-                    let no_cookie = options.fast_open_no_cookie;
-                    stack.tcp_connect_fast(now, remote, Some(local), config, no_cookie)
-                }
-                false => stack.tcp_connect_with(now, remote, Some(local), config),
-            };
-            let id = id.map_err(errno)?;
+            let fast_open = fast.then_some(options.fast_open_no_cookie);
+            let by = ConnectBy { fast_open, link: options.link };
+            let id = stack.tcp_connect_by(now, remote, Some(local), config, by).map_err(errno)?;
             self.notices.insert(id, &file.watch);
             options.apply(stack, now, id);
             let own = if held { None } else { stack.tcp_hold(id, options.bind_options()).ok() };

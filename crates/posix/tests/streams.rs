@@ -122,3 +122,51 @@ fn a_dissolved_connection_leaves_the_port_to_its_listener_and_keeps_the_address(
         assert_eq!(right.getsockname(accepted), Ok(addr("10.0.0.2:82")));
     }
 }
+
+fn defer_accept(files: &support::Files, fd: pagewire_posix::Fd, seconds: i32) -> i32 {
+    let level = libc::IPPROTO_TCP;
+    files.setsockopt(fd, level, libc::TCP_DEFER_ACCEPT, &seconds.to_ne_bytes()).unwrap();
+    let mut value = [0; 4];
+    assert_eq!(files.getsockopt(fd, level, libc::TCP_DEFER_ACCEPT, &mut value), Ok(4));
+    i32::from_ne_bytes(value)
+}
+
+#[test]
+fn the_time_of_a_deferred_accept_is_read_back_as_it_is_rounded() {
+    let (left, _) = pair();
+    let fd = stream(&left);
+    let read = [-1, 0, 1, 2, 4, 8, 100, 200].map(|seconds| defer_accept(&left, fd, seconds));
+    assert_eq!(read, [0, 0, 1, 3, 7, 15, 127, 247]);
+}
+
+#[test]
+fn a_deferred_accept_waits_for_data_or_for_its_time() {
+    for before_listen in [true, false] {
+        let (left, right) = pair();
+        let server = stream(&right);
+        right.bind(server, addr("10.0.0.2:80").as_bytes()).unwrap();
+        if before_listen {
+            defer_accept(&right, server, 3);
+        }
+        right.listen(server, 4).unwrap();
+        if !before_listen {
+            defer_accept(&right, server, 3);
+        }
+        let talks = stream(&left);
+        left.connect(talks, addr("10.0.0.2:80").as_bytes()).unwrap();
+        let silent = stream(&left);
+        left.connect(silent, addr("10.0.0.2:80").as_bytes()).unwrap();
+        right.backend().run(std::time::Duration::from_millis(100));
+        set_nonblocking(&right, server);
+        assert_eq!(right.accept(server).unwrap_err(), Errno::AGAIN);
+        left.write(talks, b"hello").unwrap();
+        right.backend().run(std::time::Duration::from_millis(100));
+        let (accepted, peer) = right.accept(server).unwrap();
+        assert_eq!(left.getsockname(talks), Ok(peer));
+        assert_eq!(right.read(accepted, &mut [0; 8]), Ok(5));
+        assert_eq!(right.accept(server).unwrap_err(), Errno::AGAIN);
+        right.backend().run(std::time::Duration::from_secs(3));
+        let (_, peer) = right.accept(server).unwrap();
+        assert_eq!(left.getsockname(silent), Ok(peer));
+    }
+}

@@ -72,6 +72,8 @@ drop_reasons! {
     LinkLost = "link_lost",
     /// Came by another link than answers to its source would leave by (RFC 3704).
     SourceOtherLink = "source_other_link",
+    /// For a connection that is bound to another link than it came by.
+    SocketOtherLink = "socket_other_link",
 
     // IPv4 (RFC 791, RFC 1122).
     /// Neither version 4 nor version 6, on a medium without a type field.

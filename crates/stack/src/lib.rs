@@ -44,8 +44,9 @@ pub use pagewire_tcp::limits::MAX_PAYLOAD_PAGES;
 pub use pagewire_tcp::{
     CaState, Config as TcpConfig, CongestionKind, EcnCounts, EcnMode, FastOpenKeys, FastOpenMode,
     Info as TcpInfo, KeepAlive, MtuProbing, Parts, RecvFlags, SendFlags, SlowStartExit,
-    mss_of_pages, mtu_of_pages,
+    defer_accept_time, defer_accept_timeouts, mss_of_pages, mtu_of_pages,
 };
+pub use sockets::bound::ConnectBy;
 pub use sockets::edges::PacketMarks;
 pub use sockets::fast_open::FastOpenConfig;
 pub use sockets::hold::{BindOptions, Hold};

@@ -351,3 +351,6 @@ pub const MAX_SHARED_SENDS: u32 = 65_534;
 /// How long memory of a sender waits in a local receive queue, unless told otherwise: a program that
 /// does not read for a second will not mind a copy.
 pub const RECEIVED_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Longest name of a link, in bytes: Linux's `IFNAMSIZ`, less the zero at its end.
+pub const LINK_NAME_BYTES: usize = 15;

@@ -22,7 +22,7 @@ use crate::sockets::tcp::with_scope;
 use crate::sockets::{Defence, Socket, Sockets, derive};
 use crate::{
     Cidr, Counters, DropReason, Error, ErrorEntry, Event, FastOpenConfig, MtuDiscover, Readiness,
-    SocketId, StackError, TcpConfig, ZeroCopyConfig,
+    SocketId, StackError, TcpConfig, ZeroCopyConfig, defer_accept_timeouts,
 };
 
 /// Settings of a stack.
@@ -166,6 +166,11 @@ pub enum TcpOption {
     MaxSeg(Option<u16>),
     /// Retransmissions of a SYN before connecting fails.
     SynCount(u8),
+    /// Of a listener: how long a connection may wait for data to arrive before it can be accepted,
+    /// rounded up to timeouts of the SYN,ACK ([`defer_accept_timeouts`]); then it can be accepted
+    /// without. Zero: it does not wait. Of a connection that is being opened, any time has the
+    /// acknowledgement that completes the handshake wait a little for data to go along with it.
+    DeferAccept(Duration),
     /// How long a closed connection waits for the peer's FIN.
     Linger2(Duration),
     /// What closing does: zero resets the peer; all else is left to whoever waits.
@@ -215,6 +220,7 @@ impl TcpOption {
             Self::SynCount(retries) => {
                 (config.syn_retries, config.syn_linear_retries) = (retries, 0);
             }
+            Self::DeferAccept(time) => config.defer_accept = defer_accept_timeouts(time),
             Self::Linger2(limit) => config.fin_wait2 = limit,
             Self::Linger(linger) => config.linger = linger,
             Self::NotSentLowat(bytes) => config.notsent_lowat = bytes,
@@ -254,7 +260,7 @@ impl TcpOption {
 ///
 /// With several devices, each a link with addresses of its own, frames come and go by
 /// [`handle_frame_on`](Self::handle_frame_on) and [`poll_transmit_on`](Self::poll_transmit_on).
-/// Sockets belong to no link: an address of ours is ours whatever link a packet to it comes by, and
+/// Sockets belong to no link, unless they are [bound](Self::bind_to_link) to one: an address of ours is ours whatever link a packet to it comes by, and
 /// packets leave by the route to their destination, as on Linux (the weak host model).
 pub struct Stack {
     pub(crate) net: Net,

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use common::{A, B, Pair, capabilities, config};
 use pagewire_mem::PacketBuf;
-use pagewire_stack::{BindOptions, DropReason, Error, Readiness, SocketId, SynCookies};
+use pagewire_stack::{BindOptions, DropReason, Error, Readiness, SocketId, SynCookies, TcpOption};
+use pagewire_tcp::DropReason as TcpDropReason;
 
 const V4: &str = "10.0.0.2:80";
 
@@ -248,4 +249,51 @@ fn port_of_a_connection_can_be_bound_anywhere_again_once_it_is_gone() {
     // Another one there counts by itself.
     p.b.close(p.now, server);
     p.b.close(p.now, listener);
+}
+
+/// A listener of connections that have data, and one that was just opened to it.
+fn deferred(p: &mut Pair, seconds: u64) -> (SocketId, SocketId) {
+    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
+    let option = TcpOption::DeferAccept(Duration::from_secs(seconds));
+    p.b.tcp_set_option(p.now, listener, option).unwrap();
+    let client = p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    p.run(Duration::from_millis(100));
+    (listener, client)
+}
+
+#[test]
+fn with_a_deferred_accept_a_connection_can_be_accepted_when_its_data_is_there() {
+    let mut p = Pair::new();
+    let (listener, client) = deferred(&mut p, 3);
+    assert!(p.a.readiness(client).unwrap().contains(Readiness::CONNECTED));
+    assert_eq!(p.b.readiness(listener), Ok(Readiness::NONE));
+    assert_eq!(p.b.tcp_accept(p.now, listener), Err(Error::WouldBlock));
+    assert_eq!(p.b.counters().tcp_drops(TcpDropReason::Deferred), 1);
+    p.a.tcp_write(p.now, client, b"GET /").unwrap();
+    p.run(Duration::from_millis(100));
+    assert_eq!(p.b.readiness(listener), Ok(Readiness::READABLE));
+    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let mut buf = [0; 8];
+    assert_eq!(p.b.tcp_read(p.now, server, &mut buf), Ok(5));
+    p.transfer((A, client), (B, server), b"and on it goes");
+}
+
+#[test]
+fn a_deferred_accept_is_over_with_its_time_and_leaves_a_connection_without_data() {
+    let mut p = Pair::new();
+    let (listener, client) = deferred(&mut p, 3);
+    p.run(Duration::from_millis(2800));
+    assert_eq!(p.b.tcp_accept(p.now, listener), Err(Error::WouldBlock));
+    p.run(Duration::from_millis(200));
+    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    p.transfer((A, client), (B, server), b"late, but there");
+}
+
+#[test]
+fn a_deferred_accept_does_not_forget_a_connection_that_came_by_a_cookie() {
+    let mut b = config(capabilities(2), 2);
+    b.syn_cookies = SynCookies::Always;
+    let mut p = Pair::with(config(capabilities(1), 1), b);
+    let (listener, _) = deferred(&mut p, 3);
+    assert!(p.b.tcp_accept(p.now, listener).is_ok(), "as in Linux, there is nothing to wait with");
 }

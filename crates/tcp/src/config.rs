@@ -140,6 +140,11 @@ pub struct Config {
     pub syn_linear_retries: u8,
     /// Retransmissions of a SYN,ACK before the half-open connection goes.
     pub synack_retries: u8,
+    /// Timeouts of a SYN,ACK during which an acknowledgement that brings no data does not complete
+    /// the handshake ([`defer_accept_timeouts`](crate::defer_accept_timeouts)); 0: it always does. On
+    /// the other side, a connection that is opened with it waits a little for data to send along with
+    /// the acknowledgement.
+    pub defer_accept: u8,
     /// Retransmissions of data before the connection times out, counted in the time that so many
     /// doublings of `rto_min` take (RFC 9293 section 3.8.3, R2: at least 100 s).
     pub data_retries: u8,
@@ -198,6 +203,7 @@ impl Default for Config {
             syn_retries: 6,
             syn_linear_retries: 4,
             synack_retries: 5,
+            defer_accept: 0,
             data_retries: 15,
             orphan_retries: 8,
             mtu_probing: None,

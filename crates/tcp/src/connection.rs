@@ -151,6 +151,8 @@ bitflags::bitflags! {
         const URGENT_OUT = 1 << 20;
         /// What it sends was received elsewhere (`forward.rs`).
         const FORWARDS = 1 << 21;
+        /// The peer has acknowledged our SYN,ACK, and its data is waited for (`defer.rs`).
+        const DEFERRED = 1 << 22;
         // Fast Open (`fast_open/`).
         /// All data of a SYN was taken by the other side.
         const SYN_DATA_ACKED = 1 << 24;

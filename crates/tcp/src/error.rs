@@ -126,6 +126,9 @@ drop_reasons! {
     AckMissing = "tcp_ack_missing",
     /// It acknowledges what was never sent.
     AckUnsent = "tcp_ack_unsent",
+    /// It acknowledges the SYN,ACK without data, where the application wants only connections that
+    /// have some.
+    Deferred = "tcp_deferred",
     /// It acknowledges what is more than a window behind (RFC 5961 section 5).
     AckTooOld = "tcp_ack_too_old",
     /// Data for an application that has closed.

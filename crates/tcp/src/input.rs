@@ -326,6 +326,9 @@ impl Connection {
                 self.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
+            if self.is_deferring() && segment.end() == self.rcv.irs + 1 {
+                return self.defer(now, segment);
+            }
         }
         self.take_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
         if self.state == State::SynReceived {

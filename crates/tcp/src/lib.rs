@@ -31,6 +31,7 @@ mod collect;
 mod config;
 mod congestion;
 mod connection;
+mod defer;
 mod ecn;
 mod error;
 mod fast_open;
@@ -75,6 +76,7 @@ pub use assembler::Parts;
 pub use config::{Config, KeepAlive, LinkLimits, MtuProbing};
 pub use congestion::{CongestionKind, SlowStartExit};
 pub use connection::{Connection, Env, Ports};
+pub use defer::{defer_accept_time, defer_accept_timeouts};
 pub use ecn::{AccurateEcnOption, EcnCounts, EcnMode};
 pub use error::{DropReason, TcpError};
 pub use fast_open::{

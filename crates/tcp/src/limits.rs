@@ -195,3 +195,11 @@ pub const TIMESTAMPS_LEN: u16 = 12;
 
 /// Most whole pages in one segment: what an IP packet of 64 KiB has room for.
 pub const MAX_PAYLOAD_PAGES: u8 = 15;
+
+/// The first timeout of a SYN,ACK as the time of a deferred accept is counted, in seconds: Linux's
+/// `TCP_TIMEOUT_INIT`.
+pub const DEFER_FIRST_SECONDS: u64 = 1;
+
+/// The longest timeout of a SYN,ACK as the time of a deferred accept is counted, in seconds: Linux's
+/// `TCP_RTO_MAX`.
+pub const DEFER_LONGEST_SECONDS: u64 = 120;

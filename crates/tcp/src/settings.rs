@@ -57,6 +57,13 @@ impl Connection {
         config.syn_linear_retries = 0;
     }
 
+    /// See [`Config::defer_accept`]: of a connection whose SYN is not answered yet.
+    pub fn set_defer_accept(&mut self, timeouts: u8) {
+        if self.state == State::SynSent {
+            self.own_config().defer_accept = timeouts;
+        }
+    }
+
     /// How long a closed connection waits for the peer's FIN (`TCP_LINGER2`).
     pub fn set_fin_wait2(&mut self, limit: Duration) {
         self.own_config().fin_wait2 = limit;

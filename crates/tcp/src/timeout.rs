@@ -70,10 +70,14 @@ impl Connection {
             State::SynReceived => {
                 // As Linux: an application may wait for this one already, it gets one more.
                 let extra = u8::from(self.flags.contains(ConnFlags::FAST_OPEN_SERVER));
-                if self.retries >= self.config.synack_retries.saturating_add(extra) {
+                let allowed = self.config.synack_retries.saturating_add(extra);
+                if self.retries >= allowed && !self.outlasts_retries() {
                     return self.time_out();
                 }
-                self.resend_syn(true);
+                match self.is_silent() {
+                    true => self.rtt.on_backoff(),
+                    false => self.resend_syn(true),
+                }
             }
             _ => {
                 if self.has_timed_out(now) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagewire_stack::{CongestionKind, Readiness, TcpInfo};
+use pagewire_stack::{CongestionKind, LinkId, Readiness, TcpInfo};
 
 use pagewire_stack::limits::{DEFAULT_HOP_LIMIT as HOPS, UDP_RECEIVE_BYTES};
 
@@ -12,13 +12,13 @@ use crate::descriptors::Descriptors;
 use crate::limits::DATAGRAM_BUFFER;
 use crate::options::info::tcp_info;
 use crate::options::{
-    SO_MEMINFO, TCP_CC_INFO, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE,
-    TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT,
+    SO_BINDTOIFINDEX, SO_MEMINFO, TCP_CC_INFO, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY,
+    TCP_FASTOPEN_NO_COOKIE, TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT,
 };
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
 
-type Value = Result<Vec<u8>, Errno>;
+pub(super) type Value = Result<Vec<u8>, Errno>;
 
 /// The MSS of a connection that has none yet (`TCP_MSS_DEFAULT`).
 const DEFAULT_MSS: i32 = 536;
@@ -43,7 +43,7 @@ impl<B: Backend> Descriptors<B> {
         let held = self.file(fd)?;
         let socket = held.socket()?;
         let value = match (level, socket.kind) {
-            (libc::SOL_SOCKET, _) => self.get_socket(socket, name),
+            (libc::SOL_SOCKET, _) => self.get_socket(socket, name, out.len()),
             (libc::IPPROTO_TCP, Kind::Stream) => self.get_tcp(&socket.lock(), name),
             (libc::IPPROTO_UDP, Kind::Datagram) if name == UDP_SEGMENT => {
                 int(socket.lock().options.segment.into())
@@ -65,7 +65,7 @@ impl<B: Backend> Descriptors<B> {
         Ok(n)
     }
 
-    fn get_socket(&self, socket: &Socket, name: i32) -> Value {
+    fn get_socket(&self, socket: &Socket, name: i32, room: usize) -> Value {
         if name == libc::SO_ERROR {
             return int(self.take_error(socket).map_or(0, Errno::raw_os_error));
         }
@@ -103,6 +103,8 @@ impl<B: Backend> Descriptors<B> {
                 Domain::Inet6 => libc::AF_INET6,
             }),
             libc::SO_ACCEPTCONN => flag(matches!(state.stage, Stage::Listening(_))),
+            libc::SO_BINDTODEVICE => self.link_name(&state, room),
+            SO_BINDTOIFINDEX => number(state.options.link.map_or(0, LinkId::scope_id)),
             SO_MEMINFO => Ok(self.memory_info(socket.kind, &state)),
             _ => Err(Errno::NOPROTOOPT),
         }
@@ -163,6 +165,7 @@ impl<B: Backend> Descriptors<B> {
                 let count = || self.backend.with(|stack, _| stack.tcp_default_config().syn_retries);
                 int(i32::from(options.syn_count.unwrap_or_else(count)))
             }
+            libc::TCP_DEFER_ACCEPT => int(options.defer_accept.as_secs() as i32),
             libc::TCP_LINGER2 => {
                 let default = || self.backend.with(|stack, _| stack.tcp_default_config().fin_wait2);
                 let limit = options.linger2.unwrap_or_else(|| Some(default()));

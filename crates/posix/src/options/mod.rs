@@ -2,6 +2,7 @@
 
 mod get;
 mod info;
+mod link;
 mod set;
 pub(crate) mod timestamping;
 
@@ -10,14 +11,15 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{
-    BindOptions, Coalescing, CongestionKind, FastOpenKeys, KeepAlive, MtuDiscover, PacketMarks,
-    SocketId, Stack, TcpConfig, TcpOption,
+    BindOptions, Coalescing, CongestionKind, FastOpenKeys, KeepAlive, LinkId, MtuDiscover,
+    PacketMarks, SocketId, Stack, TcpConfig, TcpOption,
 };
 
 /// Numbers that `libc` does not name.
 pub(crate) const TCP_INQ: i32 = 36;
 pub(crate) const TCP_CC_INFO: i32 = 26;
 pub(crate) const TCP_NOTSENT_LOWAT: i32 = 25;
+pub(crate) const SO_BINDTOIFINDEX: i32 = 62;
 pub(crate) const SO_MEMINFO: i32 = 55;
 pub(crate) const TCP_FASTOPEN_CONNECT: i32 = 30;
 pub(crate) const TCP_FASTOPEN_KEY: i32 = 33;
@@ -77,6 +79,8 @@ pub(crate) struct Options {
     pub(crate) timestamping: u32,
     /// `SO_ZEROCOPY`.
     pub(crate) zero_copy: bool,
+    /// `SO_BINDTODEVICE`, `SO_BINDTOIFINDEX`.
+    pub(crate) link: Option<LinkId>,
     /// `SO_BROADCAST`.
     pub(crate) broadcast: bool,
     /// `IP_PKTINFO` and `IPV6_RECVPKTINFO`.
@@ -95,6 +99,8 @@ pub(crate) struct Options {
     pub(crate) keepalive_times: Option<KeepAlive>,
     pub(crate) max_seg: Option<u16>,
     pub(crate) syn_count: Option<u8>,
+    /// `TCP_DEFER_ACCEPT`, as it is rounded.
+    pub(crate) defer_accept: Duration,
     /// `TCP_LINGER2`; `Some(None)`: no waiting at all.
     pub(crate) linger2: Option<Option<Duration>>,
     pub(crate) notsent_lowat: u32,
@@ -127,6 +133,7 @@ impl Options {
             reuse_port: self.reuse_port,
             v6_only: self.v6_only,
             free: self.free_bind,
+            link: self.link,
         }
     }
 
@@ -146,6 +153,7 @@ impl Options {
             self.user_timeout.map(|limit| TcpOption::UserTimeout(Some(limit))),
             self.max_seg.map(|mss| TcpOption::MaxSeg(Some(mss))),
             self.syn_count.map(TcpOption::SynCount),
+            (!self.defer_accept.is_zero()).then_some(TcpOption::DeferAccept(self.defer_accept)),
             self.linger2.map(|limit| TcpOption::Linger2(limit.unwrap_or_default())),
             self.linger.map(|linger| TcpOption::Linger(Some(linger))),
             (self.notsent_lowat != 0).then_some(TcpOption::NotSentLowat(self.notsent_lowat)),

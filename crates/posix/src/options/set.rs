@@ -5,6 +5,7 @@ use std::time::Duration;
 use pagewire_stack::limits::UDP_RECEIVE_BYTES;
 use pagewire_stack::{
     CongestionKind, FastOpenKeys, FastOpenMode, KeepAlive, PacketMarks, SocketId, Stack, TcpOption,
+    defer_accept_time, defer_accept_timeouts,
 };
 
 use crate::address::Domain;
@@ -12,8 +13,8 @@ use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::limits::{BUFFER_MAX, MIN_RECEIVE_BUFFER, MIN_SEND_BUFFER};
 use crate::options::{
-    Options, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE, TCP_INQ,
-    TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT, set_zerocopy,
+    Options, SO_BINDTOIFINDEX, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE,
+    TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT, set_zerocopy,
 };
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
@@ -65,11 +66,13 @@ impl<B: Backend> Descriptors<B> {
             libc::SO_SNDTIMEO => {
                 return remember(socket, timeout(value)?, |o, limit| o.send_timeout = limit);
             }
+            libc::SO_BINDTODEVICE => return self.bind_to_name(socket, value),
             _ => {}
         }
         let value = int(value)?;
         let on = value != 0;
         match name {
+            SO_BINDTOIFINDEX => self.bind_to_number(socket, value),
             libc::SO_REUSEADDR => remember(socket, on, |o, on| o.reuse_address = on),
             libc::SO_REUSEPORT => remember(socket, on, |o, on| o.reuse_port = on),
             libc::SO_SNDBUF => {
@@ -329,6 +332,11 @@ impl<B: Backend> Descriptors<B> {
             libc::TCP_SYNCNT => {
                 let count = within(value, 1..=MAX_PROBES)? as u8;
                 self.set_both(socket, TcpOption::SynCount(count), |o| o.syn_count = Some(count))
+            }
+            libc::TCP_DEFER_ACCEPT => {
+                let time = Duration::from_secs(u64::try_from(value).unwrap_or(0));
+                let time = defer_accept_time(defer_accept_timeouts(time));
+                self.set_both(socket, TcpOption::DeferAccept(time), |o| o.defer_accept = time)
             }
             libc::TCP_LINGER2 => {
                 // > A negative time: no waiting in FIN-WAIT-2 at all; 0: the system's.

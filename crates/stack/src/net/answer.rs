@@ -12,7 +12,6 @@ use super::output::{Envelope, OUR_SHARE, Refused, TOO_LONG, fits, prepare_checks
 use super::route::Hop;
 use super::wire::{ethernet, protocol};
 use super::{Mem, Net, TooLong};
-use crate::counters::DropReason;
 use crate::error::Error;
 use crate::limits::DEFAULT_HOP_LIMIT;
 
@@ -26,6 +25,7 @@ impl Net {
         mem: &mut Mem,
         now: Instant,
         (src, dst): (IpAddr, IpAddr),
+        by: Option<LinkIndex>,
         checksum_offset: u16,
         packet: &mut PacketBuf,
     ) -> Result<(), Error> {
@@ -38,6 +38,7 @@ impl Net {
             dont_fragment: true,
             too_long: TooLong::RefusedByLink,
             hop_limit: DEFAULT_HOP_LIMIT,
+            by,
         };
         self.try_send_back(mem, now, &envelope, checksum_offset, packet).map_err(
             |(error, reason)| {
@@ -57,8 +58,7 @@ impl Net {
         packet: &mut PacketBuf,
     ) -> Result<(), Refused> {
         prepare_checksum(packet, to, checksum_offset)?;
-        let (out, hop) =
-            self.routes.hop(now, to.src, to.dst).map_err(|e| (e, DropReason::NoRoute))?;
+        let (out, hop) = self.way(now, to)?;
         let header = match hop {
             Hop::Direct => None,
             Hop::Neighbor(next) => match self.header_to(now, out, next) {

@@ -231,7 +231,7 @@ impl Net {
         received: &Received,
         mut packet: PacketBuf,
     ) {
-        let Received { src, dst, protocol, ecn, hop_limit, network_header, link } = *received;
+        let Received { src, dst, protocol, ecn, hop_limit, network_header, link, .. } = *received;
         let quotable = network_header > 0 && packet.push(usize::from(network_header)).is_some();
         let meta = Meta {
             src,
@@ -342,6 +342,7 @@ impl Net {
             dont_fragment,
             too_long: TooLong::CutToPath,
             hop_limit,
+            by: None,
             checksum_offset,
             packet,
         };

@@ -109,6 +109,7 @@ impl Net {
                 hop_limit: meta.hop_limit,
                 network_header: meta.header_len,
                 link: meta.origin.link,
+                loopback: meta.origin.loopback,
             })),
             Ok(Passed::Error { about, kind }) => Some(Inbound::IcmpError { about, kind }),
             Ok(Passed::Nothing) => None,

@@ -126,6 +126,8 @@ pub(super) struct Interface {
     /// No defence of an address before.
     pub(super) defend_after: Instant,
     turn: u32,
+    /// What it was named.
+    pub(super) name: Option<Box<str>>,
     /// Not removed.
     pub(super) up: bool,
     /// Its device failed for good.
@@ -154,6 +156,7 @@ impl Interface {
             announce_at: now,
             defend_after: now,
             turn,
+            name: None,
             up: true,
             lost: false,
         }

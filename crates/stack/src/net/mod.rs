@@ -128,6 +128,8 @@ pub(crate) struct Received {
     pub network_header: u16,
     /// The link that it came in by.
     pub link: LinkIndex,
+    /// From ourselves: it came by no link.
+    pub loopback: bool,
 }
 
 /// What an ICMP error quotes of a packet we sent.
@@ -203,6 +205,8 @@ pub(crate) struct Outgoing {
     pub too_long: TooLong,
     /// `None`: the default of 64.
     pub hop_limit: Option<u8>,
+    /// The link that it leaves by, whatever the routes say; `None`: theirs.
+    pub by: Option<LinkIndex>,
     /// Where in the transport header its checksum is, the field being 0; `None`: there is none.
     pub checksum_offset: Option<u16>,
     /// Head: the transport header. Fragments: the payload. `gso.header_len` counts the transport
@@ -325,15 +329,53 @@ impl Net {
     }
 
     /// Whether packets from `src` (ours) to `dst` would leave by a link whose device is gone.
-    pub(crate) fn is_lost(&self, now: Instant, src: IpAddr, dst: IpAddr) -> bool {
+    pub(crate) fn is_lost(
+        &self,
+        now: Instant,
+        (src, dst): (IpAddr, IpAddr),
+        by: Option<LinkIndex>,
+    ) -> bool {
         self.links.iter().any(|link| link.lost)
             && !self.is_local(dst)
-            && self.links.at(self.link_to(now, Some(src), dst)).lost
+            && self.links.at(by.unwrap_or_else(|| self.link_to(now, Some(src), dst))).lost
     }
 
-    /// The link that packets from `src` (ours) to `dst` leave by; `None`: they stay here.
-    pub(crate) fn way_of(&self, now: Instant, src: IpAddr, dst: IpAddr) -> Option<LinkIndex> {
-        (!self.is_local(dst)).then(|| self.link_to(now, Some(src), dst))
+    /// The link that packets from `src` (ours) to `dst` leave by, unless they may leave `by` another
+    /// only; `None`: they stay here.
+    pub(crate) fn way_of(
+        &self,
+        now: Instant,
+        (src, dst): (IpAddr, IpAddr),
+        by: Option<LinkIndex>,
+    ) -> Option<LinkIndex> {
+        (!self.is_local(dst)).then(|| by.unwrap_or_else(|| self.link_to(now, Some(src), dst)))
+    }
+
+    /// The place of the link that a socket is bound to, if it is bound to one.
+    ///
+    /// # Errors
+    /// `NetworkDown` if that was removed.
+    pub(crate) fn bound_link(&self, to: Option<LinkId>) -> Result<Option<LinkIndex>, Error> {
+        let Some(id) = to else { return Ok(None) };
+        self.links.find(id).map(Some).ok_or(Error::NetworkDown)
+    }
+
+    /// The link that a packet came by; what we sent to ourselves came by none.
+    pub(crate) fn came_by(&self, received: &Received) -> Option<LinkId> {
+        (!received.loopback).then(|| self.links.id_at(received.link))
+    }
+
+    /// As [`source_for`](Self::source_for), for who may send `by` one link only.
+    pub(crate) fn source_by(
+        &self,
+        dst: IpAddr,
+        scope: u32,
+        by: Option<LinkIndex>,
+    ) -> Result<IpAddr, Error> {
+        match by {
+            None => self.source_for(dst, scope),
+            Some(link) => self.routes.source_by(self.now, link, dst),
+        }
     }
 
     /// Whether packets of ours wait for a neighbour's answer or for their device.
@@ -356,6 +398,20 @@ impl Net {
     /// The link at a place.
     pub(crate) fn link_id(&self, index: LinkIndex) -> LinkId {
         self.links.id_at(index)
+    }
+
+    /// What a link is called.
+    pub(crate) fn link_name(&self, id: LinkId) -> Option<String> {
+        let interface = self.links.at(self.links.find(id)?);
+        let given = interface.name.as_deref().map(str::to_owned);
+        Some(given.unwrap_or_else(|| format!("link{}", id.scope_id())))
+    }
+
+    /// Names a link; `false` if it is gone.
+    pub(crate) fn name_link(&mut self, id: LinkId, name: &str) -> bool {
+        let Some(index) = self.links.find(id) else { return false };
+        self.links.at_mut(index).name = Some(name.into());
+        true
     }
 
     /// Our addresses on a link.
@@ -420,28 +476,34 @@ impl Net {
     /// The longest IP packet that gets from `src` (ours) to `dst` in one piece, and the longest
     /// super-frame (as an IP packet, all headers included) that [`send`](Self::send) takes for it.
     /// Where the device cannot cut, software does.
-    pub(crate) fn link_limits(&self, src: IpAddr, dst: IpAddr) -> (usize, usize) {
+    pub(crate) fn link_limits(
+        &self,
+        src: IpAddr,
+        dst: IpAddr,
+        by: Option<LinkIndex>,
+    ) -> (usize, usize) {
         if self.routes.is_local(dst) {
             return (MAX_IP_PACKET, MAX_IP_PACKET);
         }
-        let link = self.link_to(self.now, Some(src), dst);
+        let link = by.unwrap_or_else(|| self.link_to(self.now, Some(src), dst));
         (self.path_mtu(self.now, link, dst).0, self.links.at(link).link.max_super(dst))
     }
 
     /// The longest IP packet that gets from `src` (ours) to `dst` in one piece as far as our own link
     /// goes, whatever is known of the path.
-    pub(crate) fn link_mtu(&self, src: IpAddr, dst: IpAddr) -> usize {
-        match self.routes.is_local(dst) {
-            true => MAX_IP_PACKET,
-            false => self.links.at(self.link_to(self.now, Some(src), dst)).link.mtu,
+    pub(crate) fn link_mtu(&self, src: IpAddr, dst: IpAddr, by: Option<LinkIndex>) -> usize {
+        if self.routes.is_local(dst) {
+            return MAX_IP_PACKET;
         }
+        let link = by.unwrap_or_else(|| self.link_to(self.now, Some(src), dst));
+        self.links.at(link).link.mtu
     }
 
     /// The longest IP packet that may come from `dst` to `src` (ours): what the link takes, whatever
     /// was reported about the path. But where somebody has set that path's MTU, it is meant for both
     /// ways, as the MTU of a route is in Linux.
-    pub(crate) fn own_mtu(&self, src: IpAddr, dst: IpAddr) -> usize {
-        let link = self.link_mtu(src, dst);
+    pub(crate) fn own_mtu(&self, src: IpAddr, dst: IpAddr, by: Option<LinkIndex>) -> usize {
+        let link = self.link_mtu(src, dst, by);
         self.paths.set_for(dst).map_or(link, |mtu| mtu.min(link))
     }
 
@@ -557,13 +619,14 @@ impl Net {
         &self,
         now: Instant,
         (src, dst): (IpAddr, IpAddr),
+        by: Option<LinkIndex>,
     ) -> Option<LinkIndex> {
         let is_full = |link: &Interface| link.out.len() >= CONGESTED_FRAMES;
         if !self.links.are_several() || !self.links.iter().any(is_full) || self.is_local(dst) {
             return None;
         }
         let cached = self.cache.get(now, src, dst, |out| self.generation(out)).map(|hop| hop.out);
-        let link = cached.unwrap_or_else(|| self.link_to(now, Some(src), dst));
+        let link = by.or(cached).unwrap_or_else(|| self.link_to(now, Some(src), dst));
         is_full(self.links.at(link)).then_some(link)
     }
 

@@ -53,6 +53,8 @@ pub(super) struct Envelope {
     pub(super) dont_fragment: bool,
     pub(super) too_long: TooLong,
     pub(super) hop_limit: u8,
+    /// See [`Outgoing::by`].
+    pub(super) by: Option<LinkIndex>,
 }
 
 impl Net {
@@ -72,17 +74,18 @@ impl Net {
 
     #[inline(always)]
     fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
-        let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, checksum_offset, .. } =
-            out;
+        let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = out;
+        let checksum_offset = out.checksum_offset;
         let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
-        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit };
+        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by };
         if let Some(offset) = checksum_offset {
             prepare_checksum(&mut out.packet, &envelope, offset)?;
         }
         if let Some(gso) = &mut out.packet.gso {
             gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
         }
-        let Some(hop) = self.cache.get(now, src, dst, |out| self.generation(out)) else {
+        let cached = self.cache.get(now, src, dst, |out| self.generation(out));
+        let Some(hop) = cached.filter(|hop| by.is_none_or(|by| hop.out == by)) else {
             return self.send_slowly(mem, now, envelope, out.packet);
         };
         let (header, mtu, link) = (hop.link, hop.mtu, hop.out);
@@ -111,12 +114,16 @@ impl Net {
         if !self.routes.is_local(src) {
             return Err((Error::AddressNotAvailable, DropReason::OutSource));
         }
-        let way = self.routes.hop(now, src, dst).map_err(|e| (e, DropReason::NoRoute))?;
+        let way = self.way(now, &envelope)?;
         let (link, hop) = way;
         if hop == Hop::Local {
             return self.loop_back(mem, packet, &envelope);
         }
-        let path = self.path_mtu(now, link, dst);
+        let mut path = self.path_mtu(now, link, dst);
+        if envelope.by.is_some() && self.routes.hop(now, src, dst) != Ok(way) {
+            // Others go another way: this one is not kept.
+            path.1 = now;
+        }
         if fits(&self.links.at(link).link, &packet, &envelope, path.0)? {
             self.wrap(&mut packet, &envelope)?;
             return self.dispatch(mem, now, packet, (src, dst), way, path);
@@ -130,6 +137,15 @@ impl Net {
             self.dispatch(mem, now, piece, (src, dst), way, path)?;
         }
         Ok(())
+    }
+
+    /// Where a packet goes next, and by which link.
+    pub(super) fn way(&self, now: Instant, to: &Envelope) -> Result<(LinkIndex, Hop), Refused> {
+        let hop = match to.by {
+            None => self.routes.hop(now, to.src, to.dst),
+            Some(link) => self.routes.hop_by(now, link, to.dst),
+        };
+        hop.map_err(|error| (error, DropReason::NoRoute))
     }
 
     /// Puts the IP header in front of a packet that goes in one piece.
@@ -184,7 +200,8 @@ impl Net {
     ) -> Result<(), Refused> {
         let protocol = protocol::ICMPV6;
         let (ecn, dont_fragment, too_long) = (0, false, TooLong::CutToPath);
-        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit };
+        let envelope =
+            Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by: None };
         prepare_checksum(&mut packet, &envelope, checksum_offset)?;
         self.wrap(&mut packet, &envelope)?;
         let header = self.link_header(link, mac, true);

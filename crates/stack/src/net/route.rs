@@ -312,6 +312,62 @@ impl Routes {
         Ok((route.link, hop))
     }
 
+    /// Where a packet to `dst` goes next that may leave by one link only. As on Linux, what no route
+    /// leads to is a neighbour there in IPv4, and out of reach in IPv6.
+    pub(crate) fn hop_by(
+        &self,
+        now: Instant,
+        link: LinkIndex,
+        dst: IpAddr,
+    ) -> Result<(LinkIndex, Hop), Error> {
+        if self.is_local(dst) {
+            return Ok((0, Hop::Local));
+        }
+        if dst.is_unspecified() {
+            return Err(Error::NetworkUnreachable);
+        }
+        let to_all = matches!(dst, IpAddr::V4(a) if a.is_broadcast()
+            || self.of_link(link).any(|cidr| cidr.broadcast() == Some(a)));
+        let hop = match self.medium(link) {
+            Medium::Ethernet if dst.is_multicast() => Hop::Group(Mac::for_multicast(dst)),
+            Medium::Ethernet if to_all => Hop::Group(Mac::BROADCAST),
+            medium => {
+                let route = self.route_by(now, link, dst);
+                if route.is_none() && dst.is_ipv6() && !dst.is_multicast() {
+                    return Err(Error::NetworkUnreachable);
+                }
+                match medium {
+                    Medium::Ip => Hop::Direct,
+                    Medium::Ethernet => Hop::Neighbor(route.and_then(|r| r.via).unwrap_or(dst)),
+                }
+            }
+        };
+        Ok((link, hop))
+    }
+
+    /// The route by this link with the longest prefix, and a gateway that is not known to be dead if
+    /// there is one.
+    fn route_by(&self, now: Instant, link: LinkIndex, dst: IpAddr) -> Option<&Route> {
+        let there = || self.table.iter().filter(move |r| r.link == link && r.to.contains(dst));
+        let longest = there().next()?.to.prefix();
+        let best = || there().filter(move |route| route.to.prefix() == longest);
+        best().find(|route| now >= route.dead_until).or_else(|| best().next())
+    }
+
+    /// The address of ours that packets to `dst` are sent from that may leave by one link only.
+    pub(crate) fn source_by(
+        &self,
+        now: Instant,
+        link: LinkIndex,
+        dst: IpAddr,
+    ) -> Result<IpAddr, Error> {
+        if self.is_local(dst) {
+            return Ok(dst);
+        }
+        self.hop_by(now, link, dst)?;
+        self.source_on(link, dst).ok_or(Error::AddressNotAvailable)
+    }
+
     /// The link that a packet to a group or a broadcast address leaves by: for all hosts of a
     /// network, the network's; else that of the address it is from, or of the route to everybody,
     /// or the first. `None`: it is to one host.

@@ -4,9 +4,12 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
-use pagewire_tcp::{Connection, Env, FastOpenMode, RecvFlags, SendFlags, TcpError};
+use pagewire_tcp::{
+    Connection, Env, FastOpenMode, RecvFlags, SendFlags, TcpError, defer_accept_timeouts,
+};
 
 use super::Socket;
+use super::bound::ConnectBy;
 use super::demux::Tuple;
 use super::errors::error_from;
 use super::fast_open::with_fast_open;
@@ -48,7 +51,7 @@ impl Stack {
         local: Option<SocketAddr>,
         config: Arc<TcpConfig>,
     ) -> Result<SocketId, Error> {
-        self.connect_by(now, remote, local, config, None)
+        self.tcp_connect_by(now, remote, local, config, ConnectBy::default())
     }
 
     /// As [`tcp_connect_with`](Self::tcp_connect_with), with Fast Open (RFC 7413). With a cookie of
@@ -68,20 +71,28 @@ impl Stack {
         config: Arc<TcpConfig>,
         no_cookie: bool,
     ) -> Result<SocketId, Error> {
-        if !self.fast_open_mode().contains(FastOpenMode::CLIENT) {
-            return Err(Error::NotSupported);
-        }
-        self.connect_by(now, remote, local, config, Some(no_cookie))
+        let by = ConnectBy { fast_open: Some(no_cookie), ..ConnectBy::default() };
+        self.tcp_connect_by(now, remote, local, config, by)
     }
 
-    fn connect_by(
+    /// As [`tcp_connect_with`](Self::tcp_connect_with), with what few connections want.
+    ///
+    /// # Errors
+    /// Also `NotSupported` for Fast Open if this host does not do it, and `NetworkDown` if the link
+    /// was removed.
+    pub fn tcp_connect_by(
         &mut self,
         now: Instant,
         remote: SocketAddr,
         local: Option<SocketAddr>,
         config: Arc<TcpConfig>,
-        fast_open: Option<bool>,
+        by: ConnectBy,
     ) -> Result<SocketId, Error> {
+        let ConnectBy { fast_open, link: bound } = by;
+        if fast_open.is_some() && !self.fast_open_mode().contains(FastOpenMode::CLIENT) {
+            return Err(Error::NotSupported);
+        }
+        let by = self.net.bound_link(bound)?;
         let (remote, scope) = (canonical(remote), scope_of(remote));
         if remote.port() == 0 || remote.ip().is_unspecified() || remote.ip().is_multicast() {
             return Err(Error::InvalidInput);
@@ -94,10 +105,10 @@ impl Stack {
             Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             Some(ip) if !self.net.is_local(ip) => return Err(Error::AddressNotAvailable),
             Some(ip) => ip,
-            None => self.net.source_for(remote.ip(), scope)?,
+            None => self.net.source_by(remote.ip(), scope, by)?,
         };
         self.refuse_if_down()?;
-        if self.net.is_lost(now, local, remote.ip()) {
+        if self.net.is_lost(now, (local, remote.ip()), by) {
             return Err(Error::NetworkDown);
         }
         let to_self = self.net.is_local(remote.ip());
@@ -128,13 +139,16 @@ impl Stack {
         let conn = {
             let (iss, ts) = self.numbers(now, &tuple);
             let iss = reused.map_or(iss, |(_, above)| iss_above(iss, above));
-            let link = self.tcp_link(&tuple);
+            let link = self.tcp_link(&tuple, bound);
             let fast_open =
                 fast_open.and_then(|no_cookie| self.fast_open_to(now, &tuple, no_cookie));
             let conn = Connection::connect(now, config, link, ports(&tuple), iss, ts);
             with_fast_open(conn, fast_open)
         };
-        let socket = TcpSocket::new(conn, tuple, Owner::App);
+        let mut socket = TcpSocket::new(conn, tuple, Owner::App);
+        if bound.is_some() {
+            socket.extra.get_or_insert_default().link = bound;
+        }
         let id = self.insert_connection(socket).ok_or(Error::TooManySockets)?;
         self.net.counters.tcp_active_opens += 1;
         Ok(id)
@@ -395,6 +409,9 @@ impl Stack {
             TcpOption::UserTimeout(limit) => socket.conn.set_user_timeout(limit),
             TcpOption::MaxSeg(mss) => socket.conn.set_max_mss(mss),
             TcpOption::SynCount(retries) => socket.conn.set_syn_retries(retries),
+            TcpOption::DeferAccept(time) => {
+                socket.conn.set_defer_accept(defer_accept_timeouts(time));
+            }
             TcpOption::Linger2(limit) => socket.conn.set_fin_wait2(limit),
             TcpOption::Linger(linger) => socket.conn.set_linger(linger),
             TcpOption::NotSentLowat(bytes) => socket.conn.set_notsent_lowat(bytes),
@@ -432,9 +449,11 @@ impl Stack {
         let lends =
             socket.extra.as_ref().and_then(|e| e.errors.as_ref()).is_some_and(|e| e.lends());
         // But as long as its handshake lasts it counts for its listener's limit.
-        let counts = socket.extra.take().and_then(|extra| extra.fast_open_of);
-        socket.extra =
-            counts.map(|id| Box::new(Extra { fast_open_of: Some(id), ..Extra::default() }));
+        // And it keeps to its link.
+        let kept = socket.extra.take().map(|extra| (extra.fast_open_of, extra.link));
+        socket.extra = kept
+            .filter(|kept| *kept != (None, None))
+            .map(|(fast_open_of, link)| Box::new(Extra { fast_open_of, link, ..Extra::default() }));
         // The application may free what it lent as soon as this returns: the stack needs its own.
         if lends && !socket.work(&mut self.mem, now, |conn, env| conn.keep_lent(env)) {
             socket.conn.abort();

@@ -37,9 +37,9 @@ impl Stack {
     ) {
         let Some(listener) = self.sockets.table.listener_mut(index) else { return };
         listener.cookie_at = Some(now);
-        let config = Arc::clone(&listener.config);
+        let (config, bound) = (Arc::clone(&listener.config), listener.link);
         let ends = (tuple.local_addr(), tuple.remote_addr());
-        let link = self.tcp_link(tuple);
+        let link = self.tcp_link(tuple, bound);
         let sockets = &self.sockets;
         let offset = match syn.options.timestamps {
             Some(_) => sockets.isn.timestamp_offset(ends.0, ends.1),
@@ -52,7 +52,9 @@ impl Stack {
         header.emit(room);
         let offset = CHECKSUM_OFFSET as u16;
         // What the network layer cannot send it counts as dropped; the peer tries again.
-        let _ = self.net.send_back(&mut self.mem, now, (tuple.local, tuple.remote), offset, packet);
+        let Ok(by) = self.net.bound_link(bound) else { return };
+        let ends = (tuple.local, tuple.remote);
+        let _ = self.net.send_back(&mut self.mem, now, ends, by, offset, packet);
     }
 
     /// A segment to the listener at `index` that belongs to no connection: does it bring a cookie
@@ -78,8 +80,8 @@ impl Stack {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return Returned::Dropped;
         };
-        let config = Arc::clone(&listener.config);
-        let link = self.tcp_link(tuple);
+        let (config, bound) = (Arc::clone(&listener.config), listener.link);
+        let link = self.tcp_link(tuple, bound);
         let conn = Connection::from_cookie(now, config, link, ports(tuple), offset, &cookie);
         let socket = TcpSocket::new(conn, *tuple, Owner::HalfOpen { listener: index });
         let Some(id) = self.insert_connection(socket) else {

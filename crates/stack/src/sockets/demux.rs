@@ -13,6 +13,7 @@ use hashbrown::hash_table::Entry;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
+use crate::net::LinkId;
 use crate::sockets::table::Table;
 
 /// A connection's two ends, ours first.
@@ -231,12 +232,17 @@ pub(crate) struct Wanted {
     pub(crate) addr: IpAddr,
     /// `::` is for IPv6 only.
     pub(crate) v6_only: bool,
+    /// What came by this link only; `None`: by any, or by none.
+    pub(crate) link: Option<LinkId>,
 }
 
 impl Wanted {
     /// Whether a packet could be for both.
     pub(crate) fn overlaps(self, other: Self) -> bool {
         let both = |w: Self| w.addr == ANY && !w.v6_only;
+        if self.link.is_some() && other.link.is_some() && self.link != other.link {
+            return false;
+        }
         let same_version = self.addr.is_ipv4() == other.addr.is_ipv4();
         self.addr == other.addr
             || both(self)
@@ -254,18 +260,31 @@ impl Binds {
         Self { hasher: SipHasher13::new_with_key(&key), ports: HashTable::new() }
     }
 
-    /// The socket that takes packets between these ends.
-    pub(crate) fn find(&self, tuple: &Tuple) -> Option<u32> {
-        self.find_by(tuple, |_| Some(false))
+    /// The socket that takes packets between these ends that came by a link.
+    pub(crate) fn find(&self, tuple: &Tuple, came_by: Option<LinkId>) -> Option<u32> {
+        self.find_by(tuple, |link| Some(link) == came_by, |_| Some(false))
     }
 
-    /// The same where sockets may have a peer. `fits`: whether one takes what comes from there;
+    /// The same where sockets may have a peer. `by`: whether one that is bound to that link takes it;
+    /// those that are bound to one come first. `fits`: whether one takes what comes from there;
     /// `Some(true)`: and from nowhere else.
-    pub(crate) fn find_by(&self, tuple: &Tuple, fits: impl Fn(u32) -> Option<bool>) -> Option<u32> {
+    pub(crate) fn find_by(
+        &self,
+        tuple: &Tuple,
+        by: impl Fn(LinkId) -> bool,
+        fits: impl Fn(u32) -> Option<bool>,
+    ) -> Option<u32> {
         let (bound, addr) = (&self.entry(tuple.local_port)?.bound, tuple.local);
+        let any_linked = bound.iter().any(|b| b.at.link.is_some());
         let at = |wanted: IpAddr| {
             let is_it = |b: &Bound| b.at.addr == wanted && !(b.at.v6_only && addr.is_ipv4());
-            self.choose(bound.iter().filter(|b| is_it(b)), tuple, &fits)
+            let linked = |b: &&Bound| is_it(b) && b.at.link.is_some_and(&by);
+            let others = |b: &&Bound| is_it(b) && b.at.link.is_none();
+            let first = match any_linked {
+                true => self.choose(bound.iter().filter(linked), tuple, &fits),
+                false => None,
+            };
+            first.or_else(|| self.choose(bound.iter().filter(others), tuple, &fits))
         };
         at(addr).or_else(|| if addr.is_ipv4() { at(ANY_V4) } else { None }).or_else(|| at(ANY))
     }
@@ -319,6 +338,14 @@ impl Binds {
         }
     }
 
+    /// A socket takes from now on what came by this link only, or by any.
+    pub(crate) fn set_link(&mut self, port: u16, index: u32, link: Option<LinkId>) {
+        let Some(entry) = self.ports.find_mut(port_hash(port), |p| p.port == port) else { return };
+        for bound in entry.bound.iter_mut().filter(|b| b.index == index) {
+            bound.at.link = link;
+        }
+    }
+
     pub(crate) fn remove(&mut self, port: u16, index: u32) {
         let Ok(mut entry) = self.ports.find_entry(port_hash(port), |p| p.port == port) else {
             return;
@@ -362,12 +389,12 @@ mod tests {
     }
 
     fn found(binds: &Binds, addr: &str, port: u16) -> Option<u32> {
-        binds.find(&flow(addr, port, 1000))
+        binds.find(&flow(addr, port, 1000), None)
     }
 
     /// Who gets each of a thousand flows.
     fn spread(binds: &Binds) -> Vec<u32> {
-        (1..=1000).map(|peer| binds.find(&flow("10.0.0.1", 80, peer)).unwrap()).collect()
+        (1..=1000).map(|peer| binds.find(&flow("10.0.0.1", 80, peer), None).unwrap()).collect()
     }
 
     #[test]
@@ -410,11 +437,11 @@ mod tests {
         (0..4).for_each(|index| binds.insert(at("10.0.0.1"), 80, index, PORT));
         binds.insert(at("0.0.0.0"), 80, 4, PORT);
         let tuple = flow("10.0.0.1", 80, 7);
-        assert_eq!(binds.find_by(&tuple, |index| Some(index == 1)), Some(1));
+        assert_eq!(binds.find_by(&tuple, |_| true, |index| Some(index == 1)), Some(1));
         let has_another = |index| (index != 1).then_some(false);
-        assert_ne!(binds.find_by(&tuple, has_another), Some(1));
-        assert_eq!(binds.find_by(&tuple, |index| (index == 4).then_some(false)), Some(4));
-        assert_eq!(binds.find_by(&tuple, |_| None), None);
+        assert_ne!(binds.find_by(&tuple, |_| true, has_another), Some(1));
+        assert_eq!(binds.find_by(&tuple, |_| true, |index| (index == 4).then_some(false)), Some(4));
+        assert_eq!(binds.find_by(&tuple, |_| true, |_| None), None);
     }
 
     #[test]
@@ -443,7 +470,7 @@ mod tests {
             }
         }
         let uses = |demux: &Demux, addr, v6_only, port| {
-            demux.uses(Wanted { addr: ip(addr), v6_only }, port)
+            demux.uses(Wanted { addr: ip(addr), v6_only, link: None }, port)
         };
         for (addr, v6_only, port, expected) in [
             ("10.0.0.1", false, 80, true),
@@ -470,7 +497,7 @@ mod tests {
     #[test]
     fn a_wildcard_for_ipv6_only_leaves_ipv4_to_others() {
         let mut binds = Binds::new([5; 16]);
-        binds.insert(Wanted { addr: ANY, v6_only: true }, 80, 1, ALONE);
+        binds.insert(Wanted { addr: ANY, v6_only: true, link: None }, 80, 1, ALONE);
         assert_eq!(found(&binds, "fd00::1", 80), Some(1));
         assert_eq!(found(&binds, "10.0.0.1", 80), None);
         assert!(!binds.conflicts(at("0.0.0.0"), 80, ALONE));

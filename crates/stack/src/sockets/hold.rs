@@ -14,6 +14,7 @@ use super::demux::{Sharing, Wanted};
 use super::table::SocketId;
 use super::tcp::canonical;
 use crate::error::Error;
+use crate::net::LinkId;
 use crate::stack::Stack;
 
 /// Names a held address of one stack.
@@ -39,9 +40,16 @@ pub struct BindOptions {
     pub v6_only: bool,
     /// The address need not be one of ours.
     pub free: bool,
+    /// Only what comes by this link is meant, and who is bound to another may have the same address
+    /// (`SO_BINDTODEVICE`). See [`Stack::bind_to_link`].
+    pub link: Option<LinkId>,
 }
 
 impl BindOptions {
+    pub(super) fn wanted(self, addr: IpAddr) -> Wanted {
+        Wanted { addr, v6_only: self.v6_only, link: self.link }
+    }
+
     pub(super) fn sharing(self) -> Sharing {
         Sharing { address: self.reuse, port: self.reuse_port }
     }
@@ -86,6 +94,18 @@ impl Holds {
         held.filter(|h| h.serial == hold.serial).map(|h| h.sharing).next().unwrap_or_default()
     }
 
+    /// The link that the owner of a hold is bound to.
+    pub(super) fn link(&self, hold: Hold) -> Option<LinkId> {
+        let held = self.ports.get(&hold.port).into_iter().flatten();
+        held.filter(|h| h.serial == hold.serial).find_map(|h| h.at.link)
+    }
+
+    /// The owner of a hold is bound to this link from now on.
+    pub(super) fn set_link(&mut self, hold: Hold, link: Option<LinkId>) {
+        let held = self.ports.get_mut(&hold.port).into_iter().flatten();
+        held.filter(|h| h.serial == hold.serial).for_each(|h| h.at.link = link);
+    }
+
     /// Whether anybody holds the port who is not connected.
     pub(crate) fn uses(&self, port: u16) -> bool {
         self.ports.get(&port).is_some_and(|held| held.iter().any(|h| !h.connected))
@@ -123,7 +143,7 @@ impl Stack {
         if !options.free && !ip.is_unspecified() && !self.net.is_local(ip) {
             return Err(Error::AddressNotAvailable);
         }
-        let at = Wanted { addr: ip, v6_only: options.v6_only };
+        let at = options.wanted(ip);
         let sockets = &mut self.sockets;
         let (binds, holds) = (&sockets.tcp_binds, &sockets.holds);
         let sharing = options.sharing();
@@ -150,7 +170,7 @@ impl Stack {
     /// if this owner does too.
     pub fn tcp_hold(&mut self, id: SocketId, options: BindOptions) -> Result<Hold, Error> {
         let local = self.connection(id)?.tuple.local_addr();
-        let at = Wanted::of(local.ip());
+        let at = Wanted { link: options.link, ..Wanted::of(local.ip()) };
         Ok(self.sockets.holds.insert(at, local.port(), options.sharing(), true))
     }
 
@@ -162,6 +182,6 @@ impl Stack {
 
 impl Wanted {
     pub(crate) fn of(addr: IpAddr) -> Self {
-        Self { addr, v6_only: false }
+        Self { addr, v6_only: false, link: None }
     }
 }

@@ -120,15 +120,16 @@ impl Stack {
         let Some(index) = self.net.find_link(link) else { return false };
         self.sockets.resume(index);
         let over = |stack: &Self, socket: &Socket| {
-            let (local, remote) = match socket {
-                Socket::Tcp(socket) => (socket.tuple.local, socket.tuple.remote),
+            let (ends, bound) = match socket {
+                Socket::Tcp(socket) => ((socket.tuple.local, socket.tuple.remote), socket.bound()),
                 Socket::Udp(socket) => match socket.remote {
-                    Some(remote) => (socket.local.ip(), remote.ip()),
+                    Some(remote) => ((socket.local.ip(), remote.ip()), socket.link),
                     None => return false,
                 },
                 Socket::Listener(_) | Socket::TimeWait(_) => return false,
             };
-            stack.net.way_of(now, local, remote) == Some(index)
+            let by = stack.net.bound_link(bound).unwrap_or(None);
+            stack.net.way_of(now, ends, by) == Some(index)
         };
         let table = self.sockets.table.iter();
         let lost = table.filter(|(_, socket)| over(self, socket)).map(|(index, _)| index);

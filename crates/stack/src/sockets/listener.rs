@@ -28,6 +28,7 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
+use crate::net::LinkId;
 use crate::stack::{Stack, SynCookies};
 
 /// A socket that listens.
@@ -46,6 +47,8 @@ pub(crate) struct Listener {
     pub(super) zerocopy: bool,
     /// When a SYN was last answered with a cookie.
     pub(crate) cookie_at: Option<Instant>,
+    /// The link that it is bound to, and its connections.
+    pub(super) link: Option<LinkId>,
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
     /// No connection can come: there is no device left.
@@ -117,8 +120,8 @@ impl Stack {
         backlog: usize,
     ) -> Result<SocketId, Error> {
         let (_, local) = (now, canonical(local));
-        let at = Wanted { addr: local.ip(), v6_only };
         let sockets = &self.sockets;
+        let at = Wanted { addr: local.ip(), v6_only, link: sockets.holds.link(hold) };
         let sharing = sockets.holds.sharing(hold).listening();
         // Those who hold the port too agreed to share it, until one of them listens.
         if sockets.tcp_binds.conflicts(at, local.port(), sharing)
@@ -155,6 +158,7 @@ impl Stack {
             fast_open: self.initial_fast_open(backlog),
             zerocopy: false,
             cookie_at: None,
+            link: at.link,
             unchecked: false,
             every_arrival: false,
             down: false,
@@ -225,7 +229,7 @@ impl Stack {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
-        let config = Arc::clone(&listener.config);
+        let (config, bound) = (Arc::clone(&listener.config), listener.link);
         // A SYN that reopens a connection is no stranger's.
         if old.is_none() {
             let full = listener.half_open.len() > listener.backlog;
@@ -246,7 +250,7 @@ impl Stack {
         let fast_open = self.judge_syn(now, index, &tuple, header, payload_len > 0);
         let (iss, ts) = self.numbers(now, &tuple);
         let iss = old.map_or(iss, |old| iss_above(iss, old.last));
-        let link = self.tcp_link(&tuple);
+        let link = self.tcp_link(&tuple, bound);
         let mut conn = Connection::accept(now, config, link, ports(&tuple), iss, ts, header);
         conn.note_syn_mark(ecn);
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
@@ -333,7 +337,7 @@ impl Stack {
             return Err(Error::AddressNotAvailable);
         }
         let sockets = &mut self.sockets;
-        let at = Wanted { addr: ip, v6_only: options.v6_only };
+        let at = options.wanted(ip);
         let (binds, holds) = match kind {
             Kind::Tcp => (&sockets.tcp_binds, Some(&sockets.holds)),
             Kind::Udp => (&sockets.udp_binds, None),

@@ -4,6 +4,7 @@
 //! `listener.rs`, `udp.rs`; `table.rs`, `demux.rs` and `ports.rs` find them.
 
 mod application;
+pub(crate) mod bound;
 mod cookie;
 mod cookie_cache;
 pub(crate) mod demux;

@@ -126,7 +126,8 @@ impl Stack {
             return;
         }
         let (tuple, before): (Tuple, _) = (socket.tuple, socket.conn.info().path_mss);
-        let link = self.tcp_link(&tuple);
+        let bound = socket.bound();
+        let link = self.tcp_link(&tuple, bound);
         if link.mss != before
             && let Some(socket) = self.sockets.table.tcp_mut(index)
         {

@@ -28,7 +28,7 @@ use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
 use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
-use crate::net::{IcmpKind, Mem, Outgoing, Quoted, Received, TooLong, protocol};
+use crate::net::{IcmpKind, LinkId, Mem, Outgoing, Quoted, Received, TooLong, protocol};
 use crate::stack::Stack;
 
 /// A connection and its place in the stack.
@@ -83,6 +83,8 @@ pub(crate) struct Extra {
     pub(crate) fast_open_of: Option<SocketId>,
     pub(super) mtu_discover: MtuDiscover,
     pub(super) marks: PacketMarks,
+    /// The link that it is bound to.
+    pub(super) link: Option<LinkId>,
 }
 
 /// Who a connection belongs to.
@@ -129,6 +131,11 @@ impl TcpSocket {
             readiness |= Readiness::ERROR_QUEUE;
         }
         readiness
+    }
+
+    /// The link that it is bound to.
+    pub(super) fn bound(&self) -> Option<LinkId> {
+        self.extra.as_ref()?.link
     }
 
     /// Whether nothing is left to be sent or to be acknowledged.
@@ -228,8 +235,9 @@ impl Stack {
         };
         if let Some(index) = self.sockets.demux.find(&self.sockets.table, &tuple) {
             let arrival = arrival(received, packet);
-            self.connection_input(now, index, &header, packet.take_frags(), arrival);
-        } else if let Some(index) = self.sockets.tcp_binds.find(&tuple) {
+            self.connection_input(now, index, &header, packet.take_frags(), (received, arrival));
+        } else if let Some(index) = self.sockets.tcp_binds.find(&tuple, self.net.came_by(received))
+        {
             match self.take_cookie(now, index, &tuple, &header) {
                 Returned::None => {
                     let segment = ToListener { tuple, header: &header, ecn: received.ecn };
@@ -244,7 +252,7 @@ impl Stack {
                     if let Some((_, echo)) = &mut header.options.timestamps {
                         *echo = 0;
                     }
-                    self.connection_input(now, index, &header, payload, arrival);
+                    self.connection_input(now, index, &header, payload, (received, arrival));
                 }
             }
         } else {
@@ -260,13 +268,20 @@ impl Stack {
         index: u32,
         header: &TcpHeader,
         payload: FragVec,
-        arrival: Arrival,
+        (received, arrival): (&Received, Arrival),
     ) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else {
             let len = payload.iter().map(Frag::len).sum();
-            return self.time_wait_input(now, index, header, len, arrival.ecn);
+            let came_by = self.net.came_by(received);
+            return self.time_wait_input(now, index, header, len, (arrival.ecn, came_by));
         };
         let owner = socket.owner;
+        if let Some(link) = socket.bound()
+            && self.net.came_by(received) != Some(link)
+        {
+            self.net.counters.drop_one(DropReason::SocketOtherLink);
+            return;
+        }
         if let Owner::HalfOpen { listener } = owner
             && !header.flags.contains(Flags::RST)
             && header.flags.contains(Flags::ACK)
@@ -290,7 +305,7 @@ impl Stack {
         match disposition {
             Disposition::Accepted => {
                 let second = (now.as_millis() / 1000) as u32;
-                if socket.reachable_at != second {
+                if socket.reachable_at != second && socket.bound().is_none() {
                     socket.reachable_at = second;
                     let Tuple { local, remote, .. } = socket.tuple;
                     self.net.handle_reachable(now, (local, remote));
@@ -298,7 +313,7 @@ impl Stack {
             }
             Disposition::Dropped(reason) => self.net.counters.drop_tcp(reason),
             Disposition::SynInTimeWait { iss_above } => {
-                self.reopen(now, index, (header, arrival.ecn), iss_above);
+                self.reopen(now, index, (header, received), iss_above);
                 return;
             }
         }
@@ -324,12 +339,13 @@ impl Stack {
         &mut self,
         now: Instant,
         index: u32,
-        (header, ecn): (&TcpHeader, u8),
+        (header, received): (&TcpHeader, &Received),
         iss_above: Seq,
     ) {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         let tuple = socket.tuple;
-        let Some(listener) = self.sockets.tcp_binds.find(&tuple) else {
+        let (ecn, came_by) = (received.ecn, self.net.came_by(received));
+        let Some(listener) = self.sockets.tcp_binds.find(&tuple, came_by) else {
             self.net.counters.drop_one(DropReason::TcpNoSocket);
             return;
         };
@@ -447,9 +463,10 @@ impl Stack {
                     break;
                 };
                 let (tuple, dont_fragment) = (socket.tuple, socket.dont_fragment());
+                let bound = socket.bound();
                 let hop_limit;
                 (segment.ecn, hop_limit) = socket.marked(segment.ecn);
-                self.send_segment_by(now, &tuple, segment, dont_fragment, hop_limit);
+                self.send_segment_by(now, &tuple, segment, (dont_fragment, hop_limit), bound);
                 burst -= 1;
                 budget -= 1;
                 sent = true;
@@ -463,7 +480,8 @@ impl Stack {
     fn is_held_up(&mut self, now: Instant, index: u32) -> bool {
         let Some(socket) = self.sockets.table.tcp(index).filter(|s| s.dirty) else { return false };
         let ends = (socket.tuple.local, socket.tuple.remote);
-        let Some(link) = self.net.congested_link(now, ends) else { return false };
+        let by = self.net.bound_link(socket.bound()).unwrap_or(None);
+        let Some(link) = self.net.congested_link(now, ends, by) else { return false };
         if let Some(at) = socket.conn.poll_timeout()
             && !self.sockets.wheel.covers(index, at)
         {
@@ -479,7 +497,7 @@ impl Stack {
 
     /// A segment that no connection, or none any more, has sent.
     pub(crate) fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
-        self.send_segment_by(now, tuple, segment, true, None);
+        self.send_segment_by(now, tuple, segment, (true, None), None);
     }
 
     /// Byte path, step S4 begins: one segment becomes a packet.
@@ -488,9 +506,12 @@ impl Stack {
         now: Instant,
         tuple: &Tuple,
         segment: SegmentOut,
-        dont_fragment: bool,
-        hop_limit: Option<u8>,
+        (dont_fragment, hop_limit): (bool, Option<u8>),
+        bound: Option<LinkId>,
     ) {
+        let Ok(by) = self.net.bound_link(bound) else {
+            return self.net.counters.drop_one(DropReason::LinkRemoved);
+        };
         let SegmentOut { header, payload, gso_size, ecn } = segment;
         let mut out = Outgoing {
             src: tuple.local,
@@ -500,6 +521,7 @@ impl Stack {
             dont_fragment,
             too_long: TooLong::RefusedByLink,
             hop_limit,
+            by,
             checksum_offset: Some(CHECKSUM_OFFSET as u16),
             packet: PacketBuf::for_tx(),
         };
@@ -539,7 +561,8 @@ impl Stack {
             Some(at) if self.sockets.wheel.covers(index, at) => {}
             Some(at) => self.sockets.wheel.schedule(index, at),
         }
-        if state == State::TimeWait && socket.owner == Owner::Nobody {
+        // What is left would not know its link.
+        if state == State::TimeWait && socket.owner == Owner::Nobody && socket.bound().is_none() {
             self.rest(index);
         }
     }
@@ -579,7 +602,12 @@ impl Stack {
     pub(crate) fn insert_connection(&mut self, mut socket: TcpSocket) -> Option<SocketId> {
         let sockets = &mut self.sockets;
         if let Owner::HalfOpen { listener } = socket.owner {
-            socket.zerocopy = sockets.table.listener_mut(listener).is_some_and(|l| l.zerocopy);
+            let listener = sockets.table.listener_mut(listener);
+            let (zerocopy, link) = listener.map_or((false, None), |l| (l.zerocopy, l.link));
+            socket.zerocopy = zerocopy;
+            if link.is_some() {
+                socket.extra.get_or_insert_default().link = link;
+            }
         }
         let id = sockets.table.insert(Socket::Tcp(Box::new(socket)), MAX_SOCKETS)?;
         sockets.demux.insert(&mut sockets.table, id.index());
@@ -594,12 +622,13 @@ impl Stack {
         (isn.generate(now, local, remote), isn.timestamp_offset(local, remote))
     }
 
-    pub(crate) fn tcp_link(&self, tuple: &Tuple) -> LinkLimits {
-        let (mtu, max_super) = self.net.link_limits(tuple.local, tuple.remote);
+    pub(crate) fn tcp_link(&self, tuple: &Tuple, bound: Option<LinkId>) -> LinkLimits {
+        let by = self.net.bound_link(bound).unwrap_or(None);
+        let (mtu, max_super) = self.net.link_limits(tuple.local, tuple.remote, by);
         let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
         let payload = |mtu: usize| mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
         let mss = payload(mtu);
-        let recv_mss = payload(self.net.own_mtu(tuple.local, tuple.remote)) as u16;
+        let recv_mss = payload(self.net.own_mtu(tuple.local, tuple.remote, by)) as u16;
         let longest = max_super.min(MAX_SUPER_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
         let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
         LinkLimits { mss: mss as u16, recv_mss, max_super_payload: max_super_payload as u32 }

@@ -8,6 +8,7 @@ use super::demux::Tuple;
 use super::listener::{Old, ToListener};
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
+use crate::net::LinkId;
 use crate::stack::{Stack, TimeWaitReuse};
 
 /// What is left of a connection, in its place in the table.
@@ -55,7 +56,7 @@ impl Stack {
         index: u32,
         header: &TcpHeader,
         payload_len: usize,
-        ecn: u8,
+        (ecn, came_by): (u8, Option<LinkId>),
     ) {
         let Some(Socket::TimeWait(remains)) = self.sockets.table.at_mut(index) else { return };
         let tuple = remains.tuple;
@@ -71,19 +72,21 @@ impl Stack {
                 self.answer_late(now, &tuple, answer);
             }
             TimeWaitStep::Over => self.remove_connection(index),
-            TimeWaitStep::Reopens { iss_above } => match self.sockets.tcp_binds.find(&tuple) {
-                Some(listener) => {
-                    let mut packet = PacketBuf::for_rx();
-                    let old = Some(Old { index, last: iss_above });
-                    let segment = ToListener { tuple, header, ecn };
-                    self.listener_input(now, listener, segment, &mut packet, old);
+            TimeWaitStep::Reopens { iss_above } => {
+                match self.sockets.tcp_binds.find(&tuple, came_by) {
+                    Some(listener) => {
+                        let mut packet = PacketBuf::for_rx();
+                        let old = Some(Old { index, last: iss_above });
+                        let segment = ToListener { tuple, header, ecn };
+                        self.listener_input(now, listener, segment, &mut packet, old);
+                    }
+                    None => {
+                        let answer = remains.tcp.acknowledgement(now);
+                        self.net.counters.drop_one(DropReason::TcpNoSocket);
+                        self.answer_late(now, &tuple, answer);
+                    }
                 }
-                None => {
-                    let answer = remains.tcp.acknowledgement(now);
-                    self.net.counters.drop_one(DropReason::TcpNoSocket);
-                    self.answer_late(now, &tuple, answer);
-                }
-            },
+            }
         }
     }
 

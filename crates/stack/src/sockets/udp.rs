@@ -10,7 +10,7 @@ use pagewire_mem::{
     PagePool, PageWriter,
 };
 
-use super::demux::{Tuple, Wanted};
+use super::demux::Tuple;
 use super::edges::PacketMarks;
 use super::errors::error_of_icmp;
 use super::hold::BindOptions;
@@ -29,7 +29,9 @@ use crate::limits::{
     UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
 };
 use crate::net::wire::udp;
-use crate::net::{IcmpKind, LinkIndex, Mem, Outgoing, Quoted, Received, is_link_local, protocol};
+use crate::net::{
+    IcmpKind, LinkId, LinkIndex, Mem, Outgoing, Quoted, Received, is_link_local, protocol,
+};
 use crate::stack::Stack;
 
 /// A datagram socket.
@@ -66,6 +68,8 @@ pub(crate) struct UdpSocket {
     pub(super) broadcast: bool,
     /// Several datagrams are received as one.
     pub(super) joins: bool,
+    /// The link that it is bound to.
+    pub(super) link: Option<LinkId>,
     pub(crate) reported: Readiness,
 }
 
@@ -78,6 +82,8 @@ pub(super) struct Ends {
     pub(super) mtu_discover: MtuDiscover,
     /// A payload that is longer is cut in datagrams of so many bytes; 0: it is one.
     pub(super) segment: usize,
+    /// The only link that it may leave by.
+    pub(super) by: Option<LinkIndex>,
 }
 
 impl Ends {
@@ -192,10 +198,11 @@ impl Stack {
             let elsewhere = socket.scope != 0 && socket.scope != scope;
             socket.takes_from(from).filter(|_| !elsewhere)
         };
-        let found = udp_binds.find_by(&tuple, fits);
+        let came_by = self.net.came_by(received);
+        let found = udp_binds.find_by(&tuple, |link| Some(link) == came_by, fits);
         let Some((index, socket)) = found.and_then(|index| Some((index, table.udp_mut(index)?)))
         else {
-            let reason = match udp_binds.find(&tuple) {
+            let reason = match udp_binds.find(&tuple, came_by) {
                 Some(_) => DropReason::UdpNotConnected,
                 None => DropReason::UdpNoSocket,
             };
@@ -255,7 +262,8 @@ impl Stack {
             let socket = table.udp(index)?;
             socket.takes_from(to).filter(|_| socket.may_have_met(kind, to.ip()))
         };
-        let found = udp_binds.find_by(&tuple, fits);
+        // Errors come by any link.
+        let found = udp_binds.find_by(&tuple, |_| true, fits);
         let Some((index, socket)) = found.and_then(|index| Some((index, table.udp_mut(index)?)))
         else {
             return self.net.counters.drop_one(DropReason::IcmpQuoteNotOurs);
@@ -386,11 +394,12 @@ impl Stack {
             longest: 0,
             broadcast: false,
             joins: false,
+            link: options.link,
             reported: Readiness::WRITABLE,
         };
         let socket = Socket::Udp(Box::new(socket));
         let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
-        let at = Wanted { addr: local.ip(), v6_only: options.v6_only };
+        let at = options.wanted(local.ip());
         self.sockets.udp_binds.insert(at, local.port(), id.index(), options.sharing());
         Ok(id)
     }
@@ -408,7 +417,8 @@ impl Stack {
         if remote.port() == 0 {
             return Err(Error::InvalidInput);
         }
-        self.net.source_for(remote.ip(), scope)?;
+        let by = self.net.bound_link(udp_mut(self.sockets.table.get_mut(id)?)?.link)?;
+        self.net.source_by(remote.ip(), scope, by)?;
         let scope = if is_link_local(remote.ip()) { scope } else { 0 };
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
@@ -582,6 +592,7 @@ impl Stack {
         let scope = to.remote.map_or(socket.scope, scope_of);
         let segment = usize::from(to.segment.unwrap_or(socket.segment));
         let (local, marks, mtu_discover) = (socket.local, socket.marks, socket.mtu_discover);
+        let by = self.net.bound_link(socket.link)?;
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
         }
@@ -598,14 +609,14 @@ impl Stack {
                 if ip.is_ipv4() && remote.is_ipv6() {
                     return Err(Error::AddressFamily);
                 }
-                self.net.source_for(remote.ip(), scope)?
+                self.net.source_by(remote.ip(), scope, by)?
             }
             ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
             ip if !self.net.is_local(ip) => return Err(Error::InvalidInput),
             ip => ip,
         };
         let local = SocketAddr::new(ip, local.port());
-        let ends = Ends { local, remote, marks, mtu_discover, segment };
+        let ends = Ends { local, remote, marks, mtu_discover, segment, by };
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
@@ -616,7 +627,7 @@ impl Stack {
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let Ends { local, remote, marks, mtu_discover, segment } = ends;
+        let Ends { local, remote, marks, mtu_discover, segment, by } = ends;
         if segment > 0 {
             ends.check_segments(len, self.udp_longest_packet(&ends))?;
             if len > segment {
@@ -651,6 +662,7 @@ impl Stack {
             dont_fragment: mtu_discover.dont_fragment(),
             too_long: mtu_discover.too_long(),
             hop_limit: marks.hop_limit,
+            by,
             checksum_offset: Some(udp::CHECKSUM_OFFSET),
             packet,
         };

@@ -41,19 +41,24 @@ impl Stack {
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
         let (local, scope) = (socket.local.ip(), socket.scope);
         let remote = socket.remote.ok_or(Error::NotConnected)?.ip();
+        let by = self.net.bound_link(socket.link)?;
         let local = match local.is_unspecified() {
-            true => self.net.source_for(remote, scope)?,
+            true => self.net.source_by(remote, scope, by)?,
             false => local,
         };
-        Ok(self.net.link_limits(local, remote).0)
+        Ok(self.net.link_limits(local, remote, by).0)
     }
 
     /// The longest IP packet that these ends may send in one piece.
     pub(super) fn udp_longest_packet(&self, ends: &Ends) -> usize {
         let (local, remote) = (ends.local.ip(), ends.remote.ip());
         match ends.mtu_discover.too_long() {
-            TooLong::CutToPath | TooLong::RefusedByPath => self.net.link_limits(local, remote).0,
-            TooLong::CutToLink | TooLong::RefusedByLink => self.net.link_mtu(local, remote),
+            TooLong::CutToPath | TooLong::RefusedByPath => {
+                self.net.link_limits(local, remote, ends.by).0
+            }
+            TooLong::CutToLink | TooLong::RefusedByLink => {
+                self.net.link_mtu(local, remote, ends.by)
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! that are passed on from one to the other.
 
 mod addresses;
+mod bound;
 mod forwarding;
 mod fragments;
 mod hostile;

@@ -245,7 +245,9 @@ impl Connection {
     /// > the data after SND.UNA if data is available.
     pub(crate) fn acknowledge_syn(&mut self, now: Instant) {
         // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
-        let pending = self.flags.contains(ConnFlags::WRITE_PENDING) && self.flight.is_empty();
+        let expected =
+            self.flags.contains(ConnFlags::WRITE_PENDING) || self.config.defer_accept > 0;
+        let pending = expected && self.flight.is_empty();
         if pending && !self.loss.ecn.contains(EcnFlags::TELL_SYN) {
             self.flags.remove(ConnFlags::WRITE_PENDING);
             self.quicken(self.config.quick_acks);

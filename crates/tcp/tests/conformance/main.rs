@@ -6,6 +6,7 @@ mod support;
 
 mod buffers;
 mod collecting;
+mod defer_accept;
 mod hostile;
 mod hostile_bounds;
 mod hostile_lies;

@@ -253,6 +253,7 @@ impl Host {
                 _ => TooLong::CutToPath,
             },
             hop_limit: None,
+            by: None,
             checksum_offset,
             packet,
         };

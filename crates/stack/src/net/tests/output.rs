@@ -203,6 +203,7 @@ fn ecn_and_hop_limit_are_the_callers() {
             dont_fragment: false,
             too_long: TooLong::CutToPath,
             hop_limit: Some(3),
+            by: None,
             checksum_offset: Some(6),
             packet: udp_packet(b"x"),
         };
@@ -256,7 +257,7 @@ fn packets_to_ourselves_come_back_without_leaving() {
     for dst in ["10.0.0.1", "fd00::1", "127.0.0.1", "127.8.8.8", "::1"] {
         let mut host = Host::new();
         assert!(host.net.is_local(ip(dst)));
-        assert_eq!(host.net.link_limits(ip(dst), ip(dst)), (65_535, 65_535));
+        assert_eq!(host.net.link_limits(ip(dst), ip(dst), None), (65_535, 65_535));
         host.send_udp(ip(dst), &pattern(5000)).unwrap();
         assert_eq!(host.net.poll_timeout(), Some(Instant::ZERO).map(|_| host.net.now));
         let Some(Inbound::Transport(got)) = host.poll_inbound() else {
@@ -331,7 +332,7 @@ fn answers_to_strangers_push_no_destination_out_of_the_cache() {
         let mut packet = PacketBuf::for_tx();
         packet.push(20).unwrap().fill(0);
         let ends = (ip("10.0.0.1"), stranger);
-        host.net.send_back(&mut host.mem, host.now, ends, 16, &mut packet).unwrap();
+        host.net.send_back(&mut host.mem, host.now, ends, None, 16, &mut packet).unwrap();
     }
     assert!(cached(&host));
     let sent = host.sent_packets();

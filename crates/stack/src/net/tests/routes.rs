@@ -140,7 +140,7 @@ fn a_gateway_that_does_not_answer_is_passed_over_for_a_while() {
 #[test]
 fn limits_of_a_destination_follow_the_device() {
     let limits = |change: fn(&mut NetConfig)| {
-        with(change).unwrap().link_limits(ip("10.0.0.1"), ip("10.0.0.2"))
+        with(change).unwrap().link_limits(ip("10.0.0.1"), ip("10.0.0.2"), None)
     };
     assert_eq!(limits(|_| ()), (1500, 65_535));
     assert_eq!(limits(|c| c.capabilities.max_super_frame = 20_000), (1500, 20_000));

@@ -1,0 +1,63 @@
+//! Sockets that are bound to a link (`SO_BINDTODEVICE`, `SO_BINDTOIFINDEX`), by its name or its
+//! number. As for a process with `CAP_NET_RAW`, whose own the network is, they may be bound to another.
+
+use pagewire_stack::limits::LINK_NAME_BYTES;
+use pagewire_stack::{LinkId, Stack};
+
+use super::get::Value;
+use crate::backend::Backend;
+use crate::descriptors::Descriptors;
+use crate::socket::{Socket, State};
+use crate::{Errno, errno};
+
+impl<B: Backend> Descriptors<B> {
+    /// The name ends at a zero or with `value`; what is too long is cut, as in Linux. No name: no link.
+    pub(super) fn bind_to_name(&self, socket: &Socket, value: &[u8]) -> Result<(), Errno> {
+        let value = &value[..value.len().min(LINK_NAME_BYTES)];
+        let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
+        self.bind_to_link(socket, name.is_empty(), |stack, link| {
+            stack.link_name(link).is_some_and(|own| own.as_bytes() == name)
+        })
+    }
+
+    /// 0: no link.
+    pub(super) fn bind_to_number(&self, socket: &Socket, number: i32) -> Result<(), Errno> {
+        let number = u32::try_from(number).map_err(|_| Errno::INVAL)?;
+        self.bind_to_link(socket, number == 0, |_, link| link.scope_id() == number)
+    }
+
+    fn bind_to_link(
+        &self,
+        socket: &Socket,
+        none: bool,
+        is_it: impl Fn(&Stack, LinkId) -> bool,
+    ) -> Result<(), Errno> {
+        let mut state = socket.lock();
+        let (id, hold) = (state.stage.id(), state.hold);
+        state.options.link = self.backend.with(|stack, _| {
+            let found = stack.links().find(|&link| is_it(stack, link));
+            let link = if none { None } else { Some(found.ok_or(Errno::NODEV)?) };
+            if let Some(id) = id {
+                stack.bind_to_link(id, link).map_err(errno)?;
+            }
+            if let Some(hold) = hold {
+                stack.tcp_hold_on_link(hold, link).map_err(errno)?;
+            }
+            Ok(link)
+        })?;
+        Ok(())
+    }
+
+    /// The name with a zero at its end; nothing for a socket that is bound to no link.
+    ///
+    /// # Errors
+    /// `EINVAL` where the longest name has no room, `ENODEV` if the link was removed.
+    pub(super) fn link_name(&self, state: &State, room: usize) -> Value {
+        let Some(link) = state.options.link else { return Ok(Vec::new()) };
+        if room <= LINK_NAME_BYTES {
+            return Err(Errno::INVAL);
+        }
+        let name = self.backend.with(|stack, _| stack.link_name(link)).ok_or(Errno::NODEV)?;
+        Ok([name.as_bytes(), &[0]].concat())
+    }
+}
