@@ -67,12 +67,16 @@ impl Panics {
 
 /// Calls the application's code. Its panic is counted and told of, and goes no further: `None`.
 pub(crate) fn contain<T>(count: &AtomicU64, what: &str, call: impl FnOnce() -> T) -> Option<T> {
-    let done = catch_unwind(AssertUnwindSafe(call));
-    if done.is_err() {
-        count.fetch_add(1, Ordering::Relaxed);
-        tracing::error!("{what} panicked; the host goes on");
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(done) => Some(done),
+        Err(payload) => {
+            // Its drop is the application's code, too, and may panic in turn.
+            std::mem::forget(payload);
+            count.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("{what} panicked; the host goes on");
+            None
+        }
     }
-    done.ok()
 }
 
 impl Attached {
@@ -84,10 +88,13 @@ impl Attached {
         events: &[Event],
         panics: &Panics,
     ) -> bool {
-        let Self { service, ours } = self;
+        let Self { service, ours, dead } = self;
         if *ours {
             service.turn(now, stack, events);
             return true;
+        }
+        if dead.get() {
+            return false;
         }
         contain(&panics.services, "a service", || service.turn(now, stack, events)).is_some()
     }
@@ -97,8 +104,14 @@ impl Attached {
         if self.ours {
             return self.service.poll_timeout();
         }
+        if self.dead.get() {
+            return Some(Instant::ZERO);
+        }
         let asked = contain(&panics.services, "a service", || self.service.poll_timeout());
-        asked.unwrap_or(None)
+        asked.unwrap_or_else(|| {
+            self.dead.set(true);
+            Some(Instant::ZERO)
+        })
     }
 }
 

@@ -28,6 +28,10 @@ pub(crate) struct Devices {
     last: Vec<LinkStats>,
 }
 
+/// Ways of a device, each of which may fail by itself.
+const RECEIVING: usize = 0;
+const SENDING: usize = 1;
+
 /// One of them.
 struct Port {
     link: LinkId,
@@ -41,7 +45,7 @@ struct Port {
     /// The first failure.
     error: Option<String>,
     /// Failures in a row.
-    failures: u32,
+    failures: [u32; 2],
     /// It failed for good: nobody asks it any more.
     lost: bool,
 }
@@ -72,7 +76,7 @@ impl Devices {
             polled,
             tx,
             error: None,
-            failures: 0,
+            failures: [0; 2],
             lost: false,
         });
         self.gather_fds();
@@ -113,9 +117,9 @@ impl Devices {
             match port.device.receive(now, &mut self.rx, RECEIVE_BURST, stack.ledger_mut()) {
                 Ok(n) => {
                     longest = longest.max(n);
-                    port.failures = 0;
+                    port.failures[RECEIVING] = 0;
                 }
-                Err(error) => lost = port.note_error(&error).or(lost),
+                Err(error) => lost = port.note_error(RECEIVING, &error).or(lost),
             }
             stack.handle_frames_on(now, port.link, &mut self.rx);
         }
@@ -127,11 +131,13 @@ impl Devices {
     /// One round of output: what devices had no room for goes first, and until it has gone, no more
     /// is made for them. Whether there is more, for a device that may have room.
     pub(crate) fn transmit(&mut self, now: Instant, stack: &mut Stack) -> bool {
-        let (mut more, mut freed, mut lost) = (true, false, None);
+        // Of devices that all have no room, the first that has some is to be asked again.
+        let stuck = !self.ports.is_empty() && self.ports.iter().all(Port::is_blocked);
+        let (mut more, mut freed, mut lost) = (stuck, false, None);
         for port in &mut self.ports {
             let blocked = port.is_blocked();
             if !blocked {
-                more = stack.poll_transmit_on(now, port.link, &mut port.tx);
+                more |= stack.poll_transmit_on(now, port.link, &mut port.tx);
             }
             if port.lost {
                 port.tx.clear();
@@ -142,9 +148,12 @@ impl Devices {
             if port.tx.is_empty() && port.device.poll_timeout().is_none_or(|at| at > now) {
                 continue;
             }
-            if let Err(error) = port.device.transmit(now, &mut port.tx, stack.ledger_mut()) {
-                lost = port.note_error(&error).or(lost);
-                port.tx.clear();
+            match port.device.transmit(now, &mut port.tx, stack.ledger_mut()) {
+                Ok(_) => port.failures[SENDING] = 0,
+                Err(error) => {
+                    lost = port.note_error(SENDING, &error).or(lost);
+                    port.tx.clear();
+                }
             }
             port.device.take_refused(&mut self.refused);
             if !self.refused.is_empty() {
@@ -254,9 +263,10 @@ impl Port {
     }
 
     /// Its link, if it is gone for good with this.
-    fn note_error(&mut self, error: &DeviceError) -> Option<LinkId> {
-        self.failures = self.failures.saturating_add(1);
-        let gone = matches!(error, DeviceError::Closed) || self.failures >= MOST_FAILURES;
+    fn note_error(&mut self, way: usize, error: &DeviceError) -> Option<LinkId> {
+        let failures = &mut self.failures[way];
+        *failures = failures.saturating_add(1);
+        let gone = matches!(error, DeviceError::Closed) || *failures >= MOST_FAILURES;
         if self.error.is_none() || gone {
             tracing::warn!(%error, link = self.link.index(), gone, "device failed");
         }

@@ -23,12 +23,17 @@ struct Hosts {
 pub(crate) fn register(shared: &Arc<Shared>) {
     let mut hosts = HOSTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     hosts.all.retain(|host| host.strong_count() > 0);
-    hosts.all.push(Arc::downgrade(shared));
-    if hosts.process.is_none() {
-        hosts.process = Some(std::process::id());
-        drop(hosts);
-        hook();
+    let process = Some(std::process::id());
+    if hosts.process != process {
+        // A process that was forked inherits the hook, and hosts that are its parent's.
+        let hooked = hosts.process.is_some();
+        hosts.all.clear();
+        hosts.process = process;
+        if !hooked {
+            hook();
+        }
     }
+    hosts.all.push(Arc::downgrade(shared));
 }
 
 #[allow(unsafe_code)]

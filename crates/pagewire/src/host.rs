@@ -1,5 +1,6 @@
 //! A host: one stack on its devices.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -298,7 +299,7 @@ impl Host {
     pub(crate) fn attach_as(&self, service: Box<dyn Service>, ours: bool) {
         let shared = self.shared();
         let mut inner = shared.lock();
-        inner.services.push(Attached { service, ours });
+        inner.services.push(Attached { service, ours, dead: Cell::new(false) });
         inner.flush(shared.now());
         shared.unlock_and_wake(inner);
     }
@@ -704,6 +705,10 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.shared.process != std::process::id() {
+            // A copy that came with a fork: the devices and their connections are the parent's.
+            return;
+        }
         match self.driver.take() {
             // Its thread does the rest.
             Some(_) => self.shared.ask_to_leave(self.shared.shutdown_limit, false),

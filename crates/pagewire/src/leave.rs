@@ -185,14 +185,14 @@ impl Inner {
         if self.leaving.is_none() {
             self.leaving = Some(self.begin_to_leave(now));
         }
+        if let Some(leaving) = self.leaving.as_ref().filter(|leaving| leaving.over) {
+            return Some(leaving.report);
+        }
         let left = self.stack.leftovers();
         let waits = left.packets || self.devices.is_blocked() || self.devices.delays_frames();
         let resets = self.stack.counters().tcp_established_resets;
         let lost = self.devices.are_all_lost();
         let leaving = self.leaving.as_mut()?;
-        if leaving.over {
-            return Some(leaving.report);
-        }
         if leaving.reset_at.is_none() && leaving.is_time(now, limit, left, waits) {
             leaving.reset_at = Some(now);
             leaving.report.broken = (resets - leaving.resets_before) as usize;

@@ -12,6 +12,7 @@
 //! In `Deferred` an application thread that waits polls the device inline, which is what makes a
 //! round trip cost microseconds; the driver only looks now and then whether it still does.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -80,6 +81,8 @@ pub(crate) struct Shared {
     pub(crate) spin_now: AtomicU64,
     /// Without a driver thread, waits drive the stack themselves.
     pub(crate) manual: bool,
+    /// The process that made it.
+    pub(crate) process: u32,
     /// What is granted for delivery at the end if nobody says otherwise.
     pub(crate) shutdown_limit: Duration,
 }
@@ -126,6 +129,8 @@ pub(crate) struct Inner {
 pub(crate) struct Attached {
     pub(crate) service: Box<dyn Service>,
     pub(crate) ours: bool,
+    /// Its `poll_timeout` panicked: it has no further turn.
+    pub(crate) dead: Cell<bool>,
 }
 
 /// Who is told of every event.
@@ -212,6 +217,7 @@ impl Shared {
             spin_max: spin,
             spin_now: AtomicU64::new(spin.as_nanos() as u64),
             manual,
+            process: std::process::id(),
             shutdown_limit: SHUTDOWN_LIMIT,
         })
     }

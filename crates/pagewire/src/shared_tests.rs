@@ -315,3 +315,15 @@ fn a_driver_sleeps_while_one_of_its_devices_takes_nothing() {
         handle.shared.unlock_and_wake(inner);
     }
 }
+
+#[test]
+fn a_host_that_has_lost_its_only_device_leaves_its_driver_alone() {
+    let (device, _peer) = Pair::new(Default::default()).expect("pair");
+    let shared = without_driver(device);
+    let mut inner = shared.lock();
+    let link = inner.stack.links().next().expect("a link");
+    drop(inner.devices.remove(link));
+    let now = shared.now();
+    inner.flush(now);
+    assert!(!inner.unfinished, "nothing is left to send by");
+}

@@ -223,3 +223,17 @@ fn a_tap_that_is_deleted_ends_its_host() {
         std::panic::resume_unwind(panic);
     }
 }
+
+#[test]
+fn a_datagram_socket_says_so_whatever_it_is_asked_for() {
+    let (host, peer) = two();
+    let socket = host.udp("10.0.0.1:9").expect("socket");
+    drop(peer.remove_link(LinkId::FIRST));
+    while host.check().is_ok() {
+        thread::yield_now();
+    }
+    for _ in 0..2 {
+        assert_down("recv_message", &socket.recv_message().map(drop).expect_err("down"));
+        assert_down("recv_from", &socket.recv_from(&mut [0]).map(drop).expect_err("down"));
+    }
+}

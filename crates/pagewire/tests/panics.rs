@@ -64,6 +64,25 @@ fn a_service_that_panics_is_dropped_and_the_host_goes_on() {
     assert!(host.stats().to_string().contains("panics contained"));
 }
 
+/// A service that panics when it is asked for its time.
+struct Timeless;
+
+impl Service for Timeless {
+    fn turn(&mut self, _: Instant, _: &mut Stack, _: &[Event]) {}
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        panic!("a time, as asked");
+    }
+}
+
+#[test]
+fn a_service_that_panics_when_it_is_asked_for_its_time_is_asked_no_more() {
+    let (host, peer) = hosts();
+    host.attach(Timeless);
+    assert_works(&host, &peer);
+    assert_eq!(host.stats().contained.services, 1);
+}
+
 #[test]
 fn an_observer_that_panics_is_called_again_and_the_host_goes_on() {
     let (host, peer) = hosts();

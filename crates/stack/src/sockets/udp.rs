@@ -164,7 +164,7 @@ impl UdpSocket {
     }
 
     /// What a call gets that finds no datagram.
-    fn nothing(&self) -> Error {
+    pub(super) fn nothing(&self) -> Error {
         if self.down { Error::NetworkDown } else { Error::WouldBlock }
     }
 

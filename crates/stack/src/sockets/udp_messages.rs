@@ -112,7 +112,7 @@ impl Stack {
         let alike = socket.alike(room);
         let Some(first) = socket.queue.front() else {
             socket.reported &= socket.readiness();
-            return Err(Error::WouldBlock);
+            return Err(socket.nothing());
         };
         let segment = (alike > 1).then_some(first.len() as u16);
         let (from, to, link) = (first.from, first.to, self.net.link_id(first.link));
