@@ -19,7 +19,7 @@
 //! `memory-backend-memfd` is), because a page that vanishes would kill the process that touches it:
 //! memory that cannot be sealed is refused. So are huge pages: a hole punched into them does the same
 //! where no page is left to fill it. Eventfds are signalled in a way that cannot wait (`aio`), and the
-//! device never waits for the control thread ([`Shared::look`](control::Shared)). What all sessions
+//! device never waits for the control thread (`control.rs`, `Shared::look`). What all sessions
 //! of a port may use together is limited ([`FrontEndLimits`]). A front end that is
 //! [trusted](VhostUserBuilder::trust_front_end) may use huge pages.
 
