@@ -450,6 +450,7 @@ fn options_read_back_as_linux_has_them() {
         (socket, libc::SO_RCVLOWAT, 0, 1),
         (socket, libc::SO_RCVLOWAT, -1, 50_000),
         (socket, libc::SO_KEEPALIVE, 7, 1),
+        (socket, libc::SO_MARK, 666, 666),
         (socket, libc::SO_ZEROCOPY, 1, 1),
         (tcp, libc::TCP_CORK, 1, 1),
         (tcp, libc::TCP_KEEPIDLE, 20, 20),
@@ -634,15 +635,4 @@ fn congestion_control_is_chosen_before_and_after_connecting_and_inherited() {
     assert_eq!((name(&left, client), name(&right, server)), ("reno".into(), "reno".into()));
     set(&left, client, b"cubic").unwrap();
     assert_eq!(name(&left, client), "cubic");
-}
-
-#[test]
-fn a_mark_that_no_route_looks_at_is_refused() {
-    let (left, _) = pair();
-    for fd in [stream(&left), datagram(&left)] {
-        let refused = Err(Errno::NOPROTOOPT);
-        assert_eq!(set(&left, fd, libc::SOL_SOCKET, libc::SO_MARK, 666), refused);
-        let read = left.getsockopt(fd, libc::SOL_SOCKET, libc::SO_MARK, &mut [0; 4]);
-        assert_eq!(read, Err(Errno::NOPROTOOPT));
-    }
 }

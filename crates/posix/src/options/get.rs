@@ -89,6 +89,7 @@ impl<B: Backend> Descriptors<B> {
             libc::SO_OOBINLINE => flag(options.oob_inline),
             libc::SO_TIMESTAMPING => number(options.timestamping),
             libc::SO_ZEROCOPY => flag(options.zero_copy),
+            libc::SO_MARK => number(options.mark),
             libc::SO_BROADCAST => flag(options.broadcast),
             libc::SO_TYPE => int(match socket.kind {
                 Kind::Stream => libc::SOCK_STREAM,

@@ -75,6 +75,9 @@ pub(crate) struct Options {
     pub(crate) receive_errors: bool,
     /// `IP_TOS`, `IPV6_TCLASS`, `IP_TTL`, `IPV6_UNICAST_HOPS`.
     pub(crate) marks: PacketMarks,
+    /// `SO_MARK`: there are no rules that look at it, so it is what it is on a Linux without such
+    /// rules, a number that can be read back.
+    pub(crate) mark: u32,
     /// `SO_TIMESTAMPING`.
     pub(crate) timestamping: u32,
     /// `SO_ZEROCOPY`.

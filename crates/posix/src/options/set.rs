@@ -111,6 +111,7 @@ impl<B: Backend> Descriptors<B> {
                 self.set_both(socket, TcpOption::OobInline(on), |o| o.oob_inline = on)
             }
             libc::SO_TIMESTAMPING => self.set_timestamping(socket, value),
+            libc::SO_MARK => remember(socket, value as u32, |o, mark| o.mark = mark),
             libc::SO_ZEROCOPY => {
                 let on = within(value, 0..=1)? == 1;
                 let mut state = socket.lock();
