@@ -47,7 +47,8 @@ pub struct ShutdownReport {
     pub connections: usize,
     /// Connections whose peer was sent a reset: received data was unread, or time was up.
     pub reset: usize,
-    /// Connections that the other side, or the loss of the device, ended meanwhile.
+    /// Connections that the other side reset meanwhile. Those that ended for want of a device or of an
+    /// answer are not counted yet.
     pub broken: usize,
     /// Whether the last packet has left: `false` if the device took nothing, or a neighbour did not
     /// answer.
@@ -55,12 +56,12 @@ pub struct ShutdownReport {
 }
 
 impl ShutdownReport {
-    /// Connections whose peer has acknowledged everything, the end of the stream included.
+    /// Connections that ended without a reset on either side.
     pub fn delivered(&self) -> usize {
         self.connections.saturating_sub(self.reset).saturating_sub(self.broken)
     }
 
-    /// Whether every peer got everything.
+    /// Whether no connection was reset and the last packet has left.
     pub fn is_clean(&self) -> bool {
         self.reset == 0 && self.broken == 0 && self.sent
     }
