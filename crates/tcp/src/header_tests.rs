@@ -241,6 +241,31 @@ fn sack_blocks_beyond_the_room_are_left_out() {
     assert_eq!(back.options.sack, sack(&[(1, 2), (3, 4), (5, 6)]));
 }
 
+#[test]
+fn counts_of_marked_bytes_give_way_to_a_fast_open_cookie() {
+    let counts = AccurateEcnOption::new([1, 2, 3], 3, false);
+    let syn = |cookie: usize| TcpOptions {
+        mss: Some(1460),
+        window_scale: Some(7),
+        sack_permitted: true,
+        timestamps: Some((1, 2)),
+        fast_open: FastOpenCookie::from_option(&[7; 16][..cookie], false),
+        accurate_ecn: Some(counts),
+        ..TcpOptions::default()
+    };
+    // Behind 20 bytes and the cookie with its fill: room for all fields, for two, for none at all.
+    for (cookie, told) in [(4, Some(3)), (8, Some(2)), (14, Some(0)), (16, None)] {
+        let header = TcpHeader { flags: Flags::SYN, options: syn(cookie), ..TcpHeader::default() };
+        let mut out = [0; MAX_HEADER_LEN];
+        let len = header.emit(&mut out);
+        assert!(len <= MAX_HEADER_LEN, "a cookie of {cookie} bytes: {len}");
+        let (back, _) = TcpHeader::parse(&out[..len]).unwrap();
+        assert_eq!(back.options.fast_open, header.options.fast_open);
+        let fields = back.options.accurate_ecn.map(|o| o.counters().iter().flatten().count());
+        assert_eq!(fields, told, "a cookie of {cookie} bytes");
+    }
+}
+
 /// Options, with the flags of the segment, and what is taken from them.
 #[test]
 fn options_that_are_not_quite_right_are_read_as_linux_reads_them() {
@@ -310,9 +335,7 @@ prop_compose! {
             fast_open: cookie
                 .filter(|_| syn)
                 .and_then(|(bytes, exp)| FastOpenCookie::from_option(&bytes, exp)),
-            // Nor for counts beside a long cookie.
             accurate_ecn: counts
-                .filter(|_| !syn)
                 .map(|(bytes, len, ect1_first)| AccurateEcnOption::new(bytes, len, ect1_first)),
             malformed: None,
         }
@@ -331,6 +354,25 @@ fn header() -> impl Strategy<Value = TcpHeader> {
     })
 }
 
+/// The options of `given` without what the 40 bytes had no room for: counts of marked bytes from the
+/// end, and SACK blocks. `len` bytes of header came `back`.
+fn trimmed(given: &TcpHeader, back: &TcpHeader, len: usize) -> Result<TcpOptions, TestCaseError> {
+    let full = len + 8 > MAX_HEADER_LEN;
+    let kept = back.options.sack.len();
+    prop_assert!(kept == given.options.sack.len() || full);
+    let sack = given.options.sack.iter().take(kept).collect();
+    let fields = |options: &TcpOptions| {
+        options.accurate_ecn.map_or(0, |option| 1 + option.counters().iter().flatten().count())
+    };
+    let told = fields(&back.options);
+    prop_assert!(told == fields(&given.options) || full);
+    let accurate_ecn = given
+        .options
+        .accurate_ecn
+        .and_then(|option| option.within(AccurateEcnOption::len_of(told.checked_sub(1)?)));
+    Ok(TcpOptions { sack, accurate_ecn, ..given.options })
+}
+
 proptest! {
     #[test]
     fn what_is_emitted_is_what_is_parsed_and_both_views_agree(header in header()) {
@@ -341,13 +383,7 @@ proptest! {
 
         let (back, parsed_len) = TcpHeader::parse(&wire[..len]).unwrap();
         prop_assert_eq!(parsed_len, len);
-        // Only SACK blocks may have been left out, for want of room.
-        let kept = back.options.sack.len();
-        let given = header.options.sack;
-        prop_assert!(kept == given.len() || len + 8 > MAX_HEADER_LEN);
-        let trimmed = given.iter().take(kept).collect();
-        let options = TcpOptions { sack: trimmed, ..header.options };
-        prop_assert_eq!(back, TcpHeader { options, ..header });
+        prop_assert_eq!(back, TcpHeader { options: trimmed(&header, &back, len)?, ..header });
 
         let view = HeaderView::check(&wire[..len]).unwrap();
         prop_assert_eq!(view.src_port(), header.src_port);
@@ -375,7 +411,7 @@ proptest! {
             let mut out = [0; MAX_HEADER_LEN];
             let n = header.emit(&mut out);
             let (back, _) = TcpHeader::parse(&out[..n]).unwrap();
-            prop_assert_eq!(back, header);
+            prop_assert_eq!(back, TcpHeader { options: trimmed(&header, &back, n)?, ..header });
         }
     }
 

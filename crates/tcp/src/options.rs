@@ -230,6 +230,12 @@ impl TcpOptions {
     }
 
     pub(crate) fn len_without_sack(&self) -> usize {
+        let ecn = self.emitted_ecn().map_or(0, |option| option.padded_len());
+        self.fixed_len() + ecn
+    }
+
+    /// Bytes of the options that are never left out: 40 at most, with the longest cookie.
+    fn fixed_len(&self) -> usize {
         let mss = if self.mss.is_some() { 4 } else { 0 };
         // SACK-permitted takes the place of the fill before timestamps.
         let stamps = match (self.timestamps, self.sack_permitted) {
@@ -238,8 +244,14 @@ impl TcpOptions {
             (None, false) => 0,
         };
         let scale = if self.window_scale.is_some() { 4 } else { 0 };
-        let ecn = self.accurate_ecn.as_ref().map_or(0, AccurateEcnOption::padded_len);
-        mss + stamps + scale + self.fast_open_len() + ecn
+        mss + stamps + scale + self.fast_open_len()
+    }
+
+    /// The counts of marked bytes as far as there is room for them behind what is never left out. RFC
+    /// 9768 section 3.2.3 lets fields be left out from the end.
+    fn emitted_ecn(&self) -> Option<AccurateEcnOption> {
+        let room = MAX_OPTIONS_LEN.saturating_sub(self.fixed_len());
+        self.accurate_ecn.and_then(|option| option.within(room))
     }
 
     /// Bytes that the Fast Open option takes with its fill.
@@ -267,7 +279,7 @@ impl TcpOptions {
     /// otherwise               nop, nop, TS, AccECN, nop, nop, nop, SACK
     /// ```
     ///
-    /// SACK blocks beyond the 40 bytes are left out. `out` has at least [`len`](Self::len) bytes.
+    /// Beyond the 40 bytes, counts of marked bytes and then SACK blocks are left out. `out` has at least [`len`](Self::len) bytes.
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let mut out = Cursor(out);
         if let Some(mss) = self.mss {
@@ -304,7 +316,7 @@ impl TcpOptions {
                 out.put(*word);
             }
         }
-        if let Some(option) = &self.accurate_ecn {
+        if let Some(option) = self.emitted_ecn() {
             for word in option.words(KIND_NOP).iter().take(option.padded_len() / 4) {
                 out.put(*word);
             }

@@ -79,6 +79,19 @@ impl AccurateEcnOption {
         (HEADER_LEN + FIELD_LEN * fields).next_multiple_of(4)
     }
 
+    /// With as many of the fields as fit into `room` bytes; `None` if not even an empty option does.
+    pub(crate) fn within(mut self, room: usize) -> Option<Self> {
+        while self.padded_len() > room {
+            self.len = self.len.checked_sub(1)?;
+            if let Some(field) =
+                self.bytes.as_chunks_mut::<FIELD_LEN>().0.get_mut(self.len as usize)
+            {
+                *field = [0; FIELD_LEN];
+            }
+        }
+        Some(self)
+    }
+
     /// The option in whole words, with `fill` behind it.
     pub(crate) fn words(&self, fill: u8) -> [[u8; 4]; 3] {
         let (told, kind) = (FIELD_LEN * usize::from(self.len), self.kind());
