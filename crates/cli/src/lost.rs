@@ -41,7 +41,7 @@ impl Opened {
         for gateway in &options.gateway {
             link = link.gateway(gateway);
         }
-        self.link = Some(self.host.add_link(link).map_err(net::start_failure)?);
+        self.link = Some(self.host.add_link(link)?);
         eprintln!("pagewire: {name} is back");
         Ok(())
     }
