@@ -112,7 +112,12 @@ fn addresses_are_announced_twice_at_the_start() {
         let Some(due) = host.net.poll_timeout() else { break };
         host.now = due;
         host.pass(Duration::ZERO);
-        at.push((due.as_millis(), host.sent().len()));
+        // Reports about groups, of the solicited-node groups, go to all routers that do MLDv2.
+        let mut sent = host.sent();
+        sent.retain(|frame| frame[..6] != [0x33, 0x33, 0, 0, 0, 0x16]);
+        if !sent.is_empty() {
+            at.push((due.as_millis(), sent.len()));
+        }
     }
     // One ARP announcement, one advertisement each for the given and the derived IPv6 address.
     assert_eq!(at, [(1000, 3), (3000, 3)]);
