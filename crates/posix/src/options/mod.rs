@@ -13,7 +13,8 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 use pagewire_stack::{
     BindOptions, Coalescing, CongestionKind, FastOpenKeys, GroupLink, KeepAlive, LinkId,
-    Memberships, MtuDiscover, MulticastSettings, PacketMarks, SocketId, Stack, TcpConfig, TcpOption,
+    Memberships, MtuDiscover, MulticastSettings, PacketMarks, SocketId, Stack, TcpConfig,
+    TcpOption,
 };
 
 /// Numbers that `libc` does not name.

@@ -39,7 +39,12 @@ enum Verb {
 
 impl<B: Backend> Descriptors<B> {
     /// `None`: the option is about something else.
-    pub(super) fn set_ip_multicast(&self, socket: &Socket, name: i32, value: &[u8]) -> Option<Done> {
+    pub(super) fn set_ip_multicast(
+        &self,
+        socket: &Socket,
+        name: i32,
+        value: &[u8],
+    ) -> Option<Done> {
         Some(match name {
             libc::IP_ADD_MEMBERSHIP => self.member_v4(socket, value, Verb::Join),
             libc::IP_DROP_MEMBERSHIP => self.member_v4(socket, value, Verb::Leave),

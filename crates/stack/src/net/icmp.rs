@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, TxChecksum};
 
 use super::input::{Meta, Origin, Outcome, Passed, take};
+use super::multicast::messages::mld;
 use super::reassembly::Expired;
 use super::route::{Delivery, smallest_path_mtu};
 use super::transport::with_headroom;
-use super::multicast::messages::mld;
 use super::wire::icmp::{self, v4, v6};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
 use super::{IcmpKind, Mem, Net, Outgoing, Received, TooLong};

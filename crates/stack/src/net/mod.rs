@@ -366,8 +366,7 @@ impl Net {
     /// The link that a packet came by; what we sent to ourselves came by none, but for what is to a
     /// group, which comes by the link that it left by.
     pub(crate) fn came_by(&self, received: &Received) -> Option<LinkId> {
-        (!received.loopback || received.dst.is_multicast())
-            .then(|| self.links.id_at(received.link))
+        (!received.loopback || received.dst.is_multicast()).then(|| self.links.id_at(received.link))
     }
 
     /// As [`source_for`](Self::source_for), for who may send `by` one link only.

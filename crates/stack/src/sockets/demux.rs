@@ -290,7 +290,11 @@ impl Binds {
     }
 
     /// All who are bound where packets to a group come in by a link: to the group, or to no address.
-    pub(crate) fn find_all(&self, group: SocketAddr, came_by: Option<LinkId>) -> impl Iterator<Item = u32> {
+    pub(crate) fn find_all(
+        &self,
+        group: SocketAddr,
+        came_by: Option<LinkId>,
+    ) -> impl Iterator<Item = u32> {
         let (v4, at) = (group.is_ipv4(), group.ip());
         let is_it = move |b: &&Bound| {
             let address = b.at.addr == at

@@ -171,9 +171,9 @@ impl Stack {
     pub fn group_link(&self, group: IpAddr, on: GroupLink) -> Result<LinkId, Error> {
         let link = match on {
             GroupLink::Route => return self.net.group_route(group),
-            GroupLink::Address(addr) => self
-                .links()
-                .find(|&link| self.link_addresses(link).any(|cidr| cidr.addr() == addr)),
+            GroupLink::Address(addr) => {
+                self.links().find(|&link| self.link_addresses(link).any(|cidr| cidr.addr() == addr))
+            }
             GroupLink::Number(number) => self.links().find(|link| link.scope_id() == number),
         };
         let link = link.ok_or(Error::NoSuchLink)?;

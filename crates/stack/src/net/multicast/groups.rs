@@ -250,7 +250,8 @@ impl Groups {
     pub(crate) fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Report> {
         if self.general_at.is_some_and(|at| at <= now) {
             self.general_at = None;
-            for member in self.members.iter_mut().filter(|m| m.sockets > 0 && is_reported(m.group)) {
+            for member in self.members.iter_mut().filter(|m| m.sockets > 0 && is_reported(m.group))
+            {
                 (member.answer_at, member.asked) = (Some(now), Vec::new());
             }
         }

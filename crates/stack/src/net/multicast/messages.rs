@@ -111,10 +111,12 @@ impl Query {
         if self.version != Version::Current {
             return Ok(self);
         }
-        let b = bytes.get(at..).and_then(<[u8]>::first_chunk::<4>).ok_or(DropReason::GroupMessage)?;
+        let b =
+            bytes.get(at..).and_then(<[u8]>::first_chunk::<4>).ok_or(DropReason::GroupMessage)?;
         // RFC 3376 section 4.1.6: 0 says nothing.
         self.robustness = Some(b[0] & 7).filter(|&n| n > 0);
-        self.interval = Some(float8(b[1])).filter(|&s| s > 0).map(|s| Duration::from_secs(s.into()));
+        self.interval =
+            Some(float8(b[1])).filter(|&s| s > 0).map(|s| Duration::from_secs(s.into()));
         let count = usize::from(u16::from_be_bytes([b[2], b[3]]));
         if len < at + 4 + count * N || (self.group.is_none() && count > 0) {
             return Err(DropReason::GroupMessage);
@@ -161,9 +163,10 @@ impl Report {
                 (Ipv4Addr::new(224, 0, 0, 22).into(), emit_records(igmp::REPORT_V3, records))
             }
             // RFC 3810 section 5.2.14.
-            (Self::Records(records), true) => {
-                (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16).into(), emit_records(mld::REPORT_V2, records))
-            }
+            (Self::Records(records), true) => (
+                Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16).into(),
+                emit_records(mld::REPORT_V2, records),
+            ),
             (Self::One { version, group, leaves }, _) => {
                 let kind = match (v6, leaves, version) {
                     (false, true, _) => igmp::LEAVE_V2,

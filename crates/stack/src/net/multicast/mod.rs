@@ -19,7 +19,7 @@ use super::link::{LinkId, LinkIndex};
 use super::neighbor::Keyed;
 use super::output::Envelope;
 use super::route::Delivery;
-use super::wire::ethernet::Mac;
+use super::wire::ethernet::{self, Mac};
 use super::wire::{ipv4, ipv6, ndp, protocol};
 use super::{Mem, Net, Outgoing};
 use crate::counters::DropReason;
@@ -39,6 +39,9 @@ const HOP_LIMIT: u8 = 1;
 const HEADERS_V4: usize = ipv4::LEN + ipv4::ROUTER_ALERT_LEN;
 const HEADERS_V6: usize = ipv6::LEN + ipv6::ROUTER_ALERT.len();
 
+/// Bytes of a report that have room behind the headers; the rest is in pages.
+const FRONT: usize = HEAD_CAPACITY - ethernet::LEN - HEADERS_V6;
+
 /// The groups that a link is in.
 #[derive(Debug)]
 pub(super) struct LinkGroups {
@@ -52,8 +55,7 @@ impl LinkGroups {
     /// None yet, on the link at this place.
     pub(super) fn new(hash: &Keyed, place: LinkIndex, turn: u32) -> Self {
         let random = |version: &[u8]| {
-            let parts: [&[u8]; 4] =
-                [b"groups", version, &place.to_ne_bytes(), &turn.to_ne_bytes()];
+            let parts: [&[u8]; 4] = [b"groups", version, &place.to_ne_bytes(), &turn.to_ne_bytes()];
             Groups::new(Random::new(hash.key(&parts)))
         };
         Self { at: None, versions: Box::new([random(b"4"), random(b"6")]) }
@@ -300,11 +302,18 @@ impl Net {
             IpAddr::V4(_) => !v6,
             IpAddr::V6(a) => v6 && a.is_unicast_link_local(),
         };
-        let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let any: IpAddr =
+            if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
         self.routes.of_link(link).map(|cidr| cidr.addr()).find(fits).unwrap_or(any)
     }
 
-    fn send_group_message(&mut self, mem: &mut Mem, link: LinkIndex, src: IpAddr, message: &Message) {
+    fn send_group_message(
+        &mut self,
+        mem: &mut Mem,
+        link: LinkIndex,
+        src: IpAddr,
+        message: &Message,
+    ) {
         let Message { to, bytes } = message;
         let medium = self.links.at(link).link.medium;
         let mac = (medium == Medium::Ethernet).then(|| Mac::for_multicast(*to));
@@ -323,7 +332,7 @@ impl Net {
 /// The IP packet around a message: hop limit 1, a router alert, nothing left to a device.
 fn group_packet(mem: &mut Mem, src: IpAddr, to: IpAddr, bytes: &[u8]) -> Option<PacketBuf> {
     let mut packet = PacketBuf::for_tx();
-    let (front, rest) = bytes.split_at(bytes.len().min(messages::REPORT_LEN));
+    let (front, rest) = bytes.split_at(bytes.len().min(FRONT));
     packet.push(front.len())?.copy_from_slice(front);
     let Mem { pool, writer, ledger, .. } = mem;
     let (parts, copied) = writer.write(pool, rest, ledger, CopyReason::Icmp);

@@ -247,7 +247,8 @@ fn groups_are_bounded_and_long_reports_are_several() {
     assert_eq!(groups.join(T0, ip("239.2.0.0"), true), Err(Error::NoBuffers));
     groups.handle_query(T0, &query(Version::Current, None, 1000));
     let said = said(&mut groups, T0, Duration::from_secs(1));
-    let lens: Vec<_> = said.iter().map(|(_, report)| report.emit(ip("10.0.0.1")).bytes.len()).collect();
+    let lens: Vec<_> =
+        said.iter().map(|(_, report)| report.emit(ip("10.0.0.1")).bytes.len()).collect();
     assert_eq!(lens.iter().sum::<usize>(), LINK_GROUPS * 8 + lens.len() * 8);
     assert!(lens.len() == 2 && lens.iter().all(|&len| len <= ROOM), "{lens:?}");
 }
