@@ -56,3 +56,41 @@ fn the_kernel_hears_our_groups_and_we_hear_the_kernels() {
         assert_eq!(again, Err(std::io::ErrorKind::AddrNotAvailable));
     });
 }
+
+/// Runs a program in this thread's network namespace.
+fn ip(args: &str) -> String {
+    let mut words = args.split(' ');
+    let program = words.next().unwrap();
+    let done = std::process::Command::new(program).args(words).output().unwrap();
+    assert!(done.status.success(), "{args}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+#[test]
+fn a_bridge_of_the_kernels_believes_our_reports_of_both_versions() {
+    in_namespace(|| {
+        let tap = Tap::builder().name("pwmc1").host_address("10.79.1.1/24").open().unwrap();
+        ip(
+            "ip link add pwbr1 type bridge mcast_snooping 1 mcast_igmp_version 3 mcast_mld_version 2",
+        );
+        ip("ip link set pwmc1 master pwbr1");
+        ip("ip link set pwbr1 up");
+        let host = Host::builder().device(tap).address("10.79.1.2/24").address("fd79::2/64");
+        let host = host.start().unwrap();
+        let member = host.udp("[::]:7000").unwrap();
+        member.join_multicast_v4(&Ipv4Addr::new(239, 1, 2, 3), &Ipv4Addr::UNSPECIFIED).unwrap();
+        member.join_multicast_v6(&"ff05::1:3".parse().unwrap(), 0).unwrap();
+        let groups = ["239.1.2.3", "ff05::1:3", "ff02::1:ff00:2"];
+        let known = |group: &&str| {
+            let known = ip("bridge mdb show dev pwbr1");
+            known.lines().any(|l| l.contains("port pwmc1") && l.contains(&format!("grp {group} ")))
+        };
+        for _ in 0..200 {
+            if groups.iter().all(known) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{}", ip("bridge mdb show dev pwbr1"));
+    });
+}
