@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::completion::{Completed, CompletionQueue};
+use crate::limits::LATER_KEPT;
 
 /// What is let go of later, oldest first.
 pub(crate) enum Later {
@@ -76,13 +77,22 @@ fn run() -> u64 {
     let mut panics = 0;
     // An owner's drop may lead to others.
     loop {
-        let batch = LATER.try_with(RefCell::take).unwrap_or_default();
+        let mut batch = LATER.try_with(RefCell::take).unwrap_or_default();
         WAITING.set(0);
         if batch.is_empty() {
             return panics;
         }
-        for later in batch {
+        for later in batch.drain(..) {
             panics += u64::from(catch_unwind(AssertUnwindSafe(|| later.happen())).is_err());
+        }
+        // The room serves again, within reason.
+        if batch.capacity() <= LATER_KEPT {
+            let _ = LATER.try_with(|list| {
+                let mut list = list.borrow_mut();
+                if list.capacity() == 0 {
+                    *list = batch;
+                }
+            });
         }
     }
 }
