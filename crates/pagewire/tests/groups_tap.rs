@@ -1,17 +1,18 @@
 //! Groups through a tap, with sockets of the kernel's, in a network namespace that goes with the test.
-//! Needs root.
+//! Needs root, `ip` and `bridge`.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
 use pagewire::{Host, Tap};
+use pagewire_testing::{Need, can};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 
 /// Runs `f` on a thread with a network namespace of its own.
 fn in_namespace(f: impl FnOnce() + Send + 'static) {
-    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
+    if !can(&[Need::Tap, Need::Program("ip"), Need::Program("bridge")]) {
         return;
     }
     let run = move || {
