@@ -7,6 +7,7 @@
 
 use core::cell::{Cell, RefCell};
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use std::any::Any;
 use std::panic::catch_unwind;
@@ -28,7 +29,10 @@ thread_local! {
     /// Deferrals that this thread has begun and not ended, and what waits for their end.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     static WAITING: Cell<usize> = const { Cell::new(0) };
-    static LATER: RefCell<Vec<Later>> = const { RefCell::new(Vec::new()) };
+    /// Never dropped, so that there is one until a thread's very end, where other locals' drops may let
+    /// go of memory under a lock. Empty and without memory outside of deferrals.
+    static LATER: RefCell<ManuallyDrop<Vec<Later>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// Has this thread drop the owners of memory at its [`end`](Self::end), not before.
@@ -49,6 +53,11 @@ impl Deferral {
     pub fn end(self) -> u64 {
         core::mem::forget(self);
         leave()
+    }
+
+    /// Drops something at the end of the deferral that this thread is in; without one, now.
+    pub fn later(owner: Box<dyn Any + Send + Sync>) {
+        release(Later::Owner(owner));
     }
 
     /// Whether something was deferred on this thread.
@@ -76,7 +85,7 @@ fn run() -> u64 {
     let mut panics = 0;
     // An owner's drop may lead to others.
     loop {
-        let batch = LATER.try_with(RefCell::take).unwrap_or_default();
+        let batch = LATER.with(|list| ManuallyDrop::into_inner(list.take()));
         WAITING.set(0);
         if batch.is_empty() {
             return panics;
@@ -106,13 +115,8 @@ pub(crate) fn release(later: Later) {
     if DEPTH.get() == 0 {
         return later.happen();
     }
-    let mut later = Some(later);
-    let deferred = LATER.try_with(|list| list.borrow_mut().extend(later.take()));
-    match (deferred, later) {
-        // The thread is at its very end.
-        (_, Some(later)) => later.happen(),
-        (_, None) => WAITING.set(WAITING.get() + 1),
-    }
+    LATER.with(|list| list.borrow_mut().push(later));
+    WAITING.set(WAITING.get() + 1);
 }
 
 /// Bytes whose owner may be anybody's.
