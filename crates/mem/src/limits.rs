@@ -75,6 +75,10 @@ pub const MAX_PAGE_REFS: u32 = 1 << 31;
 /// cost of a string copy.
 pub const SNAPSHOT_LEN: usize = 2048;
 
+/// Owners whose drop was deferred that a thread keeps room for, once it needed so much: 40 KiB, what
+/// the acknowledgement of one full window lets go of.
+pub const LATER_KEPT: usize = 1024;
+
 // Lengths up to `MAX_FRAG_LEN` must be valid lengths of slices, and byte offsets of pages of the
 // largest pool must fit `usize`.
 const _: () = assert!(usize::BITS == 64, "Pagewire needs a 64-bit machine");

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::completion::{Completed, CompletionQueue};
+use crate::limits::LATER_KEPT;
 
 /// What is let go of later, oldest first.
 pub(crate) enum Later {
@@ -29,9 +30,10 @@ thread_local! {
     /// Deferrals that this thread has begun and not ended, and what waits for their end.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     static WAITING: Cell<usize> = const { Cell::new(0) };
-    /// Never dropped, so that there is one until a thread's very end, where other locals' drops may let
-    /// go of memory under a lock. Empty and without memory outside of deferrals.
-    static LATER: RefCell<ManuallyDrop<Vec<Later>>> =
+    static LATER: RefCell<Vec<Later>> = const { RefCell::new(Vec::new()) };
+    /// In its place once it is dropped, at the very end of a thread, where other locals' drops may let
+    /// go of memory under a lock. Never dropped; empty and without memory outside of deferrals.
+    static LAST: RefCell<ManuallyDrop<Vec<Later>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
@@ -85,13 +87,25 @@ fn run() -> u64 {
     let mut panics = 0;
     // An owner's drop may lead to others.
     loop {
-        let batch = LATER.with(|list| ManuallyDrop::into_inner(list.take()));
+        let mut batch = match LATER.try_with(RefCell::take) {
+            Ok(batch) => batch,
+            Err(_) => LAST.with(|list| ManuallyDrop::into_inner(list.take())),
+        };
         WAITING.set(0);
         if batch.is_empty() {
             return panics;
         }
-        for later in batch {
+        for later in batch.drain(..) {
             panics += u64::from(catch_unwind(AssertUnwindSafe(|| later.happen())).is_err());
+        }
+        // The room serves again, within reason.
+        if batch.capacity() <= LATER_KEPT {
+            let _ = LATER.try_with(|list| {
+                let mut list = list.borrow_mut();
+                if list.capacity() == 0 {
+                    *list = batch;
+                }
+            });
         }
     }
 }
@@ -115,7 +129,10 @@ pub(crate) fn release(later: Later) {
     if DEPTH.get() == 0 {
         return later.happen();
     }
-    LATER.with(|list| list.borrow_mut().push(later));
+    let mut later = Some(later);
+    if LATER.try_with(|list| list.borrow_mut().extend(later.take())).is_err() {
+        LAST.with(|list| list.borrow_mut().extend(later.take()));
+    }
     WAITING.set(WAITING.get() + 1);
 }
 

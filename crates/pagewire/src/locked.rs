@@ -28,12 +28,19 @@ pub(crate) struct Locked<'a> {
 struct After<'a> {
     shared: &'a Shared,
     deferral: Option<Deferral>,
+    /// Nearly always there is nothing.
+    calls: Option<Calls>,
+}
+
+/// Others' code to be called.
+struct Calls {
     ready: Vec<Waker>,
     discarded: Vec<Box<dyn Any + Send>>,
 }
 
 impl Shared {
     /// The lock.
+    #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let after = After::new(self);
         let inner = match self.inner.try_lock() {
@@ -72,7 +79,7 @@ impl<'a> Locked<'a> {
     fn new(inner: MutexGuard<'a, Inner>, after: After<'a>) -> Self {
         let mut locked = Self { inner, after, unwinding: std::thread::panicking() };
         if locked.broken {
-            locked.give_up();
+            broken(&mut locked);
         }
         locked
     }
@@ -82,9 +89,30 @@ impl<'a> After<'a> {
     /// To be made before the lock is taken: the deferral ends after that is let go of.
     #[inline]
     fn new(shared: &'a Shared) -> Self {
-        let deferral = Some(Deferral::begin());
-        Self { shared, deferral, ready: Vec::new(), discarded: Vec::new() }
+        Self { shared, deferral: Some(Deferral::begin()), calls: None }
     }
+
+    /// Calls others' code, and lets go of what is theirs.
+    #[cold]
+    #[inline(never)]
+    fn follow(&mut self) {
+        let panics = &self.shared.panics;
+        if let Some(Calls { ready, discarded }) = self.calls.take() {
+            for waker in ready {
+                contain(&panics.wakers, "a waker", || waker.wake());
+            }
+            for discarded in discarded {
+                contain(&panics.owners, "what was dropped", || drop(discarded));
+            }
+        }
+        panics.note_owners(self.deferral.take().map_or(0, Deferral::end));
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn broken(inner: &mut Inner) {
+    inner.give_up();
 }
 
 impl Deref for Locked<'_> {
@@ -104,6 +132,7 @@ impl DerefMut for Locked<'_> {
 }
 
 impl Drop for Locked<'_> {
+    #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
             // What is the application's is caught before it comes here: this is our own, in the
@@ -113,24 +142,19 @@ impl Drop for Locked<'_> {
             self.after.shared.kick();
             return;
         }
-        if !self.inner.ready.is_empty() {
-            self.after.ready = std::mem::take(&mut self.inner.ready);
-        }
-        if !self.inner.discarded.is_empty() {
-            self.after.discarded = std::mem::take(&mut self.inner.discarded);
+        if !self.inner.ready.is_empty() || !self.inner.discarded.is_empty() {
+            let ready = std::mem::take(&mut self.inner.ready);
+            let discarded = std::mem::take(&mut self.inner.discarded);
+            self.after.calls = Some(Calls { ready, discarded });
         }
     }
 }
 
 impl Drop for After<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let panics = &self.shared.panics;
-        for waker in self.ready.drain(..) {
-            contain(&panics.wakers, "a waker", || waker.wake());
+        if self.calls.is_some() || Deferral::is_pending() {
+            self.follow();
         }
-        for discarded in self.discarded.drain(..) {
-            contain(&panics.owners, "what was dropped", || drop(discarded));
-        }
-        panics.note_owners(self.deferral.take().map_or(0, Deferral::end));
     }
 }

@@ -237,6 +237,16 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// Whether a packet to `addr` is for it, wherever it came by.
+    fn takes(self, addr: IpAddr) -> bool {
+        match (self.addr, addr) {
+            (IpAddr::V4(at), IpAddr::V4(to)) => at == to || at.is_unspecified(),
+            (IpAddr::V6(at), IpAddr::V6(to)) => at == to || at.is_unspecified(),
+            (IpAddr::V6(at), IpAddr::V4(_)) => at.is_unspecified() && !self.v6_only,
+            (IpAddr::V4(_), IpAddr::V6(_)) => false,
+        }
+    }
+
     /// Whether a packet could be for both.
     pub(crate) fn overlaps(self, other: Self) -> bool {
         let both = |w: Self| w.addr == ANY && !w.v6_only;
@@ -275,6 +285,11 @@ impl Binds {
         fits: impl Fn(u32) -> Option<bool>,
     ) -> Option<u32> {
         let (bound, addr) = (&self.entry(tuple.local_port)?.bound, tuple.local);
+        // Nearly always there is nobody to choose from.
+        if let [alone] = bound.as_slice() {
+            let takes = alone.at.takes(addr) && alone.at.link.is_none_or(by);
+            return (takes && fits(alone.index).is_some()).then_some(alone.index);
+        }
         let any_linked = bound.iter().any(|b| b.at.link.is_some());
         let at = |wanted: IpAddr| {
             let is_it = |b: &Bound| b.at.addr == wanted && !(b.at.v6_only && addr.is_ipv4());

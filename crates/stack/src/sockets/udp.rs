@@ -178,18 +178,6 @@ impl UdpSocket {
     pub(super) fn nothing(&self) -> Error {
         if self.down { Error::NetworkDown } else { Error::WouldBlock }
     }
-
-    fn take(&mut self) -> Result<Datagram, Error> {
-        let datagram = match self.error.take() {
-            Some(error) => Err(error),
-            None => self.queue.pop_front().ok_or(self.nothing()),
-        };
-        if let Ok(datagram) = &datagram {
-            self.queued_bytes -= datagram.charge;
-        }
-        self.reported &= self.readiness();
-        datagram
-    }
 }
 
 /// Inputs.
@@ -556,7 +544,18 @@ impl Stack {
         id: SocketId,
     ) -> Result<(FragVec, SocketAddr), Error> {
         let _ = now;
-        let datagram = udp_mut(self.sockets.table.get_mut(id)?)?.take()?;
+        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        if let Some(error) = socket.take_error() {
+            return Err(error);
+        }
+        let Some(datagram) = socket.queue.pop_front() else {
+            socket.reported &= socket.readiness();
+            return Err(socket.nothing());
+        };
+        socket.queued_bytes -= datagram.charge;
+        if socket.queue.is_empty() {
+            socket.reported &= socket.readiness();
+        }
         self.mem.shared.receive.charge_datagrams(datagram.charge, 0);
         Ok((datagram.payload, datagram.from))
     }
