@@ -430,8 +430,11 @@ counters! {
     tcp_syn_cookies_failed,
     /// Connection attempts that failed.
     tcp_attempts_failed,
-    /// Established connections that were reset.
+    /// Established connections that the other side reset.
     tcp_established_resets,
+    /// Established connections that ended because the other side did not answer, or the way there was
+    /// gone.
+    tcp_established_lost,
     /// Connections we opened whose data in the SYN the peer took (Fast Open).
     tcp_fast_open_active,
     /// Connections others opened to us with data in the SYN that we took, or might have taken.
