@@ -29,6 +29,8 @@ pub(crate) struct Opened {
     pub(crate) report: Report,
     /// The device's; `None` while there is none.
     pub(crate) link: Option<LinkId>,
+    /// Why there is none although there is a device, as far as that was said.
+    pub(crate) waits_because: Option<String>,
     /// Bytes that it receives into.
     pub(crate) memory: Option<u64>,
     _socket: Option<SocketFile>,
@@ -165,7 +167,8 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(|n| n.address).collect();
     let link = Some(LinkId::FIRST);
-    Ok(Opened { host, addresses, report, link, memory, _socket: socket })
+    let waits_because = None;
+    Ok(Opened { host, addresses, report, link, waits_because, memory, _socket: socket })
 }
 
 /// The MTU that was asked for, in bytes.

@@ -1,11 +1,11 @@
 //! Datagram sockets.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_stack::{MtuDiscover, SocketId};
+use pagewire_stack::{GroupLink, MtuDiscover, MulticastSettings, SocketId};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::host::Handle;
@@ -95,6 +95,89 @@ impl UdpSocket {
         self.0.host.shared.lock().stack.udp_path_mtu(id).map_err(io_error)
     }
 
+    /// Joins a group on the link that has the address `interface`, or with `0.0.0.0` on that of the
+    /// route to it. As on Linux, a socket that is bound to the port gets what comes for any group that
+    /// the host is in, whoever joined it; one that is bound to a group's address gets only that. The
+    /// error is `AddrInUse` for a group that was joined before, and Linux's `ENODEV` if there is no such
+    /// link.
+    pub fn join_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        self.join((*group).into(), by_address(*interface))
+    }
+
+    /// The same in IPv6; `interface`: [`LinkId::scope_id`](pagewire_stack::LinkId::scope_id), or 0.
+    pub fn join_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
+        self.join((*group).into(), by_number(interface))
+    }
+
+    /// Leaves a group that was joined with the same arguments; the error is `AddrNotAvailable` if none
+    /// was.
+    pub fn leave_multicast_v4(&self, group: &Ipv4Addr, interface: &Ipv4Addr) -> io::Result<()> {
+        self.leave((*group).into(), by_address(*interface))
+    }
+
+    /// The same in IPv6.
+    pub fn leave_multicast_v6(&self, group: &Ipv6Addr, interface: u32) -> io::Result<()> {
+        self.leave((*group).into(), by_number(interface))
+    }
+
+    /// How many hops datagrams to IPv4 groups go, at most 255; 1 by default, 0: they stay on this host.
+    pub fn set_multicast_ttl_v4(&self, ttl: u32) -> io::Result<()> {
+        let ttl = u8::try_from(ttl).map_err(|_| io_error(pagewire_stack::Error::InvalidInput))?;
+        self.set_multicast(false, |settings| settings.hops = ttl)
+    }
+
+    /// See [`set_multicast_ttl_v4`](Self::set_multicast_ttl_v4).
+    pub fn multicast_ttl_v4(&self) -> io::Result<u32> {
+        self.multicast(false).map(|settings| settings.hops.into())
+    }
+
+    /// Whether datagrams to IPv4 groups come back to sockets of this host; they do by default.
+    pub fn set_multicast_loop_v4(&self, on: bool) -> io::Result<()> {
+        self.set_multicast(false, |settings| settings.loops = on)
+    }
+
+    /// See [`set_multicast_loop_v4`](Self::set_multicast_loop_v4).
+    pub fn multicast_loop_v4(&self) -> io::Result<bool> {
+        self.multicast(false).map(|settings| settings.loops)
+    }
+
+    /// Whether datagrams to IPv6 groups come back to sockets of this host; they do by default.
+    pub fn set_multicast_loop_v6(&self, on: bool) -> io::Result<()> {
+        self.set_multicast(true, |settings| settings.loops = on)
+    }
+
+    /// See [`set_multicast_loop_v6`](Self::set_multicast_loop_v6).
+    pub fn multicast_loop_v6(&self) -> io::Result<bool> {
+        self.multicast(true).map(|settings| settings.loops)
+    }
+
+    fn join(&self, group: IpAddr, on: GroupLink) -> io::Result<()> {
+        let id = self.0.id;
+        let done = self.0.host.shared.with(|stack, now| stack.udp_join_group(now, id, group, on));
+        done.map_err(|e| self.0.host.shared.error(e))
+    }
+
+    fn leave(&self, group: IpAddr, on: GroupLink) -> io::Result<()> {
+        let id = self.0.id;
+        let done = self.0.host.shared.with(|stack, now| stack.udp_leave_group(now, id, group, on));
+        done.map_err(|e| self.0.host.shared.error(e))
+    }
+
+    fn multicast(&self, v6: bool) -> io::Result<MulticastSettings> {
+        self.0.host.shared.lock().stack.udp_multicast(self.0.id, v6).map_err(io_error)
+    }
+
+    fn set_multicast(
+        &self,
+        v6: bool,
+        change: impl FnOnce(&mut MulticastSettings),
+    ) -> io::Result<()> {
+        let (id, mut host) = (self.0.id, self.0.host.shared.lock());
+        let mut settings = host.stack.udp_multicast(id, v6).map_err(io_error)?;
+        change(&mut settings);
+        host.stack.udp_set_multicast(id, v6, settings).map_err(io_error)
+    }
+
     /// The address of this side.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.0.local_addr()
@@ -130,6 +213,17 @@ impl UdpSocket {
             stack.udp_send_to(now, id, data.frags.clone(), to)
         })
     }
+}
+
+fn by_address(interface: Ipv4Addr) -> GroupLink {
+    match interface.is_unspecified() {
+        true => GroupLink::Route,
+        false => GroupLink::Address(interface.into()),
+    }
+}
+
+fn by_number(interface: u32) -> GroupLink {
+    if interface == 0 { GroupLink::Route } else { GroupLink::Number(interface) }
 }
 
 pub(crate) fn first(to: impl ToSocketAddrs) -> io::Result<SocketAddr> {

@@ -177,6 +177,11 @@ drop_reasons! {
     /// A redirect: routes are static.
     IcmpRedirect = "icmp_redirect",
 
+    // Groups (RFC 3376, RFC 3810).
+    /// About membership in groups: of no length or type that there is, through a router, without a
+    /// router alert, or for routers only.
+    GroupMessage = "group_message",
+
     // NDP (RFC 4861).
     /// The hop limit is not 255: it came through a router.
     NdpHopLimit = "ndp_hop_limit",
@@ -377,6 +382,10 @@ counters! {
     rx_icmp,
     /// ICMP messages sent, neighbour discovery included.
     tx_icmp,
+    /// IGMP messages received; MLD's are among those of ICMP.
+    rx_igmp,
+    /// IGMP and MLD messages sent.
+    tx_group_reports,
     /// Echo requests answered.
     icmp_echo_answered,
     /// ICMP errors sent.
@@ -421,8 +430,11 @@ counters! {
     tcp_syn_cookies_failed,
     /// Connection attempts that failed.
     tcp_attempts_failed,
-    /// Established connections that were reset.
+    /// Established connections that the other side reset.
     tcp_established_resets,
+    /// Established connections that ended because the other side did not answer, or the way there was
+    /// gone.
+    tcp_established_lost,
     /// Connections we opened whose data in the SYN the peer took (Fast Open).
     tcp_fast_open_active,
     /// Connections others opened to us with data in the SYN that we took, or might have taken.

@@ -15,6 +15,9 @@ pub enum Error {
     /// There is no such socket (any more).
     #[error("no such socket")]
     NoSuchSocket,
+    /// There is no such link, or it does not speak this version of IP.
+    #[error("no such link")]
+    NoSuchLink,
     /// An argument makes no sense.
     #[error("invalid argument")]
     InvalidInput,
@@ -103,6 +106,7 @@ impl Error {
             Self::WouldBlock => 11,          // EAGAIN
             Self::NoMemory => 12,            // ENOMEM
             Self::PermissionDenied => 13,    // EACCES
+            Self::NoSuchLink => 19,          // ENODEV
             Self::InvalidInput => 22,        // EINVAL
             Self::TooManySockets => 24,      // EMFILE
             Self::BrokenPipe => 32,          // EPIPE

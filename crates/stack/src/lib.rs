@@ -56,6 +56,7 @@ pub use sockets::mapping::{MapAvailable, MapError};
 pub use sockets::path_mtu::MtuDiscover;
 pub use sockets::table::SocketId;
 pub use sockets::timestamping::TxTimestamping;
+pub use sockets::udp_groups::{GroupLink, Memberships, MulticastSettings};
 pub use sockets::udp_messages::UdpMessage;
 pub use sockets::udp_segments::UdpTarget;
 pub use sockets::zerocopy::{Coalescing, ZeroCopyCall, ZeroCopyConfig};

@@ -63,6 +63,10 @@ pub const NEIGHBORS_INCOMPLETE: usize = 256;
 /// One that is pushed out is asked for at need.
 pub const NEIGHBORS_HEARD: usize = 256;
 
+/// Neighbours that made room for others while packets waited for them, whose senders are told until the
+/// next turn: at most [`NEIGHBOR_QUEUE_PACKETS`] packets each. Beyond that, packets are only counted.
+pub const NEIGHBORS_EVICTED_TOLD: usize = 16;
+
 /// Neighbours in use that are passed over in the search for one that may go: bounds the work for a
 /// newcomer, who is refused if there are more in a row.
 pub const NEIGHBOR_EVICTION_STEPS: usize = 16;
@@ -354,3 +358,38 @@ pub const RECEIVED_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ`, less the zero at its end.
 pub const LINK_NAME_BYTES: usize = 15;
+
+// Groups.
+
+/// IPv4 groups that a socket may be in: Linux's `igmp_max_memberships`.
+pub const SOCKET_GROUPS_V4: usize = 20;
+
+/// IPv6 groups that a socket may be in. Linux bounds their memory, which is more than anybody uses.
+pub const SOCKET_GROUPS_V6: usize = 64;
+
+/// Groups of one version of IP that a link may be in or be leaving, whose reports take some ten packets
+/// at once. Every packet to a group is compared with them.
+pub const LINK_GROUPS: usize = 256;
+
+/// Sources of one query that are answered for one by one; a query about more, or one that does not fit a
+/// packet's head, is answered as one about the whole group (RFC 3376 section 5.2 lets the answer say
+/// more than was asked).
+pub const GROUP_QUERY_SOURCES: usize = 16;
+
+/// How often a change of membership is said, unless a router says otherwise (RFC 3376 section 8.1, RFC
+/// 3810 section 9.1).
+pub const GROUP_ROBUSTNESS: u8 = 2;
+
+/// How often routers ask, unless they say otherwise (RFC 3376 section 8.2, RFC 3810 section 9.2).
+pub const GROUP_QUERY_INTERVAL: Duration = Duration::from_secs(125);
+
+/// How long answers may take, where a router is only remembered (RFC 3376 section 8.3, RFC 3810 section
+/// 9.3).
+pub const GROUP_QUERY_RESPONSE: Duration = Duration::from_secs(10);
+
+/// Longest time until a change of membership is said again (RFC 3376 section 8.11, RFC 3810 section
+/// 9.11).
+pub const GROUP_REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The same while an older router is there (RFC 2236 section 8.10, RFC 2710 section 7.10).
+pub const GROUP_OLD_REPORT_INTERVAL: Duration = Duration::from_secs(10);

@@ -582,7 +582,7 @@ impl Stack {
         match self.sockets.table.get(id) {
             Ok(Socket::Tcp(_)) => self.tcp_close(now, id),
             Ok(Socket::Listener(_)) => self.close_listener(id.index()),
-            Ok(Socket::Udp(_)) => self.close_udp(id.index()),
+            Ok(Socket::Udp(_)) => self.close_udp(now, id.index()),
             Ok(Socket::TimeWait(_)) | Err(_) => {}
         }
     }

@@ -11,6 +11,7 @@ use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::limits::DATAGRAM_BUFFER;
 use crate::options::info::tcp_info;
+use crate::options::multicast::{get_ip_multicast, get_ipv6_multicast};
 use crate::options::{
     SO_BINDTOIFINDEX, SO_MEMINFO, TCP_CC_INFO, TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY,
     TCP_FASTOPEN_NO_COOKIE, TCP_INQ, TCP_NOTSENT_LOWAT, UDP_GRO, UDP_SEGMENT,
@@ -120,7 +121,7 @@ impl<B: Backend> Descriptors<B> {
             libc::IP_TTL => int(i32::from(state.options.marks.hop_limit.unwrap_or(HOPS))),
             libc::IP_MTU_DISCOVER => int(state.options.mtu_discover.unwrap_or(1)),
             libc::IP_MTU => int(self.path_mtu(state)?),
-            _ => Err(Errno::NOPROTOOPT),
+            name => get_ip_multicast(state, name),
         }
     }
 
@@ -135,7 +136,7 @@ impl<B: Backend> Descriptors<B> {
             libc::IPV6_RECVERR => flag(state.options.receive_errors),
             libc::IPV6_MTU_DISCOVER => int(state.options.mtu_discover.unwrap_or(1)),
             libc::IPV6_MTU => int(self.path_mtu(state)?),
-            _ => Err(Errno::NOPROTOOPT),
+            name => get_ipv6_multicast(state, name),
         }
     }
 
@@ -292,15 +293,15 @@ impl<B: Backend> Descriptors<B> {
     }
 }
 
-fn int(value: i32) -> Value {
+pub(super) fn int(value: i32) -> Value {
     Ok(value.to_ne_bytes().to_vec())
 }
 
-fn number(value: u32) -> Value {
+pub(super) fn number(value: u32) -> Value {
     Ok(value.to_ne_bytes().to_vec())
 }
 
-fn flag(on: bool) -> Value {
+pub(super) fn flag(on: bool) -> Value {
     int(i32::from(on))
 }
 

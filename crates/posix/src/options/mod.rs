@@ -3,6 +3,7 @@
 mod get;
 mod info;
 mod link;
+mod multicast;
 mod set;
 pub(crate) mod timestamping;
 
@@ -11,8 +12,9 @@ use std::time::Duration;
 
 use pagewire_mem::Instant;
 use pagewire_stack::{
-    BindOptions, Coalescing, CongestionKind, FastOpenKeys, KeepAlive, LinkId, MtuDiscover,
-    PacketMarks, SocketId, Stack, TcpConfig, TcpOption,
+    BindOptions, Coalescing, CongestionKind, FastOpenKeys, GroupLink, KeepAlive, LinkId,
+    Memberships, MtuDiscover, MulticastSettings, PacketMarks, SocketId, Stack, TcpConfig,
+    TcpOption,
 };
 
 /// Numbers that `libc` does not name.
@@ -88,6 +90,10 @@ pub(crate) struct Options {
     pub(crate) broadcast: bool,
     /// `IP_PKTINFO` and `IPV6_RECVPKTINFO`.
     pub(crate) packet_info: [bool; 2],
+    /// Groups joined before there was a socket of the stack's.
+    pub(crate) groups: Memberships,
+    /// `IP_MULTICAST_*` and `IPV6_MULTICAST_*`.
+    pub(crate) multicast: [MulticastSettings; 2],
     /// `UDP_GRO`.
     pub(crate) udp_join: bool,
     /// `UDP_SEGMENT` and `UDP_CORK`.
@@ -197,6 +203,14 @@ impl Options {
         }
         if self.udp_join {
             let _ = stack.udp_set_join(id, true);
+        }
+        for (settings, v6) in self.multicast.into_iter().zip([false, true]) {
+            if settings != MulticastSettings::default() {
+                let _ = stack.udp_set_multicast(id, v6, settings);
+            }
+        }
+        for (group, link) in self.groups.iter() {
+            let _ = stack.udp_join_group(now, id, group, GroupLink::Number(link.scope_id()));
         }
         if self.segment > 0 {
             let _ = stack.udp_set_segment(id, self.segment);

@@ -19,7 +19,7 @@ use crate::options::{
 use crate::socket::{Kind, Socket, Stage, State};
 use crate::{Errno, Fd, errno};
 
-type Done = Result<(), Errno>;
+pub(super) type Done = Result<(), Errno>;
 
 /// Range of `TCP_MAXSEG` (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
 const MAX_SEG: core::ops::RangeInclusive<i32> = 88..=32_767;
@@ -139,6 +139,9 @@ impl<B: Backend> Descriptors<B> {
     }
 
     fn set_ip(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
+        if let Some(done) = self.set_ip_multicast(socket, name, value) {
+            return done;
+        }
         // > An `int`, or a `char` where there is no more; nothing is 0, but for these.
         let value = match value {
             [] if matches!(name, libc::IP_TTL | libc::IP_FREEBIND) => return Err(Errno::INVAL),
@@ -164,6 +167,9 @@ impl<B: Backend> Descriptors<B> {
     }
 
     fn set_ipv6(&self, socket: &Socket, name: i32, value: &[u8]) -> Done {
+        if let Some(done) = self.set_ipv6_multicast(socket, name, value) {
+            return done;
+        }
         let value = int(value)?;
         match name {
             libc::IPV6_V6ONLY => {
@@ -453,7 +459,7 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// Tells the stack's socket of a datagram socket, if there is one yet.
-    fn tell_datagram(
+    pub(super) fn tell_datagram(
         &self,
         state: &State,
         verb: impl FnOnce(&mut Stack, SocketId) -> Result<(), pagewire_stack::Error>,
@@ -480,12 +486,12 @@ fn remember<T>(socket: &Socket, value: T, set: impl FnOnce(&mut Options, T)) -> 
 }
 
 /// An `int` of C.
-fn int(value: &[u8]) -> Result<i32, Errno> {
+pub(super) fn int(value: &[u8]) -> Result<i32, Errno> {
     let bytes = value.get(..4).and_then(|v| v.try_into().ok()).ok_or(Errno::INVAL)?;
     Ok(i32::from_ne_bytes(bytes))
 }
 
-fn within(value: i32, range: core::ops::RangeInclusive<i32>) -> Result<i32, Errno> {
+pub(super) fn within(value: i32, range: core::ops::RangeInclusive<i32>) -> Result<i32, Errno> {
     if range.contains(&value) { Ok(value) } else { Err(Errno::INVAL) }
 }
 

@@ -155,8 +155,8 @@ impl Net {
         headers: SmallVec<[u8; 64]>,
         (offset, more): (usize, bool),
     ) -> Outcome {
-        // No fragment of a broadcast or multicast is kept: nothing that we take from them is long.
-        if meta.delivery != Delivery::Unicast {
+        // No fragment of a broadcast is kept: nothing that we take from them is long.
+        if meta.delivery == Delivery::Broadcast {
             return Err(DropReason::TransportBroadcast);
         }
         spill_head(mem, packet, 0, CopyReason::LinearHead)?;

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, TxChecksum};
 
 use super::input::{Meta, Origin, Outcome, Passed, take};
+use super::multicast::messages::mld;
 use super::reassembly::Expired;
 use super::route::{Delivery, smallest_path_mtu};
 use super::transport::with_headroom;
@@ -131,6 +132,10 @@ impl Net {
             v6::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
             v6::NEIGHBOR_SOLICITATION | v6::NEIGHBOR_ADVERTISEMENT => {
                 self.handle_ndp(mem, now, packet, &meta)?;
+                Ok(Passed::Nothing)
+            }
+            mld::QUERY | mld::REPORT_V1 | mld::DONE_V1 | mld::REPORT_V2 => {
+                self.handle_mld(mem, now, packet, &meta)?;
                 Ok(Passed::Nothing)
             }
             v6::ROUTER_SOLICITATION => Err(DropReason::NdpRouterSolicitation),
@@ -268,7 +273,8 @@ impl Net {
             protocol,
             ecn: 0,
             hop_limit: 0,
-            delivery: Delivery::Unicast,
+            // RFC 1122 section 3.2.2: nobody is told of what was sent to a group.
+            delivery: if dst.is_multicast() { Delivery::Multicast } else { Delivery::Unicast },
             header_len: headers.len() as u16,
             next_field: 0,
             origin: Origin {

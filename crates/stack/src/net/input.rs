@@ -50,13 +50,15 @@ pub(super) struct Origin {
     pub(super) group: bool,
     /// From ourselves: addresses need no suspicion.
     pub(super) loopback: bool,
-    /// The link that it came in by; of no meaning for what looped back.
+    /// The link that it came in by; what looped back came by none, but for what is to a group.
     pub(super) link: LinkIndex,
 }
 
 impl Origin {
-    /// From ourselves.
-    pub(super) const LOOPBACK: Self = Self { group: false, loopback: true, link: 0 };
+    /// From ourselves; `link`: that by whose group it came back.
+    pub(super) const fn loopback(link: LinkIndex) -> Self {
+        Self { group: false, loopback: true, link }
+    }
 }
 
 /// What IP says about a transport packet.
@@ -134,7 +136,9 @@ impl Net {
         let interface = self.links.at(origin.link);
         origin.group = header.dst.is_group();
         if header.dst != interface.link.mac
-            && !(origin.group && self.routes.hears(origin.link, header.dst))
+            && !(origin.group
+                && (self.routes.hears(origin.link, header.dst)
+                    || interface.groups.hears(header.dst)))
         {
             return Err(DropReason::EthernetNotForUs);
         }
@@ -273,20 +277,28 @@ impl Net {
     ) -> Result<Delivery, DropReason> {
         // Addresses do not change: what was found good stays good.
         let key = (src, dst, origin.link);
-        if origin.loopback || (self.last_delivered == Some(key) && !origin.group) {
+        if origin.loopback {
+            let to_group = dst.is_multicast();
+            return Ok(if to_group { Delivery::Multicast } else { Delivery::Unicast });
+        }
+        if self.last_delivered == Some(key) && !origin.group {
             return Ok(Delivery::Unicast);
         }
         let (bad_source, foreign) = match dst {
             IpAddr::V4(_) => (DropReason::Ipv4Source, DropReason::Ipv4NotForUs),
             IpAddr::V6(_) => (DropReason::Ipv6Source, DropReason::Ipv6NotForUs),
         };
-        let delivery = self.routes.delivery(origin.link, dst);
+        let mut delivery = self.routes.delivery(origin.link, dst);
         if delivery == Delivery::Foreign {
-            return Err(foreign);
+            if !self.links.at(origin.link).groups.contains(dst) {
+                return Err(foreign);
+            }
+            delivery = Delivery::Multicast;
         }
         // RFC 4861 section 7.1.1: solicitations may come from the unspecified address, to a
-        // multicast address; whether it is one is seen later.
-        let probe = src.is_unspecified() && dst.is_ipv6() && delivery == Delivery::Multicast;
+        // multicast address; and so do queries of switches that have no address (RFC 4541 section
+        // 2.1.1). Whether it is one is seen later.
+        let probe = src.is_unspecified() && delivery == Delivery::Multicast;
         if !probe && !self.routes.is_plausible_source(src) {
             return Err(bad_source);
         }

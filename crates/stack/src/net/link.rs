@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::{Instant, PacketBuf};
 
+use super::multicast::LinkGroups;
 use super::neighbor::{Keyed, Neighbors};
 use super::wire::ethernet::Mac;
 use crate::cidr::Cidr;
@@ -114,6 +115,7 @@ impl Link {
 pub(super) struct Interface {
     pub(super) link: Link,
     pub(super) neighbors: Neighbors,
+    pub(super) groups: LinkGroups,
     pub(super) speaks_v4: bool,
     pub(super) speaks_v6: bool,
     /// Frames for the device.
@@ -147,6 +149,7 @@ impl Interface {
         let announce = announce && caps.medium == Medium::Ethernet;
         Self {
             link: Link::new(caps),
+            groups: LinkGroups::new(&hash, place, turn),
             neighbors: Neighbors::new(hash),
             speaks_v4: false,
             speaks_v6: false,
@@ -173,6 +176,8 @@ impl Interface {
     pub(super) fn lose(&mut self, hash: Keyed) -> usize {
         let lost = self.out.len() + self.neighbors.queued();
         self.out = VecDeque::new();
+        // Nobody is told any more.
+        self.groups.quit();
         self.neighbors = Neighbors::new(hash);
         (self.lost, self.announcements) = (true, 0);
         lost
@@ -185,7 +190,7 @@ impl Interface {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let announce = (self.announcements > 0).then_some(self.announce_at);
-        [announce, self.neighbors.poll_timeout()].into_iter().flatten().min()
+        [announce, self.neighbors.poll_timeout(), self.groups.poll_at()].into_iter().flatten().min()
     }
 }
 

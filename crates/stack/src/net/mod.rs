@@ -7,8 +7,7 @@
 //! Nothing here reads a clock or a random source: time is an argument, the secret is given.
 //!
 //! Deliberately not done: routers and addresses learned from advertisements (RFC 4861 section 6,
-//! RFC 4862), redirects, VLANs, multicast routing and group reports (RFC 3376, RFC 3810: a bridge
-//! that snoops may not forward groups to us), jumbograms (RFC 2675), source routes. What arrives
+//! RFC 4862), redirects, VLANs, multicast routing, jumbograms (RFC 2675), source routes. What arrives
 //! of these is counted.
 
 use std::collections::VecDeque;
@@ -36,6 +35,7 @@ mod extensions;
 mod icmp;
 mod input;
 mod link;
+mod multicast;
 mod neighbor;
 mod output;
 mod reassembly;
@@ -236,8 +236,8 @@ pub(crate) struct Net {
     announce: bool,
     /// What passing packets on from link to link keeps; where it is asked for.
     transit: Option<Box<Transit>>,
-    /// Packets to ourselves, heads at the IP header.
-    loopback: VecDeque<PacketBuf>,
+    /// Packets to ourselves, heads at the IP header; those to a group with the link that is in it.
+    loopback: VecDeque<(LinkIndex, PacketBuf)>,
     /// Packets that found nobody.
     notices: VecDeque<Inbound>,
     /// The last source, destination and link of a unicast packet that were found good.
@@ -267,7 +267,7 @@ impl Net {
             Interface::new(now, &first.capabilities, table_key.clone(), config.announce, (0, 0));
         (interface.speaks_v4, interface.speaks_v6) =
             (routes.speaks(0, false), routes.speaks(0, true));
-        Ok(Self {
+        let mut net = Self {
             counters: Counters::new(),
             links: Links::new(interface),
             routes,
@@ -288,7 +288,9 @@ impl Net {
             last_delivered: None,
             last_next: None,
             now,
-        })
+        };
+        net.join_solicited(now, 0);
+        Ok(net)
     }
 
     /// Another link. On an error nothing has changed.
@@ -304,6 +306,7 @@ impl Net {
         (interface.speaks_v4, interface.speaks_v6) =
             (self.routes.speaks(index, false), self.routes.speaks(index, true));
         let id = self.links.insert(index, interface);
+        self.join_solicited(now, index);
         self.handle_links_changed();
         Ok(id)
     }
@@ -360,9 +363,10 @@ impl Net {
         self.links.find(id).map(Some).ok_or(Error::NetworkDown)
     }
 
-    /// The link that a packet came by; what we sent to ourselves came by none.
+    /// The link that a packet came by; what we sent to ourselves came by none, but for what is to a
+    /// group, which comes by the link that it left by.
     pub(crate) fn came_by(&self, received: &Received) -> Option<LinkId> {
-        (!received.loopback).then(|| self.links.id_at(received.link))
+        (!received.loopback || received.dst.is_multicast()).then(|| self.links.id_at(received.link))
     }
 
     /// As [`source_for`](Self::source_for), for who may send `by` one link only.
@@ -374,6 +378,8 @@ impl Net {
     ) -> Result<IpAddr, Error> {
         match by {
             None => self.source_for(dst, scope),
+            // Of the group's scope.
+            Some(link) if dst.is_multicast() => self.routes.source_for(self.now, Some(link), dst),
             Some(link) => self.routes.source_by(self.now, link, dst),
         }
     }
@@ -542,6 +548,9 @@ impl Net {
                 self.announce(mem, now, link);
             }
             self.handle_neighbor_timeout(mem, now, link);
+            if self.links.at(link).groups.poll_at().is_some_and(|at| at <= now) {
+                self.send_group_reports(mem, now, link);
+            }
         }
         if self.paths.expire(now) {
             self.path_generation = self.path_generation.wrapping_add(1);
@@ -597,9 +606,9 @@ impl Net {
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
-        while let Some(looped) = self.loopback.pop_front() {
+        while let Some((link, looped)) = self.loopback.pop_front() {
             *packet = looped;
-            let outcome = self.handle_ip(mem, now, packet, Origin::LOOPBACK);
+            let outcome = self.handle_ip(mem, now, packet, Origin::loopback(link));
             let inbound = self.settle(outcome);
             if inbound.is_some() {
                 return inbound;

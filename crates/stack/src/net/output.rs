@@ -117,7 +117,7 @@ impl Net {
         let way = self.way(now, &envelope)?;
         let (link, hop) = way;
         if hop == Hop::Local {
-            return self.loop_back(mem, packet, &envelope);
+            return self.loop_back(mem, packet, &envelope, 0);
         }
         let mut path = self.path_mtu(now, link, dst);
         if envelope.by.is_some() && self.routes.hop(now, src, dst) != Ok(way) {
@@ -463,13 +463,14 @@ impl Net {
         }
     }
 
-    /// Queues a packet to ourselves. Payload is copied, unless the configuration says otherwise: a
+    /// Queues a packet to ourselves, or to a group that a link is in. Payload is copied, unless the configuration says otherwise: a
     /// receiver that never reads must not keep a sender's buffer for ever.
-    fn loop_back(
+    pub(super) fn loop_back(
         &mut self,
         mem: &mut Mem,
         mut packet: PacketBuf,
         to: &Envelope,
+        link: LinkIndex,
     ) -> Result<(), Refused> {
         let total = ip_header_len(to.dst) + packet.len();
         if total > longest_packet(to.dst) {
@@ -485,7 +486,7 @@ impl Net {
         packet.tx_checksum = TxChecksum::Done;
         packet.rx_checksum = RxChecksum::Valid;
         self.counters.loopback_packets += 1;
-        self.loopback.push_back(packet);
+        self.loopback.push_back((link, packet));
         Ok(())
     }
 

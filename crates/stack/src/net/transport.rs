@@ -51,7 +51,7 @@ impl Net {
             protocol::UDP => {
                 self.counters.rx_udp += 1;
                 if meta.src.is_unspecified() {
-                    return Err(DropReason::Ipv6Source);
+                    return Err(if v4 { DropReason::Ipv4Source } else { DropReason::Ipv6Source });
                 }
                 reserve(packet, &mut meta, udp::LEN, DropReason::UdpTruncated)?;
                 let header = udp::Header::parse(packet.head(), packet.len())?;
@@ -64,6 +64,15 @@ impl Net {
                     _ => self.verify(mem, packet, &meta, DropReason::UdpChecksum)?,
                 }
                 udp::LEN
+            }
+            protocol::IGMP if v4 => {
+                self.counters.rx_igmp += 1;
+                // As much of a long one as the head takes.
+                let len = packet.len().clamp(icmp::LEN, HEAD_CAPACITY);
+                reserve(packet, &mut meta, len, DropReason::GroupMessage)?;
+                self.verify(mem, packet, &meta, DropReason::IcmpChecksum)?;
+                self.handle_igmp(mem, now, packet, &meta)?;
+                return Ok(Passed::Nothing);
             }
             protocol::ICMP if v4 => {
                 self.counters.rx_icmp += 1;
@@ -111,7 +120,7 @@ impl Net {
         }
         self.counters.rx_checksums_verified += 1;
         let mut sum = Checksum::new();
-        if meta.protocol != protocol::ICMP {
+        if !matches!(meta.protocol, protocol::ICMP | protocol::IGMP) {
             sum.add_u16(pseudo_header_sum(meta.src, meta.dst, meta.protocol, packet.len()));
         }
         sum.add_bytes(packet.head());

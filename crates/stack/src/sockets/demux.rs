@@ -304,6 +304,23 @@ impl Binds {
         at(addr).or_else(|| if addr.is_ipv4() { at(ANY_V4) } else { None }).or_else(|| at(ANY))
     }
 
+    /// All who are bound where packets to a group come in by a link: to the group, or to no address.
+    pub(crate) fn find_all(
+        &self,
+        group: SocketAddr,
+        came_by: Option<LinkId>,
+    ) -> impl Iterator<Item = u32> {
+        let (v4, at) = (group.is_ipv4(), group.ip());
+        let is_it = move |b: &&Bound| {
+            let address = b.at.addr == at
+                || (b.at.addr == ANY_V4 && v4)
+                || (b.at.addr == ANY && !(b.at.v6_only && v4));
+            address && (b.at.link.is_none() || b.at.link == came_by)
+        };
+        let bound = self.entry(group.port()).map(|entry| entry.bound.iter()).unwrap_or_default();
+        bound.filter(is_it).map(|b| b.index)
+    }
+
     /// One of those who are bound to the same address.
     fn choose<'a>(
         &self,

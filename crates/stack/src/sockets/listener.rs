@@ -333,7 +333,9 @@ impl Stack {
         options: BindOptions,
     ) -> Result<SocketAddr, Error> {
         let ip: IpAddr = local.ip();
-        if !options.free && !ip.is_unspecified() && !self.net.is_local(ip) {
+        // As on Linux, who receives datagrams may be bound to a group, and hears nothing else.
+        let group = ip.is_multicast() && matches!(kind, Kind::Udp);
+        if !options.free && !ip.is_unspecified() && !group && !self.net.is_local(ip) {
             return Err(Error::AddressNotAvailable);
         }
         let sockets = &mut self.sockets;

@@ -28,6 +28,7 @@ pub(crate) mod time_wait;
 pub(crate) mod timestamping;
 pub(crate) mod udp;
 mod udp_cork;
+pub(crate) mod udp_groups;
 pub(crate) mod udp_messages;
 mod udp_path;
 pub(crate) mod udp_segments;

@@ -19,6 +19,7 @@ use super::path_mtu::MtuDiscover;
 use super::table::SocketId;
 use super::tcp::{canonical, scope_of, with_scope};
 use super::udp_cork::Cork;
+use super::udp_groups::UdpGroups;
 use super::udp_segments::UdpTarget;
 use super::{ErrorQueue, Socket, Sockets};
 use crate::counters::DropReason;
@@ -70,6 +71,8 @@ pub(crate) struct UdpSocket {
     pub(super) joins: bool,
     /// The link that it is bound to.
     pub(super) link: Option<LinkId>,
+    /// What it has to do with groups, once anything has been said about them.
+    pub(super) groups: Option<Box<UdpGroups>>,
     pub(crate) reported: Readiness,
 }
 
@@ -84,6 +87,8 @@ pub(super) struct Ends {
     pub(super) segment: usize,
     /// The only link that it may leave by.
     pub(super) by: Option<LinkIndex>,
+    /// It comes back to who is in the group here.
+    pub(super) loops: bool,
 }
 
 impl Ends {
@@ -110,6 +115,17 @@ impl Datagram {
 }
 
 impl UdpSocket {
+    /// Why a datagram that keeps `charge` bytes is not taken; as in Linux, one is, however small the
+    /// buffer.
+    fn refusal(&self, mem: &Mem, charge: usize) -> Option<DropReason> {
+        let room = self.receive_bytes.saturating_sub(self.queued_bytes);
+        if (charge > room && !self.queue.is_empty()) || self.queue.len() >= UDP_RECEIVE_DATAGRAMS {
+            return Some(DropReason::UdpQueueFull);
+        }
+        let takes = mem.shared.receive.takes_datagram(self.queued_bytes, charge);
+        (!takes).then_some(DropReason::UdpHostMemory)
+    }
+
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::WRITABLE;
         if !self.queue.is_empty() {
@@ -131,7 +147,7 @@ impl UdpSocket {
     }
 
     /// Whether it takes what comes from there; `Some(true)`: and from nowhere else.
-    fn takes_from(&self, from: SocketAddr) -> Option<bool> {
+    pub(super) fn takes_from(&self, from: SocketAddr) -> Option<bool> {
         match self.remote {
             None => Some(false),
             Some(remote) => (remote == from).then_some(true),
@@ -178,9 +194,17 @@ impl Stack {
             Err(reason) => return self.net.counters.drop_one(reason),
         };
         let from = SocketAddr::new(received.src, header.src_port);
-        let tuple = Tuple::new(SocketAddr::new(received.dst, header.dst_port), from);
+        let tuple = Tuple {
+            local: received.dst,
+            remote: received.src,
+            local_port: header.dst_port,
+            remote_port: header.src_port,
+        };
         let scope = self.net.scope_of(received.src, received.link);
-        let Sockets { udp_binds, table, guests, .. } = &mut self.sockets;
+        if received.dst.is_multicast() {
+            return self.udp_input_group(now, received, &tuple, scope, packet);
+        }
+        let Sockets { udp_binds, table, .. } = &mut self.sockets;
         let fits = |index| {
             let socket = table.udp(index)?;
             let elsewhere = socket.scope != 0 && socket.scope != scope;
@@ -188,8 +212,7 @@ impl Stack {
         };
         let came_by = self.net.came_by(received);
         let found = udp_binds.find_by(&tuple, |link| Some(link) == came_by, fits);
-        let Some((index, socket)) = found.and_then(|index| Some((index, table.udp_mut(index)?)))
-        else {
+        let Some(index) = found else {
             let reason = match udp_binds.find(&tuple, came_by) {
                 Some(_) => DropReason::UdpNotConnected,
                 None => DropReason::UdpNoSocket,
@@ -197,33 +220,48 @@ impl Stack {
             self.net.counters.drop_one(reason);
             return self.refuse(now, received, packet);
         };
-        let mut payload = packet.take_frags();
+        let payload = packet.take_frags();
+        self.udp_queue(now, index, received, with_scope(from, scope), payload);
+    }
+
+    /// Puts a datagram into the socket's queue, if there is room.
+    #[inline(always)]
+    pub(super) fn udp_queue(
+        &mut self,
+        now: Instant,
+        index: u32,
+        received: &Received,
+        from: SocketAddr,
+        mut payload: FragVec,
+    ) {
+        let Sockets { table, guests, .. } = &mut self.sockets;
+        let Some(socket) = table.udp_mut(index) else { return };
         let len: usize = payload.iter().map(|f| f.len()).sum();
         let pinned: usize = payload.iter().map(|f| f.pinned()).sum();
-        let mut charge = pinned.max(len) + UDP_OVERHEAD;
-        // As in Linux, one is taken however small the buffer.
-        let room = socket.receive_bytes.saturating_sub(socket.queued_bytes);
-        let full = (charge > room && !socket.queue.is_empty())
-            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS;
-        if full || !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
-            socket.dropped = socket.dropped.wrapping_add(1);
-            let why = if full { DropReason::UdpQueueFull } else { DropReason::UdpHostMemory };
-            self.net.counters.drop_one(why);
-            return;
-        }
         // Of carved pages, which several share, those are copied that are not read at once.
         let first = socket.queued_bytes < socket.receive_bytes / UDP_CARVED_SHARE;
-        if len <= UDP_SMALL
-            && pinned > 4 * len
-            && !(first && payload.iter().all(Frag::is_carved))
-            && let Some(copy) = copy_small(&mut self.mem, &payload, len)
-        {
-            (payload, charge) = (copy, len + UDP_OVERHEAD);
+        let small =
+            len <= UDP_SMALL && pinned > 4 * len && !(first && payload.iter().all(Frag::is_carved));
+        // Judged by what it will keep: a copy of its own, or without memory for one all that it lies in.
+        let mut charge = if small { len } else { pinned.max(len) } + UDP_OVERHEAD;
+        let mut refusal = socket.refusal(&self.mem, charge);
+        if small && refusal.is_none() {
+            match copy_small(&mut self.mem, &payload, len) {
+                Some(copy) => payload = copy,
+                None => {
+                    charge = pinned + UDP_OVERHEAD;
+                    refusal = socket.refusal(&self.mem, charge);
+                }
+            }
+        }
+        if let Some(why) = refusal {
+            socket.dropped = socket.dropped.wrapping_add(1);
+            self.net.counters.drop_one(why);
+            return;
         }
         socket.queued_bytes += charge;
         self.mem.shared.receive.charge_datagrams(0, charge);
         let guests = guests.concerns(&payload);
-        let from = with_scope(from, scope);
         let (to, link) = (received.dst, received.link);
         socket.queue.push_back(Datagram { from, to, link, payload, charge, at: now });
         if socket.every_arrival {
@@ -236,7 +274,7 @@ impl Stack {
     }
 
     /// Nobody takes the datagram: its sender is told.
-    fn refuse(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
+    pub(super) fn refuse(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
         let packet = core::mem::replace(packet, PacketBuf::for_rx());
         self.net.send_port_unreachable(&mut self.mem, now, received, packet);
     }
@@ -383,6 +421,7 @@ impl Stack {
             broadcast: false,
             joins: false,
             link: options.link,
+            groups: None,
             reported: Readiness::WRITABLE,
         };
         let socket = Socket::Udp(Box::new(socket));
@@ -533,7 +572,9 @@ impl Stack {
     ) -> Result<(FragVec, SocketAddr), Error> {
         let _ = now;
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        if let Some(error) = socket.take_error() {
+        if socket.error.is_some()
+            && let Some(error) = socket.take_error()
+        {
             return Err(error);
         }
         let Some(datagram) = socket.queue.pop_front() else {
@@ -590,8 +631,10 @@ impl Stack {
             to.remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
         let scope = to.remote.map_or(socket.scope, scope_of);
         let segment = usize::from(to.segment.unwrap_or(socket.segment));
-        let (local, marks, mtu_discover) = (socket.local, socket.marks, socket.mtu_discover);
-        let by = self.net.bound_link(socket.link)?;
+        let (local, mut marks, mtu_discover) = (socket.local, socket.marks, socket.mtu_discover);
+        let to_group = remote.ip().is_multicast().then(|| socket.multicast(remote.is_ipv6()));
+        let link = socket.link.or(to_group.and_then(|settings| settings.link));
+        let by = self.net.bound_link(link)?;
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Error::InvalidInput);
         }
@@ -602,8 +645,14 @@ impl Stack {
         if source.is_some_and(|ip| !self.net.is_local(ip)) {
             return Err(Error::InvalidInput);
         }
-        let ip = match source.unwrap_or_else(|| local.ip()) {
-            ip if ip.is_unspecified() => {
+        if let Some(settings) = to_group {
+            marks.hop_limit = Some(settings.hops);
+        }
+        // As on Linux, who is bound to a group sends from an address.
+        let open = local.ip().is_unspecified() || local.ip().is_multicast();
+        let given = to_group.filter(|_| open).and_then(|settings| settings.source);
+        let ip = match source.or(given).unwrap_or_else(|| local.ip()) {
+            ip if ip.is_unspecified() || ip.is_multicast() => {
                 // `0.0.0.0` is of one version, `::` of both.
                 if ip.is_ipv4() && remote.is_ipv6() {
                     return Err(Error::AddressFamily);
@@ -615,7 +664,8 @@ impl Stack {
             ip => ip,
         };
         let local = SocketAddr::new(ip, local.port());
-        let ends = Ends { local, remote, marks, mtu_discover, segment, by };
+        let loops = to_group.is_some_and(|settings| settings.loops);
+        let ends = Ends { local, remote, marks, mtu_discover, segment, by, loops };
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
@@ -626,7 +676,7 @@ impl Stack {
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let Ends { local, remote, marks, mtu_discover, segment, by } = ends;
+        let Ends { local, remote, marks, mtu_discover, segment, by, loops } = ends;
         if segment > 0 {
             ends.check_segments(len, self.udp_longest_packet(&ends))?;
             if len > segment {
@@ -665,6 +715,13 @@ impl Stack {
             checksum_offset: Some(udp::CHECKSUM_OFFSET),
             packet,
         };
+        if loops {
+            self.net.loop_to_group(&mut self.mem, now, &out);
+        }
+        // As on Linux, what may not go over a single hop stays on this host.
+        if out.hop_limit == Some(0) && out.dst.is_multicast() {
+            return Ok(len);
+        }
         self.net.send(&mut self.mem, now, out)?;
         Ok(len)
     }
@@ -686,12 +743,16 @@ impl Stack {
         if copied < len { Err(Error::NoBuffers) } else { Ok(joined) }
     }
 
-    pub(crate) fn close_udp(&mut self, index: u32) {
+    pub(crate) fn close_udp(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.udp_mut(index) else { return };
         let port = socket.local.port();
+        let groups = socket.groups.take();
         self.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
         self.sockets.udp_binds.remove(port, index);
         self.sockets.table.remove(index);
+        if let Some(groups) = groups {
+            self.quit_groups(now, &groups);
+        }
     }
 }
 

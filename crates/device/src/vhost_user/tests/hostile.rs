@@ -10,6 +10,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::super::FrontEndLimits;
 use super::super::allowance::Allowance;
 use super::super::double::jam;
+use super::super::events::tests::refuse;
 use super::super::limits::{ENDING, HELD_RINGS};
 use super::super::memory::MemoryError;
 use super::super::window::Window;
@@ -43,6 +44,28 @@ fn an_eventfd_that_is_full_and_made_to_wait_holds_nobody_up() {
     // A message has the session in use while it names an eventfd.
     rig.guest.jam_interrupts().unwrap();
     without_waiting(move || rig.guest.plug_interrupts().unwrap());
+}
+
+#[test]
+fn an_interrupt_that_the_kernel_refuses_is_counted_and_sent_again_until_it_passes() {
+    let mut rig = Rig::new(GuestConfig::default());
+    rig.guest.interrupts();
+    rig.guest.ask_interrupts();
+    refuse(3);
+    assert!(rig.transmit([packet(&udp(60), 42)]).is_empty());
+    assert_eq!(rig.guest.interrupts(), [0, 0]);
+    let counters = rig.monitor.counters();
+    assert_eq!((counters.calls, counters.calls_refused), (0, 1));
+    let due = rig.device.poll_timeout().expect("somebody looks again");
+    assert!(due > Instant::ZERO);
+    rig.receive();
+    rig.receive();
+    assert_eq!(rig.guest.interrupts(), [0, 0]);
+    rig.receive();
+    assert_eq!(rig.guest.interrupts(), [1, 0], "once, and not more often");
+    assert_eq!((rig.monitor.counters().calls, rig.device.poll_timeout()), (1, None));
+    rig.receive();
+    assert_eq!(rig.guest.interrupts(), [0, 0]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod arp;
 mod fragments;
+mod groups;
 mod hostile;
 mod icmp;
 mod ipv4;

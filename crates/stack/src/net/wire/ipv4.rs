@@ -7,6 +7,9 @@ use crate::counters::DropReason;
 /// Bytes of an IPv4 header without options.
 pub(crate) const LEN: usize = 20;
 
+/// Bytes of the option that asks routers to look (RFC 2113).
+pub(crate) const ROUTER_ALERT_LEN: usize = 4;
+
 /// Option kinds that rule us (RFC 791 section 3.1).
 const END_OF_OPTIONS: u8 = 0;
 const NO_OPERATION: u8 = 1;
@@ -41,6 +44,7 @@ pub(crate) const fn header_len(first: u8) -> usize {
 impl Header {
     /// Parses the header at the front of `bytes`, which hold at least its options too, of a packet
     /// of `packet_len` bytes (padding included).
+    #[inline(always)]
     pub(crate) fn parse(bytes: &[u8], packet_len: usize) -> Result<Self, DropReason> {
         let b = bytes.first_chunk::<LEN>().ok_or(DropReason::Ipv4Truncated)?;
         if b[0] >> 4 != 4 {
@@ -123,6 +127,17 @@ impl Header {
             d2,
             d3,
         ];
+        [b[10], b[11]] = (!header_sum(&b)).to_be_bytes();
+        b
+    }
+
+    /// The header with a router alert (RFC 2113), checksum included. `header_len` is taken as 24.
+    pub(crate) fn emit_with_router_alert(&self) -> [u8; LEN + ROUTER_ALERT_LEN] {
+        let mut b = [0; LEN + ROUTER_ALERT_LEN];
+        let (header, option) = b.split_at_mut(LEN);
+        header.copy_from_slice(&self.emit());
+        option.copy_from_slice(&[148, ROUTER_ALERT_LEN as u8, 0, 0]);
+        (b[0], b[10], b[11]) = (0x46, 0, 0);
         [b[10], b[11]] = (!header_sum(&b)).to_be_bytes();
         b
     }

@@ -11,6 +11,27 @@ pub(crate) const LEN: usize = 40;
 /// Bytes of a fragment header.
 pub(crate) const FRAGMENT_LEN: usize = 8;
 
+/// A hop-by-hop header in front of ICMPv6 that says that a message is about groups (RFC 2711 section
+/// 2.1, value 0), and padding.
+pub(crate) const ROUTER_ALERT: [u8; 8] = [super::protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0];
+
+/// Whether an IPv6 packet, which begins with `bytes`, has a hop-by-hop header with a router alert that
+/// says so.
+pub(crate) fn has_router_alert(bytes: &[u8]) -> bool {
+    let Some(options) = bytes.get(LEN..) else { return false };
+    let Some(len) = Extension::parse(options).ok().map(|header| header.len) else { return false };
+    let mut options = options.get(2..len).unwrap_or_default();
+    while let [kind, rest @ ..] = options {
+        match (kind, rest) {
+            (5, [2, 0, 0, ..]) => return bytes.get(6) == Some(&super::protocol::HOP_BY_HOP),
+            (0, _) => options = rest,
+            (_, [len, rest @ ..]) => options = rest.get(usize::from(*len)..).unwrap_or_default(),
+            (_, []) => return false,
+        }
+    }
+    false
+}
+
 /// An IPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {

@@ -22,6 +22,7 @@ use std::net::IpAddr;
 pub(crate) mod protocol {
     pub(crate) const HOP_BY_HOP: u8 = 0;
     pub(crate) const ICMP: u8 = 1;
+    pub(crate) const IGMP: u8 = 2;
     pub(crate) const TCP: u8 = 6;
     pub(crate) const UDP: u8 = 17;
     pub(crate) const ROUTING: u8 = 43;

@@ -1,0 +1,380 @@
+//! Groups: which ones each link is in, and how routers and switches hear of it, by IGMP (RFC 3376) and
+//! MLD (RFC 3810). A host's part only: nothing is routed.
+//!
+//! Read first: `groups.rs`, which knows what to say and when, of one version of IP on one link;
+//! `messages.rs` has the formats. Here is what both need of the network layer. Who has joined what is
+//! the sockets' business (`sockets/udp_groups.rs`).
+//!
+//! The solicited-node groups of our addresses are groups as all others, but nobody leaves them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use pagewire_device::Medium;
+use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf};
+
+use self::groups::Groups;
+use self::messages::{Message, Query, igmp, mld};
+use super::input::Meta;
+use super::link::{LinkId, LinkIndex};
+use super::neighbor::Keyed;
+use super::output::Envelope;
+use super::route::Delivery;
+use super::wire::ethernet::{self, Mac};
+use super::wire::{ipv4, ipv6, ndp, protocol};
+use super::{Mem, Net, Outgoing};
+use crate::counters::DropReason;
+use crate::error::Error;
+use crate::limits::{DEFAULT_HOP_LIMIT, LOOPBACK_PACKETS};
+use crate::random::Random;
+
+mod groups;
+pub(crate) mod messages;
+#[cfg(test)]
+mod tests;
+
+/// Hop limit of all that is said about groups: it concerns one link.
+const HOP_LIMIT: u8 = 1;
+
+/// Bytes of headers in front of a report, those of a link left aside: IP's with a router alert.
+const HEADERS_V4: usize = ipv4::LEN + ipv4::ROUTER_ALERT_LEN;
+const HEADERS_V6: usize = ipv6::LEN + ipv6::ROUTER_ALERT.len();
+
+/// Bytes of a report that have room behind the headers; the rest is in pages.
+const FRONT: usize = HEAD_CAPACITY - ethernet::LEN - HEADERS_V6;
+
+/// The groups that a link is in.
+#[derive(Debug)]
+pub(super) struct LinkGroups {
+    /// When one of them has something to say: here, as every call asks.
+    at: Option<Instant>,
+    /// By version of IP, IPv4 first.
+    versions: Box<[Groups; 2]>,
+}
+
+impl LinkGroups {
+    /// None yet, on the link at this place.
+    pub(super) fn new(hash: &Keyed, place: LinkIndex, turn: u32) -> Self {
+        let random = |version: &[u8]| {
+            let parts: [&[u8]; 4] = [b"groups", version, &place.to_ne_bytes(), &turn.to_ne_bytes()];
+            Groups::new(Random::new(hash.key(&parts)))
+        };
+        Self { at: None, versions: Box::new([random(b"4"), random(b"6")]) }
+    }
+
+    fn of(&mut self, group: IpAddr) -> &mut Groups {
+        let [v4, v6] = &mut *self.versions;
+        if group.is_ipv4() { v4 } else { v6 }
+    }
+
+    /// Whether the link is in the group.
+    pub(super) fn contains(&self, group: IpAddr) -> bool {
+        let [v4, v6] = &*self.versions;
+        if group.is_ipv4() { v4.contains(group) } else { v6.contains(group) }
+    }
+
+    /// Whether a frame to this group of stations may be to a group that the link is in.
+    pub(super) fn hears(&self, mac: Mac) -> bool {
+        self.versions.iter().flat_map(Groups::joined).any(|group| Mac::for_multicast(group) == mac)
+    }
+
+    /// When something is to be said.
+    #[inline(always)]
+    pub(super) fn poll_at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// The device is gone: nothing is said any more.
+    pub(super) fn quit(&mut self) {
+        self.versions.iter_mut().for_each(Groups::quit);
+        self.at = None;
+    }
+
+    fn note(&mut self) {
+        self.at = self.versions.iter().filter_map(Groups::poll_at).min();
+    }
+}
+
+impl Net {
+    // Verbs.
+
+    /// A link joins a group, or one more there wants it. What is to be said of that is said at once.
+    ///
+    /// # Errors
+    /// `NoSuchLink` if it was removed, or has no address of that version; `NoBuffers` for too many.
+    pub(crate) fn join_group(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        link: LinkId,
+        group: IpAddr,
+    ) -> Result<(), Error> {
+        let link = self.group_place(link, group)?;
+        let groups = &mut self.links.at_mut(link).groups;
+        groups.of(group).join(now, group, false)?;
+        self.send_group_reports(mem, now, link);
+        Ok(())
+    }
+
+    /// One less there wants it.
+    pub(crate) fn leave_group(&mut self, mem: &mut Mem, now: Instant, link: LinkId, group: IpAddr) {
+        let Some(link) = self.links.find(link) else { return };
+        self.links.at_mut(link).groups.of(group).leave(now, group);
+        self.send_group_reports(mem, now, link);
+    }
+
+    /// The place of a link that may join groups of this version.
+    pub(crate) fn group_place(&self, link: LinkId, group: IpAddr) -> Result<LinkIndex, Error> {
+        let place = self.links.find(link).ok_or(Error::NoSuchLink)?;
+        let interface = self.links.at(place);
+        let speaks = if group.is_ipv4() { interface.speaks_v4 } else { interface.speaks_v6 };
+        if speaks { Ok(place) } else { Err(Error::NoSuchLink) }
+    }
+
+    /// The link that packets to a group leave by.
+    pub(crate) fn group_route(&self, group: IpAddr) -> Result<LinkId, Error> {
+        let link = self.links.id_at(self.link_to(self.now, None, group));
+        self.group_place(link, group).map(|_| link)
+    }
+
+    /// RFC 4862 section 5.4.2: a node joins the solicited-node groups of its addresses. Where our
+    /// addresses are not announced either, that is said only to who asks.
+    pub(super) fn join_solicited(&mut self, now: Instant, link: LinkIndex) {
+        let addresses: Vec<_> = self.routes.of_link(link).map(|cidr| cidr.addr()).collect();
+        let interface = self.links.at_mut(link);
+        if interface.link.medium != Medium::Ethernet {
+            return;
+        }
+        let quietly = interface.announcements == 0;
+        for addr in addresses {
+            let IpAddr::V6(addr) = addr else { continue };
+            let group = ndp::solicited_node(addr).into();
+            // There are fewer addresses than there may be groups.
+            let _ = interface.groups.of(group).join(now, group, quietly);
+        }
+        interface.groups.note();
+    }
+
+    /// Whether a packet to the group that comes by this link is for us.
+    pub(crate) fn is_in_group(&self, link: LinkIndex, group: IpAddr) -> bool {
+        self.links.at(link).groups.contains(group)
+            || self.routes.delivery(link, group) == Delivery::Multicast
+    }
+
+    /// A datagram to a group comes back to our own sockets, if the link that it leaves by is in it.
+    pub(crate) fn loop_to_group(&mut self, mem: &mut Mem, now: Instant, out: &Outgoing) {
+        let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = *out;
+        let link = by.unwrap_or_else(|| self.link_to(now, Some(src), dst));
+        if !self.is_in_group(link, dst) {
+            return;
+        }
+        if self.loopback.len() >= LOOPBACK_PACKETS {
+            return self.counters.drop_one(DropReason::LoopbackFull);
+        }
+        let mut copy = PacketBuf::for_tx();
+        let head = out.packet.head();
+        if let Some(room) = copy.push(head.len()) {
+            room.copy_from_slice(head);
+        }
+        for frag in out.packet.frags() {
+            if copy.push_frag(frag.clone()).is_err() {
+                return self.counters.drop_one(DropReason::TooManyFragments);
+            }
+        }
+        let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
+        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by };
+        if let Err((_, reason)) = self.loop_back(mem, copy, &envelope, link) {
+            self.counters.drop_one(reason);
+        }
+    }
+
+    // In.
+
+    /// Takes an IGMP message, its checksum verified.
+    pub(super) fn handle_igmp(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &PacketBuf,
+        meta: &Meta,
+    ) -> Result<(), DropReason> {
+        // RFC 3376 section 4: messages are sent with a time to live of 1. What has another came
+        // through a router, or from somebody who hoped that it would.
+        if meta.hop_limit != HOP_LIMIT || meta.origin.loopback {
+            return Err(DropReason::GroupMessage);
+        }
+        let bytes = packet.head();
+        match bytes.first() {
+            Some(&igmp::QUERY) => {
+                let query = Query::parse_v4(bytes, packet.len())?;
+                self.handle_group_query(mem, now, (meta.origin.link, false), &query);
+            }
+            Some(&(igmp::REPORT_V1 | igmp::REPORT_V2)) => {
+                let group = bytes.get(4..8).and_then(<[u8]>::first_chunk::<4>);
+                let group = group.ok_or(DropReason::GroupMessage)?;
+                self.handle_group_report(now, meta.origin.link, Ipv4Addr::from(*group).into());
+            }
+            // What other hosts and routers tell routers.
+            _ => return Err(DropReason::GroupMessage),
+        }
+        Ok(())
+    }
+
+    /// Takes an MLD message, its checksum verified, its head at the ICMP header.
+    pub(super) fn handle_mld(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        packet: &mut PacketBuf,
+        meta: &Meta,
+    ) -> Result<(), DropReason> {
+        // RFC 3810 section 6.2: "If any of these checks fail, the packet is dropped": the source is
+        // link-local, the hop limit is 1, a router alert is there.
+        let near = matches!(meta.src, IpAddr::V6(src) if src.is_unicast_link_local());
+        let len = usize::from(meta.header_len);
+        let alerts = len > 0 && packet.push(len).is_some() && {
+            let alerts = ipv6::has_router_alert(packet.head());
+            packet.pull(len);
+            alerts
+        };
+        if !near || meta.hop_limit != HOP_LIMIT || !alerts || meta.origin.loopback {
+            return Err(DropReason::GroupMessage);
+        }
+        let kind = packet.head().first().copied();
+        // As much of it as the head takes.
+        packet.linearize(packet.len().min(HEAD_CAPACITY));
+        match kind {
+            Some(mld::QUERY) => {
+                let query = Query::parse_v6(packet.head(), packet.len())?;
+                self.handle_group_query(mem, now, (meta.origin.link, true), &query);
+            }
+            Some(mld::REPORT_V1) => {
+                let group = packet.head().get(8..24).and_then(<[u8]>::first_chunk::<16>);
+                let group = group.ok_or(DropReason::GroupMessage)?;
+                self.handle_group_report(now, meta.origin.link, Ipv6Addr::from(*group).into());
+            }
+            _ => return Err(DropReason::GroupMessage),
+        }
+        Ok(())
+    }
+
+    fn handle_group_query(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        (link, v6): (LinkIndex, bool),
+        query: &Query,
+    ) {
+        let [v4_groups, v6_groups] = &mut *self.links.at_mut(link).groups.versions;
+        if v6 { v6_groups } else { v4_groups }.handle_query(now, query);
+        self.send_group_reports(mem, now, link);
+    }
+
+    fn handle_group_report(&mut self, now: Instant, link: LinkIndex, group: IpAddr) {
+        let groups = &mut self.links.at_mut(link).groups;
+        groups.of(group).handle_report(now, group);
+        groups.note();
+    }
+
+    // Out.
+
+    /// Says what is due.
+    pub(super) fn send_group_reports(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
+        for v6 in [false, true] {
+            let src = self.report_source(link, v6);
+            let headers = if v6 { HEADERS_V6 } else { HEADERS_V4 };
+            let room = self.links.at(link).link.mtu.saturating_sub(headers);
+            let next = |net: &mut Self| {
+                let [v4_groups, v6_groups] = &mut *net.links.at_mut(link).groups.versions;
+                let groups = if v6 { v6_groups } else { v4_groups };
+                groups.poll_transmit(now, room)
+            };
+            while let Some(report) = next(self) {
+                self.send_group_message(mem, link, src, &report.emit(src));
+            }
+        }
+        self.links.at_mut(link).groups.note();
+    }
+
+    /// RFC 3376 section 4.2.13: an address of the link, or 0.0.0.0. RFC 3590 section 4: the link-local
+    /// address, or `::` where there is none.
+    fn report_source(&self, link: LinkIndex, v6: bool) -> IpAddr {
+        let fits = |addr: &IpAddr| match addr {
+            IpAddr::V4(_) => !v6,
+            IpAddr::V6(a) => v6 && a.is_unicast_link_local(),
+        };
+        let any: IpAddr =
+            if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        self.routes.of_link(link).map(|cidr| cidr.addr()).find(fits).unwrap_or(any)
+    }
+
+    fn send_group_message(
+        &mut self,
+        mem: &mut Mem,
+        link: LinkIndex,
+        src: IpAddr,
+        message: &Message,
+    ) {
+        let Message { to, bytes } = message;
+        let medium = self.links.at(link).link.medium;
+        let mac = (medium == Medium::Ethernet).then(|| Mac::for_multicast(*to));
+        let header = mac.map(|mac| self.link_header(link, mac, to.is_ipv6()));
+        let sent = match group_packet(mem, src, *to, bytes) {
+            Some(packet) => self.emit(mem, packet, link, header.as_ref()),
+            None => Err((Error::NoBuffers, DropReason::NoPages)),
+        };
+        match sent {
+            Ok(()) => self.counters.tx_group_reports += 1,
+            Err((_, reason)) => self.counters.drop_one(reason),
+        }
+    }
+}
+
+/// The IP packet around a message: hop limit 1, a router alert, nothing left to a device.
+fn group_packet(mem: &mut Mem, src: IpAddr, to: IpAddr, bytes: &[u8]) -> Option<PacketBuf> {
+    let mut packet = PacketBuf::for_tx();
+    let (front, rest) = bytes.split_at(bytes.len().min(FRONT));
+    packet.push(front.len())?.copy_from_slice(front);
+    let Mem { pool, writer, ledger, .. } = mem;
+    let (parts, copied) = writer.write(pool, rest, ledger, CopyReason::Icmp);
+    if copied < rest.len() {
+        return None;
+    }
+    for part in parts {
+        packet.push_frag(part).ok()?;
+    }
+    match (src, to) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let header = ipv4::Header {
+                header_len: HEADERS_V4 as u8,
+                // RFC 3376 section 4: type of service 0xc0, as Linux.
+                tos: 0xc0,
+                total_len: (HEADERS_V4 + bytes.len()) as u32,
+                id: 0,
+                dont_fragment: true,
+                more_fragments: false,
+                fragment_offset: 0,
+                ttl: HOP_LIMIT,
+                protocol: protocol::IGMP,
+                src,
+                dst,
+            };
+            packet.push(HEADERS_V4)?.copy_from_slice(&header.emit_with_router_alert());
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let alert = ipv6::ROUTER_ALERT;
+            packet.push(alert.len())?.copy_from_slice(&alert);
+            let header = ipv6::Header {
+                traffic_class: 0,
+                flow_label: 0,
+                payload_len: (alert.len() + bytes.len()) as u32,
+                next_header: protocol::HOP_BY_HOP,
+                hop_limit: HOP_LIMIT,
+                src,
+                dst,
+            };
+            packet.push(ipv6::LEN)?.copy_from_slice(&header.emit());
+        }
+        _ => return None,
+    }
+    Some(packet)
+}
