@@ -57,16 +57,8 @@ pub(crate) fn run(options: &IdleOptions) -> Result<(), Failure> {
         .with("ends", ends)
         .on(&machine);
     let heading = format!("{machine}; both ends of each connection are in this process");
-    let columns = [
-        "engine",
-        "link",
-        "connections",
-        "ends",
-        "resident_bytes",
-        "bytes_per_connection",
-        "seconds",
-    ];
-    print(&[record], options.json, &heading, &columns);
+    let columns = "engine link connections ends resident_bytes bytes_per_connection seconds";
+    print(&[record], options.json, &heading, columns);
     drop(held);
     Ok(())
 }

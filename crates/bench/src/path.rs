@@ -85,19 +85,9 @@ pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
          kernel to kernel",
         options.common.rounds, options.seconds
     );
-    let columns = [
-        "engine",
-        "direction",
-        "peer",
-        "loss_percent",
-        "delay_ms",
-        "flows",
-        "mbit_per_s",
-        "min_mbit_per_s",
-        "max_mbit_per_s",
-        "ratio",
-    ];
-    print(&records, options.common.json, &heading, &columns);
+    let columns = "engine direction peer loss_percent delay_ms flows mbit_per_s min_mbit_per_s \
+        max_mbit_per_s ratio";
+    print(&records, options.common.json, &heading, columns);
     Ok(())
 }
 

@@ -62,8 +62,9 @@ pub(crate) fn rounded(x: f64, decimals: i32) -> f64 {
     (x * scale).round() / scale
 }
 
-/// Prints all lines: one object each, or a table of the named columns under a heading.
-pub(crate) fn print(records: &[Record], json: bool, heading: &str, columns: &[&str]) {
+/// Prints all lines: one object each, or a table under a heading, of the columns that are named with
+/// spaces between.
+pub(crate) fn print(records: &[Record], json: bool, heading: &str, columns: &str) {
     if json {
         for record in records {
             say(serde_json::to_string(record).unwrap_or_default());
@@ -77,6 +78,7 @@ pub(crate) fn print(records: &[Record], json: bool, heading: &str, columns: &[&s
         Some(Value::Number(n)) if n.is_f64() => format!("{:.3}", n.as_f64().unwrap_or(0.0)),
         Some(other) => other.to_string(),
     };
+    let columns: Vec<&str> = columns.split(' ').collect();
     let mut rows = vec![columns.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>()];
     rows.extend(records.iter().map(|r| columns.iter().map(|c| cell(r.get(c))).collect()));
     let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(String::len).max().unwrap_or(0);

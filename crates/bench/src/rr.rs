@@ -59,22 +59,11 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
         "{machine}; {} rounds of {} s each, medians; both sides poll",
         options.common.rounds, options.seconds
     );
-    let columns = [
-        "engine",
-        "link",
-        "size",
-        "rtt_us_p50",
-        "rtt_us_p99",
-        "min_rtt_us_p50",
-        "max_rtt_us_p50",
-        "wakeups_per_batch",
-        "threads",
-        "least_round_trips",
-        "most_round_trips",
-        "longest_wait_us",
-    ];
-    let columns = if shares.is_empty() { &columns[..8] } else { &columns[..] };
-    print(&records, options.common.json, &heading, columns);
+    let columns =
+        "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch";
+    let of_shares = " threads least_round_trips most_round_trips longest_wait_us";
+    let columns = format!("{columns}{}", if shares.is_empty() { "" } else { of_shares });
+    print(&records, options.common.json, &heading, &columns);
     Ok(())
 }
 

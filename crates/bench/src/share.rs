@@ -60,16 +60,9 @@ pub(crate) fn run(options: &ShareOptions) -> Result<(), Failure> {
         options.seconds,
         options.common.rounds
     );
-    let columns = [
-        "engine",
-        "flows",
-        "mbit_per_s",
-        "share_percent",
-        "min_share_percent",
-        "max_share_percent",
-        "of_rate_percent",
-    ];
-    print(&records, options.common.json, &heading, &columns);
+    let columns = "engine flows mbit_per_s share_percent min_share_percent max_share_percent \
+        of_rate_percent";
+    print(&records, options.common.json, &heading, columns);
     Ok(())
 }
 

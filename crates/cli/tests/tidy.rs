@@ -219,7 +219,7 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
         let Some(name) = function_name(line) else { continue };
         let indent = &line[..line.len() - line.trim_start().len()];
         let ends = |l: &&str| **l == format!("{indent}}}") || **l == format!("{indent}) {{}}");
-        let body = lines[at..].iter().position(|l| ends(&l)).map_or(1, |end| end + 1);
+        let body = lines[at..].iter().position(ends).map_or(1, |end| end + 1);
         let declared = lines[at..].iter().position(|l| l.ends_with(';') && is_at(l, indent));
         found.push((name, declared.map_or(body, |end| body.min(end + 1))));
     }

@@ -61,9 +61,8 @@ pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
         "{machine}; {} rounds of {} frames each, medians; frames per second of one core",
         options.common.rounds, options.frames
     );
-    let columns = ["engine", "link", "path", "frame", "frames", "mpps", "min_mpps", "max_mpps"];
-    let columns = [&columns[..], &["to_accounted", "to_kernel_tap"]].concat();
-    print(&records, options.common.json, &heading, &columns);
+    let columns = "engine link path frame frames mpps min_mpps max_mpps to_accounted to_kernel_tap";
+    print(&records, options.common.json, &heading, columns);
     Ok(())
 }
 

@@ -69,22 +69,9 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
             line.tallies.iter().for_each(say);
         }
     }
-    let columns = [
-        "engine",
-        "link",
-        "mode",
-        "reader",
-        "flows",
-        "mtu",
-        "gbit_per_s",
-        "min_gbit_per_s",
-        "max_gbit_per_s",
-        "receiver_cpu_us_per_mib",
-        "system_cpu_us_per_mib",
-        "mapped_percent",
-        "payload_bytes_copied",
-    ];
-    print(&records, options.common.json, &heading, &columns);
+    let columns = "engine link mode reader flows mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
+        receiver_cpu_us_per_mib system_cpu_us_per_mib mapped_percent payload_bytes_copied";
+    print(&records, options.common.json, &heading, columns);
     Ok(())
 }
 

@@ -74,23 +74,10 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
         "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
         options.common.rounds, options.seconds
     );
-    let columns = [
-        "engine",
-        "link",
-        "mode",
-        "size",
-        "gbit_per_s",
-        "sends",
-        "completions",
-        "completed_copied",
-        "sender_cpu_us_per_mib",
-        "min_sender_cpu_us_per_mib",
-        "max_sender_cpu_us_per_mib",
-        "system_cpu_us_per_mib",
-        "sender_cycles_per_64k",
-        "payload_bytes_copied",
-    ];
-    print(&records, options.common.json, &heading, &columns);
+    let columns = "engine link mode size gbit_per_s sends completions completed_copied \
+        sender_cpu_us_per_mib min_sender_cpu_us_per_mib max_sender_cpu_us_per_mib \
+        system_cpu_us_per_mib sender_cycles_per_64k payload_bytes_copied";
+    print(&records, options.common.json, &heading, columns);
     if !options.common.json {
         print_ratios(&lines, &ratios);
     }

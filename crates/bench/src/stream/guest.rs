@@ -79,19 +79,9 @@ pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
         "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
         options.common.rounds, options.seconds
     );
-    let columns = [
-        "engine",
-        "link",
-        "direction",
-        "peer",
-        "reader",
-        "mtu",
-        "gbit_per_s",
-        "min_gbit_per_s",
-        "max_gbit_per_s",
-        "payload_bytes_copied",
-    ];
-    print(&records, options.common.json, &heading, &columns);
+    let columns = "engine link direction peer reader mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
+        payload_bytes_copied";
+    print(&records, options.common.json, &heading, columns);
     Ok(())
 }
 

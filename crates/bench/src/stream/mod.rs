@@ -72,23 +72,9 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
         "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
         options.common.rounds, options.seconds
     );
-    let columns = [
-        "engine",
-        "link",
-        "direction",
-        "peer",
-        "reader",
-        "threads",
-        "via",
-        "mtu",
-        "message",
-        "gbit_per_s",
-        "min_gbit_per_s",
-        "max_gbit_per_s",
-        "receiver_cpu_us_per_mib",
-        "payload_bytes_copied",
-    ];
-    print(&records, options.common.json, &heading, &columns);
+    let columns = "engine link direction peer reader threads via mtu message gbit_per_s min_gbit_per_s \
+        max_gbit_per_s receiver_cpu_us_per_mib payload_bytes_copied";
+    print(&records, options.common.json, &heading, columns);
     Ok(())
 }
 
