@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ecn::AccurateEcnOption;
-use crate::fast_open::FastOpenCookie;
+use crate::life::fast_open::FastOpenCookie;
 use crate::options::{OptionError, SackBlocks};
 
 fn bytes(hex: &str) -> Vec<u8> {

@@ -7,14 +7,18 @@
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
-use crate::connection::{ConnFlags, Connection, Env, Reset, seconds};
+use crate::connection::{Connection, Env};
 use crate::ecn::EcnFlags;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
+use crate::inbound::InFlags;
+use crate::life::Reset;
+use crate::life::state::{Event, State};
 use crate::limits::TIMESTAMP_VALID_SECONDS;
+use crate::outbound::OutFlags;
+use crate::path::{PathFlags, seconds};
 use crate::segment::{Arrival, Disposition};
 use crate::seq::Seq;
-use crate::state::{Event, State};
 
 /// A segment on its way through the steps.
 pub(crate) struct Segment<'a> {
@@ -66,7 +70,7 @@ impl Connection {
             return self.take_predicted(env, header, payload, len, arrival);
         }
         let mut segment = Segment { header, payload, len, seq: header.seq, arrival };
-        let step = match self.state {
+        let step = match self.path.state {
             State::Closed | State::Listen => drop_for(DropReason::Closed),
             State::SynSent => self.in_syn_sent(env, &mut segment),
             State::TimeWait => self.in_time_wait(env.now, &segment),
@@ -83,20 +87,20 @@ impl Connection {
         const RELEVANT: Flags =
             Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
         let fresh = match (self.has_timestamps(), header.options.timestamps) {
-            (true, Some((value, _))) => value.wrapping_sub(self.ts.recent) as i32 >= 0,
+            (true, Some((value, _))) => value.wrapping_sub(self.path.ts.recent) as i32 >= 0,
             (true, None) => false,
             (false, _) => true,
         };
-        self.state == State::Established
+        self.path.state == State::Established
             && header.flags & RELEVANT == Flags::ACK
-            && header.seq == self.rcv.queue.next()
-            && header.ack.between(self.snd.una, self.snd.nxt)
+            && header.seq == self.inbound.queue.next()
+            && header.ack.between(self.out.snd.una, self.out.snd.nxt)
             && fresh
             && header.options.sack.is_empty()
-            && !self.rcv.queue.has_gaps()
-            && self.rcv.fin.is_none()
-            && !self.flags.contains(ConnFlags::URGENT_IN)
-            && len <= self.rcv.edge.saturating_since(header.seq)
+            && !self.inbound.queue.has_gaps()
+            && self.inbound.fin.is_none()
+            && !self.inbound.flags.contains(InFlags::URGENT_IN)
+            && len <= self.inbound.edge.saturating_since(header.seq)
     }
 
     /// What is left of the steps when nothing can be wrong: acknowledgement and payload.
@@ -113,12 +117,12 @@ impl Connection {
         if let Err(reason) = self.take_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
-        if !self.loss.ecn.is_empty() {
+        if !self.out.ecn.is_empty() {
             self.take_ecn(header, len, arrival);
         }
         if len > 0 {
-            let inserted = self.rcv.queue.insert(env, header.seq, payload);
-            self.stats.bytes_received += u64::from(inserted.advanced);
+            let inserted = self.inbound.queue.insert(env, header.seq, payload);
+            self.inbound.bytes_received += u64::from(inserted.advanced);
             if inserted.advanced > 0 {
                 self.on_data_arrived(env.now, header, len);
                 self.schedule_ack(env.now, len, header.flags.contains(Flags::PSH));
@@ -133,10 +137,10 @@ impl Connection {
 
     /// A segment came that only the peer can have sent, as far as numbers tell.
     pub(crate) fn on_heard(&mut self, now: Instant) {
-        self.heard_at = now;
-        self.keepalive_probes = 0;
-        self.flags.insert(ConnFlags::ACKED);
-        self.flags.remove(ConnFlags::MORE | ConnFlags::REFUSED);
+        self.path.heard_at = now;
+        self.life.keepalive_probes = 0;
+        self.out.flags.insert(OutFlags::ACKED);
+        self.out.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
     }
 
     // ---- 3.10.7.4: all other states ----
@@ -144,14 +148,14 @@ impl Connection {
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         if self.is_syn_again(segment) {
             if self.take_syn_again(segment.header, segment.arrival.ecn) {
-                self.reset = Some(Reset { seq: self.snd.nxt, ack: true });
+                self.life.reset = Some(Reset { seq: self.out.snd.nxt, ack: true });
                 self.finish(Event::Reset, None);
                 return drop_for(DropReason::Flags);
             }
-            self.flight.mark_first_lost();
+            self.out.flight.mark_first_lost();
             return drop_for(DropReason::Duplicate);
         }
-        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.rcv.irs {
+        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
             self.take_syn_ack_again(segment.header, segment.arrival.ecn);
         }
         self.check_timestamp(env.now, segment)?;
@@ -161,7 +165,7 @@ impl Connection {
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
-        if self.loss.ecn.contains(EcnFlags::ACCURATE) {
+        if self.out.ecn.contains(EcnFlags::ACCURATE) {
             self.take_accurate(segment.len, segment.arrival);
         }
         self.remember_timestamp(env.now, segment.header, segment.seq);
@@ -174,10 +178,10 @@ impl Connection {
     /// Whether the peer did not get our SYN,ACK, and says its SYN again. Before the other checks, as
     /// in Linux: with data in it, the SYN may begin before what is acknowledged already.
     fn is_syn_again(&self, segment: &Segment<'_>) -> bool {
-        self.state == State::SynReceived
+        self.path.state == State::SynReceived
             && segment.has(Flags::SYN)
             && !segment.header.flags.intersects(Flags::ACK | Flags::RST)
-            && segment.seq == self.rcv.irs
+            && segment.seq == self.inbound.irs
     }
 
     /// > RFC 7323 section 5.3: R1) If there is a Timestamps option in the arriving segment, SEG.TSval
@@ -196,19 +200,19 @@ impl Connection {
     }
 
     pub(crate) fn is_stale(&self, now: Instant, value: u32) -> bool {
-        let age = u64::from(seconds(now).wrapping_sub(self.ts.recent_at));
-        (value.wrapping_sub(self.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
+        let age = u64::from(seconds(now).wrapping_sub(self.path.ts.recent_at));
+        (value.wrapping_sub(self.path.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
     }
 
     /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
     /// > is copied to TS.Recent; otherwise, it is ignored.
     pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
         if let (true, Some((value, _))) = (self.has_timestamps(), header.options.timestamps)
-            && seq.le(self.rcv.acked)
+            && seq.le(self.inbound.acked)
             && !self.is_stale(now, value)
         {
-            self.ts.recent = value;
-            self.ts.recent_at = seconds(now);
+            self.path.ts.recent = value;
+            self.path.ts.recent_at = seconds(now);
         }
     }
 
@@ -220,7 +224,7 @@ impl Connection {
     /// not: the end may be where our last acknowledgement was, the start where the window ends.
     fn first_sequence(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
         let (seq, end) = (segment.seq, segment.end());
-        if end.ge(self.rcv.acked) && seq.le(self.rcv.edge.max(self.rcv_nxt())) {
+        if end.ge(self.inbound.acked) && seq.le(self.inbound.edge.max(self.rcv_nxt())) {
             return Ok(());
         }
         if segment.has(Flags::RST) {
@@ -256,13 +260,13 @@ impl Connection {
         }
         if segment.seq != self.rcv_nxt() {
             self.challenge_ack(now);
-            if self.state == State::Established && self.stats.bytes_received == 0 {
+            if self.path.state == State::Established && self.inbound.bytes_received == 0 {
                 self.suspect_black_hole();
             }
             return drop_for(DropReason::RstNotNext);
         }
-        let active = self.flags.contains(ConnFlags::ACTIVE);
-        let error = match self.state {
+        let active = self.path.flags.contains(PathFlags::ACTIVE);
+        let error = match self.path.state {
             // > If this connection was initiated with a passive OPEN (i.e., came from
             // > the LISTEN state), then return this connection to LISTEN state and return. The user
             // > need not be informed. If this connection was initiated with an active OPEN (i.e.,
@@ -270,7 +274,7 @@ impl Connection {
             // > "connection refused".
             State::SynReceived if active => Some(TcpError::ConnectionRefused),
             // The application may have it already, or its data.
-            State::SynReceived if self.flags.contains(ConnFlags::FAST_OPEN_SERVER) => {
+            State::SynReceived if self.path.flags.contains(PathFlags::FAST_OPEN_SERVER) => {
                 Some(TcpError::ConnectionReset)
             }
             State::SynReceived => None,
@@ -297,10 +301,10 @@ impl Connection {
         if !segment.has(Flags::SYN) {
             return Ok(());
         }
-        let completes = self.state == State::SynReceived
+        let completes = self.path.state == State::SynReceived
             && segment.has(Flags::ACK)
-            && segment.seq == self.rcv.irs
-            && segment.header.ack == self.snd.nxt;
+            && segment.seq == self.inbound.irs
+            && segment.header.ack == self.out.snd.nxt;
         if completes {
             // It is the peer's SYN once more: as Linux, it is acknowledged as such.
             self.note_twice(segment.seq, segment.seq + 1);
@@ -318,29 +322,29 @@ impl Connection {
             return drop_for(DropReason::AckMissing);
         }
         let header = segment.header;
-        if self.state == State::SynReceived {
+        if self.path.state == State::SynReceived {
             // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
             // > processing [...] If the segment acknowledgment is not acceptable, form a reset
             // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
-            if !(header.ack.gt(self.snd.una) && header.ack.le(self.snd.nxt)) {
-                self.reset = Some(Reset { seq: header.ack, ack: false });
+            if !(header.ack.gt(self.out.snd.una) && header.ack.le(self.out.snd.nxt)) {
+                self.life.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
-            if self.is_deferring() && segment.end() == self.rcv.irs + 1 {
+            if self.is_deferring() && segment.end() == self.inbound.irs + 1 {
                 return self.defer(now, segment);
             }
         }
         self.take_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
-        if self.state == State::SynReceived {
+        if self.path.state == State::SynReceived {
             self.transition(Event::AckOfSyn);
-            self.fast_open = None;
+            self.life.fast_open = None;
             self.on_established(now);
         }
 
         // What is new once our FIN is acknowledged.
-        let fin_acked =
-            self.flags.contains(ConnFlags::FIN_QUEUED) && self.snd.una.gt(self.queue.end());
-        match self.state {
+        let fin_acked = self.out.flags.contains(OutFlags::FIN_QUEUED)
+            && self.out.snd.una.gt(self.out.queue.end());
+        match self.path.state {
             // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 if fin_acked => {
                 self.transition(Event::AckOfFin);
@@ -370,7 +374,7 @@ impl Connection {
             return Ok(());
         }
         let now = env.now;
-        if !self.state.can_receive() {
+        if !self.path.state.can_receive() {
             // > This should not occur since a FIN has been received from the remote side. Ignore
             // > the segment text.
             self.ack_duplicate();
@@ -382,20 +386,21 @@ impl Connection {
         }
         let fresh = (segment.seq + segment.len).gt(self.rcv_nxt());
         if fresh
-            && self.state != State::Established
-            && self.flags.intersects(ConnFlags::READ_SHUT | ConnFlags::ORPHAN)
+            && self.path.state != State::Established
+            && (self.inbound.flags.contains(InFlags::READ_SHUT)
+                || self.path.flags.contains(PathFlags::ORPHAN))
         {
             // > RFC 9293 section 3.6.1: If such a host issues a CLOSE call while received data is
             // > still pending in the TCP connection, or if new data is received after CLOSE is
             // > called, its TCP implementation SHOULD send a RST to show that data was lost.
             let reset = Reset { seq: segment.header.ack, ack: false };
             self.finish(Event::Reset, None);
-            self.reset = Some(reset);
+            self.life.reset = Some(reset);
             return drop_for(DropReason::ReceiveClosed);
         }
         // > RFC 9293 section 3.10.7.4: one could tailor actual segments to fit this assumption by
         // > trimming off any portions that lie outside the window
-        let limit = self.rcv.fin.map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge));
+        let limit = self.inbound.fin.map_or(self.inbound.edge, |fin| fin.min(self.inbound.edge));
         let keep = limit.saturating_since(segment.seq).min(segment.len);
         let cut = keep < segment.len;
         if cut {
@@ -403,17 +408,17 @@ impl Connection {
         }
         if keep == 0 {
             self.ack_duplicate();
-            return drop_for(if self.rcv.fin.is_some() && limit.lt(self.rcv.edge) {
+            return drop_for(if self.inbound.fin.is_some() && limit.lt(self.inbound.edge) {
                 DropReason::AfterFin
             } else {
                 DropReason::OutsideWindow
             });
         }
         self.take_classic(segment.header, segment.len, segment.arrival.ecn);
-        let had_gaps = self.rcv.queue.has_gaps();
+        let had_gaps = self.inbound.queue.has_gaps();
         let payload = core::mem::take(&mut segment.payload);
-        let inserted = self.rcv.queue.insert(env, segment.seq, payload);
-        self.stats.bytes_received += u64::from(inserted.advanced);
+        let inserted = self.inbound.queue.insert(env, segment.seq, payload);
+        self.inbound.bytes_received += u64::from(inserted.advanced);
         if let Some((left, right)) = inserted.duplicate {
             self.note_twice(left, right);
         }
@@ -447,28 +452,28 @@ impl Connection {
     pub(crate) fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
         if segment.has(Flags::FIN) {
             let fin = segment.seq + segment.len;
-            if self.flags.contains(ConnFlags::FIN_RECEIVED) {
+            if self.inbound.flags.contains(InFlags::FIN_RECEIVED) {
                 // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
                 // > in the LAST-ACK state.
                 self.ack_now();
-            } else if self.state.can_receive()
-                && fin.le(self.rcv.edge)
-                && fin.ge(self.rcv.queue.next())
+            } else if self.path.state.can_receive()
+                && fin.le(self.inbound.edge)
+                && fin.ge(self.inbound.queue.next())
             {
                 // A FIN beyond a gap is remembered; what comes before it decides. Two different
                 // ones: the first stays.
-                self.rcv.fin.get_or_insert(fin);
+                self.inbound.fin.get_or_insert(fin);
                 self.ack_now();
             }
         }
-        if self.rcv.fin == Some(self.rcv.queue.next())
-            && !self.flags.contains(ConnFlags::FIN_RECEIVED)
-            && self.state.can_receive()
+        if self.inbound.fin == Some(self.inbound.queue.next())
+            && !self.inbound.flags.contains(InFlags::FIN_RECEIVED)
+            && self.path.state.can_receive()
         {
-            self.flags.insert(ConnFlags::FIN_RECEIVED);
+            self.inbound.flags.insert(InFlags::FIN_RECEIVED);
             self.ack_now();
             self.transition(Event::Fin);
-            if self.state == State::TimeWait {
+            if self.path.state == State::TimeWait {
                 self.enter_time_wait(now);
             }
         }

@@ -12,7 +12,7 @@
 //! says that it happened, so that it can be counted.
 
 use crate::ecn::{AccurateEcnOption, KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
-use crate::fast_open::FastOpenCookie;
+use crate::life::fast_open::FastOpenCookie;
 use crate::limits::{MAX_FAST_OPEN_COOKIE, MAX_WINDOW_SCALE};
 use crate::seq::Seq;
 

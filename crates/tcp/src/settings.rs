@@ -6,28 +6,31 @@ use std::sync::Arc;
 use pagewire_mem::Instant;
 
 use crate::config::{Config, KeepAlive};
-use crate::congestion::CongestionKind;
-use crate::connection::{ConnFlags, Connection};
-use crate::state::State;
+use crate::connection::Connection;
+use crate::inbound::AckDue;
+use crate::life::LifeFlags;
+use crate::life::state::State;
+use crate::outbound::OutFlags;
+use crate::outbound::congestion::CongestionKind;
 
 impl Connection {
     /// Turns Nagle's algorithm off (`true`) or on. Turning it off sends what is queued, cork or not, as
     /// in Linux.
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.flags.set(ConnFlags::NODELAY, nodelay);
+        self.out.flags.set(OutFlags::NODELAY, nodelay);
         if nodelay {
-            self.snd.flush_to = self.queue.end();
+            self.out.snd.flush_to = self.out.queue.end();
         }
     }
 
     /// Holds back every segment that is not full (`true`), for 200 ms at most when nothing is under
     /// way, or does so no longer.
     pub fn set_cork(&mut self, cork: bool) {
-        self.flags.set(ConnFlags::CORK, cork);
+        self.out.flags.set(OutFlags::CORK, cork);
         if !cork {
-            self.flags.remove(ConnFlags::MORE);
-            if self.flags.contains(ConnFlags::NODELAY) {
-                self.snd.flush_to = self.queue.end();
+            self.out.flags.remove(OutFlags::MORE);
+            if self.out.flags.contains(OutFlags::NODELAY) {
+                self.out.snd.flush_to = self.out.queue.end();
             }
         }
     }
@@ -35,7 +38,7 @@ impl Connection {
     /// Turns keep-alive on or off.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<KeepAlive>) {
         self.own_config().keepalive = keepalive;
-        if self.flags.contains(ConnFlags::CONNECTED) && self.state != State::TimeWait {
+        if self.life.flags.contains(LifeFlags::CONNECTED) && self.path.state != State::TimeWait {
             self.start_keepalive(now);
         }
     }
@@ -59,7 +62,7 @@ impl Connection {
 
     /// See [`Config::defer_accept`]: of a connection whose SYN is not answered yet.
     pub fn set_defer_accept(&mut self, timeouts: u8) {
-        if self.state == State::SynSent {
+        if self.path.state == State::SynSent {
             self.own_config().defer_accept = timeouts;
         }
     }
@@ -88,8 +91,8 @@ impl Connection {
     /// Has the receive buffer grow, within its limit, so that `bytes` can be queued: twice as much,
     /// for the memory that they pin.
     pub fn make_room(&mut self, bytes: u32) {
-        let buffer = bytes.saturating_mul(2).min(self.config.recv_buffer);
-        self.rcv.buffer = self.rcv.buffer.max(buffer);
+        let buffer = bytes.saturating_mul(2).min(self.path.config.recv_buffer);
+        self.inbound.buffer = self.inbound.buffer.max(buffer);
         // A window that was shut may open.
         self.on_data_taken();
     }
@@ -108,7 +111,7 @@ impl Connection {
     /// algorithm knows of the path begins anew.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.own_config().congestion = kind;
-        self.congestion.change(kind);
+        self.out.congestion.change(kind);
     }
 
     /// Fixes the send buffer at `bytes`: it grows by itself no longer.
@@ -126,10 +129,10 @@ impl Connection {
     /// Acknowledges at once (`true`), or delays acknowledgements again; for now only, as in Linux:
     /// what happens next on the connection may change it.
     pub fn set_quick_ack(&mut self, quick: bool) {
-        self.ack.interactive = !quick;
+        self.inbound.ack.interactive = !quick;
         if quick {
-            self.quicken(self.config.quick_acks);
-            if self.ack.due == crate::connection::AckDue::Delayed {
+            self.quicken(self.path.config.quick_acks);
+            if self.inbound.ack.due == AckDue::Delayed {
                 self.ack_now();
             }
         }
@@ -137,6 +140,6 @@ impl Connection {
 
     /// Settings are shared; who wants other ones gets its own copy.
     fn own_config(&mut self) -> &mut Config {
-        Arc::make_mut(&mut self.config)
+        Arc::make_mut(&mut self.path.config)
     }
 }

@@ -12,13 +12,14 @@
 
 use super::option::AccurateEcnOption;
 use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
-use crate::connection::{AckDue, Connection};
+use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
+use crate::inbound::AckDue;
+use crate::life::state::State;
 use crate::options::{MAX_OPTIONS_LEN, TcpOptions};
-use crate::recovery::{Heard, News};
+use crate::outbound::recovery::{Heard, News};
 use crate::segment::Arrival;
 use crate::seq::Seq;
-use crate::state::State;
 
 /// > RFC 9768 section 3.2.1: it initializes its counters to r.cep = 5, r.e0b = r.e1b = 1 and r.ceb = 0
 const FIRST_PACKETS: u32 = 5;
@@ -200,16 +201,16 @@ fn handshake_code(bits: u8) -> u32 {
 impl Connection {
     /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
     pub(super) fn begin_accurate(&mut self, syn_bits: u8) {
-        self.loss.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
-        self.rare().accurate = Some(Accurate::new(syn_bits));
+        self.out.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
+        self.out.rare().accurate = Some(Accurate::new(syn_bits));
     }
 
     fn accurate_mut(&mut self) -> Option<&mut Accurate> {
-        self.rare.as_deref_mut()?.accurate.as_mut()
+        self.out.rare.as_deref_mut()?.accurate.as_mut()
     }
 
     fn accurate(&self) -> Option<&Accurate> {
-        self.rare.as_deref()?.accurate.as_ref()
+        self.out.rare.as_deref()?.accurate.as_ref()
     }
 
     /// The counters, if the connection has accurate feedback.
@@ -258,8 +259,8 @@ impl Connection {
     pub(crate) fn take_syn_again(&mut self, syn: &TcpHeader, bits: u8) -> bool {
         let code = code_of(syn.flags);
         let Some(accurate) = self.accurate_mut() else {
-            let classic = self.loss.ecn.contains(EcnFlags::CLASSIC);
-            return classic && self.config.ecn.accepts_accurate() && code == 0b111;
+            let classic = self.out.ecn.contains(EcnFlags::CLASSIC);
+            return classic && self.path.config.ecn.accepts_accurate() && code == 0b111;
         };
         // > MUST feed back the IP-ECN field on the latest valid SYN
         accurate.syn = bits;
@@ -281,7 +282,7 @@ impl Connection {
             return;
         }
         accurate.note_syn_ack(bits);
-        self.loss.ecn.insert(EcnFlags::TELL_SYN);
+        self.out.ecn.insert(EcnFlags::TELL_SYN);
     }
 
     /// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
@@ -309,7 +310,7 @@ impl Connection {
     /// The path marked what opens the connection. As if it had been lost (RFC 5681 section 3.1): the
     /// mark says that there is congestion before anything was sent.
     fn react_to_marked_syn(&mut self) {
-        self.congestion.on_syn_lost();
+        self.out.congestion.on_syn_lost();
     }
 
     // ---- the receiver ----
@@ -324,7 +325,7 @@ impl Connection {
     ///
     pub(crate) fn take_accurate(&mut self, payload: u32, arrival: Arrival) {
         let bits = arrival.ecn;
-        let unacknowledged = payload > 0 || self.rcv_nxt() != self.rcv.acked;
+        let unacknowledged = payload > 0 || self.rcv_nxt() != self.inbound.acked;
         let Some(accurate) = self.accurate_mut() else { return };
         let before = core::mem::replace(&mut accurate.last, bits);
         if bits == NOT_ECT {
@@ -340,7 +341,7 @@ impl Connection {
             due = (payload > 0 && before != CE) || accurate.untold >= most;
         }
         if payload > 0 {
-            self.loss.ecn.insert(EcnFlags::SEEN | EcnFlags::TELL_BYTES);
+            self.out.ecn.insert(EcnFlags::SEEN | EcnFlags::TELL_BYTES);
         }
         if due {
             self.ack_now();
@@ -354,7 +355,7 @@ impl Connection {
         pure: bool,
         options: &TcpOptions,
     ) -> (Flags, u8) {
-        let ecn = self.loss.ecn;
+        let ecn = self.out.ecn;
         let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
         let Some(accurate) = self.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
         accurate.untold = 0;
@@ -372,14 +373,14 @@ impl Connection {
         if told || silent {
             done |= EcnFlags::TELL_BYTES;
         }
-        self.loss.ecn.remove(done);
+        self.out.ecn.remove(done);
         (flags_of(code), bits)
     }
 
     /// A SYN,ACK leaves with these options.
     pub(crate) fn note_told(&mut self, options: &TcpOptions) {
         if options.accurate_ecn.is_some() {
-            self.loss.ecn.remove(EcnFlags::TELL_BYTES);
+            self.out.ecn.remove(EcnFlags::TELL_BYTES);
         }
     }
 
@@ -394,12 +395,12 @@ impl Connection {
     /// > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
     /// > SHOULD first send a pure ACK that does satisfy these conditions
     pub(crate) fn tells_syn_first(&self) -> bool {
-        self.loss.ecn.contains(EcnFlags::TELL_SYN) && self.ack.due == AckDue::Now
+        self.out.ecn.contains(EcnFlags::TELL_SYN) && self.inbound.ack.due == AckDue::Now
     }
 
     /// Whether the next segment has the option; `data`: it carries some.
     pub(crate) fn tells_bytes(&self, data: bool) -> bool {
-        let ecn = self.loss.ecn;
+        let ecn = self.out.ecn;
         ecn.contains(EcnFlags::TELL_BYTES) || (data && ecn.contains(EcnFlags::TELL_WITH_DATA))
     }
 
@@ -424,7 +425,7 @@ impl Connection {
     /// > RFC 9768 section 3.2.3.2.2: If the TCP Client detects that the first data segment it sent with
     /// > an AccECN Option was lost, [...] it SHOULD fall back to no AccECN Option on the retransmission.
     pub(crate) fn suspect_option(&mut self, start: Seq) {
-        if !self.loss.ecn.contains(EcnFlags::ACCURATE) || start != self.snd.iss + 1 {
+        if !self.out.ecn.contains(EcnFlags::ACCURATE) || start != self.out.snd.iss + 1 {
             return;
         }
         let Some(accurate) = self.accurate_mut() else { return };
@@ -439,7 +440,7 @@ impl Connection {
     /// > RFC 9768 section 3.3.4: Another way could be to allow TSO only as long as the CWR flag in the
     /// > TCP header is not set
     pub(crate) fn forbids_super_frames(&self) -> bool {
-        self.loss.ecn.contains(EcnFlags::ACCURATE)
+        self.out.ecn.contains(EcnFlags::ACCURATE)
             && self.accurate().is_some_and(|accurate| accurate.packets & 2 != 0)
     }
 
@@ -454,7 +455,7 @@ impl Connection {
             return;
         }
         let mss = self.send_mss();
-        let handshake = self.state == State::SynReceived;
+        let handshake = self.path.state == State::SynReceived;
         let code = code_of(header.flags);
         if handshake {
             self.note_first_option(header);

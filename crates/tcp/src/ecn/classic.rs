@@ -13,33 +13,33 @@ impl Connection {
     /// > To provide robustness against the possibility of a dropped ACK packet [...] the TCP receiver
     /// > sets the ECN-Echo flag in a series of ACK packets [...] until it receives a CWR
     pub(crate) fn take_classic(&mut self, header: &TcpHeader, payload: u32, bits: u8) {
-        if payload == 0 || !self.loss.ecn.contains(EcnFlags::CLASSIC) {
+        if payload == 0 || !self.out.ecn.contains(EcnFlags::CLASSIC) {
             return;
         }
         if header.flags.contains(Flags::CWR) {
-            self.loss.ecn.remove(EcnFlags::ECHO);
+            self.out.ecn.remove(EcnFlags::ECHO);
             // As Linux: its window may be down to one segment, which waits for this.
             self.ack_now();
         }
         match bits {
             CE => {
-                if !self.loss.ecn.contains(EcnFlags::ECHO) {
+                if !self.out.ecn.contains(EcnFlags::ECHO) {
                     self.quicken(QUICK_ACKS_AFTER_MARK);
                 }
-                self.loss.ecn.insert(EcnFlags::ECHO | EcnFlags::SEEN);
+                self.out.ecn.insert(EcnFlags::ECHO | EcnFlags::SEEN);
             }
             // As Linux: from a peer that marks its packets, one without is a retransmission.
-            NOT_ECT if self.loss.ecn.contains(EcnFlags::SEEN) => {
+            NOT_ECT if self.out.ecn.contains(EcnFlags::SEEN) => {
                 self.quicken(QUICK_ACKS_AFTER_MARK);
             }
             NOT_ECT => {}
-            _ => self.loss.ecn.insert(EcnFlags::SEEN),
+            _ => self.out.ecn.insert(EcnFlags::SEEN),
         }
     }
 
     /// Whether the acknowledgement echoes a mark.
     pub(crate) fn echoes_mark(&self, header: &TcpHeader) -> bool {
-        self.loss.ecn.contains(EcnFlags::CLASSIC)
+        self.out.ecn.contains(EcnFlags::CLASSIC)
             && header.flags & (Flags::ECE | Flags::SYN) == Flags::ECE
     }
 
@@ -52,7 +52,7 @@ impl Connection {
     /// > [...] the TCP sender sets the CWR flag in the TCP header of the first new data packet sent
     /// > after the window reduction.
     pub(super) fn classic_of_segment(&mut self, fresh: bool) -> (Flags, u8) {
-        let ecn = &mut self.loss.ecn;
+        let ecn = &mut self.out.ecn;
         let mut flags = Flags::empty();
         flags.set(Flags::ECE, ecn.contains(EcnFlags::ECHO));
         if !fresh {
@@ -65,12 +65,12 @@ impl Connection {
 
     /// The window is being reduced.
     pub(crate) fn queue_cwr(&mut self) {
-        let on = self.loss.ecn.contains(EcnFlags::CLASSIC);
-        self.loss.ecn.set(EcnFlags::QUEUE_CWR, on);
+        let on = self.out.ecn.contains(EcnFlags::CLASSIC);
+        self.out.ecn.set(EcnFlags::QUEUE_CWR, on);
     }
 
     /// The reduction was taken back.
     pub(crate) fn withdraw_cwr(&mut self) {
-        self.loss.ecn.remove(EcnFlags::QUEUE_CWR);
+        self.out.ecn.remove(EcnFlags::QUEUE_CWR);
     }
 }

@@ -66,7 +66,7 @@ bitflags::bitflags! {
         const ECHO = 4;
         /// The peer sends packets that may be marked.
         const SEEN = 8;
-        /// Both sides do accurate feedback; the counters are in `Rare::accurate`.
+        /// Both sides do accurate feedback; the counters are in [`Accurate`].
         const ACCURATE = 16;
         /// Accurate: the next pure acknowledgement says how the peer's SYN,ACK was marked.
         const TELL_SYN = 32;
@@ -101,14 +101,14 @@ impl Connection {
     /// > If this first retransmission also fails to be acknowledged, [...] the TCP Client SHOULD send
     /// > subsequent retransmissions of the SYN with the three TCP-ECN flags cleared
     pub(crate) fn ecn_of_syn(&mut self, answers: bool, sent: u32) -> Flags {
-        let ecn = self.loss.ecn;
+        let ecn = self.out.ecn;
         if answers && ecn.contains(EcnFlags::ACCURATE) {
             self.accurate_syn_ack(sent)
         } else if answers {
             if ecn.contains(EcnFlags::CLASSIC) { Flags::ECE } else { Flags::empty() }
-        } else if self.config.ecn == EcnMode::Accurate && sent <= 1 {
+        } else if self.path.config.ecn == EcnMode::Accurate && sent <= 1 {
             ALL
-        } else if self.config.ecn.requests_classic() && sent == 0 {
+        } else if self.path.config.ecn.requests_classic() && sent == 0 {
             Flags::ECE | Flags::CWR
         } else {
             Flags::empty()
@@ -118,21 +118,21 @@ impl Connection {
     /// A SYN, or a SYN,ACK, says whether the peer takes part, and how (RFC 9768 section 3.1.2, table
     /// 2). `bits` are the ECN bits of its IP header.
     pub(crate) fn negotiate_ecn(&mut self, syn: &TcpHeader, bits: u8) {
-        let (mode, said) = (self.config.ecn, syn.flags & ALL);
+        let (mode, said) = (self.path.config.ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
-        self.loss.ecn = EcnFlags::empty();
+        self.out.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
             // A SYN,ACK that echoes all that the SYN said comes from a host that reflects what it
             // does not know (RFC 3168 section 6.1.1; "Broken" in RFC 9768's table).
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
                 self.begin_accurate(bits);
-                self.loss.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
+                self.out.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
                 self.take_syn_feedback(said);
             } else {
                 let asked = mode.requests_classic() || mode == EcnMode::Accurate;
                 let agrees = said & classic == Flags::ECE;
-                self.loss.ecn.set(EcnFlags::CLASSIC, asked && agrees);
+                self.out.ecn.set(EcnFlags::CLASSIC, asked && agrees);
             }
             return;
         }
@@ -144,13 +144,13 @@ impl Connection {
             self.begin_accurate(bits);
         } else {
             let on = mode != EcnMode::Off && said.contains(classic);
-            self.loss.ecn.set(EcnFlags::CLASSIC, on);
+            self.out.ecn.set(EcnFlags::CLASSIC, on);
         }
     }
 
     /// A segment was received in the order of the stream; `payload` bytes are in it.
     pub(crate) fn take_ecn(&mut self, header: &TcpHeader, payload: u32, arrival: Arrival) {
-        if self.loss.ecn.contains(EcnFlags::ACCURATE) {
+        if self.out.ecn.contains(EcnFlags::ACCURATE) {
             self.take_accurate(payload, arrival);
         } else {
             self.take_classic(header, payload, arrival.ecn);
@@ -165,9 +165,9 @@ impl Connection {
         pure: bool,
         options: &TcpOptions,
     ) -> (Flags, u8) {
-        if self.loss.ecn.is_empty() {
+        if self.out.ecn.is_empty() {
             (Flags::empty(), NOT_ECT)
-        } else if self.loss.ecn.contains(EcnFlags::ACCURATE) {
+        } else if self.out.ecn.contains(EcnFlags::ACCURATE) {
             self.accurate_of_segment(fresh, pure && options.sack.is_empty(), options)
         } else {
             self.classic_of_segment(fresh)
@@ -176,12 +176,12 @@ impl Connection {
 
     /// Whether the connection does explicit congestion notification.
     pub(crate) fn has_ecn(&self) -> bool {
-        self.loss.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
+        self.out.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
     }
 
     /// Counts what was delivered, and how much of it was marked.
     pub(crate) fn count_delivered(&mut self, packets: u32, marked: u32) {
-        self.loss.delivered = self.loss.delivered.wrapping_add(packets);
-        self.loss.delivered_ce = self.loss.delivered_ce.wrapping_add(marked);
+        self.out.loss.delivered = self.out.loss.delivered.wrapping_add(packets);
+        self.out.loss.delivered_ce = self.out.loss.delivered_ce.wrapping_add(marked);
     }
 }

@@ -1,0 +1,321 @@
+//! What happens when a timer goes off.
+
+use core::time::Duration;
+
+use pagewire_mem::Instant;
+
+use crate::config::KeepAlive;
+use crate::connection::{Connection, Env};
+use crate::error::TcpError;
+use crate::inbound::AckDue;
+use crate::life::state::{Event, State};
+use crate::life::{LifeFlags, Reset};
+use crate::limits::FLUSH_AFTER_MS;
+use crate::outbound::OutFlags;
+use crate::outbound::loss::Due;
+use crate::path::PathFlags;
+
+impl Connection {
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        // Without branches: it is asked for after every segment.
+        let (out, life) = (&self.out, &self.life);
+        let timers = [out.retransmit, out.persist, life.keepalive, life.linger, life.shrink];
+        let delayed = self.inbound.delayed_ack.get();
+        let first = timers.iter().fold(delayed, |first, timer| first.min(timer.get()));
+        (first != Instant::FAR).then_some(first)
+    }
+
+    /// Does what is due at `env.now`. Harmless when nothing is.
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        let now = env.now;
+        loop {
+            if self.life.linger.pop(now) {
+                // > RFC 9293 section 3.10.8: If the time-wait timeout expires on
+                // > a connection, delete the TCB, enter the CLOSED state, and return.
+                self.finish(Event::Expire, None);
+            } else if self.out.retransmit.pop(now) {
+                self.out.flags.remove(OutFlags::REFUSED);
+                match self.out.loss.due {
+                    Due::Rto => self.on_retransmit_timer(now),
+                    Due::Probe => self.on_probe_timer(now),
+                    Due::Reorder => self.on_reordering_timer(now),
+                }
+            } else if self.out.persist.pop(now) {
+                self.on_persist_timer(now);
+            } else if self.life.keepalive.pop(now) {
+                self.on_keepalive_timer(now);
+            } else if self.inbound.delayed_ack.pop(now) {
+                if self.inbound.ack.due == AckDue::Delayed {
+                    self.on_ack_waited();
+                }
+            } else if self.life.shrink.pop(now) {
+                self.on_shrink_timer(now);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// Turns all timers off.
+    pub(crate) fn stop_timers(&mut self) {
+        (self.out.retransmit, self.out.persist) = Default::default();
+        self.inbound.delayed_ack.stop();
+        (self.life.keepalive, self.life.linger, self.life.shrink) = Default::default();
+    }
+
+    /// > RFC 9293 section 3.10.8: For any state if the retransmission timeout
+    /// > expires on a segment in the retransmission queue, send the segment at the front of the
+    /// > retransmission queue again, reinitialize the retransmission timer, and return.
+    fn on_retransmit_timer(&mut self, now: Instant) {
+        if self.out.flight.is_empty() {
+            return;
+        }
+        if self.out.retries == 2 {
+            self.suspect_black_hole();
+        }
+        if self.has_waited_too_long(now, self.out.retries == 0) {
+            return self.time_out();
+        }
+        match self.path.state {
+            State::SynSent => {
+                let linear = self.path.config.syn_linear_retries;
+                if self.out.retries >= self.path.config.syn_retries.saturating_add(linear) {
+                    return self.time_out();
+                }
+                self.resend_syn(self.out.retries >= linear);
+            }
+            State::SynReceived => {
+                // As Linux: an application may wait for this one already, it gets one more.
+                let extra = u8::from(self.path.flags.contains(PathFlags::FAST_OPEN_SERVER));
+                let allowed = self.path.config.synack_retries.saturating_add(extra);
+                if self.out.retries >= allowed && !self.outlasts_retries() {
+                    return self.time_out();
+                }
+                match self.is_silent() {
+                    true => self.out.rtt.on_backoff(),
+                    false => self.resend_syn(true),
+                }
+            }
+            _ => {
+                if self.has_timed_out(now) {
+                    return self.time_out();
+                }
+                self.suspect_mtu(now, self.out.retries);
+                self.on_data_timeout(now);
+                // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
+                self.out.rtt.on_backoff();
+            }
+        }
+        self.out.stats.timeouts += 1;
+        self.out.retries = self.out.retries.saturating_add(1);
+        // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
+        // > seconds
+        self.out.retransmit.set(now + self.within_user_timeout(now, self.out.rtt.rto()));
+    }
+
+    /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
+    /// > unacknowledged before a connection is forcefully closed.
+    ///
+    /// As Linux, it is counted from the first time that a timer goes off (`first`), and rules in place
+    /// of the number of retransmissions.
+    pub(crate) fn has_waited_too_long(&mut self, now: Instant, first: bool) -> bool {
+        let Some(limit) = self.path.config.user_timeout else { return false };
+        let rare = self.out.rare();
+        let since = match rare.unanswered_since.filter(|_| !first) {
+            Some(since) => since,
+            None => *rare.unanswered_since.insert(now),
+        };
+        !first && now.saturating_since(since) >= limit
+    }
+
+    /// A timer does not go off beyond the moment at which the connection is given up.
+    pub(crate) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
+        let since = self.out.rare.as_ref().and_then(|r| r.unanswered_since);
+        match (self.path.config.user_timeout, since) {
+            (Some(limit), Some(since)) => {
+                wait.min(limit.saturating_sub(now.saturating_since(since)))
+            }
+            _ => wait,
+        }
+    }
+
+    fn resend_syn(&mut self, back_off: bool) {
+        self.life.flags.insert(LifeFlags::SYN_RESENT);
+        self.out.flight.mark_first_lost();
+        if back_off {
+            self.out.rtt.on_backoff();
+        }
+    }
+
+    /// Whether the peer has not acknowledged anything for as long as the configured number of
+    /// doublings takes, counted from the shortest timeout as in Linux, so that a long round trip
+    /// does not stretch it.
+    ///
+    /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
+    /// > reaches a threshold R2 greater than R1, close the connection.
+    fn has_timed_out(&self, now: Instant) -> bool {
+        if self.path.config.user_timeout.is_some() {
+            return false;
+        }
+        let Some(recovery) = self.out.recovery.as_deref().filter(|_| self.out.retries > 0) else {
+            return false;
+        };
+        let retries = self.allowed_retries();
+        now.saturating_since(recovery.since) >= self.backed_off_for(retries)
+    }
+
+    pub(crate) fn allowed_retries(&self) -> u8 {
+        if self.path.flags.contains(PathFlags::ORPHAN) {
+            self.path.config.orphan_retries
+        } else {
+            self.path.config.data_retries
+        }
+    }
+
+    /// The time that `retries` retransmissions take when the timeout starts at its least value and
+    /// doubles up to its greatest, the last one's waiting time included.
+    pub(crate) fn backed_off_for(&self, retries: u8) -> Duration {
+        let (mut rto, max) = (self.path.config.rto_min, self.path.config.rto_max);
+        let mut sum = Duration::ZERO;
+        for _ in 0..=retries {
+            sum += rto;
+            rto = (rto * 2).min(max);
+        }
+        sum
+    }
+
+    /// Nobody answers.
+    pub(crate) fn time_out(&mut self) {
+        if self.out.retries < 2 {
+            self.suspect_black_hole();
+        }
+        let error = self.life.soft_error.unwrap_or(TcpError::TimedOut);
+        self.finish(Event::Expire, Some(error));
+    }
+
+    /// How long to wait before the next probe.
+    ///
+    /// > RFC 9293 section 3.8.6.1: The transmitting host SHOULD send the first zero-window probe when
+    /// > a zero window has existed for the retransmission timeout period (SHLD-29) (Section 3.8.1), and SHOULD increase
+    /// > exponentially the interval between successive probes.
+    pub(crate) fn persist_interval(&self) -> Duration {
+        let base = self.out.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
+        let doublings = u32::from(self.out.persist_backoff.min(16));
+        base.saturating_mul(1 << doublings).min(self.path.config.rto_max)
+    }
+
+    fn on_persist_timer(&mut self, now: Instant) {
+        if !self.out.flight.is_empty() {
+            return;
+        }
+        let allowed = self.send_edge().saturating_since(self.out.snd.nxt);
+        if allowed > 0 && self.out.flags.contains(OutFlags::REFUSED) {
+            return self.retry_refused(now);
+        }
+        if allowed > 0 {
+            // > RFC 9293 section 3.8.6.2.1: (4) or if the override timeout occurs.
+            self.out.flags.insert(OutFlags::FLUSH_DUE);
+            return;
+        }
+        // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
+        // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
+        // > connection to stay open
+        //
+        // `retries` counts probes without an answer. A connection that its application has let go
+        // does not stay for ever.
+        let orphan = self.path.flags.contains(PathFlags::ORPHAN)
+            && self.out.persist_backoff >= self.path.config.orphan_retries;
+        let waited = self.has_waited_too_long(now, self.out.persist_backoff == 0);
+        if self.out.retries >= self.allowed_retries() || orphan || waited {
+            self.reset_peer();
+            return self.time_out();
+        }
+        self.out.retries = self.out.retries.saturating_add(1);
+        self.out.persist_backoff = self.out.persist_backoff.saturating_add(1);
+        self.out.flags.insert(OutFlags::PROBE_DUE);
+        let wait = self.within_user_timeout(now, self.persist_interval());
+        self.out.persist.set(now + wait);
+    }
+
+    // ---- keep-alive ----
+
+    pub(crate) fn start_keepalive(&mut self, now: Instant) {
+        match self.path.config.keepalive {
+            Some(KeepAlive { idle, .. }) => self.life.keepalive.set(now + idle),
+            None => self.life.keepalive.stop(),
+        }
+    }
+
+    /// > RFC 9293 section 3.8.4: Keep-alive packets MUST only be sent when no sent data is
+    /// > outstanding, and no data or acknowledgment packets have been received for the connection
+    /// > within an interval [...] if a keep-alive mechanism is implemented it MUST NOT
+    /// > interpret failure to respond to any specific probe as a dead connection
+    fn on_keepalive_timer(&mut self, now: Instant) {
+        let Some(KeepAlive { idle, interval, probes }) = self.path.config.keepalive else { return };
+        if !matches!(
+            self.path.state,
+            State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
+        ) {
+            return;
+        }
+        let silence = now.saturating_since(self.path.heard_at);
+        let wait = if !self.out.flight.is_empty() || self.unsent() > 0 {
+            idle
+        } else if silence < idle {
+            idle - silence
+        } else if self.life.keepalive_probes > 0
+            && self
+                .path
+                .config
+                .user_timeout
+                .map_or(self.life.keepalive_probes >= probes, |t| silence >= t)
+        {
+            self.reset_peer();
+            return self.time_out();
+        } else {
+            self.life.keepalive_probes += 1;
+            self.out.flags.insert(OutFlags::PROBE_DUE);
+            interval
+        };
+        self.life.keepalive.set(now + wait);
+    }
+
+    // ---- memory ----
+
+    fn on_shrink_timer(&mut self, now: Instant) {
+        let quiet = now.saturating_since(self.path.heard_at.max(self.out.sent_at));
+        if quiet < self.path.config.shrink_after {
+            self.life.shrink.set(now + (self.path.config.shrink_after - quiet));
+            return;
+        }
+        self.out.queue.shrink();
+        self.out.flight.shrink();
+        self.inbound.shrink();
+        if self.out.flight.is_empty() {
+            self.out.recovery = None;
+        }
+    }
+
+    // ---- resets ----
+
+    /// Has a reset sent to a peer that may think the connection is alive.
+    pub(crate) fn reset_peer(&mut self) {
+        let knows = matches!(
+            self.path.state,
+            State::SynReceived
+                | State::Established
+                | State::FinWait1
+                | State::FinWait2
+                | State::CloseWait
+        );
+        if knows {
+            // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
+            //
+            // As Linux, not beyond the peer's window, where it would not count.
+            let edge = self.send_edge();
+            let seq = if edge.lt(self.out.snd.nxt) { edge } else { self.out.snd.nxt };
+            self.life.reset = Some(Reset { seq, ack: true });
+        }
+    }
+}
