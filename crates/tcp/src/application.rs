@@ -10,7 +10,6 @@ use crate::inbound::InFlags;
 use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
-use crate::limits::MAX_MERGED_FRAG;
 use crate::outbound::OutFlags;
 use crate::path::PathFlags;
 
@@ -45,7 +44,7 @@ impl Connection {
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
         let room = self.check_send(wanted)?;
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         for frag in frags.iter_mut() {
             if sent == room || !self.out.queue.has_entry_room() {
@@ -60,7 +59,7 @@ impl Connection {
             whole += 1;
         }
         drop(frags.drain(..whole));
-        self.after_queueing(env.now, sent, wanted, flags);
+        self.out.after_queueing(env.now, sent, wanted, flags);
         Ok(sent)
     }
 
@@ -79,7 +78,7 @@ impl Connection {
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
         let room = self.check_send(wanted)?;
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         let mut apart = pieces == Pieces::Apart;
         for frag in frags.iter_mut() {
@@ -102,7 +101,7 @@ impl Connection {
             whole += 1;
         }
         drop(frags.drain(..whole));
-        self.after_queueing(env.now, sent, wanted, flags);
+        self.out.after_queueing(env.now, sent, wanted, flags);
         Ok(sent)
     }
 
@@ -125,17 +124,12 @@ impl Connection {
         if copied == 0 && !part.is_empty() {
             return Err(TcpError::NoBuffers);
         }
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         for frag in frags {
             self.out.queue.push(frag, longest);
         }
-        self.after_queueing(env.now, copied, data.len(), flags);
+        self.out.after_queueing(env.now, copied, data.len(), flags);
         Ok(copied)
-    }
-
-    /// Bytes up to which pieces that lie side by side in memory become one fragment.
-    pub(crate) fn longest_frag(&self) -> usize {
-        MAX_MERGED_FRAG.max(self.path.link.max_super_payload as usize)
     }
 
     /// How many of `wanted` bytes can be queued now; at least one.
@@ -148,7 +142,7 @@ impl Connection {
         }
         match self.path.state {
             State::Established | State::CloseWait => {}
-            _ if self.takes_data() => {}
+            _ if self.life.takes_data(&self.path) => {}
             State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
             _ => return Err(TcpError::BrokenPipe),
         }
@@ -187,9 +181,9 @@ impl Connection {
         if flags.contains(RecvFlags::PEEK) {
             return Ok(self.inbound.queue.peek(env, bounds.skip, out));
         }
-        self.drop_queued(bounds.skip);
+        self.inbound.drop_queued(bounds.skip);
         let n = self.inbound.queue.read(env, out);
-        self.note_allowance(env);
+        self.inbound.note_allowance(env);
         self.after_reading(env.now);
         Ok(n)
     }
@@ -227,9 +221,9 @@ impl Connection {
         if flags.contains(RecvFlags::PEEK) {
             return Ok(self.inbound.queue.peek_frags(bounds.skip, max, out));
         }
-        self.drop_queued(bounds.skip);
+        self.inbound.drop_queued(bounds.skip);
         let n = self.inbound.queue.take(max, out);
-        self.note_allowance(env);
+        self.inbound.note_allowance(env);
         self.after_reading(env.now);
         Ok(n)
     }
@@ -237,13 +231,13 @@ impl Connection {
     /// What a read of up to `max` bytes may take; an error, or nothing to be taken, if there is
     /// nothing.
     fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
-        let bounds = self.bounds(max, flags);
+        let bounds = self.inbound.bounds(&self.path, max, flags);
         if self.inbound.queue.queued() > bounds.skip {
             return Ok(bounds);
         }
         // Nothing but an urgent byte, which is stepped over.
-        self.drop_queued(bounds.skip);
-        self.forget_urgent();
+        self.inbound.drop_queued(bounds.skip);
+        self.inbound.forget_urgent();
         self.nothing_to_read().map(|max| Bounds { skip: 0, max })
     }
 
@@ -269,9 +263,9 @@ impl Connection {
     }
 
     pub(crate) fn after_reading(&mut self, now: Instant) {
-        self.forget_urgent();
-        self.tune_recv_buffer(now);
-        self.on_data_taken();
+        self.inbound.forget_urgent();
+        self.inbound.tune_recv_buffer(&self.path, now);
+        self.inbound.on_data_taken(&self.path, &self.out.rtt);
         if self.inbound.queue.queued() == 0 {
             self.consider_shrinking(now);
         }
@@ -313,7 +307,7 @@ impl Connection {
             // > CLOSE-WAIT STATE [...] enter LAST-ACK state.
             State::Established | State::CloseWait => {
                 self.out.flags.insert(OutFlags::FIN_QUEUED);
-                self.transition(Event::Close);
+                self.path.transition(Event::Close);
                 Ok(())
             }
             _ => Ok(()),
@@ -345,13 +339,13 @@ impl Connection {
         self.path.flags.insert(PathFlags::ORPHAN);
         let at_once = self.path.config.linger == Some(Duration::ZERO);
         if (self.inbound.queue.queued() > 0 || at_once) && self.path.state != State::TimeWait {
-            self.drop_received();
+            self.inbound.drop_received();
             self.reset_and_finish(None);
             return;
         }
-        self.drop_received();
+        self.inbound.drop_received();
         let _ = self.shutdown_write(env);
-        self.limit_fin_wait2(env.now);
+        self.life.limit_fin_wait2(&self.path, env.now);
     }
 
     /// Ends the connection at once, with a reset if the peer knows of it. What is queued in either
@@ -361,7 +355,7 @@ impl Connection {
     /// > notification.
     pub fn abort(&mut self) {
         self.path.flags.insert(PathFlags::ORPHAN);
-        self.drop_received();
+        self.inbound.drop_received();
         self.reset_and_finish(Some(TcpError::ConnectionAborted));
     }
 
@@ -378,16 +372,5 @@ impl Connection {
             self.reset_peer();
             self.finish(Event::Reset, error);
         }
-    }
-
-    fn drop_received(&mut self) {
-        // The window stays as it was announced; only the memory goes.
-        while self.inbound.queue.queued() > 0 {
-            let mut dropped = Vec::new();
-            if self.inbound.queue.take(usize::MAX, &mut dropped) == 0 {
-                break;
-            }
-        }
-        self.inbound.queue.shrink();
     }
 }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
 
 use crate::config::{Config, LinkLimits};
-use crate::ecn::EcnFlags;
 use crate::error::TcpError;
 use crate::header::TcpHeader;
 use crate::inbound::assembler::ReceiveQueue;
@@ -22,6 +21,7 @@ use crate::life::{Life, LifeFlags};
 use crate::limits::DEFAULT_MSS;
 use crate::outbound::account::{Account, Limit};
 use crate::outbound::congestion::Congestion;
+use crate::outbound::ecn::EcnFlags;
 use crate::outbound::flight::{Flight, Mark};
 use crate::outbound::loss::Loss;
 use crate::outbound::rtt::RttEstimator;
@@ -72,7 +72,7 @@ impl Connection {
         conn.path.flags.insert(PathFlags::ACTIVE);
         conn.path.flags.set(PathFlags::TIMESTAMPS, conn.path.config.timestamps);
         conn.path.flags.set(PathFlags::SACK, conn.path.config.sack);
-        conn.transition(Event::OpenActive);
+        conn.path.transition(Event::OpenActive);
         conn
     }
 
@@ -92,7 +92,7 @@ impl Connection {
         conn.path.flags.set(PathFlags::SACK, conn.path.config.sack);
         conn.path.state = State::Listen;
         conn.take_syn(now, syn, 0);
-        conn.transition(Event::Syn);
+        conn.path.transition(Event::Syn);
         conn
     }
 
@@ -182,13 +182,6 @@ impl Connection {
         Self { path, life: Life::default(), out, inbound }
     }
 
-    /// Whether a SYN of ours may have carried this timestamp: none was sent before `heard_at`, which
-    /// is the moment of the beginning until something is heard.
-    pub(crate) fn sent_timestamp(&self, now: Instant, value: u32) -> bool {
-        let since = self.path.ts.value(self.path.heard_at);
-        value.wrapping_sub(since) <= self.path.ts.value(now).wrapping_sub(since)
-    }
-
     // ---- getters ----
 
     /// The state.
@@ -201,30 +194,20 @@ impl Connection {
         let closed = self.path.state == State::Closed;
         let fin = self.inbound.flags.contains(InFlags::FIN_RECEIVED);
         let mut ready = Readiness::empty();
-        ready.set(Readiness::READABLE, self.is_readable());
-        ready.set(Readiness::URGENT, self.has_urgent());
+        ready.set(Readiness::READABLE, self.inbound.is_readable(&self.path));
+        ready.set(Readiness::URGENT, self.inbound.has_urgent());
         ready.set(
             Readiness::READ_CLOSED,
             closed || fin || self.inbound.flags.contains(InFlags::READ_SHUT),
         );
         ready.set(Readiness::WRITE_CLOSED, closed || self.out.flags.contains(OutFlags::FIN_QUEUED));
-        ready.set(Readiness::WRITABLE, self.takes_data() && self.is_writable());
+        ready.set(
+            Readiness::WRITABLE,
+            self.life.takes_data(&self.path) && self.out.is_writable(&self.path),
+        );
         ready.set(Readiness::ERROR, self.life.error.is_some());
         ready.set(Readiness::CONNECTED, self.life.flags.contains(LifeFlags::CONNECTED));
         ready
-    }
-
-    /// Whether as much is queued as the application waits for, or as can come. An urgent byte that is
-    /// not in line is none of it.
-    fn is_readable(&self) -> bool {
-        let urgent = usize::from(self.at_urgent_mark() && !self.path.config.oob_inline);
-        let Some(queued) = self.inbound.queue.queued().checked_sub(urgent).filter(|&n| n > 0)
-        else {
-            return false;
-        };
-        queued >= self.path.config.recv_lowat as usize
-            || self.inbound.flags.contains(InFlags::FIN_RECEIVED)
-            || self.recv_window() <= u32::from(self.inbound.mss)
     }
 
     /// Whether nothing is left to be done, not even a reset to be sent: it can be removed.
@@ -252,7 +235,7 @@ impl Connection {
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
     pub fn queued_unsent(&self) -> usize {
         // Nothing is left of a connection that ended.
-        (self.unsent() as usize).min(self.queued_send())
+        (self.out.unsent(&self.path) as usize).min(self.queued_send())
     }
 
     /// Bytes that can be read now.
@@ -269,7 +252,7 @@ impl Connection {
     /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)): as much, but for pages shared with
     /// other connections.
     pub fn receive_charge(&self) -> usize {
-        self.inbound.queue.charge() + self.kept() as usize
+        self.inbound.queue.charge() + self.inbound.kept() as usize
     }
 
     /// Bytes of memory that what is queued to be sent holds, for owners who charge it: where it was
@@ -319,7 +302,7 @@ impl Connection {
     pub fn info(&self) -> Info {
         Info {
             state: self.path.state,
-            send_mss: self.send_mss().try_into().unwrap_or(u16::MAX),
+            send_mss: self.out.send_mss(&self.path).try_into().unwrap_or(u16::MAX),
             recv_mss: self.inbound.mss,
             srtt: self.out.rtt.srtt().unwrap_or_default(),
             rttvar: self.out.rtt.rttvar(),
@@ -327,19 +310,19 @@ impl Connection {
             rto: self.out.rtt.rto(),
             backoff: self.out.rtt.backoff(),
             congestion: self.out.congestion.kind(),
-            cwnd: self.out.congestion.cwnd().saturating_mul(self.send_mss()),
+            cwnd: self.out.congestion.cwnd().saturating_mul(self.out.send_mss(&self.path)),
             ssthresh: if self.out.congestion.has_ssthresh() {
-                self.out.congestion.ssthresh().saturating_mul(self.send_mss())
+                self.out.congestion.ssthresh().saturating_mul(self.out.send_mss(&self.path))
             } else {
                 u32::MAX
             },
-            unacked: self.in_flight(),
+            unacked: self.out.in_flight(),
             sacked: self.out.flight.bytes(Mark::SACKED),
             lost: self.out.flight.bytes(Mark::LOST),
             retransmitting: self.out.flight.bytes(Mark::RETRANSMITTED),
-            unsent: self.unsent(),
+            unsent: self.out.unsent(&self.path),
             send_window: self.out.snd.window,
-            recv_window: self.recv_window(),
+            recv_window: self.inbound.recv_window(),
             bytes_acked: self.out.stats.bytes_acked,
             bytes_received: self.inbound.bytes_received,
             retransmits: self.out.stats.retransmits,
@@ -350,7 +333,7 @@ impl Connection {
             cwnd_segments: self.out.congestion.cwnd(),
             ssthresh_segments: self.out.congestion.ssthresh(),
             unacked_segments: self.out.flight.packets(),
-            sacked_segments: self.sacked_packets(),
+            sacked_segments: self.out.sacked_packets(),
             lost_segments: self.out.flight.lost(),
             retransmitting_segments: self.out.flight.retransmitted(),
             reordering: u32::from(self.out.loss.reordering),
@@ -358,69 +341,10 @@ impl Connection {
             delivered: self.out.loss.delivered,
             delivered_ce: self.out.loss.delivered_ce,
             dsack_dups: self.out.loss.dsack_dups,
-            ecn: self.has_ecn(),
+            ecn: self.out.has_ecn(),
             ecn_counts: self.ecn_counts(),
             ecn_seen: self.out.ecn.contains(EcnFlags::SEEN),
             ..self.application_info()
-        }
-    }
-
-    // ---- what all parts ask ----
-
-    /// Looks at how much memory the host has for what is received: windows open only so far.
-    pub(crate) fn note_allowance(&mut self, env: &Env<'_>) {
-        self.inbound.allowance = u32::try_from(env.shared.receive.allowance()).unwrap_or(u32::MAX);
-    }
-
-    /// RCV.NXT: the next number expected, the peer's FIN counted.
-    pub(crate) fn rcv_nxt(&self) -> Seq {
-        self.inbound.queue.next() + u32::from(self.inbound.flags.contains(InFlags::FIN_RECEIVED))
-    }
-
-    /// Sequence numbers sent and not cumulatively acknowledged (RFC 5681's FlightSize).
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.out.snd.nxt.since(self.out.snd.una)
-    }
-
-    /// One past the last byte that the peer's window allows. The SYN is not part of the window.
-    pub(crate) fn send_edge(&self) -> Seq {
-        let syn =
-            u32::from(self.out.snd.una == self.out.snd.iss && self.out.snd.nxt != self.out.snd.iss);
-        self.out.snd.una + syn + self.out.snd.window
-    }
-
-    /// Bytes queued that have never been sent.
-    pub(crate) fn unsent(&self) -> u32 {
-        self.out.queue.end().saturating_since(self.next_data())
-    }
-
-    /// The number of the first byte that was never sent: the SYN, if that is still to be sent, is none.
-    pub(crate) fn next_data(&self) -> Seq {
-        let syn = !self.path.state.is_synchronized() && self.out.snd.nxt == self.out.snd.iss;
-        self.out.snd.nxt + u32::from(syn)
-    }
-
-    /// The MSS that we announce.
-    pub(crate) fn announced_mss(&self) -> u16 {
-        self.path.link.recv_mss.min(self.path.config.max_mss.unwrap_or(u16::MAX))
-    }
-
-    /// The MSS of what we send, as far as it does not depend on the peer.
-    pub(crate) fn path_mss(&self) -> u16 {
-        self.path.link.mss.min(self.path.config.max_mss.unwrap_or(u16::MAX))
-    }
-
-    /// Whether this connection's timestamps option is on.
-    pub(crate) fn has_timestamps(&self) -> bool {
-        self.path.flags.contains(PathFlags::TIMESTAMPS)
-    }
-
-    /// Moves to the next state. The table is asked; an event that it does not know is a mistake
-    /// of ours and changes nothing.
-    pub(crate) fn transition(&mut self, event: Event) {
-        match self.path.state.on(event) {
-            Some(next) => self.path.state = next,
-            None => debug_assert!(false, "{event:?} in {}", self.path.state),
         }
     }
 
@@ -430,12 +354,12 @@ impl Connection {
         if self.life.error.is_none() {
             self.life.error = error;
         }
-        self.transition(event);
+        self.path.transition(event);
         self.suspect_lost_start();
         self.out.queue.clear(self.out.snd.nxt);
         self.out.flight.clear();
         self.out.recovery = None;
-        self.give_up_fast_open(event);
+        self.life.give_up_fast_open(event);
         self.inbound.tuning = None;
         self.stop_timers();
         self.inbound.ack = AckState::default();

@@ -5,9 +5,9 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::connection::Connection;
-use crate::ecn::EcnCounts;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
+use crate::outbound::ecn::EcnCounts;
 use crate::outbound::loss::CaState;
 use crate::path::PathFlags;
 
@@ -177,7 +177,7 @@ impl Connection {
     /// A snapshot in which times count up to `now`; those of [`info`](Self::info) stand still between
     /// segments.
     pub fn info_at(&self, now: Instant) -> Info {
-        let [busy, window_limited, buffer_limited] = self.busy_times(Some(now));
+        let [busy, window_limited, buffer_limited] = self.out.busy_times(Some(now));
         Info {
             last_data_sent: now.saturating_since(self.out.sent_at),
             last_data_received: now.saturating_since(self.inbound.data_at),
@@ -191,8 +191,8 @@ impl Connection {
 
     /// What is known of the connection apart from losses.
     pub(crate) fn application_info(&self) -> Info {
-        let [busy, window_limited, buffer_limited] = self.busy_times(None);
-        let (recv_rtt, recv_space) = self.recv_tuning();
+        let [busy, window_limited, buffer_limited] = self.out.busy_times(None);
+        let (recv_rtt, recv_space) = self.inbound.recv_tuning();
         let again = self.out.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
         let syn = !self.path.state.is_synchronized() && self.out.snd.una == self.out.snd.iss;
         let first = self.out.snd.una + u32::from(syn);
@@ -202,7 +202,7 @@ impl Connection {
                 .life
                 .keepalive_probes
                 .max(self.out.persist_backoff)
-                .max(self.refused_tries()),
+                .max(self.out.refused_tries(&self.path)),
             timestamps: self.path.flags.contains(PathFlags::TIMESTAMPS),
             sack: self.path.flags.contains(PathFlags::SACK),
             scaling: self.path.flags.contains(PathFlags::SCALING),
@@ -210,13 +210,13 @@ impl Connection {
             send_scale: self.out.snd.scale,
             recv_scale: self.inbound.scale,
             path_mss: self.path.link.mss,
-            announced_mss: self.announced_mss(),
+            announced_mss: self.path.announced_mss(),
             ack_timeout: Duration::from_millis(u64::from(self.inbound.ack.timeout_ms)),
             recv_ssthresh: self.inbound.ssthresh,
             recv_rtt: Duration::from_micros(u64::from(recv_rtt)),
             recv_space,
-            recv_buffer: self.recv_buffer(),
-            send_buffer: self.send_buffer(),
+            recv_buffer: self.inbound.recv_buffer(&self.path),
+            send_buffer: self.out.send_buffer(&self.path),
             bytes_sent: self.out.stats.bytes_acked + u64::from(under_way) + again,
             bytes_retransmitted: again,
             segments_out: self.out.account.segments_out,

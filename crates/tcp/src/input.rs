@@ -8,14 +8,13 @@
 use pagewire_mem::{Frag, FragVec, Instant};
 
 use crate::connection::{Connection, Env};
-use crate::ecn::EcnFlags;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::InFlags;
 use crate::life::Reset;
 use crate::life::state::{Event, State};
-use crate::limits::TIMESTAMP_VALID_SECONDS;
 use crate::outbound::OutFlags;
+use crate::outbound::ecn::EcnFlags;
 use crate::path::{PathFlags, seconds};
 use crate::segment::{Arrival, Disposition};
 use crate::seq::Seq;
@@ -65,7 +64,7 @@ impl Connection {
     ) -> Disposition {
         let arrival = arrival.into();
         let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
-        self.count_in(len);
+        self.inbound.count_in(len);
         if self.predicted(header, len) {
             return self.take_predicted(env, header, payload, len, arrival);
         }
@@ -86,7 +85,7 @@ impl Connection {
     fn predicted(&self, header: &TcpHeader, len: u32) -> bool {
         const RELEVANT: Flags =
             Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
-        let fresh = match (self.has_timestamps(), header.options.timestamps) {
+        let fresh = match (self.path.has_timestamps(), header.options.timestamps) {
             (true, Some((value, _))) => value.wrapping_sub(self.path.ts.recent) as i32 >= 0,
             (true, None) => false,
             (false, _) => true,
@@ -114,25 +113,52 @@ impl Connection {
     ) -> Disposition {
         self.on_heard(env.now);
         self.remember_timestamp(env.now, header, header.seq);
-        if let Err(reason) = self.take_ack(env.now, header, len) {
+        if let Err(reason) = self.hear_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
         if !self.out.ecn.is_empty() {
-            self.take_ecn(header, len, arrival);
+            if self.out.ecn.contains(EcnFlags::ACCURATE) {
+                self.take_accurate_mark(len, arrival);
+            } else {
+                self.take_classic_mark(header, len, arrival.ecn);
+            }
         }
         if len > 0 {
             let inserted = self.inbound.queue.insert(env, header.seq, payload);
             self.inbound.bytes_received += u64::from(inserted.advanced);
             if inserted.advanced > 0 {
-                self.on_data_arrived(env.now, header, len);
-                self.schedule_ack(env.now, len, header.flags.contains(Flags::PSH));
+                self.inbound.on_data_arrived(&self.path, &self.out.rtt, env.now, header, len);
+                self.inbound.schedule_ack(
+                    &self.path,
+                    &self.out.rtt,
+                    env.now,
+                    len,
+                    header.flags.contains(Flags::PSH),
+                );
             }
             if let Some(reason) = inserted.dropped {
-                self.ack_now();
+                self.inbound.ack_now();
                 return Disposition::Dropped(reason);
             }
         }
         Disposition::Accepted
+    }
+
+    fn take_accurate_mark(&mut self, len: u32, arrival: Arrival) {
+        let waiting = self.inbound.rcv_nxt() != self.inbound.acked;
+        if self.out.take_accurate(len, arrival, waiting) {
+            self.inbound.ack_now();
+        }
+    }
+
+    fn take_classic_mark(&mut self, header: &TcpHeader, len: u32, bits: u8) {
+        let (due, quick) = self.out.take_classic(header, len, bits);
+        if due {
+            self.inbound.ack_now();
+        }
+        if quick > 0 {
+            self.inbound.quicken(quick);
+        }
     }
 
     /// A segment came that only the peer can have sent, as far as numbers tell.
@@ -143,11 +169,31 @@ impl Connection {
         self.out.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
     }
 
+    /// Has the acknowledgement in a segment taken in; see [`Outbound::take_ack`].
+    pub(crate) fn hear_ack(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        len: u32,
+    ) -> Result<(), DropReason> {
+        match self.out.take_ack(&self.path, now, header, len) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                self.consider_shrinking(now);
+                Ok(())
+            }
+            Err(reason) => {
+                self.inbound.challenge_ack(&self.path, now);
+                Err(reason)
+            }
+        }
+    }
+
     // ---- 3.10.7.4: all other states ----
 
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
-        if self.is_syn_again(segment) {
-            if self.take_syn_again(segment.header, segment.arrival.ecn) {
+        if self.inbound.is_syn_again(&self.path, segment) {
+            if self.out.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
                 self.life.reset = Some(Reset { seq: self.out.snd.nxt, ack: true });
                 self.finish(Event::Reset, None);
                 return drop_for(DropReason::Flags);
@@ -156,95 +202,34 @@ impl Connection {
             return drop_for(DropReason::Duplicate);
         }
         if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
-            self.take_syn_ack_again(segment.header, segment.arrival.ecn);
+            self.out.take_syn_ack_again(segment.header, segment.arrival.ecn);
         }
-        self.check_timestamp(env.now, segment)?;
-        self.first_sequence(env.now, segment)?;
+        self.inbound.check_timestamp(&self.path, env.now, segment)?;
+        self.inbound.first_sequence(&self.path, env.now, segment)?;
         self.on_heard(env.now);
         self.second_reset(env.now, segment)?;
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
         if self.out.ecn.contains(EcnFlags::ACCURATE) {
-            self.take_accurate(segment.len, segment.arrival);
+            self.take_accurate_mark(segment.len, segment.arrival);
         }
         self.remember_timestamp(env.now, segment.header, segment.seq);
-        self.sixth_urgent(env, segment);
+        self.inbound.sixth_urgent(&self.path, env, segment);
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
     }
 
-    /// Whether the peer did not get our SYN,ACK, and says its SYN again. Before the other checks, as
-    /// in Linux: with data in it, the SYN may begin before what is acknowledged already.
-    fn is_syn_again(&self, segment: &Segment<'_>) -> bool {
-        self.path.state == State::SynReceived
-            && segment.has(Flags::SYN)
-            && !segment.header.flags.intersects(Flags::ACK | Flags::RST)
-            && segment.seq == self.inbound.irs
-    }
-
-    /// > RFC 7323 section 5.3: R1) If there is a Timestamps option in the arriving segment, SEG.TSval
-    /// > < TS.Recent, TS.Recent is valid (see later discussion), and if the RST bit is not set, then
-    /// > treat the arriving segment as not acceptable: Send an acknowledgment in reply [...] and drop
-    /// > the segment.
-    ///
-    /// A segment without the option passes, as in Linux.
-    fn check_timestamp(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        let Some((value, _)) = segment.header.options.timestamps else { return Ok(()) };
-        if !self.has_timestamps() || segment.has(Flags::RST) || !self.is_stale(now, value) {
-            return Ok(());
-        }
-        self.answer_unacceptable(now, segment);
-        drop_for(DropReason::Paws)
-    }
-
-    pub(crate) fn is_stale(&self, now: Instant, value: u32) -> bool {
-        let age = u64::from(seconds(now).wrapping_sub(self.path.ts.recent_at));
-        (value.wrapping_sub(self.path.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
-    }
-
     /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
     /// > is copied to TS.Recent; otherwise, it is ignored.
     pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
-        if let (true, Some((value, _))) = (self.has_timestamps(), header.options.timestamps)
+        if let (true, Some((value, _))) = (self.path.has_timestamps(), header.options.timestamps)
             && seq.le(self.inbound.acked)
-            && !self.is_stale(now, value)
+            && !self.path.is_stale(now, value)
         {
             self.path.ts.recent = value;
             self.path.ts.recent_at = seconds(now);
-        }
-    }
-
-    /// > First, check sequence number: [...] There are four cases for the acceptability test for an
-    /// > incoming segment [...] If an incoming segment is not acceptable, an acknowledgment should be
-    /// > sent in reply (unless the RST bit is set, if so drop the segment and return)
-    ///
-    /// As Linux, a little wider, so that the acknowledgement of a segment counts whose text does
-    /// not: the end may be where our last acknowledgement was, the start where the window ends.
-    fn first_sequence(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        let (seq, end) = (segment.seq, segment.end());
-        if end.ge(self.inbound.acked) && seq.le(self.inbound.edge.max(self.rcv_nxt())) {
-            return Ok(());
-        }
-        if segment.has(Flags::RST) {
-            return drop_for(DropReason::OutsideWindow);
-        }
-        self.answer_unacceptable(now, segment);
-        drop_for(DropReason::OutsideWindow)
-    }
-
-    /// Answers a segment that does not fit. An answer to data cannot start an endless exchange of
-    /// acknowledgements, so only the others are limited in rate.
-    fn answer_unacceptable(&mut self, now: Instant, segment: &Segment<'_>) {
-        if segment.len > 0 && !segment.has(Flags::SYN) {
-            let (seq, nxt) = (segment.seq, self.rcv_nxt());
-            if seq.lt(nxt) {
-                self.note_twice(seq, (seq + segment.len).min(nxt));
-            }
-            self.ack_duplicate();
-        } else {
-            self.challenge_ack(now);
         }
     }
 
@@ -258,10 +243,10 @@ impl Connection {
         if !segment.has(Flags::RST) {
             return Ok(());
         }
-        if segment.seq != self.rcv_nxt() {
-            self.challenge_ack(now);
+        if segment.seq != self.inbound.rcv_nxt() {
+            self.inbound.challenge_ack(&self.path, now);
             if self.path.state == State::Established && self.inbound.bytes_received == 0 {
-                self.suspect_black_hole();
+                self.life.suspect_black_hole();
             }
             return drop_for(DropReason::RstNotNext);
         }
@@ -307,12 +292,12 @@ impl Connection {
             && segment.header.ack == self.out.snd.nxt;
         if completes {
             // It is the peer's SYN once more: as Linux, it is acknowledged as such.
-            self.note_twice(segment.seq, segment.seq + 1);
-            self.ack_now();
+            self.inbound.note_twice(&self.path, segment.seq, segment.seq + 1);
+            self.inbound.ack_now();
             segment.seq += 1;
             return Ok(());
         }
-        self.challenge_ack(now);
+        self.inbound.challenge_ack(&self.path, now);
         drop_for(DropReason::SynUnexpected)
     }
 
@@ -330,13 +315,13 @@ impl Connection {
                 self.life.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
-            if self.is_deferring() && segment.end() == self.inbound.irs + 1 {
+            if self.out.is_deferring(&self.path) && segment.end() == self.inbound.irs + 1 {
                 return self.defer(now, segment);
             }
         }
-        self.take_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
+        self.hear_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
         if self.path.state == State::SynReceived {
-            self.transition(Event::AckOfSyn);
+            self.path.transition(Event::AckOfSyn);
             self.life.fast_open = None;
             self.on_established(now);
         }
@@ -347,12 +332,12 @@ impl Connection {
         match self.path.state {
             // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 if fin_acked => {
-                self.transition(Event::AckOfFin);
-                self.limit_fin_wait2(now);
+                self.path.transition(Event::AckOfFin);
+                self.life.limit_fin_wait2(&self.path, now);
             }
             // > if the ACK acknowledges our FIN, then enter the TIME-WAIT state
             State::Closing if fin_acked => {
-                self.transition(Event::AckOfFin);
+                self.path.transition(Event::AckOfFin);
                 self.enter_time_wait(now);
             }
             // > If our FIN is now acknowledged, delete the TCB, enter the CLOSED state, and return.
@@ -377,14 +362,14 @@ impl Connection {
         if !self.path.state.can_receive() {
             // > This should not occur since a FIN has been received from the remote side. Ignore
             // > the segment text.
-            self.ack_duplicate();
-            return drop_for(if segment.end().gt(self.rcv_nxt()) {
+            self.inbound.ack_duplicate(&self.path);
+            return drop_for(if segment.end().gt(self.inbound.rcv_nxt()) {
                 DropReason::AfterFin
             } else {
                 DropReason::Duplicate
             });
         }
-        let fresh = (segment.seq + segment.len).gt(self.rcv_nxt());
+        let fresh = (segment.seq + segment.len).gt(self.inbound.rcv_nxt());
         if fresh
             && self.path.state != State::Established
             && (self.inbound.flags.contains(InFlags::READ_SHUT)
@@ -407,33 +392,45 @@ impl Connection {
             truncate(&mut segment.payload, keep as usize);
         }
         if keep == 0 {
-            self.ack_duplicate();
+            self.inbound.ack_duplicate(&self.path);
             return drop_for(if self.inbound.fin.is_some() && limit.lt(self.inbound.edge) {
                 DropReason::AfterFin
             } else {
                 DropReason::OutsideWindow
             });
         }
-        self.take_classic(segment.header, segment.len, segment.arrival.ecn);
+        self.take_classic_mark(segment.header, segment.len, segment.arrival.ecn);
         let had_gaps = self.inbound.queue.has_gaps();
         let payload = core::mem::take(&mut segment.payload);
         let inserted = self.inbound.queue.insert(env, segment.seq, payload);
         self.inbound.bytes_received += u64::from(inserted.advanced);
         if let Some((left, right)) = inserted.duplicate {
-            self.note_twice(left, right);
+            self.inbound.note_twice(&self.path, left, right);
         }
         if inserted.advanced > 0 {
-            self.on_data_arrived(now, segment.header, segment.len);
-            self.schedule_ack(now, segment.len, segment.has(Flags::PSH));
+            self.inbound.on_data_arrived(
+                &self.path,
+                &self.out.rtt,
+                now,
+                segment.header,
+                segment.len,
+            );
+            self.inbound.schedule_ack(
+                &self.path,
+                &self.out.rtt,
+                now,
+                segment.len,
+                segment.has(Flags::PSH),
+            );
         }
         // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
         // > segment fills in all or part of a gap in the sequence space.
         //
         // One for each: a sender without SACK counts them.
         if inserted.advanced == 0 {
-            self.ack_duplicate();
+            self.inbound.ack_duplicate(&self.path);
         } else if had_gaps || cut || inserted.dropped.is_some() {
-            self.ack_now();
+            self.inbound.ack_now();
         }
         match inserted.dropped {
             Some(reason) => drop_for(reason),
@@ -455,7 +452,7 @@ impl Connection {
             if self.inbound.flags.contains(InFlags::FIN_RECEIVED) {
                 // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
                 // > in the LAST-ACK state.
-                self.ack_now();
+                self.inbound.ack_now();
             } else if self.path.state.can_receive()
                 && fin.le(self.inbound.edge)
                 && fin.ge(self.inbound.queue.next())
@@ -463,7 +460,7 @@ impl Connection {
                 // A FIN beyond a gap is remembered; what comes before it decides. Two different
                 // ones: the first stays.
                 self.inbound.fin.get_or_insert(fin);
-                self.ack_now();
+                self.inbound.ack_now();
             }
         }
         if self.inbound.fin == Some(self.inbound.queue.next())
@@ -471,8 +468,8 @@ impl Connection {
             && self.path.state.can_receive()
         {
             self.inbound.flags.insert(InFlags::FIN_RECEIVED);
-            self.ack_now();
-            self.transition(Event::Fin);
+            self.inbound.ack_now();
+            self.path.transition(Event::Fin);
             if self.path.state == State::TimeWait {
                 self.enter_time_wait(now);
             }

@@ -26,7 +26,6 @@
 mod application;
 mod config;
 mod connection;
-mod ecn;
 mod error;
 mod header;
 mod inbound;
@@ -52,7 +51,6 @@ mod timer;
 pub use application::Pieces;
 pub use config::{Config, KeepAlive, LinkLimits, MtuProbing};
 pub use connection::{Connection, Env};
-pub use ecn::{AccurateEcnOption, EcnCounts, EcnMode};
 pub use error::{DropReason, TcpError};
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
@@ -71,6 +69,7 @@ pub use life::state::{Event, State};
 pub use life::time_wait::{TimeWait, TimeWaitStep};
 pub use options::{OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
 pub use outbound::congestion::{CongestionKind, SlowStartExit};
+pub use outbound::ecn::{AccurateEcnOption, EcnCounts, EcnMode};
 pub use outbound::loss::CaState;
 pub use pages::{mss_of_pages, mtu_of_pages};
 pub use path::Ports;

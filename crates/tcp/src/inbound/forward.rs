@@ -4,13 +4,14 @@
 use pagewire_mem::Frag;
 
 use crate::connection::{Connection, Env};
-use crate::inbound::{AckDue, InFlags};
+use crate::inbound::{AckDue, InFlags, Inbound};
 use crate::io_flags::SendFlags;
 use crate::life::state::State;
 use crate::limits::MIN_RECV_BUFFER;
 use crate::outbound::OutFlags;
+use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
-use crate::path::PathFlags;
+use crate::path::{Path, PathFlags};
 
 /// A send queue that what is taken from a receive queue goes to.
 struct Behind<'a> {
@@ -35,21 +36,6 @@ impl Connection {
         self.path.state.can_receive()
             && self.life.error.is_none()
             && !self.inbound.flags.intersects(ENDS)
-    }
-
-    /// What the window may be where what comes is sent on.
-    ///
-    /// From a sender in the same machine, more than the send buffer takes that it goes to would come no
-    /// sooner, and only wait here. And a sender that is held up by the window, not by its own buffer,
-    /// joins what it is given meanwhile to longer segments: so it is a segment less, for those whose
-    /// buffers are as long as ours. It is never less than two segments: a sender that has heard of more
-    /// waits until the window takes one (RFC 9293 section 3.8.6.2.1), which would be for its timer.
-    pub(crate) fn forward_limit(&self) -> u32 {
-        if !self.path.link.stays_in_memory() || !self.is_near() {
-            return u32::MAX;
-        }
-        let (buffer, segment) = (self.path.config.send_buffer, u32::from(self.announced_mss()));
-        buffer.saturating_sub(segment).max(2 * segment).max(MIN_RECV_BUFFER)
     }
 
     /// Whether an acknowledgement is to leave now.
@@ -86,13 +72,30 @@ impl Connection {
         if room == 0 {
             return 0;
         }
-        let longest = to.longest_frag();
+        let longest = to.path.longest_frag();
         let moved =
             self.inbound.queue.take(room, &mut Behind { queue: &mut to.out.queue, longest });
-        to.after_queueing(env.now, moved, moved, SendFlags::empty());
-        self.note_allowance(env);
+        to.out.after_queueing(env.now, moved, moved, SendFlags::empty());
+        self.inbound.note_allowance(env);
         self.after_reading(env.now);
         moved
+    }
+}
+
+impl Inbound {
+    /// What the window may be where what comes is sent on.
+    ///
+    /// From a sender in the same machine, more than the send buffer takes that it goes to would come no
+    /// sooner, and only wait here. And a sender that is held up by the window, not by its own buffer,
+    /// joins what it is given meanwhile to longer segments: so it is a segment less, for those whose
+    /// buffers are as long as ours. It is never less than two segments: a sender that has heard of more
+    /// waits until the window takes one (RFC 9293 section 3.8.6.2.1), which would be for its timer.
+    pub(crate) fn forward_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
+        if !path.link.stays_in_memory() || !rtt.is_near() {
+            return u32::MAX;
+        }
+        let (buffer, segment) = (path.config.send_buffer, u32::from(path.announced_mss()));
+        buffer.saturating_sub(segment).max(2 * segment).max(MIN_RECV_BUFFER)
     }
 }
 

@@ -60,7 +60,7 @@ impl Connection {
         if self.inbound.queue.queued() < len {
             return Err(if self.has_end() { MapRefusal::Ended } else { MapRefusal::NotEnough });
         }
-        if self.urgent_ahead().is_some_and(|ahead| ahead < len) {
+        if self.inbound.urgent_ahead().is_some_and(|ahead| ahead < len) {
             return Err(MapRefusal::Urgent);
         }
         let mut frags = FragVec::new();
@@ -86,13 +86,14 @@ impl Connection {
         max: usize,
         prepare: impl FnOnce(Parts<'_>) -> Result<(P, usize), MapRefusal>,
     ) -> Result<Available<P>, MapRefusal> {
-        let skip = if max > 0 { self.bounds(max, RecvFlags::empty()).skip } else { 0 };
+        let skip =
+            if max > 0 { self.inbound.bounds(&self.path, max, RecvFlags::empty()).skip } else { 0 };
         if skip > 0 {
-            self.drop_queued(skip);
-            self.forget_urgent();
+            self.inbound.drop_queued(skip);
+            self.inbound.forget_urgent();
         }
         let queued = self.inbound.queue.queued();
-        let ahead = self.urgent_ahead().filter(|&ahead| ahead < queued);
+        let ahead = self.inbound.urgent_ahead().filter(|&ahead| ahead < queued);
         let reach = max.min(ahead.unwrap_or(queued));
         let whole = self.inbound.queue.whole_pages(reach);
         let (mut mapped, mut taken) = (None, 0);
@@ -144,13 +145,14 @@ impl Connection {
         self.inbound.queue.queued() < len
             && !self.has_end()
             && self.path.state.is_synchronized()
-            && self.window_to_offer() <= u32::from(self.inbound.mss)
+            && self.inbound.window_to_offer(&self.path, &self.out.rtt)
+                <= u32::from(self.inbound.mss)
     }
 
     fn take_mapped(&mut self, env: &mut Env<'_>, len: usize, frags: &mut FragVec) {
         let taken = self.inbound.queue.take(len, frags);
         debug_assert_eq!(taken, len, "what was looked at is there");
-        self.note_allowance(env);
+        self.inbound.note_allowance(env);
         self.after_reading(env.now);
     }
 }

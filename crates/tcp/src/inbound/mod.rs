@@ -3,15 +3,18 @@
 pub(crate) mod assembler;
 mod forward;
 pub(crate) mod mapping;
+mod sequence;
 pub(crate) mod tuning;
 pub(crate) mod urgent;
 pub(crate) mod window;
 
 use pagewire_mem::Instant;
 
+use crate::connection::Env;
 use crate::inbound::assembler::ReceiveQueue;
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
+use crate::path::Path;
 use crate::seq::Seq;
 use crate::timer::Timer;
 
@@ -134,5 +137,48 @@ impl Inbound {
 
     pub(crate) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
+    }
+}
+
+impl Inbound {
+    /// Whether as much is queued as the application waits for, or as can come. An urgent byte that is
+    /// not in line is none of it.
+    pub(crate) fn is_readable(&self, path: &Path) -> bool {
+        let urgent = usize::from(self.is_at_mark() && !path.config.oob_inline);
+        let Some(queued) = self.queue.queued().checked_sub(urgent).filter(|&n| n > 0) else {
+            return false;
+        };
+        queued >= path.config.recv_lowat as usize
+            || self.flags.contains(InFlags::FIN_RECEIVED)
+            || self.recv_window() <= u32::from(self.mss)
+    }
+
+    // ---- what all parts ask ----
+
+    /// Looks at how much memory the host has for what is received: windows open only so far.
+    pub(crate) fn note_allowance(&mut self, env: &Env<'_>) {
+        self.allowance = u32::try_from(env.shared.receive.allowance()).unwrap_or(u32::MAX);
+    }
+
+    /// RCV.NXT: the next number expected, the peer's FIN counted.
+    pub(crate) fn rcv_nxt(&self) -> Seq {
+        self.queue.next() + u32::from(self.flags.contains(InFlags::FIN_RECEIVED))
+    }
+
+    pub(crate) fn drop_received(&mut self) {
+        // The window stays as it was announced; only the memory goes.
+        while self.queue.queued() > 0 {
+            let mut dropped = Vec::new();
+            if self.queue.take(usize::MAX, &mut dropped) == 0 {
+                break;
+            }
+        }
+        self.queue.shrink();
+    }
+
+    /// A segment arrived.
+    pub(crate) fn count_in(&mut self, len: u32) {
+        self.segments_in = self.segments_in.wrapping_add(1);
+        self.data_segments_in = self.data_segments_in.wrapping_add(u32::from(len > 0));
     }
 }

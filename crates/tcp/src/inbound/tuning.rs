@@ -9,9 +9,11 @@
 
 use pagewire_mem::Instant;
 
-use crate::connection::Connection;
 use crate::header::TcpHeader;
+use crate::inbound::Inbound;
 use crate::limits::{MAX_RECV_BUFFER, MIN_RECV_BUFFER};
+use crate::outbound::rtt::RttEstimator;
+use crate::path::Path;
 use crate::seq::Seq;
 
 /// Payload bytes from which on a segment is worth a wider window.
@@ -46,24 +48,31 @@ impl Tuning {
     }
 }
 
-impl Connection {
+impl Inbound {
     /// The receive buffer as it is now, within its limits.
-    pub(crate) fn recv_buffer(&self) -> u32 {
-        let max = self.path.config.recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER);
-        self.path.config.recv_buffer_initial.max(self.inbound.buffer).clamp(MIN_RECV_BUFFER, max)
+    pub(crate) fn recv_buffer(&self, path: &Path) -> u32 {
+        let max = path.config.recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER);
+        path.config.recv_buffer_initial.max(self.buffer).clamp(MIN_RECV_BUFFER, max)
     }
 
     /// `len` bytes of payload have come, `full` as long as the peer's segments are.
-    pub(crate) fn on_data_arrived(&mut self, now: Instant, header: &TcpHeader, len: u32) {
+    pub(crate) fn on_data_arrived(
+        &mut self,
+        path: &Path,
+        rtt: &RttEstimator,
+        now: Instant,
+        header: &TcpHeader,
+        len: u32,
+    ) {
         let (next, window) = (self.rcv_nxt(), self.recv_window());
-        let (copied, advmss) = (self.copied(), u32::from(self.announced_mss()));
-        let ms = match (self.has_timestamps(), header.options.timestamps) {
-            (true, Some((_, echo))) if echo != 0 && len >= u32::from(self.inbound.mss) => {
-                Some((echo, self.path.ts.value(now).wrapping_sub(echo)))
+        let (copied, advmss) = (self.copied(), u32::from(path.announced_mss()));
+        let ms = match (path.has_timestamps(), header.options.timestamps) {
+            (true, Some((_, echo))) if echo != 0 && len >= u32::from(self.mss) => {
+                Some((echo, path.ts.value(now).wrapping_sub(echo)))
             }
             _ => None,
         };
-        let tuning = self.inbound.tuning.get_or_insert_with(|| {
+        let tuning = self.tuning.get_or_insert_with(|| {
             Box::new(Tuning {
                 rtt: 0,
                 rtt_seq: next + window,
@@ -88,29 +97,29 @@ impl Connection {
             }
         }
         if len >= WORTH {
-            self.widen(len);
+            self.widen(path, rtt, len);
         }
     }
 
     /// Full segments come, so the window may be wider.
-    fn widen(&mut self, len: u32) {
-        let limit = self.window_limit();
+    fn widen(&mut self, path: &Path, rtt: &RttEstimator, len: u32) {
+        let limit = self.window_limit(path, rtt);
         let free = limit.saturating_sub(self.buffer_used());
-        if self.inbound.ssthresh < free {
-            let by = len.max(u32::from(self.announced_mss())).saturating_mul(2);
-            self.inbound.ssthresh = self.inbound.ssthresh.saturating_add(by).min(free);
+        if self.ssthresh < free {
+            let by = len.max(u32::from(path.announced_mss())).saturating_mul(2);
+            self.ssthresh = self.ssthresh.saturating_add(by).min(free);
             // The peer shall see it.
-            self.inbound.ack.quick |= 1;
+            self.ack.quick |= 1;
         }
     }
 
     /// The application has taken data: what it takes in a round trip must fit the buffer twice, for
     /// losses, and more while it grows.
-    pub(crate) fn tune_recv_buffer(&mut self, now: Instant) {
+    pub(crate) fn tune_recv_buffer(&mut self, path: &Path, now: Instant) {
         let copied = self.copied();
-        let advmss = u64::from(self.announced_mss());
-        let (buffer, max) = (self.recv_buffer(), self.path.config.recv_buffer);
-        let Some(tuning) = self.inbound.tuning.as_deref_mut() else { return };
+        let advmss = u64::from(path.announced_mss());
+        let (buffer, max) = (self.recv_buffer(path), path.config.recv_buffer);
+        let Some(tuning) = self.tuning.as_deref_mut() else { return };
         let micros = now.saturating_since(tuning.space_at).as_micros();
         if tuning.rtt == 0 || micros < u128::from(tuning.rtt / 8) {
             return;
@@ -122,7 +131,7 @@ impl Connection {
             // A sender in slow start takes twice as much in the next round trip.
             window += (window.saturating_mul(taken - space) / space).saturating_mul(2);
             if window > u64::from(buffer) {
-                self.inbound.buffer = u32::try_from(window).unwrap_or(u32::MAX).min(max);
+                self.buffer = u32::try_from(window).unwrap_or(u32::MAX).min(max);
             }
             tuning.space = taken as u32;
         }
@@ -131,6 +140,6 @@ impl Connection {
 
     /// The round trip in microseconds as this side sees it, and the bytes read in the last one.
     pub(crate) fn recv_tuning(&self) -> (u32, u32) {
-        self.inbound.tuning.as_ref().map_or((0, 0), |t| (t.rtt / 8, t.space))
+        self.tuning.as_ref().map_or((0, 0), |t| (t.rtt / 8, t.space))
     }
 }

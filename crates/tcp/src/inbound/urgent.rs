@@ -19,11 +19,11 @@ use pagewire_mem::CopyReason;
 use crate::connection::{Connection, Env};
 use crate::error::TcpError;
 use crate::header::{Flags, TcpHeader};
-use crate::inbound::InFlags;
+use crate::inbound::{InFlags, Inbound};
 use crate::input::Segment;
 use crate::io_flags::RecvFlags;
 use crate::life::state::State;
-use crate::outbound::OutFlags;
+use crate::path::Path;
 use crate::seq::Seq;
 
 /// The urgent byte that the peer has announced last.
@@ -53,31 +53,78 @@ pub(crate) struct Bounds {
 }
 
 impl Connection {
+    /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is none, it has been read, or it is in line; `WouldBlock` if it has
+    /// been announced and is still to come; `BrokenPipe` if it cannot come any more.
+    pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
+        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config.oob_inline) else {
+            return Err(TcpError::InvalidInput);
+        };
+        match urgent.what {
+            Urgent::Read => Err(TcpError::InvalidInput),
+            Urgent::Byte(byte) => {
+                if !flags.contains(RecvFlags::PEEK) {
+                    self.inbound.set_urgent_in(Some(UrgentIn { what: Urgent::Read, ..urgent }));
+                }
+                Ok(byte)
+            }
+            Urgent::Announced => {
+                let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
+                if self.path.state == State::Closed || self.inbound.flags.intersects(over) {
+                    return Err(TcpError::BrokenPipe);
+                }
+                Err(TcpError::WouldBlock)
+            }
+        }
+    }
+
+    /// Whether the stream has been read up to the urgent byte (`SIOCATMARK`).
+    pub fn at_urgent_mark(&self) -> bool {
+        self.inbound.is_at_mark()
+    }
+
+    /// Bytes that a read can get before it has to stop for an urgent byte (`SIOCINQ`).
+    pub fn queued_to_mark(&self) -> usize {
+        let queued = self.inbound.queue.queued();
+        match self.inbound.urgent_in() {
+            Some(urgent)
+                if !self.path.config.oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
+            {
+                queued.min(urgent.seq.saturating_since(self.inbound.copied()) as usize)
+            }
+            _ => queued,
+        }
+    }
+}
+
+impl Inbound {
     /// The number of the first byte that the application has not read.
     pub(crate) fn copied(&self) -> Seq {
-        let queued = u32::try_from(self.inbound.queue.queued()).unwrap_or(u32::MAX);
-        Seq(self.inbound.queue.next().0.wrapping_sub(queued))
+        let queued = u32::try_from(self.queue.queued()).unwrap_or(u32::MAX);
+        Seq(self.queue.next().0.wrapping_sub(queued))
     }
 
-    fn urgent_in(&self) -> Option<UrgentIn> {
-        self.inbound.rare.as_ref()?.urgent_in
+    pub(crate) fn urgent_in(&self) -> Option<UrgentIn> {
+        self.rare.as_ref()?.urgent_in
     }
 
-    fn set_urgent_in(&mut self, urgent: Option<UrgentIn>) {
-        self.inbound.flags.set(InFlags::URGENT_IN, urgent.is_some());
-        if urgent.is_some() || self.inbound.rare.is_some() {
-            self.inbound.rare().urgent_in = urgent;
+    pub(crate) fn set_urgent_in(&mut self, urgent: Option<UrgentIn>) {
+        self.flags.set(InFlags::URGENT_IN, urgent.is_some());
+        if urgent.is_some() || self.rare.is_some() {
+            self.rare().urgent_in = urgent;
         }
     }
 
     /// > RFC 9293 section 3.10.7.4: Sixth, check the URG bit: [...] If the URG bit is set, RCV.UP <-
     /// > max(RCV.UP,SEG.UP), and signal the user that the remote side has urgent data if the urgent
     /// > pointer (RCV.UP) is in advance of the data consumed.
-    pub(crate) fn sixth_urgent(&mut self, env: &mut Env<'_>, segment: &Segment<'_>) {
+    pub(crate) fn sixth_urgent(&mut self, path: &Path, env: &mut Env<'_>, segment: &Segment<'_>) {
         if segment.has(Flags::URG) {
-            self.note_urgent(env, segment.header, segment.seq);
+            self.note_urgent(path, env, segment.header, segment.seq);
         }
-        if !self.inbound.flags.contains(InFlags::URGENT_IN) {
+        if !self.flags.contains(InFlags::URGENT_IN) {
             return;
         }
         let Some(urgent) = self.urgent_in().filter(|u| u.what == Urgent::Announced) else { return };
@@ -96,7 +143,7 @@ impl Connection {
         }
     }
 
-    fn note_urgent(&mut self, env: &mut Env<'_>, header: &TcpHeader, seq: Seq) {
+    fn note_urgent(&mut self, path: &Path, env: &mut Env<'_>, header: &TcpHeader, seq: Seq) {
         let seq = seq + u32::from(header.urgent.saturating_sub(1));
         let copied = self.copied();
         let known = self.urgent_in();
@@ -107,8 +154,8 @@ impl Connection {
         // A second urgent byte while the first has not been read, with the stream read up to it:
         // the first is lost.
         if known.is_some_and(|k| k.seq == copied)
-            && !self.path.config.oob_inline
-            && self.inbound.queue.queued() > 0
+            && !path.config.oob_inline
+            && self.queue.queued() > 0
         {
             self.drop_queued(1);
         }
@@ -119,17 +166,15 @@ impl Connection {
     /// Throws away the first `n` bytes of what is queued.
     pub(crate) fn drop_queued(&mut self, n: usize) -> usize {
         let mut dropped = Vec::new();
-        self.inbound.queue.take(n, &mut dropped)
+        self.queue.take(n, &mut dropped)
     }
 
     /// Where a read of `max` bytes begins and ends: it stops at the mark, and one that begins there
     /// steps over the byte, unless that is in line.
-    pub(crate) fn bounds(&self, max: usize, flags: RecvFlags) -> Bounds {
+    pub(crate) fn bounds(&self, path: &Path, max: usize, flags: RecvFlags) -> Bounds {
         let Some(urgent) = self.urgent_in() else { return Bounds { skip: 0, max } };
         match urgent.seq.saturating_since(self.copied()) as usize {
-            0 if self.path.config.oob_inline || self.inbound.queue.queued() == 0 => {
-                Bounds { skip: 0, max }
-            }
+            0 if path.config.oob_inline || self.queue.queued() == 0 => Bounds { skip: 0, max },
             0 if flags.contains(RecvFlags::STOP_AT_URGENT) => Bounds { skip: 0, max: 0 },
             0 => Bounds { skip: 1, max },
             ahead => Bounds { skip: 0, max: max.min(ahead) },
@@ -144,7 +189,7 @@ impl Connection {
 
     /// The application has read on: an urgent byte behind it is gone.
     pub(crate) fn forget_urgent(&mut self) {
-        if self.inbound.flags.contains(InFlags::URGENT_IN)
+        if self.flags.contains(InFlags::URGENT_IN)
             && self.urgent_in().is_none_or(|u| self.copied().gt(u.seq))
         {
             self.set_urgent_in(None);
@@ -153,89 +198,11 @@ impl Connection {
 
     /// Whether an urgent byte waits (`POLLPRI`).
     pub(crate) fn has_urgent(&self) -> bool {
-        self.inbound.flags.contains(InFlags::URGENT_IN)
+        self.flags.contains(InFlags::URGENT_IN)
             && self.urgent_in().is_some_and(|u| matches!(u.what, Urgent::Byte(_)))
     }
 
-    /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
-    ///
-    /// # Errors
-    /// `InvalidInput` if there is none, it has been read, or it is in line; `WouldBlock` if it has
-    /// been announced and is still to come; `BrokenPipe` if it cannot come any more.
-    pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
-        let Some(urgent) = self.urgent_in().filter(|_| !self.path.config.oob_inline) else {
-            return Err(TcpError::InvalidInput);
-        };
-        match urgent.what {
-            Urgent::Read => Err(TcpError::InvalidInput),
-            Urgent::Byte(byte) => {
-                if !flags.contains(RecvFlags::PEEK) {
-                    self.set_urgent_in(Some(UrgentIn { what: Urgent::Read, ..urgent }));
-                }
-                Ok(byte)
-            }
-            Urgent::Announced => {
-                let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
-                if self.path.state == State::Closed || self.inbound.flags.intersects(over) {
-                    return Err(TcpError::BrokenPipe);
-                }
-                Err(TcpError::WouldBlock)
-            }
-        }
-    }
-
-    /// Whether the stream has been read up to the urgent byte (`SIOCATMARK`).
-    pub fn at_urgent_mark(&self) -> bool {
+    pub(crate) fn is_at_mark(&self) -> bool {
         self.urgent_in().is_some_and(|u| u.seq == self.copied())
-    }
-
-    /// Bytes that a read can get before it has to stop for an urgent byte (`SIOCINQ`).
-    pub fn queued_to_mark(&self) -> usize {
-        let queued = self.inbound.queue.queued();
-        match self.urgent_in() {
-            Some(urgent) if !self.path.config.oob_inline && urgent.seq.lt(self.rcv_nxt()) => {
-                queued.min(urgent.seq.saturating_since(self.copied()) as usize)
-            }
-            _ => queued,
-        }
-    }
-
-    // ---- the way out ----
-
-    /// > RFC 9293 section 3.8.5: the urgent pointer [...] communicates the current value of the
-    /// > urgent pointer as a positive offset from the sequence number in this segment
-    ///
-    /// The urgent pointer of a segment that begins at `seq`. As in Linux, one too far away is left
-    /// out until segments come nearer.
-    pub(crate) fn urgent_pointer(&self, seq: Seq) -> Option<u16> {
-        if !self.out.flags.contains(OutFlags::URGENT_OUT) {
-            return None;
-        }
-        let up = self.out.rare.as_ref()?.urgent_out?;
-        if !seq.lt(up) {
-            return None;
-        }
-        match u16::try_from(up.since(seq)) {
-            Ok(pointer) => Some(pointer),
-            Err(_) if (seq + 0xffff).gt(self.out.snd.nxt) => Some(u16::MAX),
-            Err(_) => None,
-        }
-    }
-
-    /// Whether urgent data is on its way: it is not held back, nor sent in super-frames.
-    pub(crate) fn sends_urgent(&self) -> bool {
-        self.out.flags.contains(OutFlags::URGENT_OUT)
-    }
-
-    /// Everything before `una` is acknowledged.
-    pub(crate) fn settle_urgent(&mut self) {
-        if !self.out.flags.contains(OutFlags::URGENT_OUT) {
-            return;
-        }
-        let una = self.out.snd.una;
-        if self.out.rare.as_ref().and_then(|r| r.urgent_out).is_none_or(|up| up.le(una)) {
-            self.out.rare().urgent_out = None;
-            self.out.flags.remove(OutFlags::URGENT_OUT);
-        }
     }
 }

@@ -14,7 +14,6 @@ use crate::error::DropReason;
 use crate::input::{Segment, Step, drop_for};
 use crate::life::LifeFlags;
 use crate::limits::{DEFER_FIRST_SECONDS, DEFER_LONGEST_SECONDS};
-use crate::path::PathFlags;
 
 /// How many timeouts of a SYN,ACK reach beyond `time`, as Linux counts them: of 1 s, 2 s, 4 s and so
 /// on, none longer than 120 s. No time is no timeout; 255 are the most.
@@ -31,19 +30,6 @@ pub fn defer_accept_time(timeouts: u8) -> Duration {
 }
 
 impl Connection {
-    /// How many timeouts are waited for data; 0 where it is not. A connection from a cookie, which has
-    /// no SYN,ACK in flight, would be forgotten with its acknowledgement, and one with Fast Open or
-    /// that we opened is its application's already.
-    fn deferral(&self) -> u8 {
-        let never = self.path.flags.intersects(PathFlags::ACTIVE | PathFlags::FAST_OPEN_SERVER);
-        if never || self.out.flight.is_empty() { 0 } else { self.path.config.defer_accept }
-    }
-
-    /// Whether the handshake is not completed without data for now.
-    pub(crate) fn is_deferring(&self) -> bool {
-        self.out.retries < self.deferral()
-    }
-
     /// Forgets an acknowledgement of our SYN,ACK.
     pub(crate) fn defer(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
         self.remember_timestamp(now, segment.header, segment.seq);
@@ -53,12 +39,13 @@ impl Connection {
 
     /// Whether the SYN,ACK, acknowledged, is not sent again at this timeout.
     pub(crate) fn is_silent(&self) -> bool {
-        self.life.flags.contains(LifeFlags::DEFERRED) && self.out.retries + 1 < self.deferral()
+        self.life.flags.contains(LifeFlags::DEFERRED)
+            && self.out.retries + 1 < self.out.deferral(&self.path)
     }
 
     /// Whether data is waited for longer than a SYN,ACK is sent again.
     pub(crate) fn outlasts_retries(&self) -> bool {
-        self.life.flags.contains(LifeFlags::DEFERRED) && self.is_deferring()
+        self.life.flags.contains(LifeFlags::DEFERRED) && self.out.is_deferring(&self.path)
     }
 }
 

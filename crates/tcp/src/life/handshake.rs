@@ -42,11 +42,11 @@ impl Connection {
         }
         // As Linux (RFC 7323 names the check for SYN,ACKs in section 3.2 no more than as the use of
         // TSecr): an answer to a SYN that was never sent is one to somebody else's.
-        if let (true, Some((_, echo))) = (self.has_timestamps(), header.options.timestamps)
+        if let (true, Some((_, echo))) = (self.path.has_timestamps(), header.options.timestamps)
             && acks_syn
             && segment.has(Flags::SYN)
             && echo != 0
-            && !self.sent_timestamp(env.now, echo)
+            && !self.path.sent_timestamp(env.now, echo)
         {
             self.life.reset = Some(Reset { seq: header.ack, ack: false });
             return drop_for(DropReason::Paws);
@@ -64,7 +64,7 @@ impl Connection {
             // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
             //
             // Text that came along is not kept: the peer will send it again.
-            self.transition(Event::Syn);
+            self.path.transition(Event::Syn);
             self.out.flight.mark_first_lost();
             return Ok(());
         }
@@ -72,15 +72,15 @@ impl Connection {
         // > the retransmission queue that are thereby acknowledged should be removed. If SND.UNA >
         // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
         // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
-        self.take_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
+        self.hear_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
         self.end_fast_open(header);
-        self.transition(Event::SynAck);
+        self.path.transition(Event::SynAck);
         self.on_established(env.now);
         self.acknowledge_syn(env.now);
         // > If there are other controls or text in the segment, then continue processing at the
         // > sixth step under Section 3.10.7.4 where the URG bit is checked; otherwise, return.
         segment.seq = header.seq + 1;
-        self.sixth_urgent(env, segment);
+        self.inbound.sixth_urgent(&self.path, env, segment);
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
@@ -91,7 +91,7 @@ impl Connection {
         self.out.snd.small_end = self.out.snd.small_end.max(self.out.snd.una);
         // As Linux: silence is counted from here on.
         self.inbound.data_at = now;
-        self.grow_send_buffer();
+        self.out.grow_send_buffer(&self.path);
         // Silence is counted from here on.
         (self.inbound.data_at, self.out.sent_at) = (now, now);
         // Connections that come in by the thousand and fall idle: the record of the SYN was all.
@@ -107,11 +107,11 @@ impl Connection {
                 self.out.congestion.on_syn_lost();
             }
         }
-        self.start_mtu_search(now);
-        self.start_keepalive(now);
+        self.out.start_mtu_search(&self.path, now);
+        self.life.start_keepalive(&self.path, now);
         // The application closed before the handshake was done.
         if self.out.flags.contains(OutFlags::FIN_QUEUED) {
-            self.transition(Event::Close);
+            self.path.transition(Event::Close);
         }
     }
 
@@ -155,7 +155,7 @@ impl Connection {
             self.path.flags.remove(PathFlags::SACK);
         }
         // A first guess at what the peer will send, until it has.
-        self.inbound.mss = self.out.snd.peer_mss.min(self.announced_mss());
-        self.negotiate_ecn(syn, ecn);
+        self.inbound.mss = self.out.snd.peer_mss.min(self.path.announced_mss());
+        self.out.negotiate_ecn(&self.path, syn, ecn);
     }
 }

@@ -16,7 +16,7 @@ impl Connection {
     /// Whether it does: `false` is a forgery, or too late.
     pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) -> bool {
         let _ = env;
-        let outstanding = notice.seq.since(self.out.snd.una) < self.in_flight();
+        let outstanding = notice.seq.since(self.out.snd.una) < self.out.in_flight();
         if !outstanding {
             return false;
         }
@@ -50,7 +50,7 @@ impl Connection {
         }
         self.path.link.mss = mss;
         if self.path.state.is_synchronized() {
-            self.on_too_big(self.send_mss());
+            self.out.on_too_big(self.out.send_mss(&self.path));
         } else if self.path.state == State::SynSent
             && self.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
         {
@@ -66,7 +66,7 @@ impl Connection {
     /// The link, or the way to the peer, has changed.
     pub fn set_link_limits(&mut self, link: LinkLimits) {
         if link.mss > self.path.link.mss {
-            self.doubt_longer_path();
+            self.out.doubt_longer_path(&self.path);
         }
         self.path.link = link;
     }

@@ -4,7 +4,6 @@ pub(crate) mod defer;
 pub(crate) mod fast_open;
 mod handshake;
 mod icmp;
-pub(crate) mod refused;
 pub(crate) mod state;
 pub(crate) mod time_wait;
 mod timeout;

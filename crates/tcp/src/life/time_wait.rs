@@ -10,10 +10,11 @@ use crate::connection::Connection;
 use crate::error::DropReason;
 use crate::header::{Flags, TcpHeader};
 use crate::input::{Segment, Step, drop_for};
+use crate::life::Life;
 use crate::life::state::{Event, State};
 use crate::limits::TIMESTAMP_VALID_SECONDS;
 use crate::options::TcpOptions;
-use crate::path::{PathFlags, Ports, seconds};
+use crate::path::{Path, PathFlags, Ports, seconds};
 use crate::segment::Disposition;
 use crate::seq::Seq;
 
@@ -185,22 +186,23 @@ impl Connection {
         if self.path.state != State::TimeWait {
             return None;
         }
-        let stamps = self.has_timestamps().then_some(Stamps {
+        let stamps = self.path.has_timestamps().then_some(Stamps {
             offset: self.path.ts.offset,
             recent: self.path.ts.recent,
             recent_at: self.path.ts.recent_at,
         });
-        let window = (self.recv_window() >> self.inbound.scale).min(u32::from(u16::MAX)) as u16;
+        let window =
+            (self.inbound.recv_window() >> self.inbound.scale).min(u32::from(u16::MAX)) as u16;
         Some(TimeWait {
             config: Arc::clone(&self.path.config),
             until: self.life.linger.get(),
             challenge_after: self.inbound.challenge_after,
             snd_nxt: self.out.snd.nxt,
-            rcv_nxt: self.rcv_nxt(),
+            rcv_nxt: self.inbound.rcv_nxt(),
             stamps,
             ports: self.path.ports,
             window,
-            ecn: self.told_marks(),
+            ecn: self.out.told_marks(),
         })
     }
 
@@ -217,7 +219,7 @@ impl Connection {
             TimeWaitStep::Noted => Ok(()),
             TimeWaitStep::Ignored(reason) => drop_for(reason),
             TimeWaitStep::Answered(_, dropped) => {
-                self.ack_now();
+                self.inbound.ack_now();
                 dropped.map_or(Ok(()), drop_for)
             }
             TimeWaitStep::Over => {
@@ -237,11 +239,13 @@ impl Connection {
         self.out.queue.clear(self.out.snd.nxt);
         self.life.linger.set(now + self.path.config.time_wait);
     }
+}
 
+impl Life {
     /// A connection whose application is gone does not wait for the peer's FIN for ever.
-    pub(crate) fn limit_fin_wait2(&mut self, now: Instant) {
-        if self.path.state == State::FinWait2 && self.path.flags.contains(PathFlags::ORPHAN) {
-            self.life.linger.set(now + self.path.config.fin_wait2);
+    pub(crate) fn limit_fin_wait2(&mut self, path: &Path, now: Instant) {
+        if path.state == State::FinWait2 && path.flags.contains(PathFlags::ORPHAN) {
+            self.linger.set(now + path.config.fin_wait2);
         }
     }
 }

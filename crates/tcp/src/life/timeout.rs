@@ -1,7 +1,5 @@
 //! What happens when a timer goes off.
 
-use core::time::Duration;
-
 use pagewire_mem::Instant;
 
 use crate::config::KeepAlive;
@@ -9,11 +7,10 @@ use crate::connection::{Connection, Env};
 use crate::error::TcpError;
 use crate::inbound::AckDue;
 use crate::life::state::{Event, State};
-use crate::life::{LifeFlags, Reset};
-use crate::limits::FLUSH_AFTER_MS;
+use crate::life::{Life, LifeFlags, Reset};
 use crate::outbound::OutFlags;
 use crate::outbound::loss::Due;
-use crate::path::PathFlags;
+use crate::path::{Path, PathFlags};
 
 impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
@@ -38,8 +35,8 @@ impl Connection {
                 self.out.flags.remove(OutFlags::REFUSED);
                 match self.out.loss.due {
                     Due::Rto => self.on_retransmit_timer(now),
-                    Due::Probe => self.on_probe_timer(now),
-                    Due::Reorder => self.on_reordering_timer(now),
+                    Due::Probe => self.out.on_probe_timer(now),
+                    Due::Reorder => self.out.on_reordering_timer(now),
                 }
             } else if self.out.persist.pop(now) {
                 self.on_persist_timer(now);
@@ -47,7 +44,7 @@ impl Connection {
                 self.on_keepalive_timer(now);
             } else if self.inbound.delayed_ack.pop(now) {
                 if self.inbound.ack.due == AckDue::Delayed {
-                    self.on_ack_waited();
+                    self.inbound.on_ack_waited(&self.path, &self.out.rtt);
                 }
             } else if self.life.shrink.pop(now) {
                 self.on_shrink_timer(now);
@@ -72,9 +69,9 @@ impl Connection {
             return;
         }
         if self.out.retries == 2 {
-            self.suspect_black_hole();
+            self.life.suspect_black_hole();
         }
-        if self.has_waited_too_long(now, self.out.retries == 0) {
+        if self.out.has_waited_too_long(&self.path, now, self.out.retries == 0) {
             return self.time_out();
         }
         match self.path.state {
@@ -98,11 +95,11 @@ impl Connection {
                 }
             }
             _ => {
-                if self.has_timed_out(now) {
+                if self.out.has_timed_out(&self.path, now) {
                     return self.time_out();
                 }
-                self.suspect_mtu(now, self.out.retries);
-                self.on_data_timeout(now);
+                self.out.suspect_mtu(&self.path, now, self.out.retries);
+                self.out.on_data_timeout(&self.path, now);
                 // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
                 self.out.rtt.on_backoff();
             }
@@ -111,33 +108,9 @@ impl Connection {
         self.out.retries = self.out.retries.saturating_add(1);
         // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
         // > seconds
-        self.out.retransmit.set(now + self.within_user_timeout(now, self.out.rtt.rto()));
-    }
-
-    /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
-    /// > unacknowledged before a connection is forcefully closed.
-    ///
-    /// As Linux, it is counted from the first time that a timer goes off (`first`), and rules in place
-    /// of the number of retransmissions.
-    pub(crate) fn has_waited_too_long(&mut self, now: Instant, first: bool) -> bool {
-        let Some(limit) = self.path.config.user_timeout else { return false };
-        let rare = self.out.rare();
-        let since = match rare.unanswered_since.filter(|_| !first) {
-            Some(since) => since,
-            None => *rare.unanswered_since.insert(now),
-        };
-        !first && now.saturating_since(since) >= limit
-    }
-
-    /// A timer does not go off beyond the moment at which the connection is given up.
-    pub(crate) fn within_user_timeout(&self, now: Instant, wait: Duration) -> Duration {
-        let since = self.out.rare.as_ref().and_then(|r| r.unanswered_since);
-        match (self.path.config.user_timeout, since) {
-            (Some(limit), Some(since)) => {
-                wait.min(limit.saturating_sub(now.saturating_since(since)))
-            }
-            _ => wait,
-        }
+        self.out
+            .retransmit
+            .set(now + self.out.within_user_timeout(&self.path, now, self.out.rtt.rto()));
     }
 
     fn resend_syn(&mut self, back_off: bool) {
@@ -148,68 +121,20 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has not acknowledged anything for as long as the configured number of
-    /// doublings takes, counted from the shortest timeout as in Linux, so that a long round trip
-    /// does not stretch it.
-    ///
-    /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
-    /// > reaches a threshold R2 greater than R1, close the connection.
-    fn has_timed_out(&self, now: Instant) -> bool {
-        if self.path.config.user_timeout.is_some() {
-            return false;
-        }
-        let Some(recovery) = self.out.recovery.as_deref().filter(|_| self.out.retries > 0) else {
-            return false;
-        };
-        let retries = self.allowed_retries();
-        now.saturating_since(recovery.since) >= self.backed_off_for(retries)
-    }
-
-    pub(crate) fn allowed_retries(&self) -> u8 {
-        if self.path.flags.contains(PathFlags::ORPHAN) {
-            self.path.config.orphan_retries
-        } else {
-            self.path.config.data_retries
-        }
-    }
-
-    /// The time that `retries` retransmissions take when the timeout starts at its least value and
-    /// doubles up to its greatest, the last one's waiting time included.
-    pub(crate) fn backed_off_for(&self, retries: u8) -> Duration {
-        let (mut rto, max) = (self.path.config.rto_min, self.path.config.rto_max);
-        let mut sum = Duration::ZERO;
-        for _ in 0..=retries {
-            sum += rto;
-            rto = (rto * 2).min(max);
-        }
-        sum
-    }
-
     /// Nobody answers.
     pub(crate) fn time_out(&mut self) {
         if self.out.retries < 2 {
-            self.suspect_black_hole();
+            self.life.suspect_black_hole();
         }
         let error = self.life.soft_error.unwrap_or(TcpError::TimedOut);
         self.finish(Event::Expire, Some(error));
-    }
-
-    /// How long to wait before the next probe.
-    ///
-    /// > RFC 9293 section 3.8.6.1: The transmitting host SHOULD send the first zero-window probe when
-    /// > a zero window has existed for the retransmission timeout period (SHLD-29) (Section 3.8.1), and SHOULD increase
-    /// > exponentially the interval between successive probes.
-    pub(crate) fn persist_interval(&self) -> Duration {
-        let base = self.out.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
-        let doublings = u32::from(self.out.persist_backoff.min(16));
-        base.saturating_mul(1 << doublings).min(self.path.config.rto_max)
     }
 
     fn on_persist_timer(&mut self, now: Instant) {
         if !self.out.flight.is_empty() {
             return;
         }
-        let allowed = self.send_edge().saturating_since(self.out.snd.nxt);
+        let allowed = self.out.send_edge().saturating_since(self.out.snd.nxt);
         if allowed > 0 && self.out.flags.contains(OutFlags::REFUSED) {
             return self.retry_refused(now);
         }
@@ -226,25 +151,17 @@ impl Connection {
         // does not stay for ever.
         let orphan = self.path.flags.contains(PathFlags::ORPHAN)
             && self.out.persist_backoff >= self.path.config.orphan_retries;
-        let waited = self.has_waited_too_long(now, self.out.persist_backoff == 0);
-        if self.out.retries >= self.allowed_retries() || orphan || waited {
+        let waited = self.out.has_waited_too_long(&self.path, now, self.out.persist_backoff == 0);
+        if self.out.retries >= self.path.allowed_retries() || orphan || waited {
             self.reset_peer();
             return self.time_out();
         }
         self.out.retries = self.out.retries.saturating_add(1);
         self.out.persist_backoff = self.out.persist_backoff.saturating_add(1);
         self.out.flags.insert(OutFlags::PROBE_DUE);
-        let wait = self.within_user_timeout(now, self.persist_interval());
+        let wait =
+            self.out.within_user_timeout(&self.path, now, self.out.persist_interval(&self.path));
         self.out.persist.set(now + wait);
-    }
-
-    // ---- keep-alive ----
-
-    pub(crate) fn start_keepalive(&mut self, now: Instant) {
-        match self.path.config.keepalive {
-            Some(KeepAlive { idle, .. }) => self.life.keepalive.set(now + idle),
-            None => self.life.keepalive.stop(),
-        }
     }
 
     /// > RFC 9293 section 3.8.4: Keep-alive packets MUST only be sent when no sent data is
@@ -260,7 +177,7 @@ impl Connection {
             return;
         }
         let silence = now.saturating_since(self.path.heard_at);
-        let wait = if !self.out.flight.is_empty() || self.unsent() > 0 {
+        let wait = if !self.out.flight.is_empty() || self.out.unsent(&self.path) > 0 {
             idle
         } else if silence < idle {
             idle - silence
@@ -313,9 +230,20 @@ impl Connection {
             // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
             //
             // As Linux, not beyond the peer's window, where it would not count.
-            let edge = self.send_edge();
+            let edge = self.out.send_edge();
             let seq = if edge.lt(self.out.snd.nxt) { edge } else { self.out.snd.nxt };
             self.life.reset = Some(Reset { seq, ack: true });
+        }
+    }
+}
+
+impl Life {
+    // ---- keep-alive ----
+
+    pub(crate) fn start_keepalive(&mut self, path: &Path, now: Instant) {
+        match path.config.keepalive {
+            Some(KeepAlive { idle, .. }) => self.keepalive.set(now + idle),
+            None => self.keepalive.stop(),
         }
     }
 }

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use pagewire_mem::{Frag, Instant};
 
-use crate::connection::Connection;
-use crate::outbound::OutFlags;
+use crate::outbound::{OutFlags, Outbound};
+use crate::path::Path;
 use crate::segment::SegmentOut;
 
 /// What sending waits for; the time is added up for each.
@@ -32,85 +32,75 @@ pub(crate) struct Account {
     pub(crate) data_segments_out: u32,
 }
 
-impl Connection {
+impl Outbound {
     /// A segment leaves.
     pub(crate) fn count_out(&mut self, segment: &SegmentOut) {
         let len: usize = segment.payload.iter().map(Frag::len).sum();
         let segments = segment.gso_size.map_or(1, |size| len.div_ceil(usize::from(size)) as u32);
-        let account = &mut self.out.account;
+        let account = &mut self.account;
         account.segments_out = account.segments_out.wrapping_add(segments);
         if len > 0 {
             account.data_segments_out = account.data_segments_out.wrapping_add(segments);
         }
     }
 
-    /// A segment arrived.
-    pub(crate) fn count_in(&mut self, len: u32) {
-        let inbound = &mut self.inbound;
-        inbound.segments_in = inbound.segments_in.wrapping_add(1);
-        inbound.data_segments_in = inbound.data_segments_in.wrapping_add(u32::from(len > 0));
-    }
-
     /// `bytes` of payload are sent again.
     pub(crate) fn note_sent_again(&mut self, bytes: u32) {
         if bytes > 0 {
-            self.out.rare().bytes_retransmitted += u64::from(bytes);
+            self.rare().bytes_retransmitted += u64::from(bytes);
         }
     }
 
     /// Something was queued.
     pub(crate) fn note_busy(&mut self, now: Instant) {
-        if self.out.limit == Limit::Idle {
+        if self.limit == Limit::Idle {
             self.set_limit(now, Limit::Busy);
         }
     }
 
     /// All that can leave has left: what does sending wait for?
-    pub(crate) fn note_limit(&mut self, now: Instant) {
-        if self.out.limit == Limit::Idle && self.out.queue.len() == 0 {
+    pub(crate) fn note_limit(&mut self, path: &Path, now: Instant) {
+        if self.limit == Limit::Idle && self.queue.len() == 0 {
             return;
         }
-        let unsent = self.unsent();
-        let limit = if self.out.queue.len() == 0 {
+        let unsent = self.unsent(path);
+        let limit = if self.queue.len() == 0 {
             Limit::Idle
         } else if unsent == 0 {
-            let waits =
-                self.out.flags.contains(OutFlags::WAITS_FOR_ROOM) && self.path.state.can_send();
+            let waits = self.flags.contains(OutFlags::WAITS_FOR_ROOM) && path.state.can_send();
             if waits { Limit::Buffer } else { Limit::Busy }
         } else {
-            let allowed = self.send_edge().saturating_since(self.out.snd.nxt);
-            let by_peer = self.packets_in_flight() < self.out.congestion.cwnd()
-                && allowed < unsent.min(self.send_mss());
+            let allowed = self.send_edge().saturating_since(self.snd.nxt);
+            let by_peer = self.packets_in_flight() < self.congestion.cwnd()
+                && allowed < unsent.min(self.send_mss(path));
             if by_peer { Limit::Window } else { Limit::Busy }
         };
-        if limit != self.out.limit {
+        if limit != self.limit {
             self.set_limit(now, limit);
         }
     }
 
     fn set_limit(&mut self, now: Instant, limit: Limit) {
-        let passed = now.saturating_since(self.out.account.since);
-        match self.out.limit {
+        let passed = now.saturating_since(self.account.since);
+        match self.limit {
             Limit::Idle => {}
-            Limit::Busy => self.out.account.busy += passed.as_nanos() as u64,
-            Limit::Window => self.out.rare().window_limited += passed,
-            Limit::Buffer => self.out.rare().buffer_limited += passed,
+            Limit::Busy => self.account.busy += passed.as_nanos() as u64,
+            Limit::Window => self.rare().window_limited += passed,
+            Limit::Buffer => self.rare().buffer_limited += passed,
         }
-        self.out.account.since = now;
-        self.out.limit = limit;
+        self.account.since = now;
+        self.limit = limit;
     }
 
     /// Time with something in the send queue; of this, held back by the peer's window, and by the
     /// send buffer.
     pub(crate) fn busy_times(&self, now: Option<Instant>) -> [Duration; 3] {
-        let running =
-            now.map_or(Duration::ZERO, |now| now.saturating_since(self.out.account.since));
-        let mut times =
-            [Duration::from_nanos(self.out.account.busy), Duration::ZERO, Duration::ZERO];
-        if let Some(rare) = &self.out.rare {
+        let running = now.map_or(Duration::ZERO, |now| now.saturating_since(self.account.since));
+        let mut times = [Duration::from_nanos(self.account.busy), Duration::ZERO, Duration::ZERO];
+        if let Some(rare) = &self.rare {
             (times[1], times[2]) = (rare.window_limited, rare.buffer_limited);
         }
-        match self.out.limit {
+        match self.limit {
             Limit::Idle => {}
             Limit::Busy => times[0] += running,
             Limit::Window => times[1] += running,

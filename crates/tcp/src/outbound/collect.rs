@@ -11,11 +11,10 @@ use crate::connection::Connection;
 use crate::io_flags::SendFlags;
 use crate::limits::{MAX_SEND_BUFFER, MAX_SUPER_SEGMENTS};
 use crate::options::MAX_OPTIONS_LEN;
-use crate::outbound::OutFlags;
 use crate::outbound::account::Limit;
 use crate::outbound::loss::CaState;
-use crate::output::DEFER_WITHIN;
-use crate::path::PathFlags;
+use crate::outbound::{OutFlags, Outbound};
+use crate::path::{Path, PathFlags};
 use crate::seq::Seq;
 
 /// What `poll_transmit` has to be asked for, or what makes it ask for more than Nagle's algorithm.
@@ -30,104 +29,19 @@ impl Connection {
     /// Whether all that was queued last is for the segment that Nagle's algorithm holds back, which
     /// is not full yet: [`poll_transmit`](Self::poll_transmit) would have nothing new to say.
     pub fn is_collecting(&self) -> bool {
-        let mss = self.send_mss();
-        self.collects(0, mss, self.piece(mss))
+        let mss = self.out.send_mss(&self.path);
+        let blocks = || self.inbound.tells_blocks(&self.path);
+        self.life.reset.is_none()
+            && self.out.collects(&self.path, 0, mss, self.out.piece(&self.path, mss), blocks)
     }
 
-    /// Whether all that was queued is under way or has arrived, and nothing else is to be said.
-    pub(crate) fn has_sent_all(&self) -> bool {
-        self.unsent() == 0
-            && (!self.out.flight.is_empty() || !self.out.persist.is_set())
-            && !self.out.flight.has_lost()
-            && !self.out.flags.intersects(DUE)
-            && self.path.state.may_transmit()
-            && self.life.reset.is_none()
-            && self.path.config.mtu_probing.is_none()
-    }
-
-    /// Whether that holds now, and after `more` bytes.
-    fn collects(&self, more: u32, mss: u32, piece: u32) -> bool {
-        let unsent = self.unsent();
-        let waiting = unsent.saturating_add(more);
-        !self.out.flags.intersects(DUE)
-            && self.path.state.may_transmit()
-            && self.life.reset.is_none()
-            && !self.out.flight.is_empty()
-            && unsent > 0
-            && (self.gathers(waiting, mss, piece) || self.fills_segment(waiting, mss, piece))
-    }
-
-    /// Whether `waiting` bytes are less than a segment, for which Nagle's algorithm waits.
-    fn fills_segment(&self, waiting: u32, mss: u32, piece: u32) -> bool {
-        // Blocks make a segment shorter, and more of them may be told than now.
-        let spare = || {
-            if self.tells_blocks() || self.tells_bytes(true) { MAX_OPTIONS_LEN as u32 } else { 0 }
-        };
-        waiting < mss
-            && waiting.saturating_add(spare()) < mss
-            && self.holds_back_small()
-            && self.left_of_piece(waiting, piece) == waiting
-    }
-
-    /// Whether `unsent` bytes wait to become a full super-frame.
-    ///
-    /// Where the peer is in the same machine, what is sent while it has not looked yet is not any
-    /// sooner there for being a frame of its own, and each frame costs both sides. So less than a full
-    /// super-frame waits while more is under way than the peer delays an acknowledgement for: that is
-    /// owed at once, and lets go of all that was sent meanwhile. Linux's `tcp_autocorking` waits in the
-    /// same way for the device.
-    ///
-    /// Who asked for no delay is not made to wait, but for connections that send what was received
-    /// elsewhere: that is asked for there because of what comes alone, and that leaves at once.
-    pub(crate) fn gathers(&self, unsent: u32, mss: u32, piece: u32) -> bool {
-        self.path.link.stays_in_memory()
-            // The peer delays for a segment of those that it takes, which may be longer than ours.
-            && self.in_flight() > u32::from(self.path.link.mss.max(self.out.snd.peer_mss))
-            && !self.out.flags.intersects(DUE)
-            && (!self.out.flags.contains(OutFlags::NODELAY) || self.path.flags.contains(PathFlags::FORWARDS))
-            && self.out.loss.state < CaState::Recovery
-            && self.out.queue.end() != self.out.snd.flush_to
-            && !self.sends_urgent()
-            && self.is_near()
-            // A full one waits for nothing.
-            && unsent < self.longest_now(mss)
-            && self.left_of_piece(unsent.saturating_add(1), piece) > unsent
-    }
-
-    /// Whether the peer itself was ever heard as soon as only one in the same machine is: the link may
-    /// stay in memory and lead to somebody who passes everything on to a network.
-    pub(crate) fn is_near(&self) -> bool {
-        self.out.rtt.min().is_none_or(|least| least < DEFER_WITHIN)
-    }
-
-    /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
-    /// window lets go waits in vain, and does not use it up, so that it never grows.
-    fn longest_now(&self, mss: u32) -> u32 {
-        let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
-        let longest = self.path.link.max_super_payload.min(segments).min(self.cwnd_room(mss));
-        // Who wants little to wait unsent counts what can leave at once as sent.
-        longest.min(self.path.config.notsent_lowat)
-    }
-
-    /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it
-    /// was begun, so it is filled whatever else there is room for (see `room.rs`).
-    fn begun_piece(&self, len: usize) -> Option<Seq> {
-        let len = u32::try_from(len).ok().filter(|&len| len > 0)?;
-        let end = self.out.queue.end();
-        let begun = self.out.snd.piece.max(self.out.snd.nxt).min(end);
-        let filled = end.saturating_since(begun);
-        let ready = filled > 0
-            && self.path.state.can_send()
-            && self.life.error.is_none()
-            && self.out.limit != Limit::Idle
-            && self.out.queue.has_entry_room();
-        if !ready {
-            return None;
+    fn collecting_piece(&self, len: usize) -> Option<Seq> {
+        let quiet = self.life.error.is_none() && self.life.reset.is_none();
+        if quiet {
+            self.out.begun_piece(&self.path, len, || self.inbound.tells_blocks(&self.path))
+        } else {
+            None
         }
-        let mss = self.send_mss();
-        let piece = self.piece(mss);
-        let adds = filled.saturating_add(len) <= piece;
-        (adds && self.collects(len, mss, piece)).then_some(begun)
     }
 
     /// Adds `len` bytes to the fragment that was queued last, if that is all that comes of it, and if
@@ -138,9 +52,9 @@ impl Connection {
         len: usize,
         grow: impl FnOnce(&mut Frag) -> Option<T>,
     ) -> Option<T> {
-        let piece = self.begun_piece(len)?;
+        let piece = self.collecting_piece(len)?;
         let before = self.out.queue.end();
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         let grown = self.out.queue.grow_last(longest, grow)??;
         debug_assert_eq!(self.out.queue.end(), before + len as u32, "it has grown by as much");
         self.out.snd.piece = piece;
@@ -162,19 +76,19 @@ impl Connection {
             && self.life.error.is_none()
             && !self.out.flags.contains(OutFlags::FIN_QUEUED)
             && self.out.queue.has_entry_room();
-        if !ready || self.unsent() == 0 {
+        if !ready || self.out.unsent(&self.path) == 0 {
             return None;
         }
-        let (room, piece) = self.admit(wanted);
+        let (room, piece) = self.out.admit(&self.path, wanted);
         if room < wanted {
             return None;
         }
         let before = self.out.queue.end();
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         let grown = self.out.queue.grow_last(longest, grow)??;
         debug_assert_eq!(self.out.queue.end(), before + wanted, "it has grown by as much");
         self.out.snd.piece = piece;
-        self.after_queueing(now, len, len, SendFlags::empty());
+        self.out.after_queueing(now, len, len, SendFlags::empty());
         Some(grown)
     }
 
@@ -187,17 +101,121 @@ impl Connection {
         ledger: &mut CopyLedger,
         data: &[u8],
     ) -> bool {
-        let Some(piece) = self.begun_piece(data.len()) else { return false };
+        let Some(piece) = self.collecting_piece(data.len()) else { return false };
         if !writer.has_room(pool, data.len()) {
             return false;
         }
         let (frags, _) = writer.write(pool, data, ledger, CopyReason::AppWrite);
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         for frag in frags {
             self.out.queue.push(frag, longest);
         }
         self.out.snd.piece = piece;
         self.out.snd.pushed = self.out.queue.end();
         true
+    }
+}
+
+impl Outbound {
+    /// Whether all that was queued is under way or has arrived, and nothing else is to be said.
+    pub(crate) fn has_sent_all(&self, path: &Path) -> bool {
+        self.unsent(path) == 0
+            && (!self.flight.is_empty() || !self.persist.is_set())
+            && !self.flight.has_lost()
+            && !self.flags.intersects(DUE)
+            && path.state.may_transmit()
+            && path.config.mtu_probing.is_none()
+    }
+
+    /// Whether that holds now, and after `more` bytes.
+    ///
+    /// `blocks`: SACK blocks are to be told.
+    pub(crate) fn collects(
+        &self,
+        path: &Path,
+        more: u32,
+        mss: u32,
+        piece: u32,
+        blocks: impl Fn() -> bool,
+    ) -> bool {
+        let unsent = self.unsent(path);
+        let waiting = unsent.saturating_add(more);
+        !self.flags.intersects(DUE)
+            && path.state.may_transmit()
+            && !self.flight.is_empty()
+            && unsent > 0
+            && (self.gathers(path, waiting, mss, piece)
+                || self.fills_segment(waiting, mss, piece, blocks))
+    }
+
+    /// Whether `waiting` bytes are less than a segment, for which Nagle's algorithm waits.
+    fn fills_segment(&self, waiting: u32, mss: u32, piece: u32, blocks: impl Fn() -> bool) -> bool {
+        // Blocks make a segment shorter, and more of them may be told than now.
+        let spare = || {
+            if blocks() || self.tells_bytes(true) { MAX_OPTIONS_LEN as u32 } else { 0 }
+        };
+        waiting < mss
+            && waiting.saturating_add(spare()) < mss
+            && self.holds_back_small()
+            && self.left_of_piece(waiting, piece) == waiting
+    }
+
+    /// Whether `unsent` bytes wait to become a full super-frame.
+    ///
+    /// Where the peer is in the same machine, what is sent while it has not looked yet is not any
+    /// sooner there for being a frame of its own, and each frame costs both sides. So less than a full
+    /// super-frame waits while more is under way than the peer delays an acknowledgement for: that is
+    /// owed at once, and lets go of all that was sent meanwhile. Linux's `tcp_autocorking` waits in the
+    /// same way for the device.
+    ///
+    /// Who asked for no delay is not made to wait, but for connections that send what was received
+    /// elsewhere: that is asked for there because of what comes alone, and that leaves at once.
+    pub(crate) fn gathers(&self, path: &Path, unsent: u32, mss: u32, piece: u32) -> bool {
+        path.link.stays_in_memory()
+            // The peer delays for a segment of those that it takes, which may be longer than ours.
+            && self.in_flight() > u32::from(path.link.mss.max(self.snd.peer_mss))
+            && !self.flags.intersects(DUE)
+            && (!self.flags.contains(OutFlags::NODELAY) || path.flags.contains(PathFlags::FORWARDS))
+            && self.loss.state < CaState::Recovery
+            && self.queue.end() != self.snd.flush_to
+            && !self.sends_urgent()
+            && self.rtt.is_near()
+            // A full one waits for nothing.
+            && unsent < self.longest_now(path, mss)
+            && self.left_of_piece(unsent.saturating_add(1), piece) > unsent
+    }
+
+    /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
+    /// window lets go waits in vain, and does not use it up, so that it never grows.
+    fn longest_now(&self, path: &Path, mss: u32) -> u32 {
+        let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
+        let longest = path.link.max_super_payload.min(segments).min(self.cwnd_room(mss));
+        // Who wants little to wait unsent counts what can leave at once as sent.
+        longest.min(path.config.notsent_lowat)
+    }
+
+    /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it
+    /// was begun, so it is filled whatever else there is room for (see `room.rs`).
+    pub(crate) fn begun_piece(
+        &self,
+        path: &Path,
+        len: usize,
+        blocks: impl Fn() -> bool,
+    ) -> Option<Seq> {
+        let len = u32::try_from(len).ok().filter(|&len| len > 0)?;
+        let end = self.queue.end();
+        let begun = self.snd.piece.max(self.snd.nxt).min(end);
+        let filled = end.saturating_since(begun);
+        let ready = filled > 0
+            && path.state.can_send()
+            && self.limit != Limit::Idle
+            && self.queue.has_entry_room();
+        if !ready {
+            return None;
+        }
+        let mss = self.send_mss(path);
+        let piece = self.piece(path, mss);
+        let adds = filled.saturating_add(len) <= piece;
+        (adds && self.collects(path, len, mss, piece, blocks)).then_some(begun)
     }
 }

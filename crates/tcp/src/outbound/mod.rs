@@ -4,28 +4,36 @@ pub(crate) mod account;
 mod ack;
 mod collect;
 pub(crate) mod congestion;
+pub(crate) mod ecn;
 pub(crate) mod flight;
 pub(crate) mod loss;
 pub(crate) mod mtu_probe;
+mod next;
 pub(crate) mod recovery;
+pub(crate) mod refused;
 mod room;
 pub(crate) mod rtt;
 pub(crate) mod send_queue;
+mod timeout;
+mod urgent;
 
 use core::time::Duration;
 
-use pagewire_mem::Instant;
+use pagewire_mem::{FragVec, Instant};
 
-use crate::ecn::{Accurate, EcnFlags};
-use crate::life::refused::Refused;
+use crate::header::Flags;
+use crate::life::state::State;
 use crate::outbound::account::{Account, Limit};
 use crate::outbound::congestion::Congestion;
+use crate::outbound::ecn::{Accurate, EcnFlags};
 use crate::outbound::flight::Flight;
 use crate::outbound::loss::Loss;
 use crate::outbound::mtu_probe::MtuSearch;
 use crate::outbound::recovery::Recovery;
+use crate::outbound::refused::Refused;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
+use crate::path::{Path, PathFlags};
 use crate::seq::Seq;
 use crate::timer::Timer;
 
@@ -122,6 +130,19 @@ pub(crate) struct Sender {
     pub(crate) scale: u8,
 }
 
+/// What is to be sent next, but for its header.
+pub(crate) struct Outgoing {
+    pub(crate) start: Seq,
+    /// A FIN counts.
+    pub(crate) end: Seq,
+    pub(crate) flags: Flags,
+    pub(crate) payload: FragVec,
+    /// Bytes in `payload`.
+    pub(crate) len: u32,
+    /// Payload of a full wire segment.
+    pub(crate) mss: u32,
+}
+
 /// Counts for [`Info`](crate::Info).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stats {
@@ -168,5 +189,36 @@ impl Outbound {
 
     pub(crate) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
+    }
+}
+
+impl Outbound {
+    /// Sequence numbers sent and not cumulatively acknowledged (RFC 5681's FlightSize).
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.snd.nxt.since(self.snd.una)
+    }
+
+    /// One past the last byte that the peer's window allows. The SYN is not part of the window.
+    pub(crate) fn send_edge(&self) -> Seq {
+        let syn = u32::from(self.snd.una == self.snd.iss && self.snd.nxt != self.snd.iss);
+        self.snd.una + syn + self.snd.window
+    }
+
+    /// Bytes queued that have never been sent.
+    pub(crate) fn unsent(&self, path: &Path) -> u32 {
+        self.queue.end().saturating_since(self.next_data(path))
+    }
+
+    /// The number of the first byte that was never sent: the SYN, if that is still to be sent, is none.
+    pub(crate) fn next_data(&self, path: &Path) -> Seq {
+        let syn = !path.state.is_synchronized() && self.snd.nxt == self.snd.iss;
+        self.snd.nxt + u32::from(syn)
+    }
+
+    /// Whether data may leave although the handshake is not complete.
+    pub(crate) fn sends_before_handshake(&self, path: &Path) -> bool {
+        path.state == State::SynReceived
+            && path.flags.contains(PathFlags::FAST_OPEN_SERVER)
+            && self.snd.nxt != self.snd.iss
     }
 }

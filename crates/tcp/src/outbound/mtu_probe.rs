@@ -13,12 +13,11 @@
 use pagewire_mem::Instant;
 
 use crate::config::MtuProbing;
-use crate::connection::Connection;
 use crate::header::Flags;
 use crate::limits::{MIN_MTU_PROBE_CWND, MIN_SEND_MSS};
 use crate::outbound::loss::CaState;
-use crate::path::PathFlags;
-use crate::segment::SegmentOut;
+use crate::outbound::{Outbound, Outgoing};
+use crate::path::{Path, PathFlags};
 use crate::seq::Seq;
 
 /// What is known of the path.
@@ -50,49 +49,43 @@ pub(crate) enum ProbeStep {
     /// It leaves when some of what is under way has arrived; what is new waits.
     Wait,
     /// This leaves.
-    Send(SegmentOut),
+    Send(Outgoing),
 }
 
-impl Connection {
+impl Outbound {
     /// The handshake is complete.
-    pub(crate) fn start_mtu_search(&mut self, now: Instant) {
-        let Some(probing) = self.path.config.mtu_probing.filter(|probing| probing.from_start)
-        else {
+    pub(crate) fn start_mtu_search(&mut self, path: &Path, now: Instant) {
+        let Some(probing) = path.config.mtu_probing.filter(|probing| probing.from_start) else {
             return;
         };
-        self.search_mtu(now, probing);
-        let whole = self.path.link.mss;
+        self.search_mtu(path, now, probing);
+        let whole = path.link.mss;
         // As Linux: whoever listens begins with what the link takes.
-        if !self.path.flags.contains(PathFlags::ACTIVE)
+        if !path.flags.contains(PathFlags::ACTIVE)
             && let Some(search) = self.mtu_mut()
         {
             search.cap = whole;
         }
     }
 
-    fn search_mtu(&mut self, now: Instant, probing: MtuProbing) {
-        let high = self.out.snd.peer_mss.min(self.path.config.max_mss.unwrap_or(u16::MAX));
-        let low = (probing.base_mss + self.option_bytes()).min(high.min(self.path.link.mss));
+    fn search_mtu(&mut self, path: &Path, now: Instant, probing: MtuProbing) {
+        let high = self.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
+        let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link.mss));
         let search = MtuSearch { low, high, cap: low, probe: None, since: now };
-        self.out.rare().mtu = Some(search);
+        self.rare().mtu = Some(search);
     }
 
     fn mtu(&self) -> Option<&MtuSearch> {
-        self.out.rare.as_ref()?.mtu.as_ref()
+        self.rare.as_ref()?.mtu.as_ref()
     }
 
     fn mtu_mut(&mut self) -> Option<&mut MtuSearch> {
-        self.out.rare.as_mut()?.mtu.as_mut()
+        self.rare.as_mut()?.mtu.as_mut()
     }
 
     /// Whether a probe is under way.
     pub(crate) fn probes_mtu(&self) -> bool {
         self.mtu().is_some_and(|search| search.probe.is_some())
-    }
-
-    /// Bytes of options in every segment.
-    fn option_bytes(&self) -> u16 {
-        if self.has_timestamps() { 12 } else { 0 }
     }
 
     /// What probing says of the longest segment.
@@ -101,8 +94,8 @@ impl Connection {
     }
 
     /// The path takes longer segments than it did, it is said: a probe will show.
-    pub(crate) fn doubt_longer_path(&mut self) {
-        let before = self.path.link.mss;
+    pub(crate) fn doubt_longer_path(&mut self, path: &Path) {
+        let before = path.link.mss;
         if let Some(search) = self.mtu_mut() {
             search.cap = search.cap.min(before);
         }
@@ -112,52 +105,52 @@ impl Connection {
     ///
     /// RFC 4821 section 7.4, probing preconditions: no probe and no loss is outstanding, the window
     /// takes it, enough data is there to fill it, and enough behind it for its loss to be noticed by
-    /// what acknowledges the rest.
-    pub(crate) fn probe_mtu(&mut self, now: Instant) -> ProbeStep {
+    /// what acknowledges the rest. `has_gaps`: something that comes in is missing.
+    pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
         let Some(search) = self.mtu() else { return ProbeStep::No };
         let quiet = search.probe.is_none()
-            && self.out.loss.state == CaState::Open
-            && self.out.congestion.cwnd() >= MIN_MTU_PROBE_CWND
-            && !self.inbound.queue.has_gaps();
-        let Some(probing) = self.path.config.mtu_probing.filter(|_| quiet) else {
+            && self.loss.state == CaState::Open
+            && self.congestion.cwnd() >= MIN_MTU_PROBE_CWND
+            && !has_gaps;
+        let Some(probing) = path.config.mtu_probing.filter(|_| quiet) else {
             return ProbeStep::No;
         };
-        let (low, high) = (search.low, search.high.min(self.path.link.mss));
+        let (low, high) = (search.low, search.high.min(path.link.mss));
         let size = low.midpoint(high);
-        let mss = self.send_mss();
-        let len = u32::from(size).saturating_sub(u32::from(self.option_bytes()));
+        let mss = self.send_mss(path);
+        let len = u32::from(size).saturating_sub(u32::from(path.option_bytes()));
         if high < low || high - low < probing.threshold || len <= mss {
-            self.search_again(now, probing);
+            self.search_again(path, now, probing);
             return ProbeStep::No;
         }
-        let needed = len + (u32::from(self.out.loss.reordering) + 1) * mss;
-        if self.unsent() < needed || self.out.snd.window < needed {
+        let needed = len + (u32::from(self.loss.reordering) + 1) * mss;
+        if self.unsent(path) < needed || self.snd.window < needed {
             return ProbeStep::No;
         }
         let in_flight = self.packets_in_flight();
-        let room = self.send_edge().saturating_since(self.out.snd.nxt) >= needed;
-        if !room || in_flight + 2 > self.out.congestion.cwnd() {
+        let room = self.send_edge().saturating_since(self.snd.nxt) >= needed;
+        if !room || in_flight + 2 > self.congestion.cwnd() {
             return if in_flight > 0 { ProbeStep::Wait } else { ProbeStep::No };
         }
-        let start = self.out.snd.nxt;
-        let (payload, taken) = self.out.queue.slice(start, len);
+        let start = self.snd.nxt;
+        let (payload, taken) = self.queue.slice(start, len);
         if taken < len {
             // It does not fit one packet, or a record ends within.
             return ProbeStep::No;
         }
         let end = start + len;
-        self.on_sent(now, start, end, len);
+        self.on_sent(path, now, start, end, len);
         if let Some(search) = self.mtu_mut() {
             search.probe = Some(Probe { start, end, size });
         }
-        ProbeStep::Send(self.build_payload(now, start, Flags::ACK, payload, len, len))
+        ProbeStep::Send(Outgoing { start, end, flags: Flags::ACK, payload, len, mss: len })
     }
 
     /// The range is used up. After a while it is searched again: the path may have changed.
-    fn search_again(&mut self, now: Instant, probing: MtuProbing) {
-        let current = u16::try_from(self.send_mss()).unwrap_or(u16::MAX);
-        let low = current.saturating_add(self.option_bytes());
-        let high = self.out.snd.peer_mss.min(self.path.config.max_mss.unwrap_or(u16::MAX));
+    fn search_again(&mut self, path: &Path, now: Instant, probing: MtuProbing) {
+        let current = u16::try_from(self.send_mss(path)).unwrap_or(u16::MAX);
+        let low = current.saturating_add(path.option_bytes());
+        let high = self.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
         if let Some(search) = self.mtu_mut()
             && now.saturating_since(search.since) >= probing.interval
         {
@@ -169,8 +162,8 @@ impl Connection {
     ///
     /// > RFC 4821 section 7.6.1: When the probe is delivered, it is an indication that the Path MTU is
     /// > at least as large as the probe size. Set search_low to the probe size.
-    pub(crate) fn take_mtu_answer(&mut self) {
-        let (una, before) = (self.out.snd.una, self.send_mss());
+    pub(crate) fn take_mtu_answer(&mut self, path: &Path) {
+        let (una, before) = (self.snd.una, self.send_mss(path));
         let Some(search) = self.mtu_mut() else { return };
         if search.probe.is_none_or(|probe| una.lt(probe.end)) {
             return;
@@ -179,9 +172,9 @@ impl Connection {
         search.low = probe.size;
         search.cap = probe.size;
         // The window is counted in segments, and stays what it was in bytes.
-        let cwnd = u64::from(self.out.congestion.cwnd()) * u64::from(before);
-        let after = u64::from(self.send_mss()).max(1);
-        self.out.congestion.set_cwnd(u32::try_from(cwnd / after).unwrap_or(u32::MAX));
+        let cwnd = u64::from(self.congestion.cwnd()) * u64::from(before);
+        let after = u64::from(self.send_mss(path)).max(1);
+        self.congestion.set_cwnd(u32::try_from(cwnd / after).unwrap_or(u32::MAX));
     }
 
     /// Something is held for lost. If it is the probe, the path does not take that much, and is not
@@ -189,13 +182,13 @@ impl Connection {
     ///
     /// > RFC 4821 section 7.6.2: When only the probe is lost, it is treated as an indication that the
     /// > Path MTU is smaller than the probe size.
-    pub(crate) fn is_probe_lost(&mut self) -> bool {
-        let una = self.out.snd.una;
+    pub(crate) fn is_probe_lost(&mut self, path: &Path) -> bool {
+        let una = self.snd.una;
         let Some(search) = self.mtu_mut() else { return false };
         let Some(probe) = search.probe.filter(|probe| probe.start == una) else { return false };
         search.probe = None;
         search.high = probe.size - 1;
-        let mss = self.send_mss();
+        let mss = self.send_mss(path);
         self.on_too_big(mss);
         true
     }
@@ -204,12 +197,12 @@ impl Connection {
     ///
     /// RFC 4821 section 7.7: a full-stop timeout, one that keeps coming, is taken for a routing change
     /// to a path with a smaller MTU. What became of a probe is not known then (section 7.6.4).
-    pub(crate) fn suspect_mtu(&mut self, now: Instant, retries: u8) {
-        let Some(probing) = self.path.config.mtu_probing else { return };
-        let options = self.option_bytes();
+    pub(crate) fn suspect_mtu(&mut self, path: &Path, now: Instant, retries: u8) {
+        let Some(probing) = path.config.mtu_probing else { return };
+        let options = path.option_bytes();
         match self.mtu_mut() {
             Some(search) => search.probe = None,
-            None if retries >= probing.retries => return self.search_mtu(now, probing),
+            None if retries >= probing.retries => return self.search_mtu(path, now, probing),
             None => return,
         }
         if let Some(search) = self.mtu_mut().filter(|_| retries >= probing.retries) {

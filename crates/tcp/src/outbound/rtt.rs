@@ -19,6 +19,9 @@ pub(crate) struct RttEstimator {
     backoff: u8,
 }
 
+/// A super-frame waits for company only if it comes this soon, and only this soon after the last.
+pub(crate) const DEFER_WITHIN: Duration = Duration::from_millis(1);
+
 /// > RFC 6298 section 2.1: Until a round-trip time (RTT) measurement has been made for a segment
 /// > sent between the sender and receiver, the sender SHOULD set RTO <- 1 second
 const FIRST_RTO_MS: u16 = 1_000;
@@ -115,6 +118,12 @@ impl RttEstimator {
     /// The mean deviation; zero before the first sample.
     pub(crate) fn rttvar(&self) -> Duration {
         Duration::from_nanos(self.rttvar)
+    }
+
+    /// Whether the peer itself was ever heard as soon as only one in the same machine is: the link may
+    /// stay in memory and lead to somebody who passes everything on to a network.
+    pub(crate) fn is_near(&self) -> bool {
+        self.min().is_none_or(|least| least < DEFER_WITHIN)
     }
 
     /// The least round-trip time ever measured; `None` before the first sample.

@@ -3,14 +3,14 @@
 use pagewire_mem::{FragVec, Instant};
 
 use crate::connection::Connection;
-use crate::ecn::EcnFlags;
 use crate::header::TcpHeader;
 use crate::inbound::InFlags;
-use crate::life::LifeFlags;
 use crate::life::fast_open::FastOpenCookie;
 use crate::life::state::{Event, State};
+use crate::life::{Life, LifeFlags};
 use crate::limits::FAST_OPEN_OPTION_ROOM;
-use crate::path::PathFlags;
+use crate::outbound::ecn::EcnFlags;
+use crate::path::{Path, PathFlags};
 
 /// How a connection opens with Fast Open: see [`Connection::use_fast_open`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,8 +76,7 @@ impl Connection {
 
     /// Whether the SYN waits for data: the first write sends it.
     pub fn is_deferred(&self) -> bool {
-        self.path.state == State::SynSent
-            && self.life.fast_open.as_ref().is_some_and(|f| f.deferred)
+        self.life.waits_for_data(&self.path)
     }
 
     /// The SYN waits for data no longer: it leaves with what there is.
@@ -126,18 +125,6 @@ impl Connection {
         self.life.flags.contains(LifeFlags::SYN_DATA_ACKED)
     }
 
-    /// Bytes of data that fit the SYN.
-    ///
-    /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
-    ///
-    /// As Linux: the link's MSS for a default, because a SYN that is too long is dropped and sent
-    /// again without data; and 40 less, whatever options there are, because middleboxes may add
-    /// some.
-    pub(crate) fn syn_data_room(&self) -> u32 {
-        let cached = self.life.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
-        u32::from(self.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
-    }
-
     /// The first SYN or SYN,ACK leaves: its Fast Open option and its data.
     ///
     /// > RFC 7413 section 4.2.2: Advance to SYN-SENT state and update SND.NXT to include the data
@@ -145,7 +132,7 @@ impl Connection {
     /// > options, when the SYN timer fires, the client SHOULD retransmit a SYN packet without data
     /// > and Fast Open options.
     pub(crate) fn begin_fast_open(&mut self, now: Instant) -> (Option<FastOpenCookie>, FragVec) {
-        let room = self.syn_data_room();
+        let room = self.life.syn_data_room(&self.path);
         let Some(fast_open) = self.life.fast_open.as_deref_mut() else {
             return (None, FragVec::new());
         };
@@ -216,32 +203,12 @@ impl Connection {
             // > RFC 7413 section 4.2.2: The client SHOULD retransmit any unacknowledged data in the
             // > first ACK packet in step 2.
             self.out.flight.mark_all_lost();
-            self.resend_without_blame();
+            self.out.resend_without_blame();
         } else if had_data {
             self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
             // SYN and data were one segment.
             self.out.loss.delivered = self.out.loss.delivered.saturating_sub(1);
         }
-    }
-
-    /// The connection ends by `event`. If its SYN had data and was not answered by the peer, that is
-    /// an outcome too.
-    ///
-    /// > RFC 7413 section 4.1.3.1: Negative responses include [...] ICMP error messages, and (most
-    /// > importantly) no response (SYN-ACK) from the server at all, i.e., connection timeout.
-    pub(crate) fn give_up_fast_open(&mut self, event: Event) {
-        let Some(fast_open) = self.life.fast_open.as_deref_mut() else { return };
-        let unanswered = event == Event::Expire && fast_open.outcome.is_none();
-        if !unanswered || fast_open.syn_data == 0 || self.life.flags.contains(LifeFlags::CONNECTED)
-        {
-            self.life.fast_open = None;
-            return;
-        }
-        fast_open.outcome = Some(FastOpenOutcome {
-            had_option: fast_open.sent.is_some(),
-            syn_data: SynData::Refused,
-            ..FastOpenOutcome::default()
-        });
     }
 
     /// The handshake is complete for us; the peer is to know.
@@ -255,23 +222,12 @@ impl Connection {
         let pending = expected && self.out.flight.is_empty();
         if pending && !self.out.ecn.contains(EcnFlags::TELL_SYN) {
             self.life.flags.remove(LifeFlags::WRITE_PENDING);
-            self.quicken(self.path.config.quick_acks);
+            self.inbound.quicken(self.path.config.quick_acks);
             // Such an answer shows what acknowledgements can ride on from now on.
             self.inbound.ack.interactive = true;
-            self.delay_ack(now);
+            self.inbound.delay_ack(&self.path, &self.out.rtt, now);
         } else {
-            self.ack_now();
-        }
-    }
-
-    // ---- paths that swallow Fast Open ----
-
-    /// As Linux, extremely conservative: the third timeout in a row, or giving up before, of any
-    /// connection that was opened with Fast Open is taken for a path that swallows such
-    /// connections. What a single server is remembered for is in [`FastOpenOutcome`].
-    pub(crate) fn suspect_black_hole(&mut self) {
-        if self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
-            self.life.flags.insert(LifeFlags::BLACK_HOLE);
+            self.inbound.ack_now();
         }
     }
 
@@ -281,7 +237,55 @@ impl Connection {
         let fin_beyond_gap =
             self.inbound.fin.is_some() && !self.inbound.flags.contains(InFlags::FIN_RECEIVED);
         if fin_beyond_gap && self.inbound.bytes_received == 0 {
-            self.suspect_black_hole();
+            self.life.suspect_black_hole();
+        }
+    }
+}
+
+impl Life {
+    pub(crate) fn waits_for_data(&self, path: &Path) -> bool {
+        path.state == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
+    }
+
+    /// Bytes of data that fit the SYN.
+    ///
+    /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
+    ///
+    /// As Linux: the link's MSS for a default, because a SYN that is too long is dropped and sent
+    /// again without data; and 40 less, whatever options there are, because middleboxes may add
+    /// some.
+    pub(crate) fn syn_data_room(&self, path: &Path) -> u32 {
+        let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
+        u32::from(path.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
+    }
+
+    /// The connection ends by `event`. If its SYN had data and was not answered by the peer, that is
+    /// an outcome too.
+    ///
+    /// > RFC 7413 section 4.1.3.1: Negative responses include [...] ICMP error messages, and (most
+    /// > importantly) no response (SYN-ACK) from the server at all, i.e., connection timeout.
+    pub(crate) fn give_up_fast_open(&mut self, event: Event) {
+        let Some(fast_open) = self.fast_open.as_deref_mut() else { return };
+        let unanswered = event == Event::Expire && fast_open.outcome.is_none();
+        if !unanswered || fast_open.syn_data == 0 || self.flags.contains(LifeFlags::CONNECTED) {
+            self.fast_open = None;
+            return;
+        }
+        fast_open.outcome = Some(FastOpenOutcome {
+            had_option: fast_open.sent.is_some(),
+            syn_data: SynData::Refused,
+            ..FastOpenOutcome::default()
+        });
+    }
+
+    // ---- paths that swallow Fast Open ----
+
+    /// As Linux, extremely conservative: the third timeout in a row, or giving up before, of any
+    /// connection that was opened with Fast Open is taken for a path that swallows such
+    /// connections. What a single server is remembered for is in [`FastOpenOutcome`].
+    pub(crate) fn suspect_black_hole(&mut self) {
+        if self.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
+            self.flags.insert(LifeFlags::BLACK_HOLE);
         }
     }
 }

@@ -4,10 +4,10 @@ use pagewire_mem::FragVec;
 
 use crate::connection::{Connection, Env};
 use crate::inbound::window;
-use crate::life::LifeFlags;
 use crate::life::fast_open::FastOpenCookie;
 use crate::life::state::State;
-use crate::path::PathFlags;
+use crate::life::{Life, LifeFlags};
+use crate::path::{Path, PathFlags};
 
 impl Connection {
     /// The SYN,ACK is to carry this cookie. To be called after [`accept`](Self::accept).
@@ -30,8 +30,8 @@ impl Connection {
             self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
         }
         // The SYN,ACK announces a window behind the data.
-        self.inbound.edge = self.rcv_nxt() + window::initial(&self.path.config);
-        self.quicken(self.path.config.quick_acks);
+        self.inbound.edge = self.inbound.rcv_nxt() + window::initial(&self.path.config);
+        self.inbound.quicken(self.path.config.quick_acks);
     }
 
     /// The application has taken the connection. As long as the handshake lasts, an ICMP error ends
@@ -41,20 +41,15 @@ impl Connection {
             self.life.flags.insert(LifeFlags::ACCEPTED_EARLY);
         }
     }
+}
 
-    /// Whether data may leave although the handshake is not complete.
-    pub(crate) fn sends_before_handshake(&self) -> bool {
-        self.path.state == State::SynReceived
-            && self.path.flags.contains(PathFlags::FAST_OPEN_SERVER)
-            && self.out.snd.nxt != self.out.snd.iss
-    }
-
+impl Life {
     /// Whether the application may hand over data: in states that send, in a SYN that waits for it,
     /// and behind a SYN that came with a cookie.
-    pub(crate) fn takes_data(&self) -> bool {
-        self.path.state.can_send()
-            || self.is_deferred()
-            || (self.path.state == State::SynReceived
-                && self.path.flags.contains(PathFlags::FAST_OPEN_SERVER))
+    pub(crate) fn takes_data(&self, path: &Path) -> bool {
+        path.state.can_send()
+            || self.waits_for_data(path)
+            || (path.state == State::SynReceived
+                && path.flags.contains(PathFlags::FAST_OPEN_SERVER))
     }
 }

@@ -3,6 +3,8 @@
 use core::fmt::Write;
 use core::time::Duration;
 
+use crate::seq::Seq;
+
 use pagewire_mem::Instant;
 use proptest::prelude::*;
 

@@ -26,11 +26,11 @@ use core::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::connection::Connection;
 use crate::options::SackBlocks;
+use crate::outbound::Outbound;
 use crate::outbound::flight::{Mark, Resent};
 use crate::outbound::loss::CaState;
-use crate::path::PathFlags;
+use crate::path::Path;
 use crate::seq::Seq;
 
 bitflags::bitflags! {
@@ -159,40 +159,36 @@ impl Recovery {
     }
 }
 
-impl Connection {
+impl Outbound {
     pub(crate) fn recovery_mut(&mut self) -> &mut Recovery {
-        let una = self.out.snd.una;
-        self.out.recovery.get_or_insert_with(|| Box::new(Recovery::new(una)))
-    }
-
-    fn has_sack(&self) -> bool {
-        self.path.flags.contains(PathFlags::SACK)
+        let una = self.snd.una;
+        self.recovery.get_or_insert_with(|| Box::new(Recovery::new(una)))
     }
 
     /// Wire segments known to have arrived beyond a gap; guessed from duplicates without SACK.
     pub(crate) fn sacked_packets(&self) -> u32 {
-        self.out.flight.sacked() + self.out.recovery.as_ref().map_or(0, |r| r.emulated)
+        self.flight.sacked() + self.recovery.as_ref().map_or(0, |r| r.emulated)
     }
 
     /// Wire segments thought to be under way (RFC 6675 section 4, "pipe").
     pub(crate) fn packets_in_flight(&self) -> u32 {
         // A SYN is nothing that congestion control counts.
-        let syn = u32::from(self.out.snd.una == self.out.snd.iss);
-        let left = self.sacked_packets() + self.out.flight.lost() + syn;
-        (self.out.flight.packets() + self.out.flight.retransmitted()).saturating_sub(left)
+        let syn = u32::from(self.snd.una == self.snd.iss);
+        let left = self.sacked_packets() + self.flight.lost() + syn;
+        (self.flight.packets() + self.flight.retransmitted()).saturating_sub(left)
     }
 
     /// Whether this acknowledgement is the loss recovery's business.
     pub(crate) fn is_dubious(&self, news: News) -> bool {
         !news.intersects(News::NO_DUPLICATE)
             || news.intersects(News::ALERT)
-            || self.out.loss.state != CaState::Open
+            || self.loss.state != CaState::Open
     }
 
     /// Enters, works on and leaves the states.
     #[cold]
-    pub(crate) fn alert(&mut self, now: Instant, heard: &mut Heard, prior_una: Seq) {
-        let (una, nxt) = (self.out.snd.una, self.out.snd.nxt);
+    pub(crate) fn alert(&mut self, path: &Path, now: Instant, heard: &mut Heard, prior_una: Seq) {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
         let echo = heard.news.contains(News::ECHO);
         let recovery = self.recovery_mut();
         // What is no number under way is one of long ago, even if it seems to be ahead.
@@ -203,24 +199,24 @@ impl Connection {
             // The network says that it is congested: whatever the reason, the cut was right.
             recovery.prior_ssthresh = 0;
         }
-        if self.out.flight.is_empty() {
+        if self.flight.is_empty() {
             self.forget_emulated();
         }
         if self.has_reneged(now, heard) {
             return;
         }
         // Leaving: `high` is acknowledged.
-        if self.out.loss.state == CaState::Open {
+        if self.loss.state == CaState::Open {
             self.recovery_mut().first_resent = None;
-        } else if una.ge(self.out.loss.high) {
-            match self.out.loss.state {
-                CaState::Cwr if una != self.out.loss.high => {
+        } else if una.ge(self.loss.high) {
+            match self.loss.state {
+                CaState::Cwr if una != self.loss.high => {
                     self.end_reduction();
-                    self.out.loss.state = CaState::Open;
+                    self.loss.state = CaState::Open;
                 }
                 CaState::Recovery => {
                     self.forget_emulated();
-                    if self.try_undo_recovery(heard) {
+                    if self.try_undo_recovery(path, heard) {
                         return;
                     }
                     self.end_reduction();
@@ -228,40 +224,40 @@ impl Connection {
                 _ => {}
             }
         }
-        match self.out.loss.state {
+        match self.loss.state {
             CaState::Recovery => {
                 if !heard.news.contains(News::ADVANCED) {
-                    self.emulate_sacks(heard);
-                } else if self.try_undo_partial(heard, prior_una) {
+                    self.emulate_sacks(path, heard);
+                } else if self.try_undo_partial(path, heard, prior_una) {
                     return;
                 }
                 if self.try_undo_dsack() {
                     self.try_to_open(heard);
                 }
-                self.identify_losses(now, heard);
-                if self.out.loss.state != CaState::Recovery {
+                self.identify_losses(path, now, heard);
+                if self.loss.state != CaState::Recovery {
                     // Undone. What is lost all the same is a new loss.
-                    if self.out.flight.lost() == 0 {
+                    if self.flight.lost() == 0 {
                         return;
                     }
                     self.enter_recovery(now, echo);
                 }
             }
             CaState::Loss => {
-                self.on_ack_in_loss(heard);
-                self.identify_losses(now, heard);
+                self.on_ack_in_loss(path, heard);
+                self.identify_losses(path, now, heard);
                 let lost_again = heard.news.contains(News::LOST_AGAIN);
-                match self.out.loss.state {
+                match self.loss.state {
                     CaState::Open => {}
                     CaState::Loss if lost_again => {}
                     _ => return,
                 }
-                if !self.work_in_disorder(now, heard, false) {
+                if !self.work_in_disorder(path, now, heard, false) {
                     return;
                 }
             }
             _ => {
-                if !self.work_in_disorder(now, heard, true) {
+                if !self.work_in_disorder(path, now, heard, true) {
                     return;
                 }
             }
@@ -270,24 +266,30 @@ impl Connection {
     }
 
     /// Open, Disorder and Cwr; `true`: recovery has begun.
-    fn work_in_disorder(&mut self, now: Instant, heard: &mut Heard, identify: bool) -> bool {
+    fn work_in_disorder(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        heard: &mut Heard,
+        identify: bool,
+    ) -> bool {
         if heard.news.contains(News::ADVANCED) {
             self.forget_emulated();
         }
-        self.emulate_sacks(heard);
-        if self.out.loss.state <= CaState::Disorder {
+        self.emulate_sacks(path, heard);
+        if self.loss.state <= CaState::Disorder {
             self.try_undo_dsack();
         }
-        if identify || !self.has_sack() {
-            self.identify_losses(now, heard);
+        if identify || !path.has_sack() {
+            self.identify_losses(path, now, heard);
         }
         // As Linux: what is held for lost begins a recovery; duplicates are counted where loss
         // is detected.
-        if self.out.flight.lost() == 0 {
+        if self.flight.lost() == 0 {
             self.try_to_open(heard);
             return false;
         }
-        if self.is_probe_lost() {
+        if self.is_probe_lost(path) {
             return false;
         }
         self.enter_recovery(now, heard.news.contains(News::ECHO));
@@ -295,22 +297,22 @@ impl Connection {
     }
 
     /// Marks what is lost: by time with SACK; without, the first segment.
-    fn identify_losses(&mut self, now: Instant, heard: &mut Heard) {
-        if self.out.flight.is_empty() {
+    fn identify_losses(&mut self, path: &Path, now: Instant, heard: &mut Heard) {
+        if self.flight.is_empty() {
             return;
         }
-        if !self.has_sack() {
+        if !path.has_sack() {
             // > RFC 5681 section 3.2: The TCP sender SHOULD use the "fast retransmit" algorithm to
             // > detect and repair loss, based on incoming duplicate ACKs [...] 3 duplicate ACKs
             //
             // > RFC 6582 section 3.2 step 3 (partial acknowledgement): retransmit the first
             // > unacknowledged segment.
-            let state = self.out.loss.state;
-            let enough = self.sacked_packets() >= u32::from(self.out.loss.reordering);
+            let state = self.loss.state;
+            let enough = self.sacked_packets() >= u32::from(self.loss.reordering);
             let partial = heard.news.contains(News::ADVANCED);
             if (state < CaState::Recovery && enough) || (state == CaState::Recovery && partial) {
-                heard.lost += self.out.flight.mark_head_lost();
-                let una = self.out.snd.una;
+                heard.lost += self.flight.mark_head_lost();
+                let una = self.snd.una;
                 self.recovery_mut().next = una;
             }
             return;
@@ -336,7 +338,7 @@ impl Connection {
             return false;
         }
         const LEAST: Duration = Duration::from_millis(10);
-        let srtt = self.out.rtt.srtt().unwrap_or_default();
+        let srtt = self.rtt.srtt().unwrap_or_default();
         self.set_retransmit_timer(now, (srtt / 2).max(LEAST));
         heard.news.remove(News::SET_TIMER);
         true
@@ -350,33 +352,33 @@ impl Connection {
         if heard.news.contains(News::ECHO) {
             self.enter_cwr();
         }
-        if self.out.loss.state != CaState::Cwr {
+        if self.loss.state != CaState::Cwr {
             self.keep_open();
         }
     }
 
-    fn keep_open(&mut self) {
-        let left = self.sacked_packets() + self.out.flight.lost();
+    pub(crate) fn keep_open(&mut self) {
+        let left = self.sacked_packets() + self.flight.lost();
         let state = if left > 0 || self.has_resent() { CaState::Disorder } else { CaState::Open };
-        if self.out.loss.state != state {
-            self.out.loss.state = state;
-            self.out.loss.high = self.out.snd.nxt;
+        if self.loss.state != state {
+            self.loss.state = state;
+            self.loss.high = self.snd.nxt;
         }
     }
 
     /// Something sent again may still be on its way.
-    fn has_resent(&self) -> bool {
-        self.out.flight.retransmitted() > 0
-            || self.out.flight.first().is_some_and(|r| r.mark.contains(Mark::AMBIGUOUS))
+    pub(crate) fn has_resent(&self) -> bool {
+        self.flight.retransmitted() > 0
+            || self.flight.first().is_some_and(|r| r.mark.contains(Mark::AMBIGUOUS))
     }
 
     /// > RFC 6675 section 5: (4.1) RecoveryPoint = HighData
-    fn enter_recovery(&mut self, now: Instant, echo: bool) {
-        self.out.stats.recoveries += 1;
+    pub(crate) fn enter_recovery(&mut self, now: Instant, echo: bool) {
+        self.stats.recoveries += 1;
         self.begin_undo();
-        let reducing = self.out.loss.is_reducing();
+        let reducing = self.loss.is_reducing();
         let ssthresh = self.current_ssthresh();
-        let una = self.out.snd.una;
+        let una = self.snd.una;
         let recovery = self.recovery_mut();
         recovery.prior_ssthresh = 0;
         recovery.next = una;
@@ -387,7 +389,7 @@ impl Connection {
             }
             self.begin_reduction();
         }
-        self.out.loss.state = CaState::Recovery;
+        self.loss.state = CaState::Recovery;
     }
 
     /// The retransmission timer has gone off on data.
@@ -396,34 +398,34 @@ impl Connection {
     /// > the TCP receiver.
     ///
     /// As Linux: what was sent less than a round trip ago is not held for lost.
-    pub(crate) fn on_data_timeout(&mut self, now: Instant) {
-        let (una, nxt) = (self.out.snd.una, self.out.snd.nxt);
-        let state = self.out.loss.state;
+    pub(crate) fn on_data_timeout(&mut self, path: &Path, now: Instant) {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let state = self.loss.state;
         let first = state < CaState::Recovery;
-        let many_out_of_order = self.sacked_packets() >= u32::from(self.path.config.reordering);
+        let many_out_of_order = self.sacked_packets() >= u32::from(path.config.reordering);
         // > RFC 2018 section 8: After a retransmit timeout the data sender SHOULD turn off all of
         // > the SACKed bits
         //
         // only if the head is sacked and still not acknowledged: then the receiver went back on
         // its word.
-        if self.out.flight.first().is_some_and(|r| r.mark.contains(Mark::SACKED)) {
-            self.out.flight.forget_sacks();
+        if self.flight.first().is_some_and(|r| r.mark.contains(Mark::SACKED)) {
+            self.flight.forget_sacks();
             self.recovery_mut().known = SackBlocks::new();
         }
         self.forget_emulated();
-        let age = Duration::from_micros(u64::from(self.out.loss.rack.rtt_us));
-        self.out.flight.mark_lost_for_timeout(now, age);
+        let age = Duration::from_micros(u64::from(self.loss.rack.rtt_us));
+        self.flight.mark_lost_for_timeout(now, age);
         // > RFC 5681 section 3.1: when a TCP sender detects segment loss using the retransmission
         // > timer and the given segment has already been retransmitted by way of the
         // > retransmission timer at least once, the value of ssthresh is held constant.
         if state <= CaState::Disorder
-            || self.out.loss.high.le(una)
-            || (state == CaState::Loss && self.out.retries == 0)
+            || self.loss.high.le(una)
+            || (state == CaState::Loss && self.retries == 0)
         {
-            let (ssthresh, cwnd) = (self.current_ssthresh(), self.out.congestion.cwnd());
-            let in_flight = self.out.flight.packets();
-            self.out.congestion.cut(in_flight);
-            self.out.congestion.on_timeout();
+            let (ssthresh, cwnd) = (self.current_ssthresh(), self.congestion.cwnd());
+            let in_flight = self.flight.packets();
+            self.congestion.cut(in_flight);
+            self.congestion.on_timeout();
             let recovery = self.recovery_mut();
             recovery.prior_ssthresh = ssthresh;
             recovery.prior_cwnd = cwnd;
@@ -433,19 +435,18 @@ impl Connection {
         // > window, LW, which equals 1 full-sized segment
         //
         // beside what is not held for lost.
-        self.out.congestion.set_cwnd(self.packets_in_flight() + 1);
+        self.congestion.set_cwnd(self.packets_in_flight() + 1);
         if first && many_out_of_order {
             // The degree of reordering was overestimated.
-            self.out.loss.reordering =
-                self.out.loss.reordering.min(u16::from(self.path.config.reordering));
+            self.loss.reordering = self.loss.reordering.min(u16::from(path.config.reordering));
         }
-        self.out.loss.state = CaState::Loss;
-        self.out.loss.high = nxt;
+        self.loss.state = CaState::Loss;
+        self.loss.high = nxt;
         self.queue_cwr();
         // > RFC 5682 section 3.1: 1) When the retransmission timer expires, retransmit the first
         // > unacknowledged segment
-        let frto = self.path.config.frto && (first || self.out.retries > 0);
-        let retries = self.out.retries;
+        let frto = path.config.frto && (first || self.retries > 0);
+        let retries = self.retries;
         let recovery = self.recovery_mut();
         recovery.probe_end = None;
         recovery.frto = frto;
@@ -460,27 +461,27 @@ impl Connection {
     /// Every segment under way that is longer than `mss` was dropped for its length: it is sent
     /// again in shorter ones, and the network is not held for congested.
     pub(crate) fn on_too_big(&mut self, mss: u32) {
-        self.out.flight.mark_long_lost(mss);
+        self.flight.mark_long_lost(mss);
         self.resend_without_blame();
     }
 
     /// What the flight holds for lost is sent again, and the network is not held for congested.
     pub(crate) fn resend_without_blame(&mut self) {
-        if self.out.flight.lost() == 0 {
+        if self.flight.lost() == 0 {
             return;
         }
         // As Linux: like a timeout, but the window stays.
-        if self.out.loss.state != CaState::Loss {
-            self.out.loss.high = self.out.snd.nxt;
+        if self.loss.state != CaState::Loss {
+            self.loss.high = self.snd.nxt;
             let ssthresh = self.current_ssthresh();
-            self.out.congestion.set_ssthresh(ssthresh);
+            self.congestion.set_ssthresh(ssthresh);
             let recovery = self.recovery_mut();
             recovery.prior_ssthresh = 0;
             recovery.marker = None;
             recovery.frto = false;
-            self.out.loss.state = CaState::Loss;
+            self.loss.state = CaState::Loss;
         }
-        let una = self.out.snd.una;
+        let una = self.snd.una;
         let recovery = self.recovery_mut();
         recovery.next = una;
         recovery.resend = Resend::Lost;

@@ -4,12 +4,12 @@
 use pagewire_mem::Instant;
 
 use super::{Heard, News};
-use crate::connection::Connection;
+use crate::outbound::Outbound;
 use crate::outbound::flight::Mark;
 use crate::outbound::loss::{CaState, Due};
 use crate::seq::Seq;
 
-impl Connection {
+impl Outbound {
     /// > RFC 8985 section 7.3: When the PTO timer expires, the sender MUST check whether both of the
     /// > following conditions are met [...] there is no other previous loss probe still in flight
     pub(crate) fn on_probe_timer(&mut self, now: Instant) {
@@ -23,11 +23,11 @@ impl Connection {
 
     /// Whether a probe is under way.
     pub(crate) fn awaits_probe_answer(&self) -> bool {
-        self.out.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
+        self.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
     }
 
     pub(crate) fn take_probe_due(&mut self) -> bool {
-        self.out.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
+        self.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
     }
 
     /// What is sent again as a probe: where it begins, and how many sequence numbers it is.
@@ -35,7 +35,7 @@ impl Connection {
     /// > RFC 8985 section 7.3: If there is new data to send and the receiver window allows [...] send
     /// > new data [...] else: retransmit the last segment
     pub(crate) fn probe_again(&self) -> Option<(Seq, u32)> {
-        let last = self.out.flight.last().filter(|r| !r.mark.contains(Mark::SACKED))?;
+        let last = self.flight.last().filter(|r| !r.mark.contains(Mark::SACKED))?;
         let start = last.last_segment();
         Some((start, last.end.since(start)))
     }
@@ -43,14 +43,14 @@ impl Connection {
     /// A probe has left: `again`, the numbers of what was sent again.
     pub(crate) fn on_probe_sent(&mut self, now: Instant, again: Option<(Seq, Seq)>) {
         if let Some((start, end)) = again {
-            self.out.flight.on_probe(start, end, now);
-            self.out.stats.retransmits = self.out.stats.retransmits.saturating_add(1);
+            self.flight.on_probe(start, end, now);
+            self.stats.retransmits = self.stats.retransmits.saturating_add(1);
         }
-        let nxt = self.out.snd.nxt;
+        let nxt = self.snd.nxt;
         let recovery = self.recovery_mut();
         recovery.probe_end = Some(nxt);
         recovery.probe_resent = again.is_some();
-        self.out.loss.due = Due::Rto;
+        self.loss.due = Due::Rto;
         self.rearm_timeout(now);
     }
 
@@ -60,8 +60,8 @@ impl Connection {
     /// > congestion control to react to the loss event that TLP repaired; elif ACK is a DUPACK
     /// > without any SACK option: TLP.end_seq = NULL
     pub(crate) fn take_probe_answer(&mut self, heard: &Heard) {
-        let una = self.out.snd.una;
-        let Some(recovery) = self.out.recovery.as_deref_mut() else { return };
+        let una = self.snd.una;
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
         let Some(end) = recovery.probe_end else { return };
         if una.lt(end) {
             return;
@@ -71,7 +71,7 @@ impl Connection {
             recovery.probe_end = None;
         } else if una.gt(end) {
             self.begin_reduction();
-            self.out.loss.state = CaState::Cwr;
+            self.loss.state = CaState::Cwr;
             self.end_reduction();
             self.keep_open();
         } else if !heard.news.intersects(plain) {

@@ -1,14 +1,14 @@
 //! The congestion window while it is being reduced: proportional rate reduction (RFC 6937).
 
 use super::{Heard, News};
-use crate::connection::Connection;
+use crate::outbound::Outbound;
 use crate::outbound::loss::CaState;
 
-impl Connection {
+impl Outbound {
     /// The threshold that an undone reduction goes back to.
-    pub(super) fn current_ssthresh(&self) -> u32 {
-        let (cwnd, ssthresh) = (self.out.congestion.cwnd(), self.out.congestion.ssthresh());
-        if self.out.loss.is_reducing() { ssthresh } else { ssthresh.max(cwnd / 2 + cwnd / 4) }
+    pub(crate) fn current_ssthresh(&self) -> u32 {
+        let (cwnd, ssthresh) = (self.congestion.cwnd(), self.congestion.ssthresh());
+        if self.loss.is_reducing() { ssthresh } else { ssthresh.max(cwnd / 2 + cwnd / 4) }
     }
 
     /// > RFC 6937 section 3: At the beginning of recovery, initialize PRR state. [...]
@@ -16,10 +16,10 @@ impl Connection {
     /// > snd.nxt-snd.una
     ///
     /// As Linux the congestion window takes the place of RecoverFS.
-    pub(super) fn begin_reduction(&mut self) {
-        self.out.loss.high = self.out.snd.nxt;
-        let (cwnd, flight) = (self.out.congestion.cwnd(), self.out.flight.packets());
-        self.out.congestion.cut(flight);
+    pub(crate) fn begin_reduction(&mut self) {
+        self.loss.high = self.snd.nxt;
+        let (cwnd, flight) = (self.congestion.cwnd(), self.flight.packets());
+        self.congestion.cut(flight);
         let recovery = self.recovery_mut();
         recovery.probe_end = None;
         recovery.prior_cwnd = cwnd;
@@ -36,9 +36,9 @@ impl Connection {
     /// RFC 6937bis, as Linux: one more only when the acknowledgement moves and tells of no loss.
     /// When a mark is all that happened, nothing was lost: what was delivered bounds what leaves.
     pub(crate) fn reduce(&mut self, heard: &Heard) {
-        let (in_flight, ssthresh) = (self.packets_in_flight(), self.out.congestion.ssthresh());
-        let recovering = self.out.loss.state == CaState::Recovery;
-        let Some(recovery) = self.out.recovery.as_deref_mut() else { return };
+        let (in_flight, ssthresh) = (self.packets_in_flight(), self.congestion.ssthresh());
+        let recovering = self.loss.state == CaState::Recovery;
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
         if heard.delivered == 0 || recovery.prior_cwnd == 0 {
             return;
         }
@@ -55,13 +55,13 @@ impl Connection {
         // The first retransmission leaves at once.
         let count = count.max(u64::from(out == 0));
         let count = u32::try_from(count).unwrap_or(u32::MAX);
-        self.out.congestion.set_cwnd(in_flight.saturating_add(count));
+        self.congestion.set_cwnd(in_flight.saturating_add(count));
     }
 
     /// `packets` wire segments left.
     pub(crate) fn note_reduced_send(&mut self, packets: u32) {
-        if self.out.loss.is_reducing()
-            && let Some(recovery) = self.out.recovery.as_deref_mut()
+        if self.loss.is_reducing()
+            && let Some(recovery) = self.recovery.as_deref_mut()
         {
             recovery.prr_out += packets;
         }
@@ -70,25 +70,25 @@ impl Connection {
     /// > RFC 6937 section 3, RFC 5681: cwnd is set to ssthresh at the end of recovery
     ///
     /// unless the reduction was undone.
-    pub(super) fn end_reduction(&mut self) {
-        if (self.out.loss.state == CaState::Cwr || self.may_take_back())
-            && self.out.congestion.has_ssthresh()
+    pub(crate) fn end_reduction(&mut self) {
+        if (self.loss.state == CaState::Cwr || self.may_take_back())
+            && self.congestion.has_ssthresh()
         {
-            self.out.congestion.set_cwnd(self.out.congestion.ssthresh());
+            self.congestion.set_cwnd(self.congestion.ssthresh());
         }
     }
 
     /// > RFC 3168 section 6.1.2: If the sender receives an ECN-Echo (ECE) ACK packet [...] the
     /// > congestion window should be reduced [...] TCP should not react to congestion indications
     /// > more than once every window of data
-    pub(super) fn enter_cwr(&mut self) {
-        let below = self.out.loss.state < CaState::Cwr;
+    pub(crate) fn enter_cwr(&mut self) {
+        let below = self.loss.state < CaState::Cwr;
         let recovery = self.recovery_mut();
         recovery.prior_ssthresh = 0;
         if below {
             recovery.marker = None;
             self.begin_reduction();
-            self.out.loss.state = CaState::Cwr;
+            self.loss.state = CaState::Cwr;
         }
     }
 }

@@ -5,19 +5,20 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use super::{Heard, News, Resend};
-use crate::connection::Connection;
 use crate::limits::{RACK_PERSIST_RECOVERIES, TIMER_SLACK_MS};
+use crate::outbound::Outbound;
 use crate::outbound::flight::{Aged, Delivered};
 use crate::outbound::loss::{CaState, Due};
+use crate::path::Path;
 
-impl Connection {
+impl Outbound {
     /// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has
     /// > been delivered
-    pub(crate) fn advance_rack(&mut self, delivered: &Delivered) {
+    pub(crate) fn advance_rack(&mut self, path: &Path, delivered: &Delivered) {
         // Without SACK nobody can tell which transmission arrived.
-        let Some(rtt) = delivered.rack_rtt.filter(|_| self.has_sack()) else { return };
-        self.out.loss.advanced = true;
-        let rack = &mut self.out.loss.rack;
+        let Some(rtt) = delivered.rack_rtt.filter(|_| path.has_sack()) else { return };
+        self.loss.advanced = true;
+        let rack = &mut self.loss.rack;
         rack.rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
         if let Some((at, end)) = delivered.newest
             && (at > rack.at || (at == rack.at && end.gt(rack.end)))
@@ -31,14 +32,14 @@ impl Connection {
     /// > which DSACK options are received [...] and reset to its initial value of 1 after
     /// > RACK.reo_wnd_persist 16 loss recoveries
     pub(crate) fn adapt_reordering_window(&mut self, heard: &Heard) {
-        let (una, nxt, seen) = (self.out.snd.una, self.out.snd.nxt, self.out.loss.reord_seen > 0);
+        let (una, nxt, seen) = (self.snd.una, self.snd.nxt, self.loss.reord_seen > 0);
         let relevant =
             heard.news.contains(News::DSACK) && !heard.news.contains(News::DSACK_OF_PROBE) && seen;
-        let Some(recovery) = self.out.recovery.as_deref_mut() else { return };
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
         if recovery.dsack_round.is_some_and(|round| una.ge(round)) {
             recovery.dsack_round = None;
         }
-        let loss = &mut self.out.loss;
+        let loss = &mut self.loss;
         if relevant && recovery.dsack_round.is_none() {
             recovery.dsack_round = Some(nxt);
             loss.steps = loss.steps.saturating_add(1);
@@ -54,34 +55,34 @@ impl Connection {
     ///
     /// Linux bounds it by the smoothed round trip too.
     fn reordering_window(&self) -> Duration {
-        if self.out.loss.reord_seen == 0
-            && (self.out.loss.state >= CaState::Recovery
-                || self.sacked_packets() >= u32::from(self.out.loss.reordering))
+        if self.loss.reord_seen == 0
+            && (self.loss.state >= CaState::Recovery
+                || self.sacked_packets() >= u32::from(self.loss.reordering))
         {
             return Duration::ZERO;
         }
-        let min = self.out.rtt.min().unwrap_or_default();
-        let srtt = self.out.rtt.srtt().unwrap_or_default();
-        (min / 4 * u32::from(self.out.loss.steps)).min(srtt)
+        let min = self.rtt.min().unwrap_or_default();
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        (min / 4 * u32::from(self.loss.steps)).min(srtt)
     }
 
     /// > RFC 8985 section 6.2, step 5: For each segment [...] not yet acknowledged [...] if
     /// > RACK_sent_after(RACK.xmit_ts, RACK.end_seq, segment.xmit_ts, segment.end_seq): remaining =
     /// > segment.xmit_ts + RACK.rtt + RACK.reo_wnd - now; if remaining <= 0: segment.lost = TRUE
     /// > else: timeout = max(remaining, timeout)
-    pub(super) fn detect_by_time(&mut self, now: Instant) -> Aged {
-        if !core::mem::take(&mut self.out.loss.advanced) {
+    pub(crate) fn detect_by_time(&mut self, now: Instant) -> Aged {
+        if !core::mem::take(&mut self.loss.advanced) {
             return Aged::default();
         }
         self.detect(now)
     }
 
     fn detect(&mut self, now: Instant) -> Aged {
-        let rack = self.out.loss.rack;
+        let rack = self.loss.rack;
         let age = Duration::from_micros(u64::from(rack.rtt_us)) + self.reordering_window();
         self.recovery_mut();
-        let Some(recovery) = self.out.recovery.as_deref_mut() else { return Aged::default() };
-        let aged = self.out.flight.mark_aged(
+        let Some(recovery) = self.recovery.as_deref_mut() else { return Aged::default() };
+        let aged = self.flight.mark_aged(
             now,
             (rack.at, rack.end),
             age,
@@ -95,9 +96,9 @@ impl Connection {
     }
 
     /// Judges again in `wait`, and a little: as much as Linux's clock may be off.
-    pub(super) fn await_reordering(&mut self, now: Instant, wait: Duration) {
+    pub(crate) fn await_reordering(&mut self, now: Instant, wait: Duration) {
         self.set_retransmit_timer(now, wait + Duration::from_millis(TIMER_SLACK_MS));
-        self.out.loss.due = Due::Reorder;
+        self.loss.due = Due::Reorder;
     }
 
     /// The reordering window has closed.
@@ -108,7 +109,7 @@ impl Connection {
             self.await_reordering(now, wait);
         }
         if before != self.packets_in_flight() {
-            if self.out.loss.state != CaState::Recovery {
+            if self.loss.state != CaState::Recovery {
                 self.enter_recovery(now, false);
                 self.reduce(&Heard { delivered: 1, lost: aged.lost, ..Heard::default() });
             }

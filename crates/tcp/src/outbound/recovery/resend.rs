@@ -3,21 +3,22 @@
 use pagewire_mem::Instant;
 
 use super::Resend;
-use crate::connection::Connection;
+use crate::outbound::Outbound;
 use crate::outbound::flight::Sent;
 use crate::outbound::loss::{CaState, Due};
+use crate::path::Path;
 use crate::seq::Seq;
 
-impl Connection {
+impl Outbound {
     /// Whether lost data waits until new data has been tried (RFC 5682 section 3.1 step 2b).
     pub(crate) fn sends_new_first(&self) -> bool {
-        self.out.recovery.as_ref().is_some_and(|r| r.resend == Resend::NewFirst)
+        self.recovery.as_ref().is_some_and(|r| r.resend == Resend::NewFirst)
     }
 
     /// New data was tried before lost data; whether the lost data goes now.
     pub(crate) fn new_data_tried(&mut self) {
-        let sent = self.out.snd.nxt.gt(self.out.loss.high);
-        if let Some(recovery) = self.out.recovery.as_deref_mut() {
+        let sent = self.snd.nxt.gt(self.loss.high);
+        if let Some(recovery) = self.recovery.as_deref_mut() {
             if sent {
                 recovery.resend = Resend::No;
             } else {
@@ -29,24 +30,24 @@ impl Connection {
 
     /// What is to be sent again next: where it begins and how many sequence numbers it is. `mss` is
     /// the payload of a full segment now.
-    pub(crate) fn next_retransmission(&mut self, mss: u32) -> Option<(Seq, u32)> {
-        let una = self.out.snd.una;
-        let recovery = self.out.recovery.as_deref_mut()?;
+    pub(crate) fn next_retransmission(&mut self, path: &Path, mss: u32) -> Option<(Seq, u32)> {
+        let una = self.snd.una;
+        let recovery = self.recovery.as_deref_mut()?;
         if recovery.resend != Resend::Lost {
             return None;
         }
-        let record = self.out.flight.next_lost(recovery.next.max(una))?;
+        let record = self.flight.next_lost(recovery.next.max(una))?;
         recovery.next = record.start;
-        self.fit(&record, mss)
+        self.fit(path, &record, mss)
     }
 
     /// As much of a record as congestion window and peer allow.
-    fn fit(&self, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
-        let packets = self.out.congestion.cwnd().saturating_sub(self.packets_in_flight());
+    fn fit(&self, path: &Path, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
+        let packets = self.congestion.cwnd().saturating_sub(self.packets_in_flight());
         let mut room = packets.saturating_mul(mss);
         // A peer that shrinks its window gets the first segment all the same, as a probe.
         let allowed = self.send_edge().saturating_since(record.start);
-        room = match (allowed, record.start == self.out.snd.una) {
+        room = match (allowed, record.start == self.snd.una) {
             (0, false) => return None,
             (0, true) => room.min(mss),
             _ => room.min(allowed.max(mss)),
@@ -55,7 +56,7 @@ impl Connection {
             return None;
         }
         // A FIN takes no room in the last wire segment.
-        let room = room.min(self.super_payload(mss));
+        let room = room.min(self.super_payload(path, mss));
         if record.payload() <= room {
             Some((record.start, record.len()))
         } else {
@@ -65,21 +66,21 @@ impl Connection {
 
     /// `start..end` has been sent again, in wire segments of `mss` payload bytes.
     pub(crate) fn on_retransmitted(&mut self, now: Instant, start: Seq, end: Seq, mss: u32) {
-        let packets = self.out.flight.on_retransmit(start, end, now, mss);
-        self.out.stats.retransmits = self.out.stats.retransmits.saturating_add(packets);
+        let packets = self.flight.on_retransmit(start, end, now, mss);
+        self.stats.retransmits = self.stats.retransmits.saturating_add(packets);
         self.count_unexcused(now, packets);
         self.note_reduced_send(packets);
         self.recovery_mut();
-        if let Some(recovery) = self.out.recovery.as_deref_mut() {
+        if let Some(recovery) = self.recovery.as_deref_mut() {
             recovery.next = recovery.next.max(end);
-            self.out.flight.list_resent(start, end, now, &mut recovery.resent);
+            self.flight.list_resent(start, end, now, &mut recovery.resent);
         }
         // After a timeout the timer was set when it went off.
-        if start == self.out.snd.una
-            && self.out.loss.due != Due::Reorder
-            && (self.out.loss.state != CaState::Loss || self.out.retries == 0)
+        if start == self.snd.una
+            && self.loss.due != Due::Reorder
+            && (self.loss.state != CaState::Loss || self.retries == 0)
         {
-            self.out.loss.due = Due::Rto;
+            self.loss.due = Due::Rto;
             self.rearm_timeout(now);
         }
     }
@@ -87,9 +88,9 @@ impl Connection {
     /// What was sent again from `start` on, `packets` wire segments, has not left: it waits to be sent
     /// again as before.
     pub(crate) fn on_retransmission_refused(&mut self, start: Seq, packets: u32) {
-        self.out.stats.retransmits = self.out.stats.retransmits.saturating_sub(packets);
-        let reducing = self.out.loss.is_reducing();
-        let Some(recovery) = self.out.recovery.as_deref_mut() else { return };
+        self.stats.retransmits = self.stats.retransmits.saturating_sub(packets);
+        let reducing = self.loss.is_reducing();
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
         if start.lt(recovery.next) {
             recovery.next = start;
         }

@@ -2,13 +2,14 @@
 //! they tell of reordering.
 
 use super::{Heard, News};
-use crate::connection::Connection;
 use crate::limits::MAX_REORDERING;
 use crate::options::SackBlocks;
+use crate::outbound::Outbound;
 use crate::outbound::flight::Delivered;
+use crate::path::Path;
 use crate::seq::Seq;
 
-impl Connection {
+impl Outbound {
     /// Takes in SACK blocks; what is new in them is added to `delivered`. `ack` is the
     /// acknowledgement number beside them.
     ///
@@ -19,15 +20,16 @@ impl Connection {
     /// so most of what the blocks say is known already.
     pub(crate) fn take_sacks(
         &mut self,
+        path: &Path,
         blocks: &SackBlocks,
         ack: Seq,
         prior_una: Seq,
         heard: &mut Heard,
         delivered: &mut Delivered,
     ) {
-        let (una, nxt) = (self.out.snd.una, self.out.snd.nxt);
-        let mss = self.send_mss();
-        let duplicate = self.take_dsack(blocks, ack, prior_una, heard);
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let mss = self.send_mss(path);
+        let duplicate = self.take_dsack(path, blocks, ack, prior_una, heard);
         let known = core::mem::replace(&mut self.recovery_mut().known, *blocks);
         for (left, right) in blocks.iter().skip(usize::from(duplicate)) {
             // The rest must lie in what was sent.
@@ -47,7 +49,7 @@ impl Connection {
             if from.lt(to) {
                 // Units are counted from the start of a record, and the known part may have ended
                 // within one.
-                self.out.flight.sack(left.max(from - from.since(left).min(mss)), to, delivered);
+                self.flight.sack(left.max(from - from.since(left).min(mss)), to, delivered);
             }
         }
     }
@@ -62,6 +64,7 @@ impl Connection {
     /// Whether the first block is such a report, believed or not.
     fn take_dsack(
         &mut self,
+        path: &Path,
         blocks: &SackBlocks,
         ack: Seq,
         prior_una: Seq,
@@ -76,30 +79,30 @@ impl Connection {
         // As Linux: longer than any window, or more duplicates than we ever sent again, is a
         // duplicate that the network made, or a lie.
         let len = right.since(left);
-        if !left.lt(right) || len > self.out.snd.max_window {
+        if !left.lt(right) || len > self.snd.max_window {
             return true;
         }
-        let mss = self.send_mss();
+        let mss = self.send_mss(path);
         let segments = len.div_ceil(mss).max(1);
-        let probe_end = self.out.recovery.as_ref().and_then(|r| r.probe_end);
+        let probe_end = self.recovery.as_ref().and_then(|r| r.probe_end);
         if len <= mss && probe_end == Some(right) {
             heard.news.insert(News::DSACK_OF_PROBE);
         }
-        self.out.loss.dsack_dups = self.out.loss.dsack_dups.saturating_add(segments);
-        if self.out.loss.dsack_dups > self.out.stats.retransmits {
+        self.loss.dsack_dups = self.loss.dsack_dups.saturating_add(segments);
+        if self.loss.dsack_dups > self.stats.retransmits {
             return true;
         }
         heard.news.insert(News::DSACK);
         // A spurious retransmission was delivered too.
         heard.delivered += segments;
-        let Some(recovery) = self.out.recovery.as_deref_mut() else { return true };
+        let Some(recovery) = self.recovery.as_deref_mut() else { return true };
         let Some(marker) = recovery.marker else { return true };
         let mut late = None;
         let excused = if right.le(prior_una) {
             // Forgotten already: counted without looking.
             if right.gt(marker) { segments } else { 0 }
         } else {
-            self.out.flight.dsack(left, right, marker, &mut late)
+            self.flight.dsack(left, right, marker, &mut late)
         };
         recovery.unexcused = recovery.unexcused.map(|n| n.saturating_sub(excused));
         true
@@ -107,18 +110,18 @@ impl Connection {
 
     /// What arrived late tells how far the path reorders: from `late` to the highest number that
     /// had arrived, `high`.
-    pub(crate) fn note_reordering(&mut self, late: Option<Seq>, high: Option<Seq>) {
+    pub(crate) fn note_reordering(&mut self, path: &Path, late: Option<Seq>, high: Option<Seq>) {
         let (Some(late), Some(high)) = (late, high) else { return };
         if !late.lt(high) {
             return;
         }
-        let mss = self.send_mss();
+        let mss = self.send_mss(path);
         let distance = high.since(late);
-        if distance > u32::from(self.out.loss.reordering) * mss {
+        if distance > u32::from(self.loss.reordering) * mss {
             let degree = distance.div_ceil(mss).min(u32::from(MAX_REORDERING));
-            self.out.loss.reordering = degree as u16;
+            self.loss.reordering = degree as u16;
         }
-        self.out.loss.reord_seen = self.out.loss.reord_seen.saturating_add(1);
+        self.loss.reord_seen = self.loss.reord_seen.saturating_add(1);
     }
 
     // ---- without SACK ----
@@ -128,8 +131,8 @@ impl Connection {
     /// > reflect the additional segment that has left the network.
     ///
     /// As Linux, and RFC 6675: not the window grows, but what is under way becomes less.
-    pub(super) fn emulate_sacks(&mut self, heard: &mut Heard) {
-        if self.has_sack() || heard.duplicates == 0 {
+    pub(crate) fn emulate_sacks(&mut self, path: &Path, heard: &mut Heard) {
+        if path.has_sack() || heard.duplicates == 0 {
             return;
         }
         let duplicates = heard.duplicates;
@@ -142,7 +145,7 @@ impl Connection {
     /// `acked` wire segments were acknowledged: the first filled the gap, the others are those that
     /// the duplicates stood for. Returns how many of them were not.
     pub(crate) fn spend_emulated(&mut self, acked: u32) -> u32 {
-        let Some(recovery) = self.out.recovery.as_deref_mut() else { return acked };
+        let Some(recovery) = self.recovery.as_deref_mut() else { return acked };
         if acked == 0 {
             return 0;
         }
@@ -156,28 +159,28 @@ impl Connection {
 
     /// More duplicates than segments that they could stand for: the path reorders, or duplicates.
     fn limit_emulated(&mut self, acked: u32) {
-        let packets = self.out.flight.packets();
-        let holes = self.out.flight.lost().max(1).min(packets);
-        let Some(recovery) = self.out.recovery.as_deref_mut() else { return };
+        let packets = self.flight.packets();
+        let holes = self.flight.lost().max(1).min(packets);
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
         if recovery.emulated + holes <= packets {
             return;
         }
         recovery.emulated = packets - holes;
         let degree = (packets + acked).min(u32::from(MAX_REORDERING));
-        self.out.loss.reordering = degree as u16;
-        self.out.loss.reord_seen = self.out.loss.reord_seen.saturating_add(1);
+        self.loss.reordering = degree as u16;
+        self.loss.reord_seen = self.loss.reord_seen.saturating_add(1);
     }
 
-    pub(super) fn forget_emulated(&mut self) {
-        if let Some(recovery) = self.out.recovery.as_deref_mut() {
+    pub(crate) fn forget_emulated(&mut self) {
+        if let Some(recovery) = self.recovery.as_deref_mut() {
             recovery.emulated = 0;
         }
     }
 
     /// Whether the congestion window may grow with this acknowledgement. As Linux: where the path
     /// reorders, what arrives out of order counts too.
-    pub(crate) fn may_grow(&self, news: News) -> bool {
-        let reorders = self.out.loss.reordering > u16::from(self.path.config.reordering);
+    pub(crate) fn may_grow(&self, path: &Path, news: News) -> bool {
+        let reorders = self.loss.reordering > u16::from(path.config.reordering);
         news.contains(News::ACKED) || (reorders && news.contains(News::SACKED))
     }
 }

@@ -5,15 +5,16 @@ use core::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::connection::Connection;
 use crate::limits::TIMER_SLACK_MS;
+use crate::outbound::Outbound;
 use crate::outbound::loss::{CaState, Due};
+use crate::path::Path;
 
-impl Connection {
+impl Outbound {
     /// A retransmission timeout in `wait`.
     pub(crate) fn set_retransmit_timer(&mut self, now: Instant, wait: Duration) {
-        self.out.loss.due = Due::Rto;
-        self.out.retransmit.set(now + wait);
+        self.loss.due = Due::Rto;
+        self.retransmit.set(now + wait);
     }
 
     /// > RFC 6298 section 5.2: When all outstanding data has been acknowledged, turn off the
@@ -22,36 +23,36 @@ impl Connection {
     ///
     /// In place of another meaning of the timer it counts from when the first segment was sent.
     pub(crate) fn rearm_timeout(&mut self, now: Instant) {
-        let rto = self.out.rtt.rto();
-        let Some(first) = self.out.flight.first() else {
-            self.out.loss.due = Due::Rto;
-            self.out.retransmit.stop();
+        let rto = self.rtt.rto();
+        let Some(first) = self.flight.first() else {
+            self.loss.due = Due::Rto;
+            self.retransmit.stop();
             return;
         };
-        let at = match self.out.loss.due {
+        let at = match self.loss.due {
             Due::Rto => now + rto,
             Due::Probe | Due::Reorder => (first.at + rto).max(now),
         };
-        self.out.loss.due = Due::Rto;
-        self.out.retransmit.set(at);
+        self.loss.due = Due::Rto;
+        self.retransmit.set(at);
     }
 
     /// Something was acknowledged: a probe, or the timeout, counts from now.
-    pub(crate) fn restart_retransmit_timer(&mut self, now: Instant) {
-        if !self.schedule_probe(now, true) {
+    pub(crate) fn restart_retransmit_timer(&mut self, path: &Path, now: Instant) {
+        if !self.schedule_probe(path, now, true) {
             self.rearm_timeout(now);
         }
     }
 
     /// New data was sent; `first`: nothing else was under way.
-    pub(crate) fn start_retransmit_timer(&mut self, now: Instant, first: bool) {
-        if first || self.out.loss.due == Due::Probe || !self.out.retransmit.is_set() {
+    pub(crate) fn start_retransmit_timer(&mut self, path: &Path, now: Instant, first: bool) {
+        if first || self.loss.due == Due::Probe || !self.retransmit.is_set() {
             if first {
-                self.out.loss.due = Due::Rto;
+                self.loss.due = Due::Rto;
             }
             self.rearm_timeout(now);
         }
-        self.schedule_probe(now, false);
+        self.schedule_probe(path, now, false);
     }
 
     /// > RFC 8985 section 7.2: TLP_calc_PTO(): If SRTT is available: PTO = 2 * SRTT; If FlightSize is
@@ -59,28 +60,28 @@ impl Connection {
     /// > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()
     ///
     /// Linux's least RTO stands for the longest delay of an acknowledgement.
-    fn schedule_probe(&mut self, now: Instant, restart: bool) -> bool {
-        let calm = matches!(self.out.loss.state, CaState::Open | CaState::Cwr);
-        let Some(first) = self.out.flight.first() else { return false };
-        if !self.path.config.tail_loss_probe
+    fn schedule_probe(&mut self, path: &Path, now: Instant, restart: bool) -> bool {
+        let calm = matches!(self.loss.state, CaState::Open | CaState::Cwr);
+        let Some(first) = self.flight.first() else { return false };
+        if !path.config.tail_loss_probe
             || !calm
-            || !self.has_sack()
-            || !self.path.state.is_synchronized()
+            || !path.has_sack()
+            || !path.state.is_synchronized()
         {
             return false;
         }
-        let mut wait = match self.out.rtt.srtt() {
-            Some(srtt) if self.out.flight.packets() == 1 => srtt * 2 + self.path.config.rto_min,
+        let mut wait = match self.rtt.srtt() {
+            Some(srtt) if self.flight.packets() == 1 => srtt * 2 + path.config.rto_min,
             Some(srtt) => srtt * 2 + Duration::from_millis(TIMER_SLACK_MS),
             None => Duration::from_secs(1),
         };
-        let rto = self.out.rtt.rto();
+        let rto = self.rtt.rto();
         let left = if restart { rto } else { (first.at + rto).saturating_since(now) };
         if !left.is_zero() {
             wait = wait.min(left);
         }
-        self.out.loss.due = Due::Probe;
-        self.out.retransmit.set(now + wait);
+        self.loss.due = Due::Probe;
+        self.retransmit.set(now + wait);
         true
     }
 }

@@ -4,15 +4,16 @@
 use pagewire_mem::Instant;
 
 use super::{Heard, News, Resend};
-use crate::connection::Connection;
 use crate::limits::RACK_PERSIST_RECOVERIES;
+use crate::outbound::Outbound;
 use crate::outbound::loss::CaState;
+use crate::path::Path;
 use crate::seq::Seq;
 
-impl Connection {
+impl Outbound {
     /// The window is about to be reduced: remembers what is needed to take that back.
-    pub(super) fn begin_undo(&mut self) {
-        let (una, mut out) = (self.out.snd.una, self.out.flight.retransmitted());
+    pub(crate) fn begin_undo(&mut self) {
+        let (una, mut out) = (self.snd.una, self.flight.retransmitted());
         let recovery = self.recovery_mut();
         if recovery.probe_end.is_some() && recovery.probe_resent {
             out += 1;
@@ -23,7 +24,7 @@ impl Connection {
     }
 
     /// `packets` wire segments were sent again.
-    pub(super) fn count_unexcused(&mut self, now: Instant, packets: u32) {
+    pub(crate) fn count_unexcused(&mut self, now: Instant, packets: u32) {
         let recovery = self.recovery_mut();
         recovery.unexcused = Some(recovery.unexcused.unwrap_or(0) + packets);
         recovery.first_resent.get_or_insert(now);
@@ -33,89 +34,90 @@ impl Connection {
     /// > acceptable ACK is smaller than the value of the variable RetransmitTS, then set SpuriousRecovery
     ///
     /// If nothing was sent again, whatever arrived was only late.
-    fn was_delayed(&self, heard: &Heard) -> bool {
-        let Some(recovery) = self.out.recovery.as_deref() else { return false };
+    fn was_delayed(&self, path: &Path, heard: &Heard) -> bool {
+        let Some(recovery) = self.recovery.as_deref() else { return false };
         match (recovery.first_resent, heard.echo_ms) {
             (Some(at), Some(echo)) => (echo.wrapping_sub(at.as_millis() as u32) as i32) < 0,
             (Some(_), None) => false,
-            (None, _) => self.has_sack() || self.out.snd.una.lt(self.out.loss.high),
+            (None, _) => path.has_sack() || self.snd.una.lt(self.loss.high),
         }
     }
 
     /// Whether the last reduction can still be taken back.
     pub(crate) fn may_take_back(&self) -> bool {
-        self.out.recovery.as_ref().is_some_and(|r| r.marker.is_some())
+        self.recovery.as_ref().is_some_and(|r| r.marker.is_some())
     }
 
-    fn may_undo(&self, heard: &Heard) -> bool {
-        let Some(recovery) = self.out.recovery.as_deref() else { return false };
-        recovery.marker.is_some() && (recovery.unexcused == Some(0) || self.was_delayed(heard))
+    fn may_undo(&self, path: &Path, heard: &Heard) -> bool {
+        let Some(recovery) = self.recovery.as_deref() else { return false };
+        recovery.marker.is_some()
+            && (recovery.unexcused == Some(0) || self.was_delayed(path, heard))
     }
 
     /// Takes the reduction back; with `forgive`, nothing counts as lost any more either.
     fn undo_reduction(&mut self, forgive: bool) {
-        let una = self.out.snd.una;
+        let una = self.snd.una;
         if forgive {
-            self.out.flight.forgive();
+            self.flight.forgive();
         }
         let recovery = self.recovery_mut();
         recovery.marker = None;
         recovery.next = una;
         recovery.judged = una;
         let (ssthresh, cwnd) = (recovery.prior_ssthresh, recovery.prior_cwnd);
-        if ssthresh > 0 && self.out.congestion.undo(cwnd, ssthresh) {
+        if ssthresh > 0 && self.congestion.undo(cwnd, ssthresh) {
             self.withdraw_cwr();
         }
         // What is under way is judged anew.
-        self.out.loss.advanced = true;
+        self.loss.advanced = true;
     }
 
     /// `high` is acknowledged in Recovery or Loss. `true`: the state is held.
-    pub(super) fn try_undo_recovery(&mut self, heard: &Heard) -> bool {
-        if self.may_undo(heard) {
+    pub(crate) fn try_undo_recovery(&mut self, path: &Path, heard: &Heard) -> bool {
+        if self.may_undo(path, heard) {
             // Everything arrived by itself.
             self.undo_reduction(false);
         } else {
-            self.out.loss.persist = self.out.loss.persist.saturating_sub(1);
+            self.loss.persist = self.loss.persist.saturating_sub(1);
         }
         // > RFC 6582 section 4.1: The sender MAY [...] if the cumulative acknowledgement [...] covers
         // > exactly "recover" [...] duplicates may be of what was sent again
         //
         // Without SACK, what follows may be duplicates of our own retransmissions: nothing new
         // begins until more than `high` is acknowledged.
-        if !self.has_sack() && self.out.snd.una == self.out.loss.high {
+        if !path.has_sack() && self.snd.una == self.loss.high {
             if !self.has_resent() {
                 self.recovery_mut().first_resent = None;
             }
             return true;
         }
-        self.out.loss.state = CaState::Open;
+        self.loss.state = CaState::Open;
         false
     }
 
     /// All retransmissions were reported as duplicates.
-    pub(super) fn try_undo_dsack(&mut self) -> bool {
+    pub(crate) fn try_undo_dsack(&mut self) -> bool {
         let recovery = self.recovery_mut();
         if recovery.marker.is_none() || recovery.unexcused != Some(0) {
             return false;
         }
-        self.out.loss.persist = (self.out.loss.persist + 1).min(RACK_PERSIST_RECOVERIES);
+        self.loss.persist = (self.loss.persist + 1).min(RACK_PERSIST_RECOVERIES);
         self.undo_reduction(false);
         true
     }
 
     /// A part was acknowledged in Recovery. `true`: nothing is marked or sent again now.
-    pub(super) fn try_undo_partial(&mut self, heard: &Heard, prior_una: Seq) -> bool {
-        if !self.may_take_back() || !self.was_delayed(heard) {
+    pub(crate) fn try_undo_partial(&mut self, path: &Path, heard: &Heard, prior_una: Seq) -> bool {
+        if !self.may_take_back() || !self.was_delayed(path, heard) {
             return false;
         }
         // The hole was filled by what was late, not by what was sent again.
-        if self.has_sack() {
-            let high = self.out.flight.high_sacked();
-            self.note_reordering(Some(prior_una), high);
+        if path.has_sack() {
+            let high = self.flight.high_sacked();
+            self.note_reordering(path, Some(prior_una), high);
         }
         // What was sent again may arrive and be reported yet: new data goes on meanwhile.
-        if self.out.flight.retransmitted() > 0 {
+        if self.flight.retransmitted() > 0 {
             return true;
         }
         if !self.has_resent() {
@@ -126,45 +128,45 @@ impl Connection {
         false
     }
 
-    fn try_undo_loss(&mut self, heard: &Heard, frto: bool) -> bool {
-        if !frto && !self.may_undo(heard) {
+    fn try_undo_loss(&mut self, path: &Path, heard: &Heard, frto: bool) -> bool {
+        if !frto && !self.may_undo(path, heard) {
             return false;
         }
         self.undo_reduction(true);
-        self.out.retries = 0;
-        if frto || self.has_sack() {
-            self.out.loss.state = CaState::Open;
+        self.retries = 0;
+        if frto || path.has_sack() {
+            self.loss.state = CaState::Open;
         }
         true
     }
 
     /// An acknowledgement in Loss (RFC 5682 section 3.1, the SACK-enhanced version).
-    pub(super) fn on_ack_in_loss(&mut self, heard: &mut Heard) {
-        let (una, nxt) = (self.out.snd.una, self.out.snd.nxt);
+    pub(crate) fn on_ack_in_loss(&mut self, path: &Path, heard: &mut Heard) {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
         let advanced = heard.news.contains(News::ADVANCED);
-        let recovered = una.ge(self.out.loss.high);
-        if advanced && self.try_undo_loss(heard, false) {
+        let recovered = una.ge(self.loss.high);
+        if advanced && self.try_undo_loss(path, heard, false) {
             return;
         }
         if self.recovery_mut().frto {
             // > 3.b) If the acknowledgment advances the window to acknowledge data that was never
             // > retransmitted: [...] declare the timeout spurious
-            if heard.news.contains(News::ORIGINAL) && self.try_undo_loss(heard, true) {
+            if heard.news.contains(News::ORIGINAL) && self.try_undo_loss(path, heard, true) {
                 return;
             }
-            if nxt.gt(self.out.loss.high) {
+            if nxt.gt(self.loss.high) {
                 // > 3.a) If a duplicate acknowledgment is received [...] continue retransmitting [...]
                 // > the loss was genuine
                 if heard.news.contains(News::SACKED) || heard.duplicates > 0 {
                     self.recovery_mut().frto = false;
                 }
             } else if advanced && !recovered {
-                self.out.loss.high = nxt;
+                self.loss.high = nxt;
                 // > 2.b) [...] transmit up to two new (previously unsent) segments and enter step 3
                 // > of this algorithm. If the sender does not have enough new data to send, it can
                 // > [...] revert to the conventional RTO recovery
-                let room = (una + self.out.snd.window).saturating_since(nxt) > 0;
-                if self.unsent() > 0 && room {
+                let room = (una + self.snd.window).saturating_since(nxt) > 0;
+                if self.unsent(path) > 0 && room {
                     self.recovery_mut().resend = Resend::NewFirst;
                     return;
                 }
@@ -172,12 +174,12 @@ impl Connection {
             }
         }
         if recovered {
-            self.try_undo_recovery(heard);
+            self.try_undo_recovery(path, heard);
             return;
         }
-        if !self.has_sack() {
-            if nxt.gt(self.out.loss.high) && heard.duplicates > 0 {
-                self.emulate_sacks(heard);
+        if !path.has_sack() {
+            if nxt.gt(self.loss.high) && heard.duplicates > 0 {
+                self.emulate_sacks(path, heard);
             } else if advanced {
                 self.forget_emulated();
             }

@@ -19,10 +19,10 @@ pub use accurate::EcnCounts;
 pub use option::AccurateEcnOption;
 pub(crate) use option::{KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 
-use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::options::TcpOptions;
-use crate::segment::Arrival;
+use crate::outbound::Outbound;
+use crate::path::Path;
 
 /// Whether connections use explicit congestion notification, and with which feedback; the numbers are
 /// those of Linux's `tcp_ecn`.
@@ -86,7 +86,7 @@ pub(crate) const CE: u8 = 0b11;
 /// The flags that a handshake negotiates with.
 const ALL: Flags = Flags::AE.union(Flags::CWR).union(Flags::ECE);
 
-impl Connection {
+impl Outbound {
     /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it was sent before.
     ///
     /// > RFC 3168 section 6.1.1: a host [...] sends a SYN with both ECE and CWR set [...] If the
@@ -100,15 +100,15 @@ impl Connection {
     /// > time by continuing to set all three TCP ECN flags [...] on the first retransmitted SYN [...]
     /// > If this first retransmission also fails to be acknowledged, [...] the TCP Client SHOULD send
     /// > subsequent retransmissions of the SYN with the three TCP-ECN flags cleared
-    pub(crate) fn ecn_of_syn(&mut self, answers: bool, sent: u32) -> Flags {
-        let ecn = self.out.ecn;
+    pub(crate) fn ecn_of_syn(&mut self, path: &Path, answers: bool, sent: u32) -> Flags {
+        let ecn = self.ecn;
         if answers && ecn.contains(EcnFlags::ACCURATE) {
             self.accurate_syn_ack(sent)
         } else if answers {
             if ecn.contains(EcnFlags::CLASSIC) { Flags::ECE } else { Flags::empty() }
-        } else if self.path.config.ecn == EcnMode::Accurate && sent <= 1 {
+        } else if path.config.ecn == EcnMode::Accurate && sent <= 1 {
             ALL
-        } else if self.path.config.ecn.requests_classic() && sent == 0 {
+        } else if path.config.ecn.requests_classic() && sent == 0 {
             Flags::ECE | Flags::CWR
         } else {
             Flags::empty()
@@ -117,22 +117,22 @@ impl Connection {
 
     /// A SYN, or a SYN,ACK, says whether the peer takes part, and how (RFC 9768 section 3.1.2, table
     /// 2). `bits` are the ECN bits of its IP header.
-    pub(crate) fn negotiate_ecn(&mut self, syn: &TcpHeader, bits: u8) {
-        let (mode, said) = (self.path.config.ecn, syn.flags & ALL);
+    pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
+        let (mode, said) = (path.config.ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
-        self.out.ecn = EcnFlags::empty();
+        self.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
             // A SYN,ACK that echoes all that the SYN said comes from a host that reflects what it
             // does not know (RFC 3168 section 6.1.1; "Broken" in RFC 9768's table).
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
                 self.begin_accurate(bits);
-                self.out.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
+                self.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
                 self.take_syn_feedback(said);
             } else {
                 let asked = mode.requests_classic() || mode == EcnMode::Accurate;
                 let agrees = said & classic == Flags::ECE;
-                self.out.ecn.set(EcnFlags::CLASSIC, asked && agrees);
+                self.ecn.set(EcnFlags::CLASSIC, asked && agrees);
             }
             return;
         }
@@ -144,16 +144,7 @@ impl Connection {
             self.begin_accurate(bits);
         } else {
             let on = mode != EcnMode::Off && said.contains(classic);
-            self.out.ecn.set(EcnFlags::CLASSIC, on);
-        }
-    }
-
-    /// A segment was received in the order of the stream; `payload` bytes are in it.
-    pub(crate) fn take_ecn(&mut self, header: &TcpHeader, payload: u32, arrival: Arrival) {
-        if self.out.ecn.contains(EcnFlags::ACCURATE) {
-            self.take_accurate(payload, arrival);
-        } else {
-            self.take_classic(header, payload, arrival.ecn);
+            self.ecn.set(EcnFlags::CLASSIC, on);
         }
     }
 
@@ -165,9 +156,9 @@ impl Connection {
         pure: bool,
         options: &TcpOptions,
     ) -> (Flags, u8) {
-        if self.out.ecn.is_empty() {
+        if self.ecn.is_empty() {
             (Flags::empty(), NOT_ECT)
-        } else if self.out.ecn.contains(EcnFlags::ACCURATE) {
+        } else if self.ecn.contains(EcnFlags::ACCURATE) {
             self.accurate_of_segment(fresh, pure && options.sack.is_empty(), options)
         } else {
             self.classic_of_segment(fresh)
@@ -176,12 +167,12 @@ impl Connection {
 
     /// Whether the connection does explicit congestion notification.
     pub(crate) fn has_ecn(&self) -> bool {
-        self.out.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
+        self.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
     }
 
     /// Counts what was delivered, and how much of it was marked.
     pub(crate) fn count_delivered(&mut self, packets: u32, marked: u32) {
-        self.out.loss.delivered = self.out.loss.delivered.wrapping_add(packets);
-        self.out.loss.delivered_ce = self.out.loss.delivered_ce.wrapping_add(marked);
+        self.loss.delivered = self.loss.delivered.wrapping_add(packets);
+        self.loss.delivered_ce = self.loss.delivered_ce.wrapping_add(marked);
     }
 }

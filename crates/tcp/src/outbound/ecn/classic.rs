@@ -1,45 +1,54 @@
 //! Classic feedback (RFC 3168 section 6.1): an echo that lasts until the sender has reacted.
 
 use super::{CE, ECT0, EcnFlags, NOT_ECT};
-use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::limits::QUICK_ACKS_AFTER_MARK;
+use crate::outbound::Outbound;
 
-impl Connection {
+impl Outbound {
     /// A segment came in a packet with these bits; `payload` bytes are in it.
     ///
     /// > RFC 3168 section 6.1.3: When TCP receives a CE data packet at the destination end-system, the
     /// > TCP data receiver sets the ECN-Echo flag in the TCP header of the subsequent ACK packet. [...]
     /// > To provide robustness against the possibility of a dropped ACK packet [...] the TCP receiver
     /// > sets the ECN-Echo flag in a series of ACK packets [...] until it receives a CWR
-    pub(crate) fn take_classic(&mut self, header: &TcpHeader, payload: u32, bits: u8) {
-        if payload == 0 || !self.out.ecn.contains(EcnFlags::CLASSIC) {
-            return;
+    ///
+    /// Whether an acknowledgement is due, and how many after it leave without delay.
+    pub(crate) fn take_classic(
+        &mut self,
+        header: &TcpHeader,
+        payload: u32,
+        bits: u8,
+    ) -> (bool, u8) {
+        let (mut due, mut quick) = (false, 0);
+        if payload == 0 || !self.ecn.contains(EcnFlags::CLASSIC) {
+            return (due, quick);
         }
         if header.flags.contains(Flags::CWR) {
-            self.out.ecn.remove(EcnFlags::ECHO);
+            self.ecn.remove(EcnFlags::ECHO);
             // As Linux: its window may be down to one segment, which waits for this.
-            self.ack_now();
+            due = true;
         }
         match bits {
             CE => {
-                if !self.out.ecn.contains(EcnFlags::ECHO) {
-                    self.quicken(QUICK_ACKS_AFTER_MARK);
+                if !self.ecn.contains(EcnFlags::ECHO) {
+                    quick = QUICK_ACKS_AFTER_MARK;
                 }
-                self.out.ecn.insert(EcnFlags::ECHO | EcnFlags::SEEN);
+                self.ecn.insert(EcnFlags::ECHO | EcnFlags::SEEN);
             }
             // As Linux: from a peer that marks its packets, one without is a retransmission.
-            NOT_ECT if self.out.ecn.contains(EcnFlags::SEEN) => {
-                self.quicken(QUICK_ACKS_AFTER_MARK);
+            NOT_ECT if self.ecn.contains(EcnFlags::SEEN) => {
+                quick = QUICK_ACKS_AFTER_MARK;
             }
             NOT_ECT => {}
-            _ => self.out.ecn.insert(EcnFlags::SEEN),
+            _ => self.ecn.insert(EcnFlags::SEEN),
         }
+        (due, quick)
     }
 
     /// Whether the acknowledgement echoes a mark.
     pub(crate) fn echoes_mark(&self, header: &TcpHeader) -> bool {
-        self.out.ecn.contains(EcnFlags::CLASSIC)
+        self.ecn.contains(EcnFlags::CLASSIC)
             && header.flags & (Flags::ECE | Flags::SYN) == Flags::ECE
     }
 
@@ -51,8 +60,8 @@ impl Connection {
     /// > section 6.1.2: When an ECN-Capable TCP sender reduces its congestion window for any reason
     /// > [...] the TCP sender sets the CWR flag in the TCP header of the first new data packet sent
     /// > after the window reduction.
-    pub(super) fn classic_of_segment(&mut self, fresh: bool) -> (Flags, u8) {
-        let ecn = &mut self.out.ecn;
+    pub(crate) fn classic_of_segment(&mut self, fresh: bool) -> (Flags, u8) {
+        let ecn = &mut self.ecn;
         let mut flags = Flags::empty();
         flags.set(Flags::ECE, ecn.contains(EcnFlags::ECHO));
         if !fresh {
@@ -65,12 +74,12 @@ impl Connection {
 
     /// The window is being reduced.
     pub(crate) fn queue_cwr(&mut self) {
-        let on = self.out.ecn.contains(EcnFlags::CLASSIC);
-        self.out.ecn.set(EcnFlags::QUEUE_CWR, on);
+        let on = self.ecn.contains(EcnFlags::CLASSIC);
+        self.ecn.set(EcnFlags::QUEUE_CWR, on);
     }
 
     /// The reduction was taken back.
     pub(crate) fn withdraw_cwr(&mut self) {
-        self.out.ecn.remove(EcnFlags::QUEUE_CWR);
+        self.ecn.remove(EcnFlags::QUEUE_CWR);
     }
 }

@@ -14,10 +14,11 @@ use super::option::AccurateEcnOption;
 use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
 use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
-use crate::inbound::AckDue;
 use crate::life::state::State;
 use crate::options::{MAX_OPTIONS_LEN, TcpOptions};
+use crate::outbound::Outbound;
 use crate::outbound::recovery::{Heard, News};
+use crate::path::Path;
 use crate::segment::Arrival;
 use crate::seq::Seq;
 
@@ -199,23 +200,9 @@ fn handshake_code(bits: u8) -> u32 {
 }
 
 impl Connection {
-    /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
-    pub(super) fn begin_accurate(&mut self, syn_bits: u8) {
-        self.out.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
-        self.out.rare().accurate = Some(Accurate::new(syn_bits));
-    }
-
-    fn accurate_mut(&mut self) -> Option<&mut Accurate> {
-        self.out.rare.as_deref_mut()?.accurate.as_mut()
-    }
-
-    fn accurate(&self) -> Option<&Accurate> {
-        self.out.rare.as_deref()?.accurate.as_ref()
-    }
-
     /// The counters, if the connection has accurate feedback.
     pub fn ecn_counts(&self) -> Option<EcnCounts> {
-        self.accurate().map(Accurate::counts)
+        self.out.accurate().map(Accurate::counts)
     }
 
     // ---- the handshake ----
@@ -223,9 +210,57 @@ impl Connection {
     /// How the SYN of a connection that was [accepted](Self::accept) was marked: the ECN bits of its IP
     /// header. Without this they count as 0.
     pub fn note_syn_mark(&mut self, bits: u8) {
-        if let Some(accurate) = self.accurate_mut() {
+        if let Some(accurate) = self.out.accurate_mut() {
             accurate.syn = bits;
         }
+    }
+}
+
+impl Accurate {
+    /// > RFC 9768 section 3.2.2.2: If a TCP Client in AccECN mode receives a CE mark in the IP-ECN field
+    /// > of a SYN/ACK, it MUST increment r.cep, but no more than once no matter how many CE-marked
+    /// > SYN/ACKs it receives
+    fn note_syn_ack(&mut self, bits: u8) {
+        self.syn = bits;
+        if bits == CE && !self.known.contains(Known::SYN_ACK_MARKED) {
+            self.known.insert(Known::SYN_ACK_MARKED);
+            self.packets += 1;
+        }
+    }
+}
+
+/// How many packets were marked, where the ACE field says `least` or a multiple of 8 more,
+/// `delivered` were acknowledged, and the option says so many `bytes` more.
+///
+/// > RFC 9768 section 3.2.2.5.2: If the Data Sender has not received AccECN TCP Options to give it more
+/// > dependable information, and it detects that the ACE field could have cycled, it SHOULD deem whether
+/// > it cycled by taking the safest likely case under the prevailing conditions.
+///
+/// With the option the bytes tell: no more than a segment's are in a packet.
+fn marked_packets(least: u32, delivered: u32, bytes: Option<u32>, mss: u32) -> u32 {
+    if delivered < CYCLE {
+        return least;
+    }
+    let most = delivered - (delivered - least) % CYCLE;
+    let Some(bytes) = bytes else { return most };
+    let packets = bytes.div_ceil(mss.max(1));
+    let cycles = packets.saturating_sub(least).div_ceil(CYCLE);
+    (least + cycles * CYCLE).min(most)
+}
+
+impl Outbound {
+    /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
+    pub(crate) fn begin_accurate(&mut self, syn_bits: u8) {
+        self.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
+        self.rare().accurate = Some(Accurate::new(syn_bits));
+    }
+
+    pub(crate) fn accurate_mut(&mut self) -> Option<&mut Accurate> {
+        self.rare.as_deref_mut()?.accurate.as_mut()
+    }
+
+    pub(crate) fn accurate(&self) -> Option<&Accurate> {
+        self.rare.as_deref()?.accurate.as_ref()
     }
 
     /// The flags of a SYN,ACK that was sent `sent` times before.
@@ -237,7 +272,7 @@ impl Connection {
     /// > section 3.1.5: [A TCP Server] MUST NOT set ECT on any packet for the rest of the connection,
     /// > if it has received or sent at least one valid SYN or Acceptable SYN/ACK with (AE,CWR,ECE) =
     /// > (0,0,0) during the handshake.
-    pub(super) fn accurate_syn_ack(&mut self, sent: u32) -> Flags {
+    pub(crate) fn accurate_syn_ack(&mut self, sent: u32) -> Flags {
         let Some(accurate) = self.accurate_mut() else { return Flags::empty() };
         if sent > 0 {
             accurate.known.insert(Known::NO_OPTION);
@@ -256,11 +291,11 @@ impl Connection {
     /// > RFC 9768 section 3.1.5: [Any implementation that supports AccECN] MUST reset the connection
     /// > with a RST packet, if it receives a 'Classic' ECN-setup SYN with (AE,CWR,ECE) = (0,1,1) and a
     /// > SYN requesting AccECN feedback during the same handshake
-    pub(crate) fn take_syn_again(&mut self, syn: &TcpHeader, bits: u8) -> bool {
+    pub(crate) fn take_syn_again(&mut self, path: &Path, syn: &TcpHeader, bits: u8) -> bool {
         let code = code_of(syn.flags);
         let Some(accurate) = self.accurate_mut() else {
-            let classic = self.out.ecn.contains(EcnFlags::CLASSIC);
-            return classic && self.path.config.ecn.accepts_accurate() && code == 0b111;
+            let classic = self.ecn.contains(EcnFlags::CLASSIC);
+            return classic && path.config.ecn.accepts_accurate() && code == 0b111;
         };
         // > MUST feed back the IP-ECN field on the latest valid SYN
         accurate.syn = bits;
@@ -282,7 +317,7 @@ impl Connection {
             return;
         }
         accurate.note_syn_ack(bits);
-        self.out.ecn.insert(EcnFlags::TELL_SYN);
+        self.ecn.insert(EcnFlags::TELL_SYN);
     }
 
     /// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
@@ -294,7 +329,7 @@ impl Connection {
     /// > section 3.1.3: with the currently reserved combination (AE,CWR,ECE) = (1,0,1) [...] the Client
     /// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
     /// > arrived unchanged.
-    pub(super) fn take_syn_feedback(&mut self, said: Flags) {
+    pub(crate) fn take_syn_feedback(&mut self, said: Flags) {
         let code = code_of(said);
         let Some(accurate) = self.accurate_mut() else { return };
         let bits = accurate.syn;
@@ -310,7 +345,7 @@ impl Connection {
     /// The path marked what opens the connection. As if it had been lost (RFC 5681 section 3.1): the
     /// mark says that there is congestion before anything was sent.
     fn react_to_marked_syn(&mut self) {
-        self.out.congestion.on_syn_lost();
+        self.congestion.on_syn_lost();
     }
 
     // ---- the receiver ----
@@ -323,13 +358,13 @@ impl Connection {
     /// > section 3.2.2.5.1: An AccECN Data Receiver SHOULD emit an ACK whenever a data packet marked CE
     /// > arrives after the previous packet was not CE.
     ///
-    pub(crate) fn take_accurate(&mut self, payload: u32, arrival: Arrival) {
+    /// `waiting`: something was received and is not acknowledged yet. Whether an acknowledgement is due.
+    pub(crate) fn take_accurate(&mut self, payload: u32, arrival: Arrival, waiting: bool) -> bool {
         let bits = arrival.ecn;
-        let unacknowledged = payload > 0 || self.rcv_nxt() != self.inbound.acked;
-        let Some(accurate) = self.accurate_mut() else { return };
+        let Some(accurate) = self.accurate_mut() else { return false };
         let before = core::mem::replace(&mut accurate.last, bits);
         if bits == NOT_ECT {
-            return;
+            return false;
         }
         accurate.count_bytes(bits, payload);
         let mut due = false;
@@ -337,25 +372,23 @@ impl Connection {
             let packets = arrival.segments(payload);
             accurate.packets = accurate.packets.wrapping_add(packets);
             accurate.untold = accurate.untold.saturating_add(packets);
-            let most = if unacknowledged { MARKS_WITH_DATA } else { MARKS_WITHOUT_DATA };
+            let most = if waiting || payload > 0 { MARKS_WITH_DATA } else { MARKS_WITHOUT_DATA };
             due = (payload > 0 && before != CE) || accurate.untold >= most;
         }
         if payload > 0 {
-            self.out.ecn.insert(EcnFlags::SEEN | EcnFlags::TELL_BYTES);
+            self.ecn.insert(EcnFlags::SEEN | EcnFlags::TELL_BYTES);
         }
-        if due {
-            self.ack_now();
-        }
+        due
     }
 
     /// The flags and the ECN bits of a segment with these options, which is no SYN.
-    pub(super) fn accurate_of_segment(
+    pub(crate) fn accurate_of_segment(
         &mut self,
         fresh: bool,
         pure: bool,
         options: &TcpOptions,
     ) -> (Flags, u8) {
-        let ecn = self.out.ecn;
+        let ecn = self.ecn;
         let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
         let Some(accurate) = self.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
         accurate.untold = 0;
@@ -373,14 +406,14 @@ impl Connection {
         if told || silent {
             done |= EcnFlags::TELL_BYTES;
         }
-        self.out.ecn.remove(done);
+        self.ecn.remove(done);
         (flags_of(code), bits)
     }
 
     /// A SYN,ACK leaves with these options.
     pub(crate) fn note_told(&mut self, options: &TcpOptions) {
         if options.accurate_ecn.is_some() {
-            self.out.ecn.remove(EcnFlags::TELL_BYTES);
+            self.ecn.remove(EcnFlags::TELL_BYTES);
         }
     }
 
@@ -394,13 +427,13 @@ impl Connection {
     /// > RFC 9768 section 3.2.2.1: If an AccECN TCP Client intends to acknowledge the SYN/ACK with a
     /// > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
     /// > SHOULD first send a pure ACK that does satisfy these conditions
-    pub(crate) fn tells_syn_first(&self) -> bool {
-        self.out.ecn.contains(EcnFlags::TELL_SYN) && self.inbound.ack.due == AckDue::Now
+    pub(crate) fn tells_syn(&self) -> bool {
+        self.ecn.contains(EcnFlags::TELL_SYN)
     }
 
     /// Whether the next segment has the option; `data`: it carries some.
     pub(crate) fn tells_bytes(&self, data: bool) -> bool {
-        let ecn = self.out.ecn;
+        let ecn = self.ecn;
         ecn.contains(EcnFlags::TELL_BYTES) || (data && ecn.contains(EcnFlags::TELL_WITH_DATA))
     }
 
@@ -425,7 +458,7 @@ impl Connection {
     /// > RFC 9768 section 3.2.3.2.2: If the TCP Client detects that the first data segment it sent with
     /// > an AccECN Option was lost, [...] it SHOULD fall back to no AccECN Option on the retransmission.
     pub(crate) fn suspect_option(&mut self, start: Seq) {
-        if !self.out.ecn.contains(EcnFlags::ACCURATE) || start != self.out.snd.iss + 1 {
+        if !self.ecn.contains(EcnFlags::ACCURATE) || start != self.snd.iss + 1 {
             return;
         }
         let Some(accurate) = self.accurate_mut() else { return };
@@ -440,22 +473,27 @@ impl Connection {
     /// > RFC 9768 section 3.3.4: Another way could be to allow TSO only as long as the CWR flag in the
     /// > TCP header is not set
     pub(crate) fn forbids_super_frames(&self) -> bool {
-        self.out.ecn.contains(EcnFlags::ACCURATE)
+        self.ecn.contains(EcnFlags::ACCURATE)
             && self.accurate().is_some_and(|accurate| accurate.packets & 2 != 0)
     }
 
     // ---- the sender ----
 
     /// What an acknowledgement tells of marks, once it is known how much it delivers.
-    pub(crate) fn take_accurate_feedback(&mut self, header: &TcpHeader, heard: &mut Heard) {
+    pub(crate) fn take_accurate_feedback(
+        &mut self,
+        path: &Path,
+        header: &TcpHeader,
+        heard: &mut Heard,
+    ) {
         // > RFC 9768 section 3.2.2: A host MUST NOT interpret the 3 flags as a 3-bit ACE field on any
         // > segment with SYN=1
         if header.flags.contains(Flags::SYN) {
             self.note_first_option(header);
             return;
         }
-        let mss = self.send_mss();
-        let handshake = self.path.state == State::SynReceived;
+        let mss = self.send_mss(path);
+        let handshake = path.state == State::SynReceived;
         let code = code_of(header.flags);
         if handshake {
             self.note_first_option(header);
@@ -530,36 +568,4 @@ impl Connection {
             accurate.known.insert(Known::OPTIONS_BROKEN);
         }
     }
-}
-
-impl Accurate {
-    /// > RFC 9768 section 3.2.2.2: If a TCP Client in AccECN mode receives a CE mark in the IP-ECN field
-    /// > of a SYN/ACK, it MUST increment r.cep, but no more than once no matter how many CE-marked
-    /// > SYN/ACKs it receives
-    fn note_syn_ack(&mut self, bits: u8) {
-        self.syn = bits;
-        if bits == CE && !self.known.contains(Known::SYN_ACK_MARKED) {
-            self.known.insert(Known::SYN_ACK_MARKED);
-            self.packets += 1;
-        }
-    }
-}
-
-/// How many packets were marked, where the ACE field says `least` or a multiple of 8 more,
-/// `delivered` were acknowledged, and the option says so many `bytes` more.
-///
-/// > RFC 9768 section 3.2.2.5.2: If the Data Sender has not received AccECN TCP Options to give it more
-/// > dependable information, and it detects that the ACE field could have cycled, it SHOULD deem whether
-/// > it cycled by taking the safest likely case under the prevailing conditions.
-///
-/// With the option the bytes tell: no more than a segment's are in a packet.
-fn marked_packets(least: u32, delivered: u32, bytes: Option<u32>, mss: u32) -> u32 {
-    if delivered < CYCLE {
-        return least;
-    }
-    let most = delivered - (delivered - least) % CYCLE;
-    let Some(bytes) = bytes else { return most };
-    let packets = bytes.div_ceil(mss.max(1));
-    let cycles = packets.saturating_sub(least).div_ceil(CYCLE);
-    (least + cycles * CYCLE).min(most)
 }

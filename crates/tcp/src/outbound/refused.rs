@@ -13,8 +13,9 @@ use pagewire_mem::Instant;
 
 use crate::connection::Connection;
 use crate::limits::REFUSED_RETRY_MS;
-use crate::outbound::OutFlags;
 use crate::outbound::loss::{CaState, Due};
+use crate::outbound::{OutFlags, Outbound};
+use crate::path::Path;
 use crate::seq::Seq;
 
 /// What a device that refuses has done to a connection. Over as soon as something is heard.
@@ -46,59 +47,12 @@ impl Connection {
             self.on_probe_refused(now, seq);
         } else if seq.lt(self.out.snd.una) || end.gt(self.out.snd.nxt) {
             // Meanwhile it was acknowledged: it had left before.
-        } else if self.unsend(now, seq, end) {
-            self.hold_new(now);
+        } else if self.out.unsend(now, seq, end) {
+            self.out.hold_new(&self.path, now);
         } else if let Some(packets) = self.out.flight.on_refused(seq, end) {
-            self.on_retransmission_refused(seq, packets);
-            self.hold_lost(now, seq);
+            self.out.on_retransmission_refused(seq, packets);
+            self.out.hold_lost(&self.path, now, seq);
         }
-    }
-
-    /// Takes back what was sent for the first time, if nothing was sent behind it, and no recovery counts
-    /// on it.
-    fn unsend(&mut self, now: Instant, seq: Seq, end: Seq) -> bool {
-        if end != self.out.snd.nxt
-            || self.out.loss.state > CaState::Disorder
-            || self.awaits_probe_answer()
-            || self.probes_mtu()
-            || !self.out.flight.unsend(seq)
-        {
-            return false;
-        }
-        self.out.snd.nxt = seq;
-        if self.out.flight.is_empty() {
-            self.rearm_timeout(now);
-        }
-        true
-    }
-
-    /// Nothing new leaves for a while.
-    fn hold_new(&mut self, now: Instant) {
-        let first = now + self.persist_interval();
-        let again = now + self.within_user_timeout(now, Duration::from_millis(REFUSED_RETRY_MS));
-        let refused = match self.refused() {
-            None => Refused { since: now, retry_at: first, tries: 0 },
-            Some(refused) if refused.retry_at <= now => Refused { retry_at: again, ..refused },
-            Some(refused) => refused,
-        };
-        self.out.rare().refused = Some(refused);
-        self.out.flags.insert(OutFlags::REFUSED);
-        self.out.flags.remove(OutFlags::FLUSH_DUE);
-        if self.out.flight.is_empty() {
-            self.out.persist.set(refused.retry_at);
-        }
-    }
-
-    /// What was sent again from `seq` on is still lost. If a timeout had it sent, that was none.
-    fn hold_lost(&mut self, now: Instant, seq: Seq) {
-        self.out.flags.insert(OutFlags::REFUSED);
-        if self.out.loss.state == CaState::Loss && seq == self.out.snd.una && self.out.retries > 0 {
-            self.out.rtt.undo_backoff();
-            self.out.retries = (self.out.retries - 1).max(1);
-        }
-        let wait = self.out.rtt.rto().min(Duration::from_millis(REFUSED_RETRY_MS));
-        self.out.loss.due = Due::Rto;
-        self.out.retransmit.set(now + self.within_user_timeout(now, wait));
     }
 
     /// A probe did not leave: it does not count, and the next follows soon.
@@ -124,9 +78,9 @@ impl Connection {
     pub(crate) fn retry_refused(&mut self, now: Instant) {
         self.out.flags.remove(OutFlags::REFUSED);
         self.out.flags.insert(OutFlags::FLUSH_DUE);
-        let Some(refused) = self.refused() else { return };
-        let waited = self.has_waited_too_long(now, refused.tries == 0);
-        let limit = self.backed_off_for(self.allowed_retries());
+        let Some(refused) = self.out.refused(&self.path) else { return };
+        let waited = self.out.has_waited_too_long(&self.path, now, refused.tries == 0);
+        let limit = self.path.backed_off_for(self.path.allowed_retries());
         let too_long = now.saturating_since(refused.since) >= limit;
         if waited || (too_long && self.path.config.user_timeout.is_none()) {
             return self.time_out();
@@ -134,14 +88,64 @@ impl Connection {
         let tries = refused.tries.saturating_add(1);
         self.out.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
     }
+}
 
-    /// How often what the device refused was tried again since something was heard.
-    pub(crate) fn refused_tries(&self) -> u8 {
-        self.refused().map_or(0, |refused| refused.tries)
+impl Outbound {
+    /// Takes back what was sent for the first time, if nothing was sent behind it, and no recovery counts
+    /// on it.
+    pub(crate) fn unsend(&mut self, now: Instant, seq: Seq, end: Seq) -> bool {
+        if end != self.snd.nxt
+            || self.loss.state > CaState::Disorder
+            || self.awaits_probe_answer()
+            || self.probes_mtu()
+            || !self.flight.unsend(seq)
+        {
+            return false;
+        }
+        self.snd.nxt = seq;
+        if self.flight.is_empty() {
+            self.rearm_timeout(now);
+        }
+        true
     }
 
-    fn refused(&self) -> Option<Refused> {
-        let refused = self.out.rare.as_ref()?.refused?;
-        (refused.since >= self.path.heard_at).then_some(refused)
+    /// Nothing new leaves for a while.
+    pub(crate) fn hold_new(&mut self, path: &Path, now: Instant) {
+        let first = now + self.persist_interval(path);
+        let again =
+            now + self.within_user_timeout(path, now, Duration::from_millis(REFUSED_RETRY_MS));
+        let refused = match self.refused(path) {
+            None => Refused { since: now, retry_at: first, tries: 0 },
+            Some(refused) if refused.retry_at <= now => Refused { retry_at: again, ..refused },
+            Some(refused) => refused,
+        };
+        self.rare().refused = Some(refused);
+        self.flags.insert(OutFlags::REFUSED);
+        self.flags.remove(OutFlags::FLUSH_DUE);
+        if self.flight.is_empty() {
+            self.persist.set(refused.retry_at);
+        }
+    }
+
+    /// What was sent again from `seq` on is still lost. If a timeout had it sent, that was none.
+    pub(crate) fn hold_lost(&mut self, path: &Path, now: Instant, seq: Seq) {
+        self.flags.insert(OutFlags::REFUSED);
+        if self.loss.state == CaState::Loss && seq == self.snd.una && self.retries > 0 {
+            self.rtt.undo_backoff();
+            self.retries = (self.retries - 1).max(1);
+        }
+        let wait = self.rtt.rto().min(Duration::from_millis(REFUSED_RETRY_MS));
+        self.loss.due = Due::Rto;
+        self.retransmit.set(now + self.within_user_timeout(path, now, wait));
+    }
+
+    /// How often what the device refused was tried again since something was heard.
+    pub(crate) fn refused_tries(&self, path: &Path) -> u8 {
+        self.refused(path).map_or(0, |refused| refused.tries)
+    }
+
+    pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
+        let refused = self.rare.as_ref()?.refused?;
+        (refused.since >= path.heard_at).then_some(refused)
     }
 }
