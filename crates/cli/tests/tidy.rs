@@ -172,7 +172,7 @@ fn the_core_reads_no_clock_and_no_random_source() {
 const MOVES: [(&str, usize, &str); 34] = [
     ("crates/mem/src/copy.rs", 1, "the one function"),
     ("crates/mem/src/packet.rs", 1, "headers, moved within the head"),
-    ("crates/tcp/src/fast_open/cookie.rs", 1, "a cookie"),
+    ("crates/tcp/src/life/fast_open/cookie.rs", 1, "a cookie"),
     ("crates/stack/src/net/discovery.rs", 1, "a message of neighbour discovery"),
     ("crates/stack/src/net/extensions.rs", 1, "headers, kept for an error"),
     ("crates/stack/src/net/icmp.rs", 1, "headers that an error quotes"),
