@@ -31,6 +31,7 @@ pub mod limits;
 mod mapping;
 mod packet;
 mod pool;
+mod reasons;
 mod region;
 mod release;
 mod reserved;
