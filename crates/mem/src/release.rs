@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::completion::{Completed, CompletionQueue};
+use crate::completions::{Completed, CompletionQueue};
 use crate::limits::LATER_KEPT;
 
 /// What is let go of later, oldest first.

@@ -12,8 +12,7 @@ use super::super::allowance::Allowance;
 use super::super::double::jam;
 use super::super::events::tests::refuse;
 use super::super::limits::{ENDING, HELD_RINGS};
-use super::super::memory::MemoryError;
-use super::super::window::Window;
+use super::super::window::{MapError, Window};
 use super::session::{is_ready, socket};
 use super::*;
 
@@ -315,7 +314,7 @@ fn huge_pages_are_for_front_ends_that_are_trusted() {
     assert!(refused.contains("huge pages"), "{refused}");
     match map(true) {
         Ok(()) => {}
-        Err(MemoryError::Map(error)) => {
+        Err(MapError::Map(error)) => {
             assert!(error.to_string().starts_with("mmap"), "none may be free: {error}");
         }
         Err(error) => panic!("{error}"),

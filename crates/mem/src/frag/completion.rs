@@ -14,11 +14,12 @@ use std::sync::{Arc, PoisonError};
 
 use smallvec::SmallVec;
 
+use crate::budget::{Charge, PageBudget};
+use crate::completions::{Completed, CompletionQueue};
 use crate::frag::{Frag, FragVec};
-use crate::limits::PAGE_SIZE;
 use crate::region::Region;
 use crate::release::{Later, deferred, release};
-use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// What one call (or several that share) sent by reference: keeps the memory while anybody refers
 /// to it, and says so when nobody does any more.
@@ -34,12 +35,12 @@ pub struct Completion {
     count: AtomicU32,
     copied: AtomicBool,
     lends: AtomicBool,
-    held: Mutex<Held>,
+    sent: Mutex<Sent>,
 }
 
 /// What a completion gives back.
 #[derive(Debug, Default)]
-struct Held {
+struct Sent {
     memory: FragVec,
     /// Pieces attached so far.
     pieces: u16,
@@ -48,26 +49,13 @@ struct Held {
     charges: SmallVec<[Charge; 1]>,
 }
 
-impl Held {
+impl Sent {
     /// The piece whose memory is the last, if that is the piece attached last. The numbers end, and
     /// then none is that of one piece only.
     fn last_piece(&self) -> Option<u16> {
         let numbered = self.ends_in_memory && self.pieces < u16::MAX;
         numbered.then(|| self.pieces.saturating_sub(1))
     }
-}
-
-/// Ids that nobody refers to any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completed {
-    /// Whose they are: what [`Completion::new`] was given.
-    pub owner: u64,
-    /// The first id.
-    pub lo: u32,
-    /// The last id; smaller than `lo` if the numbers wrapped between them.
-    pub hi: u32,
-    /// Whether any of the memory was copied on the way after all.
-    pub copied: bool,
 }
 
 impl Completion {
@@ -80,7 +68,7 @@ impl Completion {
             count: AtomicU32::new(1),
             copied: AtomicBool::new(false),
             lends: AtomicBool::new(false),
-            held: Mutex::default(),
+            sent: Mutex::default(),
         })
     }
 
@@ -90,16 +78,16 @@ impl Completion {
         if frag.is_empty() {
             return frag;
         }
-        let mut held = self.held();
-        let piece = held.pieces;
-        held.pieces = held.pieces.saturating_add(1);
+        let mut sent = self.sent();
+        let piece = sent.pieces;
+        sent.pieces = sent.pieces.saturating_add(1);
         let attached = frag.held_by(self, piece);
         if frag.is_lent() {
             self.lends.store(true, Ordering::Relaxed);
         }
-        held.ends_in_memory = frag.holds_memory();
-        if held.ends_in_memory {
-            held.memory.push(frag);
+        sent.ends_in_memory = frag.holds_memory();
+        if sent.ends_in_memory {
+            sent.memory.push(frag);
         }
         attached
     }
@@ -107,16 +95,16 @@ impl Completion {
     /// Whether `frag` continues the piece attached last: the next bytes of one allocation. Of lent
     /// memory nobody knows that.
     pub fn is_continued_by(&self, frag: &Frag) -> bool {
-        let held = self.held();
-        held.last_piece().is_some() && held.memory.last().is_some_and(|m| m.can_append(frag))
+        let sent = self.sent();
+        sent.last_piece().is_some() && sent.memory.last().is_some_and(|m| m.can_append(frag))
     }
 
     /// As [`attach`](Self::attach), but what [continues](Self::is_continued_by) the last piece
     /// becomes part of it: the two are joined wherever they meet.
     pub fn attach_behind(self: &Arc<Self>, mut frag: Frag) -> Frag {
-        let mut held = self.held();
-        if let Some(piece) = held.last_piece()
-            && let Some(last) = held.memory.last_mut()
+        let mut sent = self.sent();
+        if let Some(piece) = sent.last_piece()
+            && let Some(last) = sent.memory.last_mut()
         {
             let attached = frag.held_by(self, piece);
             match last.try_append(frag) {
@@ -124,7 +112,7 @@ impl Completion {
                 Err(other) => frag = other,
             }
         }
-        drop(held);
+        drop(sent);
         self.attach(frag)
     }
 
@@ -139,13 +127,13 @@ impl Completion {
         next: &mut Frag,
         budget: &Arc<PageBudget>,
     ) -> Option<u32> {
-        let mut held = self.held();
-        if held.last_piece() != Some(piece) {
+        let mut sent = self.sent();
+        if sent.last_piece() != Some(piece) {
             return None;
         }
-        let Held { memory, charges, .. } = &mut *held;
+        let Sent { memory, charges, .. } = &mut *sent;
         let last = memory.last_mut().filter(|last| last.can_append(next))?;
-        let charge = charges.last_mut().filter(|c| Arc::ptr_eq(&c.budget, budget))?;
+        let charge = charges.last_mut().filter(|c| c.is_of(budget))?;
         if !charge.extend(next.len()) {
             return None;
         }
@@ -158,12 +146,12 @@ impl Completion {
 
     /// Has the completion give `charge` back when it is over.
     pub fn charge(&self, charge: Charge) {
-        let mut held = self.held();
-        let rest = match held.charges.last_mut() {
+        let mut sent = self.sent();
+        let rest = match sent.charges.last_mut() {
             Some(last) => last.absorb(charge),
             None => Some(charge),
         };
-        held.charges.extend(rest);
+        sent.charges.extend(rest);
     }
 
     /// Notes that the memory was copied on the way. Never taken back.
@@ -201,13 +189,13 @@ impl Completion {
 
     /// The region that holds the byte at `addr`, if it is known.
     pub(crate) fn region_of(&self, addr: usize) -> Option<Region> {
-        let held = self.held();
+        let sent = self.sent();
         let inside = |frag: &&Frag| (frag.addr()..frag.addr() + frag.len()).contains(&addr);
-        held.memory.iter().find(inside)?.region()
+        sent.memory.iter().find(inside)?.region()
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,8 +203,8 @@ impl Drop for Completion {
     fn drop(&mut self) {
         // First the memory, then the news of it: also where the memory is let go of later.
         let before = deferred();
-        let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner);
-        drop(core::mem::take(held));
+        let sent = self.sent.get_mut().unwrap_or_else(PoisonError::into_inner);
+        drop(core::mem::take(sent));
         // Relaxed: the last release of an `Arc` has acquired those before it.
         let count = self.count.load(Ordering::Relaxed);
         if count > 0 {
@@ -231,150 +219,5 @@ impl Drop for Completion {
                 false => self.queue.push(completed),
             }
         }
-    }
-}
-
-/// Called when a completion waits that nobody knows of yet; see [`CompletionQueue::set_waker`].
-type Waker = Box<dyn Fn() + Send + Sync>;
-
-/// Completions on their way home to one stack, in the order of the releases.
-#[derive(Default)]
-pub struct CompletionQueue {
-    done: Mutex<Vec<Completed>>,
-    /// Whether there are some: a look that costs no lock.
-    pending: AtomicBool,
-    waker: Mutex<Option<Waker>>,
-}
-
-impl CompletionQueue {
-    /// An empty queue.
-    pub fn new() -> Arc<Self> {
-        Arc::default()
-    }
-
-    /// Whether there is anything to drain.
-    pub fn is_pending(&self) -> bool {
-        // SeqCst: pairs with the store in `push`, so that whoever says that it goes to sleep and
-        // then looks here does not miss what was queued by somebody who did not see it asleep.
-        self.pending.load(Ordering::SeqCst)
-    }
-
-    /// Moves everything queued behind what `out` has.
-    pub fn drain(&self, out: &mut Vec<Completed>) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        self.pending.store(false, Ordering::SeqCst);
-        out.append(&mut done);
-    }
-
-    /// Has `waker` called by whoever queues the first completion since the last drain. It runs on
-    /// the releasing thread, possibly inside the stack's own work: it must not wait for a lock that
-    /// is held around such work.
-    pub fn set_waker(&self, waker: impl Fn() + Send + Sync + 'static) {
-        *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(waker));
-    }
-
-    pub(crate) fn push(&self, completed: Completed) {
-        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.push(completed);
-        let first = !self.pending.swap(true, Ordering::SeqCst);
-        drop(done);
-        if first && let Some(wake) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
-            wake();
-        }
-    }
-}
-
-impl core::fmt::Debug for CompletionQueue {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("CompletionQueue").field("pending", &self.is_pending()).finish()
-    }
-}
-
-/// Pages that may be held for zero-copy sends, of one user: shared by all stacks that count
-/// together.
-#[derive(Debug)]
-pub struct PageBudget {
-    limit: AtomicUsize,
-    used: AtomicUsize,
-}
-
-impl PageBudget {
-    /// A budget of `limit` pages of [`PAGE_SIZE`]; `usize::MAX`: no limit.
-    pub fn new(limit: usize) -> Self {
-        Self { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) }
-    }
-
-    /// Changes the limit, in pages. What is held beyond a smaller one stays.
-    pub fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    /// The limit, in pages.
-    pub fn limit(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
-    }
-
-    /// Pages charged now.
-    pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// Charges a call that sends `bytes`; `None` if that is more than is left. Linux's measure:
-    /// the pages that the bytes fill, and one at either end.
-    pub fn charge(self: &Arc<Self>, bytes: usize) -> Option<Charge> {
-        let pages = pages_of(bytes);
-        self.take(pages).then(|| Charge { budget: Arc::clone(self), pages })
-    }
-
-    fn take(&self, pages: usize) -> bool {
-        let limit = self.limit();
-        // Relaxed: a count, nothing is published by it.
-        let take = |used: usize| used.checked_add(pages).filter(|&sum| sum <= limit);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
-    }
-}
-
-/// What a call that sends `bytes` is charged.
-const fn pages_of(bytes: usize) -> usize {
-    bytes / PAGE_SIZE + 2
-}
-
-/// Pages charged to a budget until this is dropped.
-#[derive(Debug)]
-pub struct Charge {
-    budget: Arc<PageBudget>,
-    pages: usize,
-}
-
-impl Charge {
-    /// Pages charged.
-    pub fn pages(&self) -> usize {
-        self.pages
-    }
-
-    /// Charges one more call, of `bytes`; `false` if the budget has too little left.
-    fn extend(&mut self, bytes: usize) -> bool {
-        let pages = pages_of(bytes);
-        let taken = self.budget.take(pages);
-        self.pages += if taken { pages } else { 0 };
-        taken
-    }
-
-    /// Takes in another of the same budget, or gives it back.
-    fn absorb(&mut self, mut other: Self) -> Option<Self> {
-        if !Arc::ptr_eq(&self.budget, &other.budget) {
-            return Some(other);
-        }
-        self.pages += core::mem::take(&mut other.pages);
-        None
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        if self.pages == 0 {
-            return;
-        }
-        self.budget.used.fetch_sub(self.pages, Ordering::Relaxed);
     }
 }
