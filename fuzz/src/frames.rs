@@ -25,8 +25,8 @@ use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyLedger, CopyReason, Instant, PacketBuf, PagePool, PageWriter, RxChecksum};
 use pagewire_stack::{
-    Error, FastOpenConfig, FastOpenMode, KeepAlive, LinkConfig, SocketId, Stack, StackConfig,
-    TcpOption,
+    BindOptions, Error, FastOpenConfig, FastOpenMode, KeepAlive, LinkConfig, ListenerId, RecvFlags,
+    SendFlags, SocketId, Stack, StackConfig, TcpId, TcpOption, UdpId,
 };
 
 /// The stack's station. Its addresses are 10.0.0.1/24 and fd00::1/64; on both it listens on
@@ -99,10 +99,10 @@ struct Flow {
 struct Run {
     stack: Stack,
     now: Instant,
-    listeners: Vec<SocketId>,
+    listeners: Vec<ListenerId>,
     /// IPv4 and IPv6.
-    datagrams: [SocketId; 2],
-    streams: Vec<SocketId>,
+    datagrams: [UdpId; 2],
+    streams: Vec<TcpId>,
     connect_port: u16,
     /// By the stack's port and the peer's.
     flows: BTreeMap<(u16, u16), Flow>,
@@ -133,11 +133,13 @@ impl Run {
         let mode = FastOpenMode::CLIENT | FastOpenMode::SERVER;
         stack.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
         let any = |port| SocketAddr::from(([0, 0, 0, 0], port));
-        let listener = stack.tcp_listen(now, any(80), 4).expect("listen");
+        let listener = stack.listen(any(80), 4).expect("listen");
         let six = "[fd00::1]:80".parse().expect("address");
-        let six = stack.tcp_listen(now, six, 4).expect("listen");
-        let datagrams = stack.udp_bind(any(53)).expect("bind");
-        let datagrams_six = stack.udp_bind("[fd00::1]:53".parse().expect("address")).expect("bind");
+        let six = stack.listen(six, 4).expect("listen");
+        let datagrams = stack.bind_udp(any(53), BindOptions::default()).expect("bind");
+        let datagrams_six = stack
+            .bind_udp("[fd00::1]:53".parse().expect("address"), BindOptions::default())
+            .expect("bind");
         let mut run = Self {
             stack,
             now,
@@ -161,7 +163,7 @@ impl Run {
     }
 
     fn connect(&mut self, to: SocketAddr) {
-        if let Ok(id) = self.stack.tcp_connect(self.now, to, None) {
+        if let Ok(id) = self.stack.connect(self.now, to, None) {
             self.connect_port = self.stack.local_addr(id).map_or(0, |addr| addr.port());
             self.streams.push(id);
         }
@@ -205,12 +207,15 @@ impl Run {
         let (now, n) = (self.now, usize::from(u16::from_be_bytes([a, b])));
         let stack = &mut self.stack;
         let id = match self.streams.len() {
-            0 => self.listeners[0],
-            len => self.streams[usize::from(which) % len],
+            0 => SocketId::from(self.listeners[0]),
+            len => self.streams[usize::from(which) % len].into(),
         };
         // What was added later has the upper half.
         if verb >= 0x80 {
-            let sockets = [&self.streams[..], &self.listeners, &self.datagrams].concat();
+            let streams = self.streams.iter().map(|&id| SocketId::from(id));
+            let listeners = self.listeners.iter().map(|&id| id.into());
+            let datagrams = self.datagrams.iter().map(|&id| id.into());
+            let sockets: Vec<_> = streams.chain(listeners).chain(datagrams).collect();
             let id = sockets[usize::from(which) % sockets.len()];
             return verbs::more(
                 stack,
@@ -221,9 +226,14 @@ impl Run {
             );
         }
         match verb % 14 {
-            0 => self.depth.written += stack.tcp_write(now, id, &vec![b; n]).unwrap_or(0),
-            1 => _ = stack.tcp_shutdown(now, id, Shutdown::Write),
-            2 => _ = stack.tcp_shutdown(now, id, Shutdown::Both),
+            0 => {
+                self.depth.written += stack
+                    .as_tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, &vec![b; n], SendFlags::empty()))
+                    .unwrap_or(0)
+            }
+            1 => _ = stack.as_tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write)),
+            2 => _ = stack.as_tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Both)),
             3 => {
                 stack.close(now, id);
                 self.sends.forget(id);
@@ -234,7 +244,7 @@ impl Run {
                 let to = if which & 1 == 0 { "10.0.0.2:1000" } else { "[fd00::2]:1000" };
                 let to = to.parse().expect("address");
                 let id = self.datagrams[usize::from(which & 1)];
-                let _ = stack.udp_write_to(now, id, &vec![b; n], Some(to));
+                let _ = stack.udp(id).and_then(|mut udp| udp.send(now, &vec![b; n], Some(to)));
             }
             7 => self.reads = !self.reads,
             8 => self.now += Duration::from_millis(1 << (a % 18)),
@@ -251,18 +261,32 @@ impl Run {
                     4 => TcpOption::CountCopies(a & 1 == 0),
                     _ => TcpOption::QueueErrors(a & 1 == 0),
                 };
-                let _ = stack.tcp_set_option(now, id, option);
+                let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.set_option(now, option));
             }
-            10 => self.depth.read += stack.tcp_read(now, id, &mut vec![0; n]).unwrap_or(0),
+            10 => {
+                self.depth.read += stack
+                    .as_tcp(id)
+                    .and_then(|mut tcp| tcp.recv(now, &mut vec![0; n][..], RecvFlags::empty()))
+                    .unwrap_or(0)
+            }
             11 => {
                 let mut chunks = Vec::new();
-                self.depth.read += stack.tcp_recv_chunks(now, id, n, &mut chunks).unwrap_or(0);
+                self.depth.read += stack
+                    .as_tcp(id)
+                    .and_then(|mut tcp| {
+                        tcp.recv(
+                            now,
+                            pagewire_stack::Chunks { max: n, into: &mut chunks },
+                            RecvFlags::empty(),
+                        )
+                    })
+                    .unwrap_or(0);
             }
             12 => self.connect(SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 2], u16::from(b)))),
             _ => {
                 let to = SocketAddr::from(([10, 0, 0, 2], u16::from(b)));
-                let _ = stack.udp_connect(now, self.datagrams[0], to);
-                let _ = stack.udp_queue_errors(self.datagrams[0], a & 1 == 0);
+                let _ = stack.udp(self.datagrams[0]).and_then(|mut udp| udp.connect(to));
+                let _ = stack.udp(self.datagrams[0]).map(|mut udp| udp.queue_errors(a & 1 == 0));
             }
         }
     }
@@ -290,7 +314,9 @@ impl Run {
     fn applications(&mut self) {
         while self.stack.poll_event().is_some() {}
         for &listener in &self.listeners {
-            if let Ok((id, _)) = self.stack.tcp_accept(self.now, listener) {
+            if let Ok((id, _)) =
+                self.stack.listener(listener).and_then(|mut listener| listener.accept())
+            {
                 self.streams.push(id);
                 self.depth.accepted += 1;
             }
@@ -298,26 +324,41 @@ impl Run {
         for &id in &self.streams {
             if self.reads {
                 let mut chunks = Vec::new();
-                let read = self.stack.tcp_recv_chunks(self.now, id, 1000, &mut chunks);
+                let read = self.stack.tcp(id).and_then(|mut tcp| {
+                    tcp.recv(
+                        self.now,
+                        pagewire_stack::Chunks { max: 1000, into: &mut chunks },
+                        RecvFlags::empty(),
+                    )
+                });
                 let failed = read.is_err_and(|error| error != Error::WouldBlock);
                 self.depth.errors += usize::from(failed);
                 let read = read.unwrap_or(0);
                 assert_eq!(read, chunks.iter().map(|chunk| chunk.len()).sum::<usize>());
                 self.depth.read += read;
                 if read > 0 {
-                    let written = self.stack.tcp_write(self.now, id, b"answer").unwrap_or(0);
+                    let written = self
+                        .stack
+                        .tcp(id)
+                        .and_then(|mut tcp| tcp.send(self.now, b"answer", SendFlags::empty()))
+                        .unwrap_or(0);
                     self.depth.written += written;
                 }
             }
             self.depth.errors += usize::from(self.stack.take_error(id).is_some());
-            self.sends.read(&mut self.stack, id);
+            self.sends.read(&mut self.stack, id.into());
         }
         for id in self.datagrams {
-            while self.stack.udp_recv_from(self.now, id).is_ok() {
+            while self
+                .stack
+                .udp(id)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+                .is_ok()
+            {
                 self.depth.datagrams += 1;
             }
             self.depth.errors += usize::from(self.stack.take_error(id).is_some());
-            self.sends.read(&mut self.stack, id);
+            self.sends.read(&mut self.stack, id.into());
         }
     }
 

@@ -19,7 +19,7 @@ use pagewire_ring::{
     Counters, Ends, Engine, EngineConfig, Entry, Fill, Op, QueueConfig, Registered, Submission,
 };
 use pagewire_sim::{Node, NodeId, Sim, Stream};
-use pagewire_stack::{SocketId, Stack};
+use pagewire_stack::{BindOptions, ListenerId, RecvFlags, SendFlags, Stack, TcpId, UdpId};
 
 /// Verbs in one input.
 const MAX_VERBS: usize = 300;
@@ -92,9 +92,9 @@ impl Node for Host {
 
 /// The flow that must not notice.
 struct Quiet {
-    listener: SocketId,
-    sender: SocketId,
-    receiver: Option<SocketId>,
+    listener: ListenerId,
+    sender: TcpId,
+    receiver: Option<TcpId>,
     sent: u64,
     received: u64,
 }
@@ -110,9 +110,9 @@ struct World {
     handles: Vec<u64>,
     held: VecDeque<Entry>,
     /// Sockets of the client that send to the application.
-    peers: Vec<SocketId>,
+    peers: Vec<TcpId>,
     /// The client's datagram socket, and those that it was sent.
-    talker: SocketId,
+    talker: UdpId,
     answered: usize,
     quiet: Quiet,
     opened: usize,
@@ -153,13 +153,14 @@ impl World {
         let (mut engine, ends) = Engine::new(config).expect("an engine");
         let now = sim.now();
         let stack = &mut sim.node_mut(at).stack;
-        let listener = stack.tcp_listen(now, server(PORT), 16).expect("a listener");
+        let listener = stack.listen(server(PORT), 16).expect("a listener");
         let listener = engine.adopt(stack, listener).expect("a handle");
-        let quiet = stack.tcp_listen(now, server(QUIET_PORT), 1).expect("a listener");
-        let sender = sim.node_mut(client).stack.tcp_connect(now, server(QUIET_PORT), None);
+        let quiet = stack.listen(server(QUIET_PORT), 1).expect("a listener");
+        let sender = sim.node_mut(client).stack.connect(now, server(QUIET_PORT), None);
         let sender = sender.expect("a connection");
         let talker = SocketAddr::from(([10, 0, 0, 2], TALKER_PORT));
-        let talker = sim.node_mut(client).stack.udp_bind(talker).expect("a socket");
+        let talker =
+            sim.node_mut(client).stack.bind_udp(talker, BindOptions::default()).expect("a socket");
         let quiet = Quiet { listener: quiet, sender, receiver: None, sent: 0, received: 0 };
         Self {
             sim,
@@ -190,9 +191,9 @@ impl World {
             8 => {
                 let stack = &mut self.sim.node_mut(self.client).stack;
                 if self.peers.len() < 16
-                    && let Ok(peer) = stack.tcp_connect(now, server(PORT), None)
+                    && let Ok(peer) = stack.connect(now, server(PORT), None)
                 {
-                    self.peers.push(peer);
+                    self.peers.push(peer.into());
                 }
             }
             // To a datagram socket of the application's, if it has one.
@@ -201,21 +202,34 @@ impl World {
                 let to = Some(server(PORT + u16::from(a & 3)));
                 let stack = &mut self.sim.node_mut(self.client).stack;
                 for _ in 0..=(a >> 2) % 16 {
-                    _ = stack.udp_write_to(now, self.talker, &bytes, to);
+                    _ = stack.udp(self.talker).and_then(|mut udp| udp.send(now, &bytes, to));
                 }
             }
             9 | 10 => {
                 let Some(peer) = self.peer(a) else { return };
                 let bytes = vec![b; 1 + usize::from(b) * usize::from(c)];
-                let _ = self.sim.node_mut(self.client).stack.tcp_write(now, peer, &bytes);
+                let _ = self
+                    .sim
+                    .node_mut(self.client)
+                    .stack
+                    .tcp(peer)
+                    .and_then(|mut tcp| tcp.send(now, &bytes, SendFlags::empty()));
             }
             11 => {
                 let Some(peer) = self.peer(a) else { return };
                 let stack = &mut self.sim.node_mut(self.client).stack;
                 match b % 3 {
-                    0 => _ = stack.tcp_shutdown(now, peer, std::net::Shutdown::Write),
+                    0 => {
+                        _ = stack
+                            .tcp(peer)
+                            .and_then(|mut tcp| tcp.shutdown(now, std::net::Shutdown::Write))
+                    }
                     1 => stack.abort(now, peer),
-                    _ => _ = stack.tcp_read(now, peer, &mut vec![0; 4096]),
+                    _ => {
+                        _ = stack
+                            .tcp(peer)
+                            .and_then(|mut tcp| tcp.recv(now, &mut [0; 4096], RecvFlags::empty()))
+                    }
                 }
             }
             12 => self.register(a, b, c),
@@ -225,7 +239,7 @@ impl World {
         }
     }
 
-    fn peer(&self, which: u8) -> Option<SocketId> {
+    fn peer(&self, which: u8) -> Option<TcpId> {
         self.peers.get(usize::from(which) % self.peers.len().max(1)).copied()
     }
 
@@ -450,7 +464,11 @@ impl World {
 
     fn quiet(&mut self, now: Instant) {
         let client = &mut self.sim.node_mut(self.client).stack;
-        while client.udp_recv_from(now, self.talker).is_ok() {
+        while client
+            .udp(self.talker)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .is_ok()
+        {
             self.answered += 1;
         }
         let Quiet { listener, sender, receiver, sent, received } = &mut self.quiet;
@@ -458,13 +476,25 @@ impl World {
         let left = QUIET - *sent;
         if left > 0 {
             let bytes = Stream(3).bytes(*sent, left.min(3000) as usize);
-            *sent += client.tcp_write(now, *sender, &bytes).unwrap_or(0) as u64;
+            *sent += client
+                .tcp(*sender)
+                .and_then(|mut tcp| tcp.send(now, &bytes, SendFlags::empty()))
+                .unwrap_or(0) as u64;
         }
         let stack = &mut self.sim.node_mut(self.server).stack;
-        *receiver = receiver.or_else(|| stack.tcp_accept(now, *listener).ok().map(|(id, _)| id));
+        *receiver = receiver.or_else(|| {
+            stack
+                .listener(*listener)
+                .and_then(|mut listener| listener.accept())
+                .ok()
+                .map(|(id, _)| id)
+        });
         let Some(receiver) = *receiver else { return };
         let mut buffer = [0; 4096];
-        while let Ok(n @ 1..) = stack.tcp_read(now, receiver, &mut buffer) {
+        while let Ok(n @ 1..) = stack
+            .tcp(receiver)
+            .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
+        {
             Stream(3).check(*received, &buffer[..n]).expect("another flow's bytes");
             *received += n as u64;
         }
@@ -504,7 +534,8 @@ impl World {
         let Self { engine, ends, registered, .. } = self;
         drop((engine, ends, registered));
         let stack = &mut sim.node_mut(client).stack;
-        peers.into_iter().chain([quiet.sender, talker]).for_each(|id| stack.close(now, id));
+        peers.into_iter().chain([quiet.sender]).for_each(|id| stack.close(now, id));
+        stack.close(now, talker);
         sim.drive_bounded(now + WIND_UP).expect("an end");
         for node in [server, client] {
             let stack = &mut sim.node_mut(node).stack;

@@ -78,26 +78,40 @@ pub(crate) fn more(
     match verb % 16 {
         0 => {
             let flags = SendFlags::from_bits_truncate(a);
-            let _ = stack.tcp_write_with(now, id, &vec![a; usize::from(b) * 16], flags);
+            let _ = stack
+                .as_tcp(id)
+                .and_then(|mut tcp| tcp.send(now, &vec![a; usize::from(b) * 16], flags));
         }
         1 => {
             let flags = SendFlags::from_bits_truncate(a);
             let mut frags = pieces(usize::from(b) * 100, usize::from(a >> 3));
-            let _ = stack.tcp_send_with(now, id, &mut frags, flags);
+            let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, flags));
         }
         2 => {
             let flags = RecvFlags::from_bits_truncate(a);
-            let _ = stack.tcp_read_with(now, id, &mut vec![0; usize::from(b) * 16], flags);
+            let _ = stack
+                .as_tcp(id)
+                .and_then(|mut tcp| tcp.recv(now, &mut vec![0; usize::from(b) * 16][..], flags));
         }
         3 => {
             let flags = RecvFlags::from_bits_truncate(a);
             let mut chunks = Vec::new();
-            let got = stack.tcp_recv_chunks_with(now, id, usize::from(b) * 16, &mut chunks, flags);
+            let got = stack.as_tcp(id).and_then(|mut tcp| {
+                tcp.recv(
+                    now,
+                    pagewire_stack::Chunks { max: usize::from(b) * 16, into: &mut chunks },
+                    flags,
+                )
+            });
             if let Ok(n) = got {
                 assert_eq!(n, chunks.iter().map(Frag::len).sum::<usize>());
             }
         }
-        4 => _ = stack.tcp_read_urgent(now, id, RecvFlags::from_bits_truncate(a)),
+        4 => {
+            _ = stack
+                .as_tcp(id)
+                .and_then(|mut tcp| tcp.read_urgent(now, RecvFlags::from_bits_truncate(a)))
+        }
         5 => _ = stack.set_zerocopy(id, a & 1 == 0),
         6 | 7 => {
             let mut frags = pieces(n, usize::from(verb >> 4) * 3);
@@ -105,7 +119,10 @@ pub(crate) fn more(
             // A call that found room for a part goes on with the rest, as a blocking one would.
             for _ in 0..1 + verb % 2 {
                 let before: usize = frags.iter().map(Frag::len).sum();
-                let sent = stack.tcp_send_zc(now, id, &mut frags, &mut call).unwrap_or(0);
+                let sent = stack
+                    .as_tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, (&mut frags, &mut call), SendFlags::empty()))
+                    .unwrap_or(0);
                 let after: usize = frags.iter().map(Frag::len).sum();
                 assert_eq!(sent, before - after, "what was taken is what is missing");
             }
@@ -115,21 +132,38 @@ pub(crate) fn more(
             let to: SocketAddr = if a & 1 == 0 { "10.0.0.2:1000" } else { "[fd00::2]:1000" }
                 .parse()
                 .expect("address");
-            let sent = stack.udp_send_zc(now, id, pieces(n % 3000, usize::from(a >> 4)), Some(to));
+            let sent = stack.as_udp(id).and_then(|mut udp| {
+                let mut call = ZeroCopyCall::new();
+                let sent =
+                    udp.send(now, (pieces(n % 3000, usize::from(a >> 4)), &mut call), Some(to))?;
+                Ok((sent, call.id()))
+            });
             if let Ok((_, taken)) = sent {
                 sends.take(id, taken);
             }
         }
-        9 => _ = stack.tcp_discard(now, id, n),
+        9 => {
+            _ = stack
+                .as_tcp(id)
+                .and_then(|mut tcp| tcp.recv(now, pagewire_stack::Discard(n), RecvFlags::empty()))
+        }
         10 => {
-            let _ = (stack.tcp_inq(id), stack.tcp_queued(id), stack.tcp_at_urgent_mark(id));
-            let _ = (stack.tcp_info_at(now, id), stack.tcp_ledger(id), stack.readiness(id));
-            if let Ok((queued, unsent)) = stack.tcp_queued_send(id) {
+            let _ = (
+                stack.as_tcp(id).map(|tcp| tcp.inq()),
+                stack.as_tcp(id).map(|tcp| tcp.queued()),
+                stack.as_tcp(id).map(|tcp| tcp.at_urgent_mark()),
+            );
+            let _ = (
+                stack.as_tcp(id).map(|tcp| tcp.info_at(now)),
+                stack.as_tcp(id).map(|tcp| tcp.ledger()),
+                stack.readiness(id),
+            );
+            if let Ok((queued, unsent)) = stack.as_tcp(id).map(|tcp| tcp.queued_send()) {
                 assert!(unsent <= queued, "{unsent} of {queued} bytes were never sent");
             }
         }
-        11 => _ = stack.tcp_send_syn(now, id),
-        12 => _ = stack.tcp_set_write_pending(id, a & 1 == 0),
+        11 => _ = stack.as_tcp(id).map(|mut tcp| tcp.send_syn()),
+        12 => _ = stack.as_tcp(id).map(|mut tcp| tcp.set_write_pending(a & 1 == 0)),
         _ => {
             let milliseconds = Duration::from_millis(n as u64);
             let option = match verb >> 4 {
@@ -156,7 +190,7 @@ pub(crate) fn more(
                 })),
                 _ => TcpOption::NoDelay(b & 1 == 0),
             };
-            let _ = stack.tcp_set_option(now, id, option);
+            let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.set_option(now, option));
         }
     }
 }

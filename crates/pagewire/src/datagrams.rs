@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use pagewire_stack::{LinkId, UdpTarget, limits};
+use pagewire_stack::{LinkId, RecvFlags, UdpTarget, limits};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::shared::{Interest, io_error};
@@ -40,14 +40,21 @@ impl UdpSocket {
     /// such a send an error of kind `PermissionDenied`.
     pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
         let id = self.0.id;
-        self.0.host.shared.lock().stack.udp_set_broadcast(id, on).map_err(io_error)
+        self.0
+            .host
+            .shared
+            .lock()
+            .stack
+            .udp(id)
+            .map(|mut udp| udp.set_broadcast(on))
+            .map_err(io_error)
     }
 
     /// Whether [`recv_message`](Self::recv_message) hands out several datagrams of one sender and one
     /// length as one (`UDP_GRO`); off by default.
     pub fn set_joining(&self, on: bool) -> io::Result<()> {
         let id = self.0.id;
-        self.0.host.shared.lock().stack.udp_set_join(id, on).map_err(io_error)
+        self.0.host.shared.lock().stack.udp(id).map(|mut udp| udp.set_join(on)).map_err(io_error)
     }
 
     /// Receives a datagram by reference, with what its packet said (`IP_PKTINFO`). If the socket
@@ -55,8 +62,10 @@ impl UdpSocket {
     /// to the same address and as long, the last one perhaps shorter.
     pub fn recv_message(&self) -> io::Result<Datagram> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        let message = self.0.host.wait(id, Interest::Read, patience, |stack, now| {
-            stack.udp_recv_message(now, id, limits::UDP_MAX_PAYLOAD_V4)
+        let message = self.0.host.wait(id, Interest::Read, patience, |stack, _| {
+            stack.udp(id).and_then(|mut udp| {
+                udp.recv(pagewire_stack::Message(limits::UDP_MAX_PAYLOAD_V4), RecvFlags::empty())
+            })
         })?;
         Ok(message.into())
     }
@@ -77,7 +86,7 @@ impl UdpSocket {
         let target = UdpTarget { remote: to, source: Some(source), ..UdpTarget::default() };
         let patience = self.0.patience(Interest::Write);
         self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.udp_send_to(now, id, data.frags.clone(), target)
+            stack.udp(id).and_then(|mut udp| udp.send(now, data.frags.clone(), target))
         })
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
 use pagewire_mem::{Deferral, Instant, PAGE_SIZE, PageBudget};
-use pagewire_stack::TcpConfig;
+use pagewire_stack::{BindOptions, TcpConfig};
 use pagewire_stack::{
     Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
 };
@@ -189,7 +189,7 @@ impl Host {
 
     /// Begins to open a connection and returns at once; it is usable when it becomes writable.
     pub fn start_connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
-        let id = self.shared().with(|stack, now| stack.tcp_connect(now, remote, None));
+        let id = self.shared().with(|stack, now| stack.connect(now, remote, None));
         Ok(TcpStream::new(Arc::clone(&self.0), id.map_err(|e| self.shared().error(e))?))
     }
 
@@ -206,7 +206,7 @@ impl Host {
     /// [`listen`](Self::listen) with room for `backlog` connections that wait for `accept`.
     pub fn listen_with(&self, on: impl ToSocketAddrs, backlog: usize) -> io::Result<TcpListener> {
         let id = self.first_address(on, |local| {
-            self.shared().with(|stack, now| stack.tcp_listen(now, local, backlog))
+            self.shared().with(|stack, _| stack.listen(local, backlog))
         })?;
         Ok(TcpListener::new(Arc::clone(&self.0), id))
     }
@@ -216,8 +216,9 @@ impl Host {
     /// # Errors
     /// As [`listen`](Self::listen).
     pub fn udp(&self, on: impl ToSocketAddrs) -> io::Result<UdpSocket> {
-        let id =
-            self.first_address(on, |local| self.shared().with(|stack, _| stack.udp_bind(local)))?;
+        let id = self.first_address(on, |local| {
+            self.shared().with(|stack, _| stack.bind_udp(local, BindOptions::default()))
+        })?;
         Ok(UdpSocket::new(Arc::clone(&self.0), id))
     }
 
@@ -713,7 +714,7 @@ impl Handle {
 
     pub(crate) fn wait<T>(
         &self,
-        id: pagewire_stack::SocketId,
+        id: impl Into<pagewire_stack::SocketId>,
         interest: Interest,
         patience: Patience,
         op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use pagewire_mem::{CopyLedger, Frag, Held, Instant};
-use pagewire_stack::{Error, MapError, SocketId, Stack};
+use pagewire_stack::{Error, MapError, RecvFlags, Stack, TcpId};
 
 use crate::buf::SendBuf;
 use crate::shared::Interest;
@@ -44,10 +44,10 @@ impl Mapping {
     fn new(
         stack: &mut Stack,
         now: Instant,
-        id: SocketId,
+        id: TcpId,
         mapping: pagewire_mem::Mapping,
     ) -> Result<Self, MapError> {
-        let held = stack.tcp_count_held(now, id, mapping.pinned())?;
+        let held = stack.tcp(id)?.count_held(now, mapping.pinned());
         Ok(Self(mapping, held))
     }
 }
@@ -242,7 +242,11 @@ impl TcpStream {
     ) -> Result<MapAvailable, MapError> {
         let id = self.0.id;
         self.0.host.shared.with(|stack, now| {
-            let found = stack.tcp_map_available(now, id, max, tail)?;
+            let found = stack.tcp(id)?.recv(
+                now,
+                pagewire_stack::MapPages { max: max, tail: tail },
+                RecvFlags::empty(),
+            )?;
             let pagewire_stack::MapAvailable { mapping, copied, copy_next, queued, ended, error } =
                 found;
             let mapping =
@@ -266,13 +270,14 @@ impl TcpStream {
 pub(crate) fn try_map(
     stack: &mut Stack,
     now: Instant,
-    id: SocketId,
+    id: TcpId,
     len: usize,
 ) -> Result<io::Result<Mapping>, Error> {
     match take_mapping(stack, now, id, len) {
         Err(MapError::WouldBlock) => {
-            stack.tcp_expect(id, len)?;
-            match stack.tcp_is_beyond_window(id, len)? {
+            let mut tcp = stack.tcp(id)?;
+            tcp.expect(len);
+            match tcp.is_beyond_window(len) {
                 true => Ok(Err(map_error(MapError::NoMemory))),
                 false => Err(Error::WouldBlock),
             }
@@ -284,17 +289,17 @@ pub(crate) fn try_map(
 fn take_mapping(
     stack: &mut Stack,
     now: Instant,
-    id: SocketId,
+    id: TcpId,
     len: usize,
 ) -> Result<Mapping, MapError> {
-    let mapping = stack.tcp_map(now, id, len)?;
+    let mapping = stack.tcp(id)?.recv(now, pagewire_stack::Map(len), RecvFlags::empty())?;
     Mapping::new(stack, now, id, mapping)
 }
 
-pub(crate) fn readable(stack: &Stack, id: SocketId) -> Result<usize, Error> {
+pub(crate) fn readable(stack: &mut Stack, id: TcpId) -> Result<usize, Error> {
     use pagewire_stack::Readiness;
     match stack.readiness(id)?.intersects(Readiness::FOR_READ) {
-        true => stack.tcp_queued(id),
+        true => stack.tcp(id).map(|tcp| tcp.queued()),
         false => Err(Error::WouldBlock),
     }
 }

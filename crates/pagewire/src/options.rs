@@ -16,7 +16,7 @@ impl TcpStream {
         self.0
             .host
             .shared
-            .with(|stack, now| stack.tcp_set_option(now, id, option))
+            .with(|stack, now| stack.tcp(id).and_then(|mut tcp| tcp.set_option(now, option)))
             .map_err(io_error)
     }
 
@@ -28,7 +28,7 @@ impl TcpStream {
             return Ok(0);
         }
         self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.tcp_send_with(now, id, &mut buf.frags, flags)
+            stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut buf.frags, flags))
         })
     }
 
@@ -40,7 +40,7 @@ impl TcpStream {
             return Ok(0);
         }
         self.0.host.wait(id, Interest::Read, patience, |stack, now| {
-            stack.tcp_read_with(now, id, buf, RecvFlags::PEEK)
+            stack.tcp(id).and_then(|mut tcp| tcp.recv(now, &mut *buf, RecvFlags::PEEK))
         })
     }
 
@@ -48,7 +48,11 @@ impl TcpStream {
     /// end of the stream.
     pub fn discard(&self, max: usize) -> io::Result<usize> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        self.0.host.wait(id, Interest::Read, patience, |stack, now| stack.tcp_discard(now, id, max))
+        self.0.host.wait(id, Interest::Read, patience, |stack, now| {
+            stack
+                .tcp(id)
+                .and_then(|mut tcp| tcp.recv(now, pagewire_stack::Discard(max), RecvFlags::empty()))
+        })
     }
 
     /// The urgent byte (RFC 9293 section 3.8.5), once; never waits.
@@ -60,23 +64,39 @@ impl TcpStream {
         self.0
             .host
             .shared
-            .with(|stack, now| stack.tcp_read_urgent(now, id, RecvFlags::empty()))
+            .with(|stack, now| {
+                stack.tcp(id).and_then(|mut tcp| tcp.read_urgent(now, RecvFlags::empty()))
+            })
             .map_err(io_error)
     }
 
     /// Whether the stream has been read up to its urgent byte.
     pub fn at_urgent_mark(&self) -> io::Result<bool> {
-        self.0.host.shared.lock().stack.tcp_at_urgent_mark(self.0.id).map_err(io_error)
+        self.0
+            .host
+            .shared
+            .lock()
+            .stack
+            .tcp(self.0.id)
+            .map(|tcp| tcp.at_urgent_mark())
+            .map_err(io_error)
     }
 
     /// Bytes queued that the peer has not acknowledged, and of these, bytes that were never sent.
     pub fn queued_send(&self) -> io::Result<(usize, usize)> {
-        self.0.host.shared.lock().stack.tcp_queued_send(self.0.id).map_err(io_error)
+        self.0
+            .host
+            .shared
+            .lock()
+            .stack
+            .tcp(self.0.id)
+            .map(|tcp| tcp.queued_send())
+            .map_err(io_error)
     }
 
     /// Bytes that can be read without waiting, up to an urgent byte.
     pub fn queued_receive(&self) -> io::Result<usize> {
-        self.0.host.shared.lock().stack.tcp_queued(self.0.id).map_err(io_error)
+        self.0.host.shared.lock().stack.tcp(self.0.id).map(|tcp| tcp.queued()).map_err(io_error)
     }
 }
 
@@ -87,10 +107,6 @@ impl TcpListener {
     /// An error of kind `Unsupported` if connections cannot inherit it.
     pub fn set_option(&self, option: TcpOption) -> io::Result<()> {
         let id = self.0.id;
-        self.0
-            .host
-            .shared
-            .with(|stack, now| stack.tcp_set_option(now, id, option))
-            .map_err(io_error)
+        self.0.host.shared.with(|stack, _| stack.listener(id)?.set_option(option)).map_err(io_error)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pagewire_mem::Instant;
-use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, SocketId, Stack};
+use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, Stack};
 
 use crate::host::Host;
 use crate::tcp::TcpStream;
@@ -124,7 +124,7 @@ impl Proxy {
     ) -> io::Result<SocketAddr> {
         self.host.first_address(on, |local| {
             self.with(|engine, stack, now| {
-                let id = stack.tcp_listen(now, local, backlog)?;
+                let id = stack.listen(local, backlog)?;
                 let local = stack.local_addr(id)?;
                 engine.listen(now, stack, id, upstream)?;
                 Ok(local)
@@ -142,7 +142,7 @@ impl Proxy {
             let text = "both connections must be of the proxy's host";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let (a, b): (SocketId, SocketId) = (a.release(), b.release());
+        let (a, b) = (a.release(), b.release());
         let joined = self.with(|engine, stack, now| {
             let joined = engine.join(now, stack, a, b);
             if joined.is_err() {

@@ -176,6 +176,27 @@ pub(crate) enum Interest {
     Completion,
 }
 
+/// The time for one operation, read when it is asked for.
+pub(crate) struct Clock<'a> {
+    shared: &'a Shared,
+    now: Cell<Option<Instant>>,
+}
+
+impl<'a> Clock<'a> {
+    /// One that was read before.
+    pub(crate) fn at(shared: &'a Shared, now: Instant) -> Self {
+        Self { shared, now: Cell::new(Some(now)) }
+    }
+
+    /// The time, always the same.
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        let now = self.now.get().unwrap_or_else(|| self.shared.now());
+        self.now.set(Some(now));
+        now
+    }
+}
+
 impl Shared {
     pub(crate) fn new(
         stack: Stack,
@@ -261,21 +282,16 @@ impl Shared {
         result
     }
 
-    /// The same of an operation that may need no clock, because nothing is to be sent after it: it is
-    /// tried without a time first, and if that is `None`, with one. What had to be sent before it is
-    /// for whoever left it, or the next.
-    pub(crate) fn with_quick<T>(
-        &self,
-        op: &mut impl FnMut(&mut Stack, Option<Instant>) -> Option<T>,
-    ) -> Option<T> {
+    /// The same of an operation that may need no clock, because nothing is to be sent after it. What
+    /// had to be sent before it is for whoever left it, or the next.
+    #[inline]
+    pub(crate) fn with_quick<T>(&self, op: &mut impl FnMut(&mut Stack, &Clock<'_>) -> T) -> T {
         let mut inner = self.lock();
-        let quick = op(&mut inner.stack, None);
-        if quick.is_some() {
-            return quick;
+        let clock = Clock { shared: self, now: Cell::new(None) };
+        let result = op(&mut inner.stack, &clock);
+        if let Some(now) = clock.now.get() {
+            self.finish(inner, now);
         }
-        let now = self.now();
-        let result = op(&mut inner.stack, Some(now));
-        self.finish(inner, now);
         result
     }
 

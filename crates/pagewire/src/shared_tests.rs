@@ -10,7 +10,7 @@ use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::{Capabilities, Device, DeviceCounters, DeviceError, Pair};
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PacketBuf};
-use pagewire_stack::{Error, SocketId, Stack, StackConfig};
+use pagewire_stack::{BindOptions, Error, RecvFlags, SocketId, Stack, StackConfig, ZeroCopyCall};
 
 use super::{BLOCKED_RETRY, Interest, Poller, Shared};
 use crate::Host;
@@ -27,14 +27,16 @@ fn times(op: impl FnOnce(&Shared, SocketId) -> Instant + Send + 'static) -> (Ins
     let (device, _peer) = Pair::new(Default::default()).expect("pair");
     let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
     let handle = host.expect("host").handle();
-    let socket = handle.shared.with(|stack, _| stack.udp_bind(([10, 0, 0, 1], 9).into()));
+    let socket = handle
+        .shared
+        .with(|stack, _| stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default()));
     let socket = socket.expect("bound");
     let (says, hears) = channel();
     let inner = handle.shared.lock();
     let theirs = Arc::clone(&handle);
     let other = thread::spawn(move || {
         says.send(()).expect("it listens");
-        op(&theirs.shared, socket)
+        op(&theirs.shared, socket.into())
     });
     hears.recv().expect("it comes");
     (0..YIELDS).for_each(|_| thread::yield_now());
@@ -91,7 +93,7 @@ fn peer(device: impl Device + 'static) -> Host {
 fn a_thread_that_takes_a_frame_itself_tells_a_sleeping_driver_of_the_timer() {
     let (device, far) = Pair::new(Default::default()).expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
-    let listen = |stack: &mut Stack, now| stack.tcp_listen(now, ([10, 0, 0, 1], 80).into(), 1);
+    let listen = |stack: &mut Stack, _| stack.listen(([10, 0, 0, 1], 80).into(), 1);
     let listener = shared.with(listen).expect("listens");
     let (theirs, (says, hears)) = (Arc::clone(&shared), channel());
     let other = thread::spawn(move || {
@@ -169,7 +171,7 @@ fn full() -> Full {
 #[test]
 fn a_driver_that_will_look_at_a_full_device_soon_is_not_woken_for_each_operation() {
     let shared = without_driver(full());
-    let send = |stack: &mut Stack, now| stack.tcp_connect(now, ([10, 0, 0, 2], 80).into(), None);
+    let send = |stack: &mut Stack, now| stack.connect(now, ([10, 0, 0, 2], 80).into(), None);
     falls_asleep(&shared, Instant::FAR);
     let _ = shared.with(send);
     assert!(was_woken(&shared), "it meant to sleep longer than frames may wait");
@@ -183,7 +185,9 @@ fn a_wait_on_a_host_without_a_driver_ends_when_its_time_is_over_and_not_before()
     let (device, _far) = Pair::new(Default::default()).expect("pair");
     let host = Host::builder().device(device).address("10.0.0.1/24").manual().start();
     let handle = host.expect("host").handle();
-    let socket = handle.shared.with(|stack, _| stack.udp_bind(([10, 0, 0, 1], 9).into()));
+    let socket = handle
+        .shared
+        .with(|stack, _| stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default()));
     let (socket, limit) = (socket.expect("bound"), Duration::from_millis(3));
     let begin = handle.shared.now();
     let mut last = begin;
@@ -210,14 +214,16 @@ impl Wake for Calls {
 fn an_error_wakes_a_reader_while_a_completion_is_unread() {
     let (device, far) = Pair::new(Default::default()).expect("pair");
     let (shared, peer) = (without_driver(device), peer(far));
-    let socket = shared.with(|stack, now| {
-        let socket = stack.udp_bind(([10, 0, 0, 1], 9).into())?;
+    let socket = shared.with(|stack, _| {
+        let socket = stack.bind_udp(([10, 0, 0, 1], 9).into(), BindOptions::default())?;
         stack.set_zerocopy(socket, true)?;
-        stack.udp_connect(now, socket, ([10, 0, 0, 2], 9).into())?;
+        stack.udp(socket)?.connect(([10, 0, 0, 2], 9).into())?;
         Ok::<_, Error>(socket)
     });
     let socket = socket.expect("connected");
-    let receive = &mut |stack: &mut Stack, now| stack.udp_recv_from(now, socket);
+    let receive = &mut |stack: &mut Stack, _| {
+        stack.udp(socket).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+    };
     // Nobody is there: the first time the refusal comes with the completion, then it stands unread.
     for _ in 0..2 {
         let calls = Arc::new(Calls::default());
@@ -225,7 +231,13 @@ fn an_error_wakes_a_reader_while_a_completion_is_unread() {
         let nothing = shared.try_or_register(socket, Interest::Read, &waker, receive);
         assert_eq!(nothing.err(), Some(Error::WouldBlock));
         let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 4096]))]);
-        let sent = shared.with(|stack, now| stack.udp_send_zc(now, socket, data, None));
+        let sent = shared.with(|stack, now| {
+            stack.udp(socket).and_then(|mut udp| {
+                let mut call = ZeroCopyCall::new();
+                let sent = udp.send(now, (data, &mut call), None)?;
+                Ok((sent, call.id()))
+            })
+        });
         assert_eq!(sent.map(|(n, _)| n), Ok(4096));
         for _ in 0..100 {
             peer.turn();
@@ -297,12 +309,13 @@ fn a_driver_sleeps_while_one_of_its_devices_takes_nothing() {
     let host = host.expect("host");
     // More than one device's queue holds, to a neighbour each, and a little for the other.
     host.with_stack(|stack, now| {
-        let socket = stack.udp_bind(([0, 0, 0, 0], 9).into()).expect("bound");
+        let socket =
+            stack.bind_udp(([0, 0, 0, 0], 9).into(), BindOptions::default()).expect("bound");
         for at in 2..250 {
             for to in [([10, 0, 0, at], 9), ([10, 0, 1, 2], 9)] {
-                let _ = stack.udp_write_to(now, socket, b"x", Some(to.into()));
+                let _ = stack.udp(socket).and_then(|mut udp| udp.send(now, b"x", Some(to.into())));
             }
-            let _ = stack.tcp_connect(now, ([10, 0, 0, at], 80).into(), None);
+            let _ = stack.connect(now, ([10, 0, 0, at], 80).into(), None);
         }
     });
     let handle = host.handle();

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pagewire_mem::{Frag, Instant};
-use pagewire_stack::{Error, Readiness, SocketId, Stack};
+use pagewire_stack::{Error, ListenerId, Readiness, RecvFlags, SendFlags, SocketId, Stack, TcpId};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::host::Handle;
-use crate::shared::{Interest, io_error};
+use crate::shared::{Clock, Interest, io_error};
 use crate::wait::Patience;
 
 /// A TCP connection. Cheap to clone: clones are the same connection, which closes when the last
@@ -20,16 +20,16 @@ use crate::wait::Patience;
 /// Dropping closes as Linux does: what was sent is still delivered in the background; if received
 /// data was left unread, the peer gets a reset.
 #[derive(Clone)]
-pub struct TcpStream(pub(crate) Arc<Socket>);
+pub struct TcpStream(pub(crate) Arc<Socket<TcpId>>);
 
 /// A socket that listens for connections.
 #[derive(Clone)]
-pub struct TcpListener(pub(crate) Arc<Socket>);
+pub struct TcpListener(pub(crate) Arc<Socket<ListenerId>>);
 
 /// A socket of the stack, closed on drop, and how its owner wants to wait.
-pub(crate) struct Socket {
+pub(crate) struct Socket<Id: Copy + Into<SocketId>> {
     pub(crate) host: Arc<Handle>,
-    pub(crate) id: SocketId,
+    pub(crate) id: Id,
     nonblocking: AtomicBool,
     /// Somebody else owns it now.
     released: AtomicBool,
@@ -52,8 +52,8 @@ impl Timeouts {
     }
 }
 
-impl Socket {
-    pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Arc<Self> {
+impl<Id: Copy + Into<SocketId>> Socket<Id> {
+    pub(crate) fn new(host: Arc<Handle>, id: Id) -> Arc<Self> {
         let (nonblocking, released) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self { host, id, nonblocking, released, timeouts: Timeouts::default() })
     }
@@ -95,21 +95,21 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl<Id: Copy + Into<SocketId>> Drop for Socket<Id> {
     fn drop(&mut self) {
         if !*self.released.get_mut() {
-            self.host.close(self.id);
+            self.host.close(self.id.into());
         }
     }
 }
 
 impl TcpStream {
-    pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Self {
+    pub(crate) fn new(host: Arc<Handle>, id: TcpId) -> Self {
         Self(Socket::new(host, id))
     }
 
     /// Lets go of the connection without closing it: whoever takes the id owns it.
-    pub(crate) fn release(self) -> SocketId {
+    pub(crate) fn release(self) -> TcpId {
         self.0.released.store(true, Ordering::Relaxed);
         self.0.id
     }
@@ -163,7 +163,9 @@ impl TcpStream {
         self.0.host.wait(id, Interest::Write, patience, |stack, now| {
             match later && has_error(stack, id) {
                 true => Ok(0),
-                false => stack.tcp_send(now, id, &mut buf.frags),
+                false => stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, &mut buf.frags, SendFlags::empty())),
             }
         })
     }
@@ -183,7 +185,9 @@ impl TcpStream {
     pub fn recv_into(&self, max: usize, frags: &mut Vec<Frag>) -> io::Result<usize> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
         self.0.host.wait(id, Interest::Read, patience, |stack, now| {
-            stack.tcp_recv_chunks(now, id, max, frags)
+            stack.tcp(id).and_then(|mut tcp| {
+                tcp.recv(now, pagewire_stack::Chunks { max: max, into: frags }, RecvFlags::empty())
+            })
         })
     }
 
@@ -201,7 +205,11 @@ impl TcpStream {
     /// read everything.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let id = self.0.id;
-        let done = self.0.host.shared.with(|stack, now| stack.tcp_shutdown(now, id, how));
+        let done = self
+            .0
+            .host
+            .shared
+            .with(|stack, now| stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, how)));
         done.map_err(|e| self.0.host.shared.error(e))
     }
 
@@ -222,7 +230,11 @@ impl TcpStream {
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
         let id = self.0.id;
         let set = pagewire_stack::TcpOption::NoDelay(nodelay);
-        self.0.host.shared.with(|stack, now| stack.tcp_set_option(now, id, set)).map_err(io_error)
+        self.0
+            .host
+            .shared
+            .with(|stack, now| stack.tcp(id).and_then(|mut tcp| tcp.set_option(now, set)))
+            .map_err(io_error)
     }
 
     /// Longest wait for data; `None` for ever. The error is `TimedOut` (not `WouldBlock`, as from
@@ -243,8 +255,8 @@ impl TcpStream {
 
     /// What the machine knows of this connection.
     pub fn info(&self) -> io::Result<pagewire_stack::TcpInfo> {
-        let (inner, now) = self.0.host.shared.lock_now();
-        inner.stack.tcp_info_at(now, self.0.id).map_err(io_error)
+        let (mut inner, now) = self.0.host.shared.lock_now();
+        inner.stack.tcp(self.0.id).map(|tcp| tcp.info_at(now)).map_err(io_error)
     }
 
     pub(crate) fn read_some(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -252,7 +264,9 @@ impl TcpStream {
         if buf.is_empty() {
             return Ok(0);
         }
-        self.0.host.wait(id, Interest::Read, patience, |stack, now| stack.tcp_read(now, id, buf))
+        self.0.host.wait(id, Interest::Read, patience, |stack, now| {
+            stack.tcp(id).and_then(|mut tcp| tcp.recv(now, &mut *buf, RecvFlags::empty()))
+        })
     }
 
     pub(crate) fn write_some(&self, buf: &[u8]) -> io::Result<usize> {
@@ -265,17 +279,16 @@ impl TcpStream {
         if buf.is_empty() {
             return Ok(0);
         }
-        let write = |stack: &mut Stack, now| match now {
-            None => stack.tcp_write_behind(id, buf).then_some(Ok(buf.len())),
-            Some(_) if later && has_error(stack, id) => Some(Ok(0)),
-            Some(now) => Some(stack.tcp_write(now, id, buf)),
+        let write = |stack: &mut Stack, clock: &Clock<'_>| match later && has_error(stack, id) {
+            true => Ok(0),
+            false => stack.tcp(id)?.send(|| clock.now(), buf, SendFlags::empty()),
         };
         self.0.host.shared.wait_quick(id, Interest::Write, patience, write)
     }
 }
 
 /// Whether the next call will be told of an error.
-fn has_error(stack: &Stack, id: SocketId) -> bool {
+fn has_error(stack: &Stack, id: TcpId) -> bool {
     stack.readiness(id).is_ok_and(|ready| ready.contains(Readiness::ERROR))
 }
 
@@ -283,12 +296,16 @@ fn has_error(stack: &Stack, id: SocketId) -> bool {
 pub(crate) fn take_chunks(
     stack: &mut Stack,
     now: Instant,
-    id: SocketId,
+    id: TcpId,
     max: usize,
 ) -> Result<Chunks, Error> {
     let mut frags = Vec::new();
-    stack.tcp_recv_chunks(now, id, max, &mut frags)?;
-    let held = stack.tcp_count_held(now, id, frags.iter().map(Frag::pinned_pages).sum())?;
+    stack.tcp(id)?.recv(
+        now,
+        pagewire_stack::Chunks { max: max, into: &mut frags },
+        RecvFlags::empty(),
+    )?;
+    let held = stack.tcp(id)?.count_held(now, frags.iter().map(Frag::pinned_pages).sum());
     Ok(Chunks::new(frags, held))
 }
 
@@ -346,17 +363,16 @@ impl Write for TcpStream {
 }
 
 impl TcpListener {
-    pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Self {
+    pub(crate) fn new(host: Arc<Handle>, id: ListenerId) -> Self {
         Self(Socket::new(host, id))
     }
 
     /// Takes the next connection, waiting for one unless the listener is non-blocking.
     pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        let (conn, remote) = self
-            .0
-            .host
-            .wait(id, Interest::Read, patience, |stack, now| stack.tcp_accept(now, id))?;
+        let (conn, remote) = self.0.host.wait(id, Interest::Read, patience, |stack, _| {
+            stack.listener(id).and_then(|mut listener| listener.accept())
+        })?;
         Ok((TcpStream::new(Arc::clone(&self.0.host), conn), remote))
     }
 

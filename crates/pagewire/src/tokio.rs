@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_core::Stream;
 use pagewire_mem::Instant;
 use pagewire_stack::limits::UDP_MAX_PAYLOAD_V4;
-use pagewire_stack::{Error, Readiness, Stack, ZeroCopyCall};
+use pagewire_stack::{Error, Readiness, RecvFlags, SendFlags, Stack, ZeroCopyCall};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buf::{Chunks, SendBuf};
@@ -138,7 +138,10 @@ impl TcpStream {
         let all = buf.len();
         while !buf.is_empty() {
             let frags = &mut buf.frags;
-            wait_op(&self.0, Interest::Write, |stack, now| stack.tcp_send(now, id, frags)).await?;
+            wait_op(&self.0, Interest::Write, |stack, now| {
+                stack.tcp(id).and_then(|mut tcp| tcp.send(now, frags, SendFlags::empty()))
+            })
+            .await?;
         }
         Ok(all)
     }
@@ -175,7 +178,7 @@ impl TcpStream {
         while !buf.is_empty() {
             let (frags, call) = (&mut buf.frags, &mut call);
             let sent = wait_op(&self.0, Interest::Write, |stack, now| {
-                stack.tcp_send_zc(now, id, frags, call)
+                stack.tcp(id).and_then(|mut tcp| tcp.send(now, (frags, call), SendFlags::empty()))
             });
             match sent.await {
                 Ok(n) => bytes += n,
@@ -243,7 +246,11 @@ impl UdpSocket {
     ) -> io::Result<Sent> {
         let (id, data) = (self.0.id, data.into());
         let sent = wait_op(&self.0, Interest::Write, |stack, now| {
-            stack.udp_send_zc(now, id, data.frags.clone(), Some(to))
+            stack.udp(id).and_then(|mut udp| {
+                let mut call = ZeroCopyCall::new();
+                let sent = udp.send(now, (data.frags.clone(), &mut call), Some(to))?;
+                Ok((sent, call.id()))
+            })
         });
         let (bytes, id) = sent.await?;
         Ok(Sent { bytes, id })
@@ -269,8 +276,10 @@ impl TcpListener {
     /// Takes the next connection; see [`accept`](Self::accept).
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let id = self.0.id;
-        let (conn, remote) =
-            wait_op(&self.0, Interest::Read, |stack, now| stack.tcp_accept(now, id)).await?;
+        let (conn, remote) = wait_op(&self.0, Interest::Read, |stack, now| {
+            stack.listener(id).and_then(|mut listener| listener.accept())
+        })
+        .await?;
         Ok((TcpStream::new(Arc::clone(&self.0.host), conn), remote))
     }
 }
@@ -279,14 +288,19 @@ impl UdpSocket {
     /// Sends a datagram by copy; see [`send_to`](Self::send_to).
     pub async fn send_to_async(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
         let id = self.0.id;
-        wait_op(&self.0, Interest::Write, |stack, now| stack.udp_write_to(now, id, data, Some(to)))
-            .await
+        wait_op(&self.0, Interest::Write, |stack, now| {
+            stack.udp(id).and_then(|mut udp| udp.send(now, data, Some(to)))
+        })
+        .await
     }
 
     /// Receives a datagram by copy; see [`recv_from`](Self::recv_from).
     pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let id = self.0.id;
-        wait_op(&self.0, Interest::Read, |stack, now| stack.udp_read_from(now, id, buf)).await
+        wait_op(&self.0, Interest::Read, |stack, now| {
+            stack.udp(id).and_then(|mut udp| udp.recv(buf, RecvFlags::empty()))
+        })
+        .await
     }
 
     /// Receives a datagram by reference, with what its packet said; see
@@ -294,7 +308,9 @@ impl UdpSocket {
     pub async fn recv_message_async(&self) -> io::Result<Datagram> {
         let id = self.0.id;
         let message = wait_op(&self.0, Interest::Read, |stack, now| {
-            stack.udp_recv_message(now, id, UDP_MAX_PAYLOAD_V4)
+            stack.udp(id).and_then(|mut udp| {
+                udp.recv(pagewire_stack::Message(UDP_MAX_PAYLOAD_V4), RecvFlags::empty())
+            })
         });
         Ok(message.await?.into())
     }
@@ -311,7 +327,9 @@ impl AsyncRead for TcpStream {
             return Poll::Ready(Ok(()));
         }
         let n = poll_op(&self.0, Interest::Read, cx, |stack, now| {
-            stack.tcp_read(now, id, buf.initialize_unfilled())
+            stack
+                .tcp(id)
+                .and_then(|mut tcp| tcp.recv(now, buf.initialize_unfilled(), RecvFlags::empty()))
         });
         n.map_ok(|n| buf.advance(n))
     }
@@ -327,7 +345,9 @@ impl AsyncWrite for TcpStream {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        poll_op(&self.0, Interest::Write, cx, |stack, now| stack.tcp_write(now, id, buf))
+        poll_op(&self.0, Interest::Write, cx, |stack, now| {
+            stack.tcp(id).and_then(|mut tcp| tcp.send(now, buf, SendFlags::empty()))
+        })
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pagewire_stack::{GroupLink, MtuDiscover, MulticastSettings, SocketId};
+use pagewire_stack::{GroupLink, MtuDiscover, MulticastSettings, RecvFlags, UdpId};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::host::Handle;
@@ -14,10 +14,10 @@ use crate::tcp::Socket;
 
 /// A UDP socket. Cheap to clone: clones are the same socket.
 #[derive(Clone)]
-pub struct UdpSocket(pub(crate) Arc<Socket>);
+pub struct UdpSocket(pub(crate) Arc<Socket<UdpId>>);
 
 impl UdpSocket {
-    pub(crate) fn new(host: Arc<Handle>, id: SocketId) -> Self {
+    pub(crate) fn new(host: Arc<Handle>, id: UdpId) -> Self {
         Self(Socket::new(host, id))
     }
 
@@ -38,25 +38,25 @@ impl UdpSocket {
     /// Receives a datagram by copy: its length in `buf` (cut if it does not fit) and its sender.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        self.0
-            .host
-            .wait(id, Interest::Read, patience, |stack, now| stack.udp_read_from(now, id, buf))
+        self.0.host.wait(id, Interest::Read, patience, |stack, _| {
+            stack.udp(id).and_then(|mut udp| udp.recv(&mut *buf, RecvFlags::empty()))
+        })
     }
 
     /// Receives a datagram by reference.
     pub fn recv_buf_from(&self) -> io::Result<(Chunks, SocketAddr)> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
-        let (frags, from) = self
-            .0
-            .host
-            .wait(id, Interest::Read, patience, |stack, now| stack.udp_recv_from(now, id))?;
+        let (frags, from) = self.0.host.wait(id, Interest::Read, patience, |stack, _| {
+            stack.udp(id).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+        })?;
         Ok((Chunks::new(frags.into_vec(), pagewire_mem::Held::default()), from))
     }
 
     /// Sets where `send` goes, and receives from there only.
     pub fn connect(&self, to: impl ToSocketAddrs) -> io::Result<()> {
         let (id, to) = (self.0.id, first(to)?);
-        let done = self.0.host.shared.with(|stack, now| stack.udp_connect(now, id, to));
+        let done =
+            self.0.host.shared.with(|stack, _| stack.udp(id).and_then(|mut udp| udp.connect(to)));
         done.map_err(|e| self.0.host.shared.error(e))
     }
 
@@ -75,7 +75,14 @@ impl UdpSocket {
     /// [`send_zc_to`](Self::send_zc_to) one completion. 0, the default: one call, one datagram.
     pub fn set_segment_size(&self, bytes: u16) -> io::Result<()> {
         let id = self.0.id;
-        self.0.host.shared.lock().stack.udp_set_segment(id, bytes).map_err(io_error)
+        self.0
+            .host
+            .shared
+            .lock()
+            .stack
+            .udp(id)
+            .map(|mut udp| udp.set_segment(bytes))
+            .map_err(io_error)
     }
 
     /// What the socket does about the MTU of its paths: whether datagrams that are too long are cut or
@@ -84,7 +91,14 @@ impl UdpSocket {
     /// [`MtuDiscover::Probe`] or [`MtuDiscover::Do`].
     pub fn set_mtu_discover(&self, how: MtuDiscover) -> io::Result<()> {
         let id = self.0.id;
-        self.0.host.shared.lock().stack.udp_set_mtu_discover(id, how).map_err(io_error)
+        self.0
+            .host
+            .shared
+            .lock()
+            .stack
+            .udp(id)
+            .map(|mut udp| udp.set_mtu_discover(how))
+            .map_err(io_error)
     }
 
     /// The longest IP packet, in bytes, that reaches the peer in one piece, as far as is known. Less 28
@@ -92,7 +106,7 @@ impl UdpSocket {
     /// socket is not connected.
     pub fn path_mtu(&self) -> io::Result<usize> {
         let id = self.0.id;
-        self.0.host.shared.lock().stack.udp_path_mtu(id).map_err(io_error)
+        self.0.host.shared.lock().stack.udp(id).and_then(|mut udp| udp.path_mtu()).map_err(io_error)
     }
 
     /// Joins a group on the link that has the address `interface`, or with `0.0.0.0` on that of the
@@ -153,18 +167,31 @@ impl UdpSocket {
 
     fn join(&self, group: IpAddr, on: GroupLink) -> io::Result<()> {
         let id = self.0.id;
-        let done = self.0.host.shared.with(|stack, now| stack.udp_join_group(now, id, group, on));
+        let done =
+            self.0.host.shared.with(|stack, now| {
+                stack.udp(id).and_then(|mut udp| udp.join_group(now, group, on))
+            });
         done.map_err(|e| self.0.host.shared.error(e))
     }
 
     fn leave(&self, group: IpAddr, on: GroupLink) -> io::Result<()> {
         let id = self.0.id;
-        let done = self.0.host.shared.with(|stack, now| stack.udp_leave_group(now, id, group, on));
+        let done =
+            self.0.host.shared.with(|stack, now| {
+                stack.udp(id).and_then(|mut udp| udp.leave_group(now, group, on))
+            });
         done.map_err(|e| self.0.host.shared.error(e))
     }
 
     fn multicast(&self, v6: bool) -> io::Result<MulticastSettings> {
-        self.0.host.shared.lock().stack.udp_multicast(self.0.id, v6).map_err(io_error)
+        self.0
+            .host
+            .shared
+            .lock()
+            .stack
+            .udp(self.0.id)
+            .map(|udp| udp.multicast(v6))
+            .map_err(io_error)
     }
 
     fn set_multicast(
@@ -173,9 +200,9 @@ impl UdpSocket {
         change: impl FnOnce(&mut MulticastSettings),
     ) -> io::Result<()> {
         let (id, mut host) = (self.0.id, self.0.host.shared.lock());
-        let mut settings = host.stack.udp_multicast(id, v6).map_err(io_error)?;
+        let mut settings = host.stack.udp(id).map(|udp| udp.multicast(v6)).map_err(io_error)?;
         change(&mut settings);
-        host.stack.udp_set_multicast(id, v6, settings).map_err(io_error)
+        host.stack.udp(id).map(|mut udp| udp.set_multicast(v6, settings)).map_err(io_error)
     }
 
     /// The address of this side.
@@ -202,15 +229,15 @@ impl UdpSocket {
 
     fn send_copy(&self, data: &[u8], to: Option<SocketAddr>) -> io::Result<usize> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
-        self.0
-            .host
-            .wait(id, Interest::Write, patience, |stack, now| stack.udp_write_to(now, id, data, to))
+        self.0.host.wait(id, Interest::Write, patience, |stack, now| {
+            stack.udp(id).and_then(|mut udp| udp.send(now, data, to))
+        })
     }
 
     fn send_frags(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<usize> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
         self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.udp_send_to(now, id, data.frags.clone(), to)
+            stack.udp(id).and_then(|mut udp| udp.send(now, data.frags.clone(), to))
         })
     }
 }

@@ -12,7 +12,7 @@ use pagewire_stack::{Error, SocketId, Stack};
 
 use crate::driver;
 use crate::inside;
-use crate::shared::{Interest, Poller, Shared, io_error};
+use crate::shared::{Clock, Interest, Poller, Shared, io_error};
 
 /// How long and whether to wait.
 #[derive(Clone, Copy, Debug)]
@@ -43,13 +43,13 @@ impl Shared {
     /// Repeats `op` until it has an answer, waiting for `interest` in between.
     pub(crate) fn wait<T>(
         &self,
-        socket: SocketId,
+        socket: impl Into<SocketId>,
         interest: Interest,
         patience: Patience,
         mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
     ) -> io::Result<T> {
         match self.with(&mut op) {
-            Err(Error::WouldBlock) => self.wait_on(socket, interest, patience, op),
+            Err(Error::WouldBlock) => self.wait_on(socket.into(), interest, patience, op),
             done => done.map_err(|e| self.error(e)),
         }
     }
@@ -57,18 +57,17 @@ impl Shared {
     /// The same of an operation that may need no clock; see [`with_quick`](Self::with_quick).
     pub(crate) fn wait_quick<T>(
         &self,
-        socket: SocketId,
+        socket: impl Into<SocketId>,
         interest: Interest,
         patience: Patience,
-        mut op: impl FnMut(&mut Stack, Option<Instant>) -> Option<Result<T, Error>>,
+        mut op: impl FnMut(&mut Stack, &Clock<'_>) -> Result<T, Error>,
     ) -> io::Result<T> {
         match self.with_quick(&mut op) {
-            Some(Err(Error::WouldBlock)) | None => {
-                let op =
-                    |stack: &mut Stack, now| op(stack, Some(now)).unwrap_or(Err(Error::WouldBlock));
-                self.wait_on(socket, interest, patience, op)
+            Err(Error::WouldBlock) => {
+                let op = |stack: &mut Stack, now| op(stack, &Clock::at(self, now));
+                self.wait_on(socket.into(), interest, patience, op)
             }
-            Some(done) => done.map_err(|e| self.error(e)),
+            done => done.map_err(|e| self.error(e)),
         }
     }
 
@@ -177,7 +176,7 @@ impl Shared {
     /// lock, so that nothing can happen in between.
     pub(crate) fn try_or_register<T>(
         &self,
-        socket: SocketId,
+        socket: impl Into<SocketId>,
         interest: Interest,
         waker: &Waker,
         op: &mut impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
@@ -185,7 +184,7 @@ impl Shared {
         let (mut inner, now) = self.lock_now();
         let result = op(&mut inner.stack, now);
         if let Err(Error::WouldBlock) = result {
-            inner.register(socket, interest, waker);
+            inner.register(socket.into(), interest, waker);
         }
         inner.flush(now);
         self.unlock_and_wake(inner);

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PageBudget};
-use pagewire_stack::{Error, Notification, SocketId, Stack, ZeroCopyCall};
+use pagewire_stack::{Error, Notification, SendFlags, SocketId, Stack, ZeroCopyCall};
 
 use crate::buf::SendBuf;
-use crate::shared::{Interest, io_error};
+use crate::host::Handle;
+use crate::shared::{Clock, Interest, io_error};
 use crate::tcp::{Socket, TcpStream};
 use crate::udp::{UdpSocket, first};
 
@@ -43,7 +44,10 @@ pub struct Completion {
 }
 
 /// The completions of a socket that are there now; see [`TcpStream::completions`].
-pub struct Completions<'a>(&'a Socket);
+pub struct Completions<'a> {
+    host: &'a Handle,
+    id: SocketId,
+}
 
 impl TcpStream {
     /// Opts in to zero-copy sends (or out again). Without this, [`send_zc`](Self::send_zc) copies. A
@@ -120,9 +124,9 @@ impl TcpStream {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
         let (mut call, mut bytes) = (ZeroCopyCall::new(), 0);
         while frags.iter().any(|frag| !frag.is_empty()) {
-            let send = |stack: &mut Stack, now| match now {
-                None => stack.tcp_send_zc_behind(id, frags, &mut call).map(Ok),
-                Some(now) => Some(stack.tcp_send_zc(now, id, frags, &mut call)),
+            let send = |stack: &mut Stack, clock: &Clock<'_>| {
+                let data = (&mut *frags, &mut call);
+                stack.tcp(id)?.send(|| clock.now(), data, SendFlags::empty())
             };
             match self.0.host.shared.wait_quick(id, Interest::Write, patience, send) {
                 Ok(n) => bytes += n,
@@ -198,19 +202,23 @@ impl UdpSocket {
     fn send_frags_zc(&self, data: SendBuf, to: Option<SocketAddr>) -> io::Result<Sent> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
         let (bytes, id) = self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.udp_send_zc(now, id, data.frags.clone(), to)
+            stack.udp(id).and_then(|mut udp| {
+                let mut call = ZeroCopyCall::new();
+                let sent = udp.send(now, (data.frags.clone(), &mut call), to)?;
+                Ok((sent, call.id()))
+            })
         })?;
         Ok(Sent { bytes, id })
     }
 }
 
-impl Socket {
+impl<Id: Copy + Into<SocketId>> Socket<Id> {
     pub(crate) fn set_zerocopy(&self, on: bool) -> io::Result<()> {
         self.host.shared.lock().stack.set_zerocopy(self.id, on).map_err(io_error)
     }
 
     fn completions(&self) -> Completions<'_> {
-        Completions(self)
+        Completions { host: &self.host, id: self.id.into() }
     }
 
     fn wait_completion(&self) -> io::Result<Option<Completion>> {
@@ -229,7 +237,10 @@ impl From<Notification> for Completion {
 }
 
 /// The next notification; `None` if no send is outstanding, `WouldBlock` if one is to come.
-pub(crate) fn next(stack: &mut Stack, id: SocketId) -> Result<Option<Notification>, Error> {
+pub(crate) fn next(
+    stack: &mut Stack,
+    id: impl Copy + Into<SocketId>,
+) -> Result<Option<Notification>, Error> {
     match stack.poll_notification(id) {
         Some(done) => Ok(Some(done)),
         None if stack.sends_outstanding(id)? == 0 => Ok(None),
@@ -241,14 +252,14 @@ impl Iterator for Completions<'_> {
     type Item = Completion;
 
     fn next(&mut self) -> Option<Completion> {
-        let mut inner = self.0.host.shared.lock();
-        inner.stack.poll_notification(self.0.id).map(Completion::from)
+        let mut inner = self.host.shared.lock();
+        inner.stack.poll_notification(self.id).map(Completion::from)
     }
 }
 
 impl std::fmt::Debug for Completions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Completions").field(&self.0.id).finish()
+        f.debug_tuple("Completions").field(&self.id).finish()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use pagewire_stack::{Readiness, SocketId, Stack};
+use pagewire_stack::{Readiness, Stack, TcpId, UdpId};
 
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
@@ -73,9 +73,9 @@ impl<B: Backend> Descriptors<B> {
                     let id = stage.connection();
                     self.backend.with(|stack, _| stream_count(stack, id, request))?
                 }
-                (Kind::Datagram, stage) => {
-                    self.backend.with(|stack, _| datagram_count(stack, stage.id(), request))?
-                }
+                (Kind::Datagram, stage) => self
+                    .backend
+                    .with(|stack, _| datagram_count(stack, stage.datagram(), request))?,
             },
             Object::Pipe(end) if request == SIOCINQ => end.queued(),
             Object::Pipe(_) | Object::Epoll(_) => return Err(Errno::NOTTY),
@@ -89,12 +89,12 @@ fn is_count(request: u64) -> bool {
     matches!(request, SIOCINQ | SIOCOUTQ | SIOCOUTQNSD)
 }
 
-fn stream_count(stack: &Stack, id: Option<SocketId>, request: u64) -> Result<usize, Errno> {
+fn stream_count(stack: &mut Stack, id: Option<TcpId>, request: u64) -> Result<usize, Errno> {
     let Some(id) = id else {
         return if is_count(request) || request == SIOCATMARK { Ok(0) } else { Err(Errno::NOTTY) };
     };
     if request == SIOCATMARK {
-        return Ok(usize::from(stack.tcp_at_urgent_mark(id).map_err(errno)?));
+        return Ok(usize::from(stack.tcp(id).map(|tcp| tcp.at_urgent_mark()).map_err(errno)?));
     }
     if !is_count(request) {
         return Err(Errno::NOTTY);
@@ -102,17 +102,17 @@ fn stream_count(stack: &Stack, id: Option<SocketId>, request: u64) -> Result<usi
     if !stack.readiness(id).map_err(errno)?.contains(Readiness::CONNECTED) {
         return Ok(0);
     }
-    let (unacknowledged, unsent) = stack.tcp_queued_send(id).map_err(errno)?;
+    let (unacknowledged, unsent) = stack.tcp(id).map(|tcp| tcp.queued_send()).map_err(errno)?;
     Ok(match request {
-        SIOCINQ => stack.tcp_queued(id).map_err(errno)?,
+        SIOCINQ => stack.tcp(id).map(|tcp| tcp.queued()).map_err(errno)?,
         SIOCOUTQ => unacknowledged,
         _ => unsent,
     })
 }
 
-fn datagram_count(stack: &Stack, id: Option<SocketId>, request: u64) -> Result<usize, Errno> {
+fn datagram_count(stack: &mut Stack, id: Option<UdpId>, request: u64) -> Result<usize, Errno> {
     match (request, id) {
-        (SIOCINQ, Some(id)) => stack.udp_next_len(id).map_err(errno),
+        (SIOCINQ, Some(id)) => stack.udp(id).map(|udp| udp.next_len()).map_err(errno),
         // Datagrams leave at once.
         (SIOCINQ, None) | (SIOCOUTQ, _) => Ok(0),
         _ => Err(Errno::NOTTY),

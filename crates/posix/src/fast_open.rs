@@ -4,20 +4,20 @@
 //! cookie, the SYN waits for the first data ("deferred"); without one, a SYN leaves at once and asks
 //! for a cookie, and data follows the handshake.
 
-use pagewire_stack::{FastOpenMode, SocketId, ZeroCopyCall};
+use pagewire_stack::{FastOpenMode, TcpId, ZeroCopyCall};
 
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
 use crate::file::Held;
 use crate::poll::Events;
-use crate::send::{Payload, new_call};
+use crate::send::Payload;
 use crate::socket::{Socket, Stage};
 use crate::{Errno, address};
 
 impl<B: Backend> Descriptors<B> {
     /// Whether the connection waits for its first data.
-    pub(crate) fn is_deferred(&self, id: SocketId) -> bool {
-        self.backend.with(|stack, _| stack.tcp_is_deferred(id)).unwrap_or(false)
+    pub(crate) fn is_deferred(&self, id: TcpId) -> bool {
+        self.backend.with(|stack, _| stack.tcp(id).map(|tcp| tcp.is_deferred())).unwrap_or(false)
     }
 
     /// Sends with `MSG_FASTOPEN`, or the first data of a deferred connection.
@@ -56,7 +56,7 @@ impl<B: Backend> Descriptors<B> {
                     // As Linux: once the handshake is complete, the flag means nothing.
                     Ok(()) => {
                         drop(state);
-                        let from = (0, &mut new_call(flags));
+                        let from = (0, &mut ZeroCopyCall::new());
                         return self.send_stream_from(held, socket, payload, flags, from);
                     }
                     Err(Errno::AGAIN) if blocking => id,
@@ -67,13 +67,15 @@ impl<B: Backend> Descriptors<B> {
             };
             (id, self.is_deferred(id), state.options.send_timeout)
         };
-        let (mut sent, mut call) = (0, new_call(flags));
+        let (mut sent, mut call) = (0, ZeroCopyCall::new());
         if deferred {
             sent = self.send_deferred(id, payload, flags, &mut call)?;
         }
         if blocking && sent < total {
             // As Linux: the acknowledgement of the SYN,ACK waits for what comes at once.
-            let _ = self.backend.with(|stack, _| stack.tcp_set_write_pending(id, true));
+            let _ = self
+                .backend
+                .with(|stack, _| stack.tcp(id).map(|mut tcp| tcp.set_write_pending(true)));
         }
         let outcome = || self.connect_outcome(&mut socket.lock());
         match self.block_on(held, Events::OUT, blocking, limit, outcome) {
@@ -85,7 +87,8 @@ impl<B: Backend> Descriptors<B> {
         if sent == total {
             return Ok(sent);
         }
-        let _ = self.backend.with(|stack, _| stack.tcp_set_write_pending(id, false));
+        let _ =
+            self.backend.with(|stack, _| stack.tcp(id).map(|mut tcp| tcp.set_write_pending(false)));
         match self.send_stream_from(held, socket, payload, flags, (sent, &mut call)) {
             Err(_) if sent > 0 => Ok(sent),
             done => done,
@@ -95,14 +98,16 @@ impl<B: Backend> Descriptors<B> {
     /// What the SYN takes along; without data, the SYN alone.
     fn send_deferred(
         &self,
-        id: SocketId,
+        id: TcpId,
         payload: &mut Payload<'_>,
         flags: i32,
         call: &mut ZeroCopyCall,
     ) -> Result<usize, Errno> {
         let total = payload.len();
         if total == 0 {
-            self.backend.with(|stack, now| stack.tcp_send_syn(now, id)).map_err(crate::errno)?;
+            self.backend
+                .with(|stack, _| stack.tcp(id).map(|mut tcp| tcp.send_syn()))
+                .map_err(crate::errno)?;
             return Ok(0);
         }
         self.send_payload(id, payload, (0, false), total, flags, call)

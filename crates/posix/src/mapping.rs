@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagewire_mem::{Held, MapFault, Mapping, PAGE_SIZE, Reserved};
-use pagewire_stack::{MapError, SocketId};
+use pagewire_stack::{MapError, RecvFlags, TcpId};
 
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
@@ -115,8 +115,17 @@ impl<B: Backend> Descriptors<B> {
             _ => return Err(Errno::AGAIN),
         };
         let (mapping, held) = self.backend.with(|stack, now| {
-            let mapping = stack.tcp_map_sealed(now, id, len).map_err(error)?;
-            let held = stack.tcp_count_held(now, id, mapping.pinned()).map_err(errno)?;
+            let mapping = stack
+                .tcp(id)
+                .map_err(Into::into)
+                .and_then(|mut tcp| {
+                    tcp.recv(now, pagewire_stack::MapSealed(len), RecvFlags::empty())
+                })
+                .map_err(error)?;
+            let held = stack
+                .tcp(id)
+                .map(|mut tcp| tcp.count_held(now, mapping.pinned()))
+                .map_err(errno)?;
             Ok::<_, Errno>((mapping, held))
         })?;
         let (at, left) = (mapping.as_ptr().expose_provenance(), vec![true; len / PAGE_SIZE]);
@@ -302,17 +311,20 @@ impl<B: Backend> Descriptors<B> {
 
     fn receive_pages(
         &self,
-        id: SocketId,
+        id: TcpId,
         answer: &mut ZerocopyReceive,
         address: usize,
         copy: &mut [u8],
     ) -> Result<(), Errno> {
         let mut mappings = self.mappings.lock();
         self.backend.with(|stack, now| {
-            let queued = stack.tcp_queued(id).map_err(errno)?;
-            let fin = stack.tcp_has_fin(id).map_err(errno)?;
+            let queued = stack.tcp(id).map(|tcp| tcp.queued()).map_err(errno)?;
+            let fin = stack.tcp(id).map(|tcp| tcp.has_fin()).map_err(errno)?;
             if queued > 0 && queued <= copy.len() {
-                let n = stack.tcp_read(now, id, &mut copy[..queued]).map_err(errno)?;
+                let n = stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.recv(now, &mut copy[..queued], RecvFlags::empty()))
+                    .map_err(errno)?;
                 (answer.length, answer.recv_skip_hint) = (0, 0);
                 answer.copybuf_len = i32::try_from(n).unwrap_or(i32::MAX);
             } else if queued < PAGE_SIZE {
@@ -339,7 +351,10 @@ impl<B: Backend> Descriptors<B> {
                     answer.recv_skip_hint = room.min(queued) as u32;
                     let n = copy.len().min(answer.recv_skip_hint as usize);
                     if n > 0 {
-                        let n = stack.tcp_read(now, id, &mut copy[..n]).map_err(errno)?;
+                        let n = stack
+                            .tcp(id)
+                            .and_then(|mut tcp| tcp.recv(now, &mut copy[..n], RecvFlags::empty()))
+                            .map_err(errno)?;
                         answer.copybuf_len = i32::try_from(n).unwrap_or(i32::MAX);
                         answer.recv_skip_hint -= n as u32;
                     }
@@ -348,12 +363,24 @@ impl<B: Backend> Descriptors<B> {
                         Err(MapFault::NotPages) => Ok(0),
                         done => done,
                     };
-                    let (mapped, found) =
-                        stack.tcp_map_into(now, id, room, copy, put).map_err(error)?;
+                    let (mapped, found) = stack
+                        .tcp(id)
+                        .map_err(Into::into)
+                        .and_then(|mut tcp| {
+                            tcp.recv(
+                                now,
+                                pagewire_stack::MapWith { max: room, tail: copy, put: put },
+                                RecvFlags::empty(),
+                            )
+                        })
+                        .map_err(error)?;
                     if mapped > 0 {
                         let range = offset..offset + mapped;
                         let pinned = reserved.pinned(range.clone());
-                        let held = stack.tcp_count_held(now, id, pinned).map_err(errno)?;
+                        let held = stack
+                            .tcp(id)
+                            .map(|mut tcp| tcp.count_held(now, pinned))
+                            .map_err(errno)?;
                         reserved.hold(range, held);
                     }
                     answer.length = mapped as u32;
@@ -372,8 +399,8 @@ impl<B: Backend> Descriptors<B> {
     }
 }
 
-fn inq(stack: &pagewire_stack::Stack, id: SocketId) -> u32 {
-    stack.tcp_inq(id).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX))
+fn inq(stack: &mut pagewire_stack::Stack, id: TcpId) -> u32 {
+    stack.tcp(id).map(|tcp| tcp.inq()).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX))
 }
 
 /// What `mmap(2)` looks at before it asks the file; the length in whole pages.

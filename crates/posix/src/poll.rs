@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagewire_stack::{Readiness, SocketId};
+use pagewire_stack::{ListenerId, Readiness, TcpId, UdpId};
 
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
@@ -118,7 +118,7 @@ impl<B: Backend> Descriptors<B> {
                 self.connection_events(id)
             }
             (Kind::Stream, _) => closed_events(&state),
-            (Kind::Datagram, stage) => self.datagram_events(stage.id(), &state),
+            (Kind::Datagram, stage) => self.datagram_events(stage.datagram(), &state),
         };
         if state.error.is_some() {
             events |= Events::ERR;
@@ -126,13 +126,13 @@ impl<B: Backend> Descriptors<B> {
         events
     }
 
-    fn listener_events(&self, id: SocketId) -> Events {
+    fn listener_events(&self, id: ListenerId) -> Events {
         let readiness = self.backend.with(|stack, _| stack.readiness(id)).unwrap_or_default();
         if readiness.contains(Readiness::READABLE) { Events::READ } else { Events::empty() }
     }
 
     /// As `tcp_poll` in Linux.
-    fn connection_events(&self, id: SocketId) -> Events {
+    fn connection_events(&self, id: TcpId) -> Events {
         let readiness = self.backend.with(|stack, _| stack.readiness(id)).unwrap_or_default();
         let mut events = Events::empty();
         let both = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED;
@@ -162,7 +162,7 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// As `datagram_poll` in Linux.
-    fn datagram_events(&self, id: Option<SocketId>, state: &State) -> Events {
+    fn datagram_events(&self, id: Option<UdpId>, state: &State) -> Events {
         let readiness = match id {
             Some(id) => self.backend.with(|stack, _| stack.readiness(id)).unwrap_or_default(),
             None => Readiness::WRITABLE,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use pagewire_mem::{CopyReason, Frag};
-use pagewire_stack::{ErrorEntry, ErrorOrigin, Readiness, RecvFlags, SocketId, Stack, UdpMessage};
+use pagewire_stack::{ErrorEntry, ErrorOrigin, Readiness, RecvFlags, Stack, TcpId, UdpMessage};
 
 use crate::address::{Domain, SockAddr};
 use crate::backend::Backend;
@@ -202,7 +202,13 @@ impl<B: Backend> Descriptors<B> {
                     return Ok(());
                 }
                 let n = if discard && peek.is_empty() {
-                    stack.tcp_discard(now, id, wanted - received)
+                    stack.tcp(id).and_then(|mut tcp| {
+                        tcp.recv(
+                            now,
+                            pagewire_stack::Discard(wanted - received),
+                            RecvFlags::empty(),
+                        )
+                    })
                 } else if !peek.is_empty() {
                     // What was seen before is seen again.
                     received = 0;
@@ -222,7 +228,8 @@ impl<B: Backend> Descriptors<B> {
             _ => {}
         }
         if inq && !message.control.is_empty() {
-            let left = self.backend.with(|stack, _| stack.tcp_inq(id)).unwrap_or(0);
+            let left =
+                self.backend.with(|stack, _| stack.tcp(id).map(|tcp| tcp.inq())).unwrap_or(0);
             let left = i32::try_from(left).unwrap_or(i32::MAX);
             message.put_control(libc::IPPROTO_TCP, TCP_INQ, &left.to_ne_bytes());
         }
@@ -280,7 +287,11 @@ impl<B: Backend> Descriptors<B> {
         let mut frags = Vec::new();
         let flags = RecvFlags::STOP_AT_URGENT;
         self.backend
-            .with(|stack, now| stack.tcp_recv_chunks_with(now, id, max, &mut frags, flags))
+            .with(|stack, now| {
+                stack.tcp(id).and_then(|mut tcp| {
+                    tcp.recv(now, pagewire_stack::Chunks { max: max, into: &mut frags }, flags)
+                })
+            })
             .map_err(errno)?;
         Ok(frags)
     }
@@ -288,12 +299,14 @@ impl<B: Backend> Descriptors<B> {
     /// The urgent byte.
     fn receive_urgent(
         &self,
-        id: SocketId,
+        id: TcpId,
         message: &mut ReceiveMessage<'_, '_>,
         peek: RecvFlags,
     ) -> Result<usize, Errno> {
-        let byte =
-            self.backend.with(|stack, now| stack.tcp_read_urgent(now, id, peek)).map_err(errno)?;
+        let byte = self
+            .backend
+            .with(|stack, now| stack.tcp(id).and_then(|mut tcp| tcp.read_urgent(now, peek)))
+            .map_err(errno)?;
         message.flags |= libc::MSG_OOB;
         let place = message.iov.iter_mut().find_map(|piece| piece.first_mut());
         match place {
@@ -325,12 +338,12 @@ impl<B: Backend> Descriptors<B> {
         let taken = self.block_on(held, Events::IN, blocking, limit, || {
             let (id, shut) = {
                 let state = socket.lock();
-                (state.stage.id(), state.shut[0])
+                (state.stage.datagram(), state.shut[0])
             };
             let taken = match id {
-                Some(id) => self.backend.with(|stack, now| match peek {
-                    true => stack.udp_peek_message(id, room),
-                    false => stack.udp_recv_message(now, id, room),
+                Some(id) => self.backend.with(|stack, _| {
+                    let flags = if peek { RecvFlags::PEEK } else { RecvFlags::empty() };
+                    stack.udp(id)?.recv(pagewire_stack::Message(room), flags)
                 }),
                 None => Err(pagewire_stack::Error::WouldBlock),
             };
@@ -378,7 +391,7 @@ fn extended_error(entry: &ErrorEntry, v6: bool, timestamping: u32) -> [u8; 16] {
 }
 
 /// Whether nothing will come that could be waited for.
-fn has_ended(stack: &Stack, id: SocketId) -> bool {
+fn has_ended(stack: &mut Stack, id: TcpId) -> bool {
     stack.readiness(id).is_ok_and(|r| {
         let ended = Readiness::ERROR | Readiness::READ_CLOSED;
         r.intersects(ended) && !r.contains(Readiness::READABLE)
@@ -389,7 +402,7 @@ fn has_ended(stack: &Stack, id: SocketId) -> bool {
 fn read_pieces(
     stack: &mut Stack,
     now: pagewire_mem::Instant,
-    id: SocketId,
+    id: TcpId,
     iov: &mut [IoSliceMut<'_>],
     mut skip: usize,
 ) -> Result<usize, pagewire_stack::Error> {
@@ -401,7 +414,7 @@ fn read_pieces(
         if piece.is_empty() {
             continue;
         }
-        match stack.tcp_read(now, id, piece) {
+        match stack.tcp(id).and_then(|mut tcp| tcp.recv(now, &mut *piece, RecvFlags::empty())) {
             Ok(n) => {
                 read += n;
                 if n < piece.len() {
@@ -419,12 +432,16 @@ fn read_pieces(
 fn peek_pieces(
     stack: &mut Stack,
     now: pagewire_mem::Instant,
-    id: SocketId,
+    id: TcpId,
     iov: &mut [IoSliceMut<'_>],
 ) -> Result<usize, pagewire_stack::Error> {
     let wanted = iov.iter().map(|piece| piece.len()).sum();
     let mut frags = Vec::new();
-    stack.tcp_recv_chunks_with(now, id, wanted, &mut frags, RecvFlags::PEEK)?;
+    stack.tcp(id)?.recv(
+        now,
+        pagewire_stack::Chunks { max: wanted, into: &mut frags },
+        RecvFlags::PEEK,
+    )?;
     Ok(copy_pieces(stack, &frags, iov))
 }
 

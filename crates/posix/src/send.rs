@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{Readiness, SendFlags, SocketId, Stack, UdpTarget, ZeroCopyCall};
+use pagewire_stack::{Readiness, SendFlags, Stack, TcpId, UdpId, UdpTarget, ZeroCopyCall};
 
 use crate::address::{Given, parse};
 use crate::backend::Backend;
@@ -33,11 +33,6 @@ pub(crate) fn send_flags(flags: i32) -> SendFlags {
     out.set(SendFlags::END_OF_RECORD, flags & libc::MSG_EOR != 0);
     out.set(SendFlags::URGENT, flags & libc::MSG_OOB != 0);
     out
-}
-
-/// A call that sends by reference, with what its flags ask for.
-pub(crate) fn new_call(flags: i32) -> ZeroCopyCall {
-    ZeroCopyCall::with_flags(send_flags(flags))
 }
 
 /// The first `left` bytes.
@@ -190,7 +185,13 @@ impl<B: Backend> Descriptors<B> {
             Kind::Datagram => {
                 let (id, to) = self.datagram_target(&held, socket, name, control, flags)?;
                 self.backend
-                    .with(|stack, now| stack.udp_send_zc(now, id, frags, to))
+                    .with(|stack, now| {
+                        stack.udp(id).and_then(|mut udp| {
+                            let mut call = ZeroCopyCall::new();
+                            let sent = udp.send(now, (frags, &mut call), to)?;
+                            Ok((sent, call.id()))
+                        })
+                    })
                     .map(|(n, _)| n)
                     .map_err(errno)
             }
@@ -210,8 +211,10 @@ impl<B: Backend> Descriptors<B> {
                 return self.send_held(&held, &SendMessage::default(), 0).map(drop);
             }
             let Some(id) = socket.stage().connection() else { return Err(Errno::NOTCONN) };
-            let readable =
-                self.backend.with(|stack, _| stack.tcp_queued(id)).is_ok_and(|queued| queued > 0);
+            let readable = self
+                .backend
+                .with(|stack, _| stack.tcp(id).map(|tcp| tcp.queued()))
+                .is_ok_and(|queued| queued > 0);
             if readable { Ok(()) } else { Err(Errno::AGAIN) }
         };
         check().err().unwrap_or(Errno::FAULT)
@@ -270,7 +273,7 @@ impl<B: Backend> Descriptors<B> {
         if fast {
             return self.send_fast(held, socket, name, payload, flags);
         }
-        self.send_stream_from(held, socket, payload, flags, (0, &mut new_call(flags)))
+        self.send_stream_from(held, socket, payload, flags, (0, &mut ZeroCopyCall::new()))
     }
 
     /// Sends from byte `done` on (what came before is gone from payload that is sent by reference, as
@@ -301,7 +304,7 @@ impl<B: Backend> Descriptors<B> {
         });
         if sent > done && socket.lock().options.timestamping != 0 {
             // A connection that is gone has nothing to tell.
-            let _ = self.backend.with(|stack, now| stack.tcp_stamp(now, id));
+            let _ = self.backend.with(|stack, now| stack.tcp(id).map(|mut tcp| tcp.stamp(now)));
         }
         match outcome {
             Err(error) if sent == done => Err(error),
@@ -313,7 +316,7 @@ impl<B: Backend> Descriptors<B> {
     /// is left for the next one.
     pub(crate) fn send_payload(
         &self,
-        id: SocketId,
+        id: TcpId,
         payload: &mut Payload<'_>,
         (done, later): (usize, bool),
         total: usize,
@@ -324,11 +327,17 @@ impl<B: Backend> Descriptors<B> {
             Payload::Copied(iov) => self.send_some(id, iov, (done, later), total, flags),
             Payload::Lent(frags) => self.backend.with(|stack, now| {
                 leave_error(stack, id, later)?;
-                stack.tcp_send_zc(now, id, frags, call).map_err(errno)
+                stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, (&mut **frags, call), send_flags(flags)))
+                    .map_err(errno)
             }),
             Payload::Owned(frags) => self.backend.with(|stack, now| {
                 leave_error(stack, id, later)?;
-                stack.tcp_send_with(now, id, frags, send_flags(flags)).map_err(errno)
+                stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, &mut **frags, send_flags(flags)))
+                    .map_err(errno)
             }),
         }
     }
@@ -336,7 +345,7 @@ impl<B: Backend> Descriptors<B> {
     /// Queues copies of what there is room for, from byte `done` on.
     fn send_some(
         &self,
-        id: SocketId,
+        id: TcpId,
         iov: &[IoSlice<'_>],
         (done, later): (usize, bool),
         total: usize,
@@ -346,7 +355,10 @@ impl<B: Backend> Descriptors<B> {
             leave_error(stack, id, later)?;
             if total == 0 {
                 let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
-                return match stack.tcp_write(now, id, &[]) {
+                return match stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, &[0_u8; 0], SendFlags::empty()))
+                {
                     Err(pagewire_stack::Error::WouldBlock) if connected => Ok(0),
                     done => done.map_err(errno),
                 };
@@ -363,7 +375,7 @@ impl<B: Backend> Descriptors<B> {
                 // What ends the call ends with its last piece; the pieces before have more to come.
                 let last = done + sent + piece.len() == total;
                 let flags = if last { send_flags(flags) } else { SendFlags::MORE };
-                match stack.tcp_write_with(now, id, piece, flags) {
+                match stack.tcp(id).and_then(|mut tcp| tcp.send(now, piece, flags)) {
                     Ok(n) => {
                         sent += n;
                         if n < piece.len() {
@@ -387,7 +399,7 @@ impl<B: Backend> Descriptors<B> {
     ) -> Result<usize, Errno> {
         let (id, to) = self.datagram_target(held, socket, message.name, message.control, flags)?;
         self.backend
-            .with(|stack, now| stack.udp_write_vectored_to(now, id, message.iov, to))
+            .with(|stack, now| stack.udp(id).and_then(|mut udp| udp.send(now, message.iov, to)))
             .map_err(errno)
     }
 
@@ -400,7 +412,7 @@ impl<B: Backend> Descriptors<B> {
         name: Option<&[u8]>,
         control: &[u8],
         flags: i32,
-    ) -> Result<(SocketId, UdpTarget), Errno> {
+    ) -> Result<(UdpId, UdpTarget), Errno> {
         let remote = datagram_remote(socket, name)?;
         let more = {
             let state = socket.lock();
@@ -479,7 +491,7 @@ impl Payload<'_> {
 
 /// Of a call that has sent a part already (`later`): nothing further where an error waits, which Linux
 /// keeps for the next call.
-fn leave_error(stack: &Stack, id: SocketId, later: bool) -> Result<(), Errno> {
+fn leave_error(stack: &mut Stack, id: TcpId, later: bool) -> Result<(), Errno> {
     let waits = later && stack.readiness(id).is_ok_and(|ready| ready.contains(Readiness::ERROR));
     if waits { Err(Errno::PIPE) } else { Ok(()) }
 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{ConnectBy, Hold, Readiness, SocketId, Stack};
+use pagewire_stack::{ConnectOptions, Hold, ListenerId, Readiness, SocketId, Stack, TcpId, UdpId};
 
 use crate::address::{Domain, Given, SockAddr, family, parse};
 use crate::backend::Backend;
@@ -66,11 +66,11 @@ pub(crate) struct State {
 pub(crate) enum Stage {
     /// No peer, and not listening.
     Closed,
-    Listening(SocketId),
+    Listening(ListenerId),
     /// `connect` began, and nobody has been told of the outcome.
-    Connecting(SocketId),
-    Connected(SocketId),
-    Datagram(SocketId),
+    Connecting(TcpId),
+    Connected(TcpId),
+    Datagram(UdpId),
 }
 
 impl State {
@@ -85,15 +85,22 @@ impl Stage {
     pub(crate) fn id(self) -> Option<SocketId> {
         match self {
             Self::Closed => None,
-            Self::Listening(id)
-            | Self::Connecting(id)
-            | Self::Connected(id)
-            | Self::Datagram(id) => Some(id),
+            Self::Listening(id) => Some(id.into()),
+            Self::Connecting(id) | Self::Connected(id) => Some(id.into()),
+            Self::Datagram(id) => Some(id.into()),
+        }
+    }
+
+    /// The stack's datagram socket.
+    pub(crate) fn datagram(self) -> Option<UdpId> {
+        match self {
+            Self::Datagram(id) => Some(id),
+            _ => None,
         }
     }
 
     /// The stack's connection.
-    pub(crate) fn connection(self) -> Option<SocketId> {
+    pub(crate) fn connection(self) -> Option<TcpId> {
         match self {
             Self::Connecting(id) | Self::Connected(id) => Some(id),
             _ => None,
@@ -220,17 +227,17 @@ impl<B: Backend> Descriptors<B> {
         match socket.kind {
             Kind::Stream => {
                 let options = state.options.bind_options();
-                let bound = self.backend.with(|stack, _| stack.tcp_bind(local, options));
+                let bound = self.backend.with(|stack, _| stack.hold(local, options));
                 let (hold, local) = bound.map_err(errno)?;
                 (state.bound, state.hold) = (Some(local), Some(hold));
             }
             Kind::Datagram => {
                 let options = &state.options;
                 let (id, local) = self.backend.with(|stack, now| {
-                    let id = stack.udp_bind_with(local, options.bind_options());
+                    let id = stack.bind_udp(local, options.bind_options());
                     let id = id.map_err(errno)?;
-                    self.notices.insert(id, &file.watch);
-                    options.apply(stack, now, id);
+                    self.notices.insert(id.into(), &file.watch);
+                    options.apply(stack, now, id.into());
                     Ok((id, stack.local_addr(id).map_err(errno)?))
                 })?;
                 state.bound = Some(local);
@@ -241,13 +248,13 @@ impl<B: Backend> Descriptors<B> {
     }
 
     /// A datagram socket that is used before it is bound gets a port.
-    pub(crate) fn bind_datagram(&self, file: &File, socket: &Socket) -> Result<SocketId, Errno> {
+    pub(crate) fn bind_datagram(&self, file: &File, socket: &Socket) -> Result<UdpId, Errno> {
         let mut state = socket.lock();
         if state.stage == Stage::Closed {
             let local = socket.unbound(&state);
             self.bind_to(file, socket, &mut state, local)?;
         }
-        state.stage.id().ok_or(Errno::INVAL)
+        state.stage.datagram().ok_or(Errno::INVAL)
     }
 
     /// Listens, on a free port if the socket is not bound. Again: changes the backlog.
@@ -266,7 +273,12 @@ impl<B: Backend> Descriptors<B> {
         match state.stage {
             Stage::Closed => {}
             Stage::Listening(id) => {
-                return self.backend.with(|s, _| s.tcp_set_backlog(id, backlog)).map_err(errno);
+                return self
+                    .backend
+                    .with(|s, _| {
+                        s.listener(id).and_then(|mut listener| listener.set_backlog(backlog))
+                    })
+                    .map_err(errno);
             }
             _ => return Err(Errno::INVAL),
         }
@@ -279,10 +291,17 @@ impl<B: Backend> Descriptors<B> {
         };
         let options = &state.options;
         let id = self.backend.with(|stack, now| {
-            let id = stack.tcp_listen_held(now, hold, local, options.v6_only, backlog);
+            let id = stack.listen(
+                local,
+                pagewire_stack::ListenOptions {
+                    backlog: backlog,
+                    hold: Some(hold),
+                    v6_only: options.v6_only,
+                },
+            );
             let id = id.map_err(errno)?;
-            self.notices.insert(id, &held.watch);
-            options.apply_to_listener(stack, now, id);
+            self.notices.insert(id.into(), &held.watch);
+            options.apply_to_listener(stack, now, id.into());
             Ok(id)
         })?;
         state.stage = Stage::Listening(id);
@@ -314,10 +333,13 @@ impl<B: Backend> Descriptors<B> {
             let Stage::Listening(listener) = state.stage else { return Err(Errno::INVAL) };
             let (watch, options) = (Arc::<Watch>::default(), state.options.inherited());
             let (id, peer, hold) = self.backend.with(|stack, now| {
-                let (id, peer) = stack.tcp_accept(now, listener).map_err(errno)?;
-                self.notices.insert(id, &watch);
-                options.apply(stack, now, id);
-                Ok((id, peer, stack.tcp_hold(id, options.bind_options()).ok()))
+                let (id, peer) = stack
+                    .listener(listener)
+                    .and_then(|mut listener| listener.accept())
+                    .map_err(errno)?;
+                self.notices.insert(id.into(), &watch);
+                options.apply(stack, now, id.into());
+                Ok((id, peer, stack.hold_connection(id, options.bind_options()).ok()))
             })?;
             let child = Socket::new(socket.domain, Kind::Stream, Stage::Connected(id), options);
             {
@@ -352,10 +374,15 @@ impl<B: Backend> Descriptors<B> {
                     return Err(Errno::NETUNREACH);
                 }
                 let id = self.bind_datagram(file, socket)?;
-                self.backend.with(|stack, now| stack.udp_connect(now, id, remote)).map_err(errno)
+                self.backend
+                    .with(|stack, _| stack.udp(id).and_then(|mut udp| udp.connect(remote)))
+                    .map_err(errno)
             }
             Given::Unspecified => match socket.stage().id() {
-                Some(id) => self.backend.with(|stack, _| stack.udp_disconnect(id)).map_err(errno),
+                Some(id) => self
+                    .backend
+                    .with(|stack, _| stack.as_udp(id).map(|mut udp| udp.disconnect()))
+                    .map_err(errno),
                 None => Ok(()),
             },
         }
@@ -410,7 +437,7 @@ impl<B: Backend> Descriptors<B> {
         state: &mut State,
         addr: &[u8],
         fast: bool,
-    ) -> Result<SocketId, Errno> {
+    ) -> Result<TcpId, Errno> {
         let Given::Address(remote) = parse(socket.domain, addr)? else {
             return Err(Errno::AFNOSUPPORT);
         };
@@ -424,11 +451,13 @@ impl<B: Backend> Descriptors<B> {
         let (id, own) = self.backend.with(|stack, now| {
             let config = options.config(stack);
             let fast_open = fast.then_some(options.fast_open_no_cookie);
-            let by = ConnectBy { fast_open, link: options.link };
-            let id = stack.tcp_connect_by(now, remote, Some(local), config, by).map_err(errno)?;
-            self.notices.insert(id, &file.watch);
-            options.apply(stack, now, id);
-            let own = if held { None } else { stack.tcp_hold(id, options.bind_options()).ok() };
+            let (local, config, link) = (Some(local), Some(config), options.link);
+            let how = ConnectOptions { local, config, fast_open, link };
+            let id = stack.connect(now, remote, how).map_err(errno)?;
+            self.notices.insert(id.into(), &file.watch);
+            options.apply(stack, now, id.into());
+            let own =
+                if held { None } else { stack.hold_connection(id, options.bind_options()).ok() };
             Ok((id, own))
         })?;
         state.hold = state.hold.take().or(own);
@@ -468,7 +497,8 @@ impl<B: Backend> Descriptors<B> {
         if let Some(id) = state.stage.id() {
             self.notices.remove(id);
             let cut = self.backend.with(|stack, now| {
-                let name = stack.tcp_info(id).map_or("", |info| info.state.name());
+                let name =
+                    stack.as_tcp(id).map(|tcp| tcp.info()).map_or("", |info| info.state.name());
                 let cut = RESET_WHEN_CUT.contains(&name);
                 if matches!(state.stage, Stage::Connected(_)) {
                     stack.abort(now, id);
@@ -482,7 +512,7 @@ impl<B: Backend> Descriptors<B> {
         if state.bound.is_none()
             && let Some(hold) = state.hold.take()
         {
-            self.backend.with(|stack, _| stack.tcp_release(hold));
+            self.backend.with(|stack, _| stack.release(hold));
         }
         state.stage = Stage::Closed;
         state.shut = [false; 2];
@@ -508,13 +538,16 @@ impl<B: Backend> Descriptors<B> {
         let held = self.file(fd)?;
         let socket = held.socket()?;
         let id = match socket.stage() {
-            Stage::Connecting(id) | Stage::Connected(id) | Stage::Datagram(id) => id,
+            Stage::Connecting(id) | Stage::Connected(id) => SocketId::from(id),
+            Stage::Datagram(id) => id.into(),
             _ => return Err(Errno::NOTCONN),
         };
         let remote = self.backend.with(|stack, _| {
-            let is_begun = stack.tcp_info(id).is_ok_and(|info| info.state.name() == "SYN-SENT");
-            if socket.kind == Kind::Stream && (is_begun || !is_open(stack, id)) {
-                return Err(Errno::NOTCONN);
+            if socket.kind == Kind::Stream {
+                let state = stack.as_tcp(id).map_or("CLOSED", |tcp| tcp.info().state.name());
+                if matches!(state, "SYN-SENT" | "CLOSED") {
+                    return Err(Errno::NOTCONN);
+                }
             }
             stack.remote_addr(id).map_err(errno)
         })?;
@@ -569,7 +602,7 @@ impl<B: Backend> Descriptors<B> {
                     if connecting && !connected && is_open(stack, id) {
                         return Ok(true);
                     }
-                    stack.tcp_shutdown(now, id, how).map_err(errno)?;
+                    stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, how)).map_err(errno)?;
                     Ok(false)
                 })?;
                 if unanswered {
@@ -604,12 +637,12 @@ impl<B: Backend> Descriptors<B> {
         let deadline = self.backend.now() + time;
         let shut = self.backend.with(|stack, now| {
             // Data that nobody read makes this a reset.
-            let unread = stack.tcp_queued(id).is_ok_and(|queued| queued > 0);
-            !unread && stack.tcp_shutdown(now, id, Shutdown::Write).is_ok()
+            let unread = stack.tcp(id).map(|tcp| tcp.queued()).is_ok_and(|queued| queued > 0);
+            !unread && stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write)).is_ok()
         });
         let signal = Signal::new();
         let is_waiting = |stack: &mut Stack, _| {
-            stack.tcp_info(id).is_ok_and(|info| {
+            stack.tcp(id).map(|tcp| tcp.info()).is_ok_and(|info| {
                 matches!(info.state.name(), "FIN-WAIT-1" | "CLOSING" | "LAST-ACK")
             })
         };
@@ -632,7 +665,7 @@ impl<B: Backend> Descriptors<B> {
                 close_socket(stack, now, id, options);
             }
             if let Some(hold) = hold {
-                stack.tcp_release(hold);
+                stack.release(hold);
             }
         });
         state.stage = Stage::Closed;
@@ -664,6 +697,6 @@ pub(crate) fn is_mapped(addr: SocketAddr) -> bool {
 }
 
 /// Whether a connection has not ended.
-pub(crate) fn is_open(stack: &Stack, id: SocketId) -> bool {
-    stack.tcp_info(id).is_ok_and(|info| info.state.name() != "CLOSED")
+pub(crate) fn is_open(stack: &mut Stack, id: TcpId) -> bool {
+    stack.tcp(id).map(|tcp| tcp.info()).is_ok_and(|info| info.state.name() != "CLOSED")
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::{Aqm, Chance, FaultConfig, FaultCounters, FaultDirection, FaultRng};
 use pagewire_mem::{Frag, FragVec, Instant};
-use pagewire_stack::{Event, SocketId, Stack, TcpConfig};
+use pagewire_stack::{Event, ListenerId, RecvFlags, SendFlags, Stack, TcpConfig, TcpId};
 
 use crate::limits::{BOTTLENECK_POOL_BYTES, BOTTLENECK_STARTS};
 use crate::sim::{NodeId, Sim, SimError};
@@ -173,7 +173,7 @@ impl Bottleneck {
                 let bytes = |arrived: &HashMap<SocketAddr, u64>| {
                     arrived.get(&from).copied().unwrap_or_default()
                 };
-                let info = stack.tcp_info(socket).map_err(|e| wrong(&e))?;
+                let info = stack.info(socket).map_err(|e| wrong(&e))?;
                 let bytes = bytes(&after) - bytes(&before);
                 let (timeouts, recoveries) = (info.timeouts, info.recoveries);
                 flows.push(FlowReport { group, bytes, timeouts, recoveries });
@@ -285,7 +285,7 @@ impl App for Program {
 struct Sender {
     /// When the flows begin that have not, the next one last.
     starts: Vec<Instant>,
-    open: Vec<SocketId>,
+    open: Vec<TcpId>,
     /// What is sent, over and over.
     piece: Frag,
 }
@@ -304,13 +304,20 @@ impl Sender {
             self.starts.pop();
             let to = SocketAddr::from(([10, 0, 0, 1], PORT));
             // A refusal shows as a flow too few.
-            self.open.extend(stack.tcp_connect(now, to, None));
+            self.open.extend(stack.connect(now, to, None));
         }
         for event in events {
             loop {
                 let mut piece = FragVec::new();
                 piece.push(self.piece.clone());
-                if !matches!(stack.tcp_send(now, event.socket, &mut piece), Ok(1..)) {
+                if !matches!(
+                    stack.as_tcp(event.socket).and_then(|mut tcp| tcp.send(
+                        now,
+                        &mut piece,
+                        SendFlags::empty()
+                    )),
+                    Ok(1..)
+                ) {
                     break;
                 }
             }
@@ -320,8 +327,8 @@ impl Sender {
 
 #[derive(Debug, Default)]
 struct Receiver {
-    listener: Option<SocketId>,
-    from: HashMap<SocketId, SocketAddr>,
+    listener: Option<ListenerId>,
+    from: HashMap<TcpId, SocketAddr>,
     /// Payload bytes, by who sent them.
     arrived: HashMap<SocketAddr, u64>,
 }
@@ -330,11 +337,14 @@ impl Receiver {
     fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
         let Some(listener) = self.listener else {
             let on = SocketAddr::from(([10, 0, 0, 1], PORT));
-            self.listener = stack.tcp_listen(now, on, 1024).ok();
+            self.listener = stack.listen(on, 1024).ok();
             return;
         };
-        let mut ready: Vec<SocketId> = events.iter().map(|event| event.socket).collect();
-        while let Ok((socket, from)) = stack.tcp_accept(now, listener) {
+        let mut ready: Vec<TcpId> =
+            events.iter().filter_map(|event| stack.tcp_id(event.socket).ok()).collect();
+        while let Ok((socket, from)) =
+            stack.listener(listener).and_then(|mut listener| listener.accept())
+        {
             self.from.insert(socket, from);
             ready.push(socket);
         }
@@ -342,7 +352,13 @@ impl Receiver {
             let Some(from) = self.from.get(&socket) else { continue };
             let arrived = self.arrived.entry(*from).or_default();
             let mut chunks = Vec::new();
-            while let Ok(n @ 1..) = stack.tcp_recv_chunks(now, socket, usize::MAX, &mut chunks) {
+            while let Ok(n @ 1..) = stack.tcp(socket).and_then(|mut tcp| {
+                tcp.recv(
+                    now,
+                    pagewire_stack::Chunks { max: usize::MAX, into: &mut chunks },
+                    RecvFlags::empty(),
+                )
+            }) {
                 *arrived += n as u64;
                 chunks.clear();
             }

@@ -23,21 +23,21 @@
 //! let client = sim.add(client, "loss=0%".parse()?)?;
 //!
 //! let (now, here) = (sim.now(), "10.0.0.1:80".parse()?);
-//! let listener = sim.node_mut(server).tcp_listen(now, here, 1)?;
-//! let socket = sim.node_mut(client).tcp_connect(now, here, None)?;
+//! let listener = sim.node_mut(server).listen(here, 1)?;
+//! let socket = sim.node_mut(client).connect(now, here, None)?;
 //!
 //! // Steps, and after each the programs of both sides do what they can.
 //! let (mut accepted, mut asked, mut answer) = (None, false, Vec::new());
 //! sim.run_until(Instant::from_millis(60_000), |sim| {
 //!     let (now, mut buffer) = (sim.now(), [0; 100]);
-//!     accepted = accepted.or_else(|| sim.node_mut(server).tcp_accept(now, listener).ok());
+//!     accepted = accepted.or_else(|| sim.node_mut(server).listener(listener).and_then(|mut listener| listener.accept()).ok());
 //!     if let Some((socket, _)) = accepted
-//!         && let Ok(n @ 1..) = sim.node_mut(server).tcp_read(now, socket, &mut buffer)
+//!         && let Ok(n @ 1..) = sim.node_mut(server).tcp(socket).and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
 //!     {
-//!         let _ = sim.node_mut(server).tcp_write(now, socket, &buffer[..n]);
+//!         let _ = sim.node_mut(server).tcp(socket).and_then(|mut tcp| tcp.send(now, &buffer[..n], SendFlags::empty()));
 //!     }
-//!     asked = asked || sim.node_mut(client).tcp_write(now, socket, b"Anybody there?").is_ok();
-//!     if let Ok(n) = sim.node_mut(client).tcp_read(now, socket, &mut buffer) {
+//!     asked = asked || sim.node_mut(client).tcp(socket).and_then(|mut tcp| tcp.send(now, b"Anybody there?", SendFlags::empty())).is_ok();
+//!     if let Ok(n) = sim.node_mut(client).tcp(socket).and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty())) {
 //!         answer.extend_from_slice(&buffer[..n]);
 //!     }
 //!     Ok(answer == b"Anybody there?")

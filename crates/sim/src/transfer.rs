@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pagewire_device::{Aqm, Chance, FaultConfig, FaultCounters, FaultRng};
 use pagewire_mem::{CopyLedger, Frag, FragVec, GROUP_PAGES, Instant};
 use pagewire_stack::{
-    Cidr, Error, Event, KeepAlive, Readiness, SocketId, Stack, TcpConfig, TcpOption,
+    Cidr, Error, Event, KeepAlive, ListenerId, Readiness, Stack, TcpConfig, TcpId, TcpOption,
 };
 use pagewire_tcp::{CongestionKind, EcnMode, RecvFlags, SendFlags};
 
@@ -353,7 +353,7 @@ fn stalled(sim: &Sim<Station<Peer>>, ends: [NodeId; 2]) -> SimError {
 fn stalled_at(what: &dyn fmt::Display, sim: &Sim<Station<Peer>>, ends: [NodeId; 2]) -> SimError {
     let [client, server] = ends.map(|id| {
         let station = sim.node(id);
-        let info = station.app.socket.map(|socket| station.stack.tcp_info(socket));
+        let info = station.app.socket.map(|socket| station.stack.info(socket));
         format!("{:?}, {info:?}", station.app)
     });
     SimError::Oracle(format!(
@@ -366,7 +366,7 @@ fn stalled_at(what: &dyn fmt::Display, sim: &Sim<Station<Peer>>, ends: [NodeId; 
 /// A program at one end.
 struct Peer {
     role: Role,
-    socket: Option<SocketId>,
+    socket: Option<TcpId>,
     settings: Settings,
     outgoing: Flow,
     incoming: Flow,
@@ -381,7 +381,7 @@ struct Peer {
 
 enum Role {
     Client { to: SocketAddr },
-    Server { on: SocketAddr, listener: Option<SocketId> },
+    Server { on: SocketAddr, listener: Option<ListenerId> },
 }
 
 #[derive(Clone, Copy)]
@@ -481,24 +481,23 @@ impl Peer {
         }
     }
 
-    fn open(&mut self, now: Instant, stack: &mut Stack) -> Result<Option<SocketId>, String> {
+    fn open(&mut self, now: Instant, stack: &mut Stack) -> Result<Option<TcpId>, String> {
         if self.socket.is_some() {
             return Ok(self.socket);
         }
         let opened = match &mut self.role {
             Role::Client { to } => {
-                Some(stack.tcp_connect(now, *to, None).map_err(|e| format!("connect: {e}"))?)
+                Some(stack.connect(now, *to, None).map_err(|e| format!("connect: {e}"))?)
             }
             Role::Server { on, listener } => {
                 let id = match *listener {
                     Some(id) => id,
                     None => {
-                        let id =
-                            stack.tcp_listen(now, *on, 4).map_err(|e| format!("listen: {e}"))?;
+                        let id = stack.listen(*on, 4).map_err(|e| format!("listen: {e}"))?;
                         *listener.insert(id)
                     }
                 };
-                match stack.tcp_accept(now, id) {
+                match stack.listener(id).and_then(|mut listener| listener.accept()) {
                     Ok((socket, _)) => Some(socket),
                     Err(Error::WouldBlock) => None,
                     Err(error) => return Err(format!("accept: {error}")),
@@ -507,13 +506,16 @@ impl Peer {
         };
         if let Some(id) = opened {
             let option = TcpOption::NoDelay(self.settings.no_delay);
-            stack.tcp_set_option(now, id, option).map_err(|e| format!("set_option: {e}"))?;
+            stack
+                .tcp(id)
+                .and_then(|mut tcp| tcp.set_option(now, option))
+                .map_err(|e| format!("set_option: {e}"))?;
         }
         self.socket = opened;
         Ok(opened)
     }
 
-    fn send(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> Result<(), String> {
+    fn send(&mut self, now: Instant, stack: &mut Stack, id: TcpId) -> Result<(), String> {
         while self.outgoing.done < self.outgoing.total {
             let flow = &self.outgoing;
             let piece = 1 + self.random.below(self.settings.piece as u64);
@@ -524,9 +526,9 @@ impl Peer {
                 // What is not taken is dropped: the stream can be made again from any place.
                 let mut frags = FragVec::new();
                 frags.push(Frag::from_bytes(Bytes::from(bytes)));
-                stack.tcp_send_with(now, id, &mut frags, flags)
+                stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, flags))
             } else {
-                stack.tcp_write_with(now, id, &bytes, flags)
+                stack.tcp(id).and_then(|mut tcp| tcp.send(now, &bytes, flags))
             };
             match sent {
                 Ok(0) => {
@@ -542,14 +544,17 @@ impl Peer {
         // deletes a connection that is closed in SYN-SENT, and so does Linux.
         let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
         if !self.outgoing.ended && connected {
-            stack.tcp_shutdown(now, id, Shutdown::Write).map_err(|e| format!("shutdown: {e}"))?;
+            stack
+                .tcp(id)
+                .and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write))
+                .map_err(|e| format!("shutdown: {e}"))?;
             self.outgoing.ended = true;
         }
         Ok(())
     }
 
     /// How the next piece is sent, and maybe a change of the socket's ways before it.
-    fn whim(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> Result<SendFlags, String> {
+    fn whim(&mut self, now: Instant, stack: &mut Stack, id: TcpId) -> Result<SendFlags, String> {
         let mut flags = SendFlags::empty();
         if !self.settings.whims {
             return Ok(flags);
@@ -566,25 +571,28 @@ impl Peer {
             4 => TcpOption::RcvLowat(1 + random.below(2_000) as u32),
             _ => return Ok(flags),
         };
-        stack.tcp_set_option(now, id, option).map_err(|e| format!("{option:?}: {e}"))?;
+        stack
+            .tcp(id)
+            .and_then(|mut tcp| tcp.set_option(now, option))
+            .map_err(|e| format!("{option:?}: {e}"))?;
         Ok(flags)
     }
 
     /// What would be read may be looked at before, and is the same.
-    fn peek(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> Result<(), String> {
+    fn peek(&mut self, now: Instant, stack: &mut Stack, id: TcpId) -> Result<(), String> {
         if !self.settings.whims || self.random.below(8) != 0 {
             return Ok(());
         }
         let mut buffer = [0; 300];
         let at = self.incoming.done;
-        match stack.tcp_read_with(now, id, &mut buffer, RecvFlags::PEEK) {
+        match stack.tcp(id).and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::PEEK)) {
             Ok(n) => self.incoming.stream.check(at, buffer.get(..n).unwrap_or_default()),
             Err(_) => Ok(()),
         }
         .map_err(|mismatch| format!("peeked at something else: {mismatch:?}"))
     }
 
-    fn receive(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> Result<(), String> {
+    fn receive(&mut self, now: Instant, stack: &mut Stack, id: TcpId) -> Result<(), String> {
         while !self.incoming.ended {
             self.peek(now, stack, id)?;
             let most = 1 + self.random.below(self.settings.piece as u64) as usize;
@@ -597,7 +605,13 @@ impl Peer {
             };
             let got = if self.settings.by_reference {
                 let mut chunks = Vec::new();
-                let got = stack.tcp_recv_chunks(now, id, most, &mut chunks);
+                let got = stack.tcp(id).and_then(|mut tcp| {
+                    tcp.recv(
+                        now,
+                        pagewire_stack::Chunks { max: most, into: &mut chunks },
+                        RecvFlags::empty(),
+                    )
+                });
                 let mut offset = at;
                 for chunk in &chunks {
                     // Reading here is the oracle's business, so it is not counted.
@@ -619,7 +633,9 @@ impl Peer {
                 got
             } else {
                 let mut buffer = vec![0; most];
-                let got = stack.tcp_read(now, id, &mut buffer);
+                let got = stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()));
                 if let Ok(n) = got {
                     check(at, &buffer[..n]);
                 }

@@ -10,7 +10,10 @@ use std::time::Duration;
 use pagewire_device::{Chance, FaultConfig, FaultRng};
 use pagewire_mem::{CopyLedger, Frag, FragVec, GROUP_PAGES, Instant};
 use pagewire_sim::{App, NodeId, Sim, SimError, Station, Stream, run_seed, seed_from_env};
-use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
+use pagewire_stack::{
+    BindOptions, Error, Event, ListenerId, Readiness, RecvFlags, SendFlags, SocketId, Stack, TcpId,
+    UdpId,
+};
 
 const COMMAND: &str = "cargo test -p pagewire-sim crowd_seed_from_env";
 
@@ -154,9 +157,11 @@ impl Program {
             Self::Server(Server { listener, udp, talks, gone, .. }) => {
                 *gone = true;
                 let talks = std::mem::take(talks);
-                listener.take().into_iter().chain(udp.take()).chain(talks.into_keys()).collect()
+                let sockets = listener.take().map(SocketId::from).into_iter();
+                let sockets = sockets.chain(udp.take().map(SocketId::from));
+                sockets.chain(talks.into_keys().map(SocketId::from)).collect()
             }
-            Self::Client(client) => client.udp.take().into_iter().collect(),
+            Self::Client(client) => client.udp.take().map(SocketId::from).into_iter().collect(),
         };
         for id in ids {
             stack.close(now, id);
@@ -168,9 +173,9 @@ impl Program {
 struct Server {
     on: SocketAddr,
     udp_on: SocketAddr,
-    listener: Option<SocketId>,
-    udp: Option<SocketId>,
-    talks: HashMap<SocketId, Answering>,
+    listener: Option<ListenerId>,
+    udp: Option<UdpId>,
+    talks: HashMap<TcpId, Answering>,
     gone: bool,
     wrong: Option<String>,
 }
@@ -199,25 +204,31 @@ impl Server {
         }
         let listener = match self.listener {
             Some(id) => id,
-            None => *self
-                .listener
-                .insert(stack.tcp_listen(now, self.on, 8).map_err(|e| format!("listen: {e}"))?),
+            None => {
+                *self.listener.insert(stack.listen(self.on, 8).map_err(|e| format!("listen: {e}"))?)
+            }
         };
         let udp = match self.udp {
             Some(id) => id,
-            None => {
-                *self.udp.insert(stack.udp_bind(self.udp_on).map_err(|e| format!("bind: {e}"))?)
-            }
+            None => *self.udp.insert(
+                stack
+                    .bind_udp(self.udp_on, BindOptions::default())
+                    .map_err(|e| format!("bind: {e}"))?,
+            ),
         };
-        while let Ok((payload, from)) = stack.udp_recv_from(now, udp) {
+        while let Ok((payload, from)) = stack
+            .udp(udp)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+        {
             // Back by reference. A full queue somewhere is a loss, as UDP has it.
-            let _ = stack.udp_send_to(now, udp, payload, Some(from));
+            let _ = stack.udp(udp).and_then(|mut udp| udp.send(now, payload, Some(from)));
         }
-        while let Ok((id, _)) = stack.tcp_accept(now, listener) {
+        while let Ok((id, _)) = stack.listener(listener).and_then(|mut listener| listener.accept())
+        {
             self.talks.insert(id, Answering::default());
         }
         // In a fixed order: a map's is not.
-        let mut ids: Vec<SocketId> = self.talks.keys().copied().collect();
+        let mut ids: Vec<TcpId> = self.talks.keys().copied().collect();
         ids.sort_by_key(|id| format!("{id:?}"));
         for id in ids {
             let Some(talk) = self.talks.get_mut(&id) else { continue };
@@ -243,14 +254,17 @@ enum End {
 }
 
 impl Answering {
-    fn go_on(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> End {
+    fn go_on(&mut self, now: Instant, stack: &mut Stack, id: TcpId) -> End {
         if self.asleep.is_some_and(|until| now < until) {
             return End::NotYet;
         }
         self.asleep = None;
         loop {
             if !self.pending.is_empty() {
-                match stack.tcp_send(now, id, &mut self.pending) {
+                match stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, &mut self.pending, SendFlags::empty()))
+                {
                     Ok(n) => self.echoed += n as u64,
                     Err(Error::WouldBlock) => return End::NotYet,
                     // The client went away; nothing to say to it.
@@ -277,7 +291,10 @@ impl Answering {
             if self.request.len() < 5 {
                 let mut buffer = [0; 5];
                 let room = 5 - self.request.len();
-                match stack.tcp_read(now, id, &mut buffer[..room]) {
+                match stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.recv(now, &mut buffer[..room], RecvFlags::empty()))
+                {
                     Ok(0) => self.ended = true,
                     Ok(n) => self.request.extend_from_slice(&buffer[..n]),
                     Err(Error::WouldBlock) => return End::NotYet,
@@ -286,7 +303,13 @@ impl Answering {
                 continue;
             }
             let mut chunks: Vec<Frag> = Vec::new();
-            match stack.tcp_recv_chunks(now, id, 30_000, &mut chunks) {
+            match stack.tcp(id).and_then(|mut tcp| {
+                tcp.recv(
+                    now,
+                    pagewire_stack::Chunks { max: 30_000, into: &mut chunks },
+                    RecvFlags::empty(),
+                )
+            }) {
                 Ok(0) => self.ended = true,
                 Ok(_) => self.pending = chunks.into_iter().collect(),
                 Err(Error::WouldBlock) => return End::NotYet,
@@ -357,8 +380,8 @@ struct Client {
     to: SocketAddr,
     udp_to: SocketAddr,
     plans: Vec<Plan>,
-    talks: HashMap<SocketId, Asking>,
-    udp: Option<SocketId>,
+    talks: HashMap<TcpId, Asking>,
+    udp: Option<UdpId>,
     /// Lengths of the datagrams still to be sent.
     datagrams: VecDeque<usize>,
     stream: Stream,
@@ -382,10 +405,10 @@ impl Client {
         self.datagrams(now, stack)?;
         while let Some(at) = self.plans.iter().position(|plan| plan.start <= now) {
             let plan = self.plans.remove(at);
-            let id = stack.tcp_connect(now, self.to, None).map_err(|e| format!("connect: {e}"))?;
+            let id = stack.connect(now, self.to, None).map_err(|e| format!("connect: {e}"))?;
             self.talks.insert(id, Asking { plan, sent: 0, back: 0, said_end: false });
         }
-        let mut ids: Vec<SocketId> = self.talks.keys().copied().collect();
+        let mut ids: Vec<TcpId> = self.talks.keys().copied().collect();
         ids.sort_by_key(|id| format!("{id:?}"));
         for id in ids {
             let Some(talk) = self.talks.get_mut(&id) else { continue };
@@ -408,16 +431,23 @@ impl Client {
             Some(id) => id,
             None => {
                 let any = SocketAddr::new(stack_ip(self.udp_to), 9001);
-                *self.udp.insert(stack.udp_bind(any).map_err(|e| format!("bind: {e}"))?)
+                *self.udp.insert(
+                    stack
+                        .bind_udp(any, BindOptions::default())
+                        .map_err(|e| format!("bind: {e}"))?,
+                )
             }
         };
         while let Some(len) = self.datagrams.pop_front() {
             let mut bytes = (self.datagrams.len() as u64).to_be_bytes().to_vec();
             bytes.extend(self.stream.bytes(self.datagrams.len() as u64 * 10_000, len - 8));
             // A full queue, or a neighbour who does not answer, is a loss.
-            let _ = stack.udp_write_to(now, udp, &bytes, Some(self.udp_to));
+            let _ = stack.udp(udp).and_then(|mut udp| udp.send(now, &bytes, Some(self.udp_to)));
         }
-        while let Ok((payload, from)) = stack.udp_recv_from(now, udp) {
+        while let Ok((payload, from)) = stack
+            .udp(udp)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+        {
             let mut bytes = Vec::new();
             for frag in &payload {
                 frag.for_each_piece(&mut CopyLedger::new(), |piece| bytes.extend_from_slice(piece));
@@ -438,7 +468,7 @@ fn stack_ip(server: SocketAddr) -> std::net::IpAddr {
 }
 
 impl Asking {
-    fn go_on(&mut self, now: Instant, stack: &mut Stack, id: SocketId) -> Result<End, String> {
+    fn go_on(&mut self, now: Instant, stack: &mut Stack, id: TcpId) -> Result<End, String> {
         let plan = &self.plan;
         let failed = |what: &str, error: Error, talk: &Self| match talk.plan.is_polite() {
             // The peer is polite and the network is not that bad.
@@ -452,7 +482,7 @@ impl Asking {
         }
         while self.sent < plan.bytes + 5 {
             let bytes = plan.bytes_from(self.sent, 7000);
-            match stack.tcp_write(now, id, &bytes) {
+            match stack.tcp(id).and_then(|mut tcp| tcp.send(now, &bytes, SendFlags::empty())) {
                 Ok(n) => self.sent += n as u64,
                 Err(Error::WouldBlock) => break,
                 Err(error) => return failed("write", error, self),
@@ -460,14 +490,17 @@ impl Asking {
         }
         let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
         if self.sent == plan.bytes + 5 && !self.said_end && connected {
-            match stack.tcp_shutdown(now, id, Shutdown::Write) {
+            match stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write)) {
                 Ok(()) => self.said_end = true,
                 Err(error) => return failed("shutdown", error, self),
             }
         }
         let mut buffer = [0; 5000];
         loop {
-            match stack.tcp_read(now, id, &mut buffer) {
+            match stack
+                .tcp(id)
+                .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
+            {
                 Ok(0) if plan.is_polite() && self.back < plan.bytes => {
                     return Err(format!("the end came early: {self:?}"));
                 }

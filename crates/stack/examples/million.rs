@@ -21,7 +21,9 @@ use std::time::{Duration, Instant as WallClock};
 use bytes::Bytes;
 use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::{Frag, Instant, MAX_FRAGS, PacketBuf};
-use pagewire_stack::{DropReason, Readiness, SocketId, Stack, StackConfig, limits};
+use pagewire_stack::{
+    DropReason, ListenerId, Readiness, RecvFlags, SendFlags, Stack, StackConfig, TcpId, limits,
+};
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 /// Bytes that the process may hold at any time.
@@ -39,7 +41,7 @@ const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
 
 struct World {
     stack: Stack,
-    listener: SocketId,
+    listener: ListenerId,
     now: Instant,
     frames: VecDeque<PacketBuf>,
     peers: Vec<Peer>,
@@ -166,7 +168,7 @@ impl World {
         config.announce = false;
         let now = Instant::from_millis(1000);
         let mut stack = Stack::new(now, config).expect("a stack");
-        let listener = stack.tcp_listen(now, SERVER.into(), BATCH + 1).expect("a listener");
+        let listener = stack.listen(SERVER.into(), BATCH + 1).expect("a listener");
         Self {
             stack,
             listener,
@@ -259,11 +261,17 @@ impl World {
             while let Some(event) = self.stack.poll_event() {
                 more = true;
                 if event.socket == self.listener {
-                    while self.stack.tcp_accept(self.now, self.listener).is_ok() {
+                    while self
+                        .stack
+                        .listener(self.listener)
+                        .and_then(|mut listener| listener.accept())
+                        .is_ok()
+                    {
                         self.accepted += 1;
                     }
                 } else if event.gained.contains(Readiness::READABLE) {
-                    self.serve(event.socket);
+                    let id = self.stack.tcp_id(event.socket);
+                    id.into_iter().for_each(|id| self.serve(id));
                 }
             }
             // Whoever was ready when it was accepted has no event.
@@ -275,9 +283,16 @@ impl World {
     }
 
     /// The program at the stack: what is read is sent back.
-    fn serve(&mut self, id: SocketId) {
-        if let Ok(n @ 1..) = self.stack.tcp_read(self.now, id, &mut self.buffer) {
-            let sent = self.stack.tcp_write(self.now, id, &self.buffer[..n]);
+    fn serve(&mut self, id: TcpId) {
+        if let Ok(n @ 1..) = self
+            .stack
+            .tcp(id)
+            .and_then(|mut tcp| tcp.recv(self.now, &mut self.buffer[..], RecvFlags::empty()))
+        {
+            let sent = self
+                .stack
+                .tcp(id)
+                .and_then(|mut tcp| tcp.send(self.now, &self.buffer[..n], SendFlags::empty()));
             assert_eq!(sent, Ok(n));
         }
     }

@@ -17,7 +17,7 @@ use std::time::Instant as WallClock;
 use bytes::Bytes;
 use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::{Frag, FragVec, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum};
-use pagewire_stack::{Error, SocketId, Stack, StackConfig};
+use pagewire_stack::{Error, RecvFlags, SendFlags, Stack, StackConfig, TcpId};
 
 const ROUNDS: usize = 5;
 const BUFFER: usize = 256 << 20;
@@ -86,8 +86,8 @@ fn main() {
 }
 
 fn stream(
-    (a, client): (&mut End, SocketId),
-    (b, server): (&mut End, SocketId),
+    (a, client): (&mut End, TcpId),
+    (b, server): (&mut End, TcpId),
     gib: usize,
     segment: usize,
     now: &impl Fn() -> Instant,
@@ -108,14 +108,24 @@ fn stream(
                     pending.push(whole.slice(offset..offset + len));
                     offset = (offset + len) % BUFFER;
                 }
-                match a.stack.tcp_send(t, client, &mut pending) {
+                match a
+                    .stack
+                    .tcp(client)
+                    .and_then(|mut tcp| tcp.send(t, &mut pending, SendFlags::empty()))
+                {
                     Ok(n) => sent += n,
                     Err(Error::WouldBlock) => break,
                     Err(error) => panic!("{error}"),
                 }
             }
             a.flush(t, b);
-            while let Ok(n) = b.stack.tcp_recv_chunks(t, server, 1 << 20, &mut frags) {
+            while let Ok(n) = b.stack.tcp(server).and_then(|mut tcp| {
+                tcp.recv(
+                    t,
+                    pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
+                    RecvFlags::empty(),
+                )
+            }) {
                 got += n;
                 frags.clear();
             }
@@ -145,8 +155,8 @@ fn stream(
 }
 
 fn round_trips(
-    (a, client): (&mut End, SocketId),
-    (b, server): (&mut End, SocketId),
+    (a, client): (&mut End, TcpId),
+    (b, server): (&mut End, TcpId),
     now: &impl Fn() -> Instant,
 ) {
     const TRIPS: usize = 500_000;
@@ -155,29 +165,45 @@ fn round_trips(
         let start = WallClock::now();
         for _ in 0..TRIPS {
             let t = now();
-            a.stack.tcp_write(t, client, &buf).expect("room");
+            a.stack.tcp(client).expect("room").send(t, &buf, SendFlags::empty()).expect("room");
             a.flush(t, b);
             let t = now();
-            assert_eq!(b.stack.tcp_read(t, server, &mut buf), Ok(64));
-            b.stack.tcp_write(t, server, &buf).expect("room");
+            assert_eq!(
+                b.stack.tcp(server).and_then(|mut tcp| tcp.recv(
+                    t,
+                    &mut buf[..],
+                    RecvFlags::empty()
+                )),
+                Ok(64)
+            );
+            b.stack.tcp(server).expect("room").send(t, &buf, SendFlags::empty()).expect("room");
             b.flush(t, a);
             let t = now();
-            assert_eq!(a.stack.tcp_read(t, client, &mut buf), Ok(64));
+            assert_eq!(
+                a.stack.tcp(client).and_then(|mut tcp| tcp.recv(
+                    t,
+                    &mut buf[..],
+                    RecvFlags::empty()
+                )),
+                Ok(64)
+            );
         }
         let ns = start.elapsed().as_secs_f64() * 1e9 / TRIPS as f64;
         println!("{ns:7.1} ns per request and response of 64 bytes");
     }
 }
 
-fn connect(a: &mut End, b: &mut End, now: &impl Fn() -> Instant) -> (SocketId, SocketId) {
+fn connect(a: &mut End, b: &mut End, now: &impl Fn() -> Instant) -> (TcpId, TcpId) {
     let to = "10.0.0.2:80".parse().expect("an address");
-    let listener = b.stack.tcp_listen(now(), to, 1).expect("a listener");
-    let client = a.stack.tcp_connect(now(), to, None).expect("a connection");
+    let listener = b.stack.listen(to, 1).expect("a listener");
+    let client = a.stack.connect(now(), to, None).expect("a connection");
     loop {
         let t = now();
         a.flush(t, b);
         b.flush(t, a);
-        if let Ok((server, _)) = b.stack.tcp_accept(t, listener) {
+        if let Ok((server, _)) =
+            b.stack.listener(listener).and_then(|mut listener| listener.accept())
+        {
             return (client, server);
         }
     }

@@ -37,7 +37,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::{Device, Pair, PairConfig, PairEnd};
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf};
-use pagewire_stack::{Error, Readiness, SocketId, Stack, StackConfig};
+use pagewire_stack::{
+    Error, ListenerId, Readiness, RecvFlags, SendFlags, Stack, StackConfig, TcpId,
+};
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 const SLICE: Duration = Duration::from_millis(50);
@@ -284,7 +286,7 @@ impl End {
 /// Feeds the flow, and lets a newcomer knock now and then.
 struct Client {
     end: End,
-    flow: SocketId,
+    flow: TcpId,
     whole: Frag,
     offset: usize,
     pending: FragVec,
@@ -292,7 +294,7 @@ struct Client {
     pace: u64,
     paced_from: Duration,
     paced: u64,
-    newcomer: Option<(SocketId, Duration)>,
+    newcomer: Option<(TcpId, Duration)>,
     next_knock: Duration,
     asked: u64,
     waits: Vec<Duration>,
@@ -301,8 +303,8 @@ struct Client {
 /// Drains the flow, and greets newcomers: whoever is accepted is let go at once.
 struct Server {
     end: End,
-    flow: SocketId,
-    listener: SocketId,
+    flow: TcpId,
+    listener: ListenerId,
     got: u64,
     chunks: Vec<Frag>,
     rng: forge::Rng,
@@ -320,12 +322,14 @@ fn meet() -> (Client, Server) {
     let (left, right) = Pair::new(link).expect("a pair");
     let (mut a, mut b) = (End::new(1, left), End::new(2, right));
     let now = moment(Duration::ZERO);
-    let listener = b.stack.tcp_listen(now, SERVER.into(), BACKLOG).expect("a listener");
-    let client = a.stack.tcp_connect(now, SERVER.into(), None).expect("a connection");
+    let listener = b.stack.listen(SERVER.into(), BACKLOG).expect("a listener");
+    let client = a.stack.connect(now, SERVER.into(), None).expect("a connection");
     let server = loop {
         a.turn(now);
         b.turn(now);
-        if let Ok((server, _)) = b.stack.tcp_accept(now, listener) {
+        if let Ok((server, _)) =
+            b.stack.listener(listener).and_then(|mut listener| listener.accept())
+        {
             break server;
         }
     };
@@ -378,7 +382,12 @@ impl Client {
                 self.pending.push(self.whole.slice(self.offset..self.offset + len));
                 self.offset = (self.offset + len) % BUFFER;
             }
-            match self.end.stack.tcp_send(now, self.flow, &mut self.pending) {
+            match self
+                .end
+                .stack
+                .tcp(self.flow)
+                .and_then(|mut tcp| tcp.send(now, &mut self.pending, SendFlags::empty()))
+            {
                 Ok(n) => self.paced += n as u64,
                 Err(Error::WouldBlock) => break,
                 Err(error) => panic!("{error}"),
@@ -402,7 +411,7 @@ impl Client {
             self.end.stack.close(now, id);
             self.newcomer = None;
         } else if passed >= self.next_knock {
-            let id = self.end.stack.tcp_connect(now, SERVER.into(), None).expect("a port");
+            let id = self.end.stack.connect(now, SERVER.into(), None).expect("a port");
             (self.newcomer, self.next_knock) = (Some((id, passed)), passed + KNOCK);
             self.asked += 1;
         }
@@ -413,11 +422,15 @@ impl Server {
     fn turn(&mut self, passed: Duration) -> bool {
         let now = moment(passed);
         let busy = self.end.turn(now);
-        while let Ok((newcomer, _)) = self.end.stack.tcp_accept(now, self.listener) {
+        while let Ok((newcomer, _)) =
+            self.end.stack.listener(self.listener).and_then(|mut listener| listener.accept())
+        {
             self.end.stack.close(now, newcomer);
         }
         let (stack, chunks) = (&mut self.end.stack, &mut self.chunks);
-        while let Ok(n) = stack.tcp_recv_chunks(now, self.flow, 1 << 20, chunks) {
+        while let Ok(n) = stack.tcp(self.flow).and_then(|mut tcp| {
+            tcp.recv(now, pagewire_stack::Chunks { max: 1 << 20, into: chunks }, RecvFlags::empty())
+        }) {
             self.got += n as u64;
             chunks.clear();
         }

@@ -2,7 +2,7 @@
 //! an application's verbs, without a clock, a random source, a thread or a system call.
 //!
 //! Read [`Stack`] first: its methods are sorted into inputs (`handle_*`), verbs of the application
-//! (`tcp_*`, `udp_*`) and outputs (`poll_*`), and its page says in which order to call them. Then, as
+//! ([`Tcp`], [`Udp`], [`Listener`]) and outputs (`poll_*`), and its page says in which order to call them. Then, as
 //! needed: [`StackConfig`] and [`TcpOption`] (settings, Fast Open and path MTU among them),
 //! [`ZeroCopyConfig`] (sends that tell when memory may be used again), [`MapAvailable`] (received pages
 //! as one slice), [`Forwarder`] (connections joined by reference) and [`Counters`]. Programs that have
@@ -47,17 +47,22 @@ pub use pagewire_tcp::{
     Info as TcpInfo, KeepAlive, MtuProbing, Parts, RecvFlags, SendFlags, SlowStartExit,
     defer_accept_time, defer_accept_timeouts, mss_of_pages, mtu_of_pages,
 };
-pub use sockets::bound::ConnectBy;
+pub use sockets::application::ConnectOptions;
 pub use sockets::edges::PacketMarks;
 pub use sockets::fast_open::FastOpenConfig;
+pub use sockets::handles::{Listener, ListenerId, Tcp, TcpId, Udp, UdpId};
 pub use sockets::hold::{BindOptions, Hold};
 pub use sockets::leaving::Leftovers;
-pub use sockets::mapping::{MapAvailable, MapError};
+pub use sockets::listener::ListenOptions;
+pub use sockets::mapping::{Map, MapAvailable, MapError, MapPages, MapSealed, MapWith};
 pub use sockets::path_mtu::MtuDiscover;
+pub use sockets::recv::{Chunks, Discard, Taker};
+pub use sockets::send::{Clock, Payload};
 pub use sockets::table::SocketId;
 pub use sockets::timestamping::TxTimestamping;
 pub use sockets::udp_groups::{GroupLink, Memberships, MulticastSettings};
-pub use sockets::udp_messages::UdpMessage;
+pub use sockets::udp_messages::{Datagram, DatagramTaker, Message, UdpMessage};
 pub use sockets::udp_segments::UdpTarget;
+pub use sockets::udp_send::DatagramPayload;
 pub use sockets::zerocopy::{Coalescing, ZeroCopyCall, ZeroCopyConfig};
 pub use stack::{Stack, StackConfig, SynCookies, TcpOption, TimeWaitReuse};

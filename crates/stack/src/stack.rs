@@ -18,6 +18,7 @@ use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{
     Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, is_link_local, protocol,
 };
+use crate::sockets::handles::Work;
 use crate::sockets::tcp::with_scope;
 use crate::sockets::{Defence, Socket, Sockets, derive};
 use crate::{
@@ -263,11 +264,16 @@ impl TcpOption {
 /// Sockets belong to no link, unless they are [bound](Self::bind_to_link) to one: an address of ours is ours whatever link a packet to it comes by, and
 /// packets leave by the route to their destination, as on Linux (the weak host model).
 pub struct Stack {
+    pub(crate) core: Core,
+    #[cfg(debug_assertions)]
+    audit: Audit,
+}
+
+/// What goes on between inputs and outputs, and what verbs work with.
+pub(crate) struct Core {
     pub(crate) net: Net,
     pub(crate) mem: Mem,
     pub(crate) sockets: Sockets,
-    #[cfg(debug_assertions)]
-    audit: Audit,
 }
 
 /// Inputs.
@@ -324,9 +330,7 @@ impl Stack {
         let pool = PagePool::new("pagewire-stack", pool_bytes)?;
         let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
         Ok(Self {
-            net,
-            mem,
-            sockets,
+            core: Core { net, mem, sockets },
             #[cfg(debug_assertions)]
             audit: Audit::default(),
         })
@@ -338,30 +342,30 @@ impl Stack {
     pub fn reconfigure(&mut self, config: &StackConfig) {
         let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, ip_forwarding, .. } =
             config;
-        self.net.set_forwarding(*ip_forwarding);
-        self.sockets.fast_open.configure(*fast_open);
-        self.sockets.config = Arc::new(tcp.clone());
-        self.sockets.defence =
+        self.core.net.set_forwarding(*ip_forwarding);
+        self.core.sockets.fast_open.configure(*fast_open);
+        self.core.sockets.config = Arc::new(tcp.clone());
+        self.core.sockets.defence =
             Defence { syn_cookies: *syn_cookies, time_wait_reuse: *time_wait_reuse };
     }
 
     /// Byte path, step R2: a frame that the device (the first link's) received.
     pub fn handle_frame(&mut self, now: Instant, mut frame: PacketBuf) {
-        self.handle_frame_at(now, 0, &mut frame);
+        self.core.handle_frame_at(now, 0, &mut frame);
     }
 
     /// Byte path, step R2: a frame that the device of this link received.
     pub fn handle_frame_on(&mut self, now: Instant, link: LinkId, mut frame: PacketBuf) {
-        match self.net.find_link(link) {
-            Some(index) => self.handle_frame_at(now, index, &mut frame),
-            None => self.net.counters.drop_one(DropReason::LinkRemoved),
+        match self.core.net.find_link(link) {
+            Some(index) => self.core.handle_frame_at(now, index, &mut frame),
+            None => self.core.net.counters.drop_one(DropReason::LinkRemoved),
         }
     }
 
     /// Byte path, step R2: a burst of frames that the device received, which are all taken. They stay
     /// where they lie until they are done with: moving a packet costs as much as a layer's work.
     pub fn handle_frames(&mut self, now: Instant, frames: &mut VecDeque<PacketBuf>) {
-        self.handle_burst(now, 0, frames);
+        self.core.handle_burst(now, 0, frames);
     }
 
     /// Byte path, step R2: a burst of frames that the device of this link received.
@@ -371,14 +375,49 @@ impl Stack {
         link: LinkId,
         frames: &mut VecDeque<PacketBuf>,
     ) {
-        if let Some(index) = self.net.find_link(link) {
-            return self.handle_burst(now, index, frames);
+        if let Some(index) = self.core.net.find_link(link) {
+            return self.core.handle_burst(now, index, frames);
         }
         for _ in frames.drain(..) {
-            self.net.counters.drop_one(DropReason::LinkRemoved);
+            self.core.net.counters.drop_one(DropReason::LinkRemoved);
         }
     }
 
+    /// `now` has reached [`poll_timeout`](Self::poll_timeout). Harmless at any other time.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.core.net.handle_timeout(&mut self.core.mem, now);
+        // Nobody else does while no device asks for output.
+        self.core.take_inbound(now);
+        // First all that fired, then their work: a timer set meanwhile waits for the next call.
+        let mut expired = core::mem::take(&mut self.core.sockets.expired);
+        while let Some(index) = self.core.sockets.wheel.pop_expired(now) {
+            expired.push(index);
+        }
+        // In the wheel are not yet those of connections that wait to be asked for segments.
+        let Sockets { work: Work { dirty, .. }, table, .. } = &self.core.sockets;
+        let timer = |&index: &u32| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
+        let is_due = |index: &u32| timer(index).is_some_and(|at| at <= now);
+        expired.extend(dirty.iter().copied().filter(is_due));
+        for index in expired.drain(..) {
+            self.core.tcp_timeout(now, index);
+        }
+        self.core.sockets.expired = expired;
+        self.core.copy_guests(now);
+        self.core.drain_returns(now);
+        self.core.sockets.work.starved_until = now + STARVED_CHECK;
+    }
+
+    /// Ends a turn: takes home the pages and the completions of what was let go. Debug builds check
+    /// that no page is lost.
+    pub fn end_turn(&mut self) {
+        self.core.drain_completions();
+        self.core.mem.pool.drain();
+        #[cfg(debug_assertions)]
+        self.audit.check(&self.core.mem.pool);
+    }
+}
+
+impl Core {
     fn handle_burst(&mut self, now: Instant, link: LinkIndex, frames: &mut VecDeque<PacketBuf>) {
         for frame in frames.iter_mut() {
             self.handle_frame_at(now, link, frame);
@@ -391,39 +430,6 @@ impl Stack {
         if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, link, frame) {
             self.dispatch(now, &inbound, frame);
         }
-    }
-
-    /// `now` has reached [`poll_timeout`](Self::poll_timeout). Harmless at any other time.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        self.net.handle_timeout(&mut self.mem, now);
-        // Nobody else does while no device asks for output.
-        self.take_inbound(now);
-        // First all that fired, then their work: a timer set meanwhile waits for the next call.
-        let mut expired = core::mem::take(&mut self.sockets.expired);
-        while let Some(index) = self.sockets.wheel.pop_expired(now) {
-            expired.push(index);
-        }
-        // In the wheel are not yet those of connections that wait to be asked for segments.
-        let Sockets { dirty, table, .. } = &self.sockets;
-        let timer = |&index: &u32| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
-        let is_due = |index: &u32| timer(index).is_some_and(|at| at <= now);
-        expired.extend(dirty.iter().copied().filter(is_due));
-        for index in expired.drain(..) {
-            self.tcp_timeout(now, index);
-        }
-        self.sockets.expired = expired;
-        self.copy_guests(now);
-        self.drain_returns(now);
-        self.sockets.starved_until = now + STARVED_CHECK;
-    }
-
-    /// Ends a turn: takes home the pages and the completions of what was let go. Debug builds check
-    /// that no page is lost.
-    pub fn end_turn(&mut self) {
-        self.drain_completions();
-        self.mem.pool.drain();
-        #[cfg(debug_assertions)]
-        self.audit.check(&self.mem.pool);
     }
 
     fn dispatch(&mut self, now: Instant, inbound: &Inbound, packet: &mut PacketBuf) {
@@ -445,9 +451,9 @@ impl Stack {
     /// Appends frames for the device (the first link's), a bounded number of them; `true`: there are
     /// more, call again once the device has taken these.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
-        let more = self.make_output(now);
-        self.net.poll_transmit(0, out);
-        self.sockets.resume(0) || more
+        let more = self.core.make_output(now);
+        self.core.net.poll_transmit(0, out);
+        self.core.sockets.resume(0) || more
     }
 
     /// The same for the device of this link. Any call makes output for all links; the other links'
@@ -458,17 +464,68 @@ impl Stack {
         link: LinkId,
         out: &mut VecDeque<PacketBuf>,
     ) -> bool {
-        let more = self.make_output(now);
-        let Some(index) = self.net.find_link(link) else { return more };
-        self.net.poll_transmit(index, out);
-        self.sockets.resume(index) || more
+        let more = self.core.make_output(now);
+        let Some(index) = self.core.net.find_link(link) else { return more };
+        self.core.net.poll_transmit(index, out);
+        self.core.sockets.resume(index) || more
     }
 
     /// Whether frames for the device of this link wait for [`poll_transmit_on`](Self::poll_transmit_on).
     pub fn has_frames(&self, link: LinkId) -> bool {
-        self.net.find_link(link).is_some_and(|index| self.net.has_frames(index))
+        self.core.net.find_link(link).is_some_and(|index| self.core.net.has_frames(index))
     }
 
+    /// Whether there is nothing to transmit, nothing to report and nothing under way between: until
+    /// something comes in, a timer is due or a verb changes that.
+    pub fn is_at_rest(&self) -> bool {
+        let sockets = &self.core.sockets;
+        sockets.work.dirty.is_empty()
+            && sockets.work.unchecked.is_empty()
+            && sockets.work.starved.is_empty()
+            && !sockets.work.completions.is_pending()
+            && self.core.net.is_at_rest()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due although nothing comes in. May be
+    /// earlier than anything happens; timers of sockets fire late by less than 0.14 ms.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let sockets = &self.core.sockets;
+        // One by one: every call of an application that sends comes by here.
+        let mut first = None;
+        let mut note = |at: Option<Instant>| {
+            if let Some(at) = at {
+                first = Some(first.map_or(at, |first: Instant| first.min(at)));
+            }
+        };
+        note(self.core.net.poll_timeout());
+        note(sockets.wheel.poll_timeout());
+        note(sockets.guests.poll_timeout());
+        if !sockets.work.starved.is_empty() {
+            note(Some(sockets.work.starved_until));
+        }
+        if sockets.work.returns.is_pending() {
+            note(Some(Instant::ZERO));
+        }
+        // Only while the device takes nothing are there connections whose timers are not set yet.
+        for &index in &sockets.work.dirty {
+            note(sockets.table.tcp(index).and_then(|socket| socket.conn.poll_timeout()));
+        }
+        first
+    }
+
+    /// The next socket that became ready for something that it was not ready for when it was last
+    /// reported, or last used up: each at most once, however much came in. Only sockets that the
+    /// application owns are reported.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if !self.core.sockets.work.starved.is_empty() {
+            self.core.feed_starved();
+        }
+        self.core.drain_completions();
+        self.core.sockets.poll_event()
+    }
+}
+
+impl Core {
     /// Makes frames of what waits to be sent, a bounded number; whether there is more.
     fn make_output(&mut self, now: Instant) -> bool {
         let more_inbound = self.take_inbound(now);
@@ -492,63 +549,14 @@ impl Stack {
         }
         taken == LOOPBACKS_PER_POLL
     }
-
-    /// Whether there is nothing to transmit, nothing to report and nothing under way between: until
-    /// something comes in, a timer is due or a verb changes that.
-    pub fn is_at_rest(&self) -> bool {
-        let sockets = &self.sockets;
-        sockets.dirty.is_empty()
-            && sockets.unchecked.is_empty()
-            && sockets.starved.is_empty()
-            && !sockets.completions.is_pending()
-            && self.net.is_at_rest()
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) is due although nothing comes in. May be
-    /// earlier than anything happens; timers of sockets fire late by less than 0.14 ms.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let sockets = &self.sockets;
-        // One by one: every call of an application that sends comes by here.
-        let mut first = None;
-        let mut note = |at: Option<Instant>| {
-            if let Some(at) = at {
-                first = Some(first.map_or(at, |first: Instant| first.min(at)));
-            }
-        };
-        note(self.net.poll_timeout());
-        note(sockets.wheel.poll_timeout());
-        note(sockets.guests.poll_timeout());
-        if !sockets.starved.is_empty() {
-            note(Some(sockets.starved_until));
-        }
-        if sockets.returns.is_pending() {
-            note(Some(Instant::ZERO));
-        }
-        // Only while the device takes nothing are there connections whose timers are not set yet.
-        for &index in &sockets.dirty {
-            note(sockets.table.tcp(index).and_then(|socket| socket.conn.poll_timeout()));
-        }
-        first
-    }
-
-    /// The next socket that became ready for something that it was not ready for when it was last
-    /// reported, or last used up: each at most once, however much came in. Only sockets that the
-    /// application owns are reported.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        if !self.sockets.starved.is_empty() {
-            self.feed_starved();
-        }
-        self.drain_completions();
-        self.sockets.poll_event()
-    }
 }
 
 /// Links.
 impl Stack {
     /// Another link: a device with addresses of its own. On an error nothing has changed.
     pub fn add_link(&mut self, now: Instant, config: &LinkConfig) -> Result<LinkId, StackError> {
-        let id = self.net.add_link(now, config)?;
-        self.revive();
+        let id = self.core.net.add_link(now, config)?;
+        self.core.revive();
         Ok(id)
     }
 
@@ -556,20 +564,20 @@ impl Stack {
     /// that was done before. Connections from its addresses find no way out any more, and end as they
     /// do when nobody answers.
     pub fn remove_link(&mut self, link: LinkId) -> bool {
-        if let Some(index) = self.net.find_link(link) {
-            self.sockets.resume(index);
+        if let Some(index) = self.core.net.find_link(link) {
+            self.core.sockets.resume(index);
         }
-        self.net.remove_link(link)
+        self.core.net.remove_link(link)
     }
 
     /// All links, in the order of their places.
     pub fn links(&self) -> impl Iterator<Item = LinkId> {
-        self.net.link_ids()
+        self.core.net.link_ids()
     }
 
     /// Our addresses on a link, the link-local one that IPv6 adds included; none once it is removed.
     pub fn link_addresses(&self, link: LinkId) -> impl Iterator<Item = Cidr> {
-        self.net.link_addresses(link)
+        self.core.net.link_addresses(link)
     }
 }
 
@@ -578,29 +586,31 @@ impl Stack {
     /// The owner lets go: `id` is stale from here on. What a connection has queued is still
     /// delivered; if received data is left unread, the peer gets a reset (RFC 9293 section
     /// 3.10.4, RFC 2525 section 2.17). Connections that a listener has not handed out are reset.
-    pub fn close(&mut self, now: Instant, id: SocketId) {
-        match self.sockets.table.get(id) {
-            Ok(Socket::Tcp(_)) => self.tcp_close(now, id),
-            Ok(Socket::Listener(_)) => self.close_listener(id.index()),
-            Ok(Socket::Udp(_)) => self.close_udp(now, id.index()),
+    pub fn close(&mut self, now: Instant, id: impl Into<SocketId>) {
+        let id = id.into();
+        match self.core.sockets.table.get(id) {
+            Ok(Socket::Tcp(_)) => self.core.tcp_close(now, id),
+            Ok(Socket::Listener(_)) => self.core.close_listener(id.index()),
+            Ok(Socket::Udp(_)) => self.core.close_udp(now, id.index()),
             Ok(Socket::TimeWait(_)) | Err(_) => {}
         }
     }
 
     /// Ends a connection at once, with a reset to the peer. The id stays until
     /// [`close`](Self::close); other sockets are closed.
-    pub fn abort(&mut self, now: Instant, id: SocketId) {
-        match self.sockets.table.get(id) {
-            Ok(Socket::Tcp(_)) => self.tcp_abort(id.index()),
+    pub fn abort(&mut self, now: Instant, id: impl Into<SocketId>) {
+        let id = id.into();
+        match self.core.sockets.table.get(id) {
+            Ok(Socket::Tcp(_)) => self.core.tcp_abort(id.index()),
             _ => self.close(now, id),
         }
     }
 
     /// The address and port of this side.
-    pub fn local_addr(&self, id: SocketId) -> Result<SocketAddr, Error> {
-        Ok(match self.sockets.table.get(id)? {
+    pub fn local_addr(&self, id: impl Into<SocketId>) -> Result<SocketAddr, Error> {
+        Ok(match self.core.sockets.table.get(id.into())? {
             Socket::Tcp(socket) => {
-                let scope = self.net.scope_of_local(socket.tuple.local);
+                let scope = self.core.net.scope_of_local(socket.tuple.local);
                 with_scope(socket.tuple.local_addr(), scope)
             }
             Socket::Listener(socket) => socket.local,
@@ -610,10 +620,10 @@ impl Stack {
     }
 
     /// The address and port of the other side; `NotConnected` if there is none.
-    pub fn remote_addr(&self, id: SocketId) -> Result<SocketAddr, Error> {
-        match self.sockets.table.get(id)? {
+    pub fn remote_addr(&self, id: impl Into<SocketId>) -> Result<SocketAddr, Error> {
+        match self.core.sockets.table.get(id.into())? {
             Socket::Tcp(socket) => {
-                let scope = self.net.scope_of_local(socket.tuple.local);
+                let scope = self.core.net.scope_of_local(socket.tuple.local);
                 let remote = socket.tuple.remote_addr();
                 Ok(if is_link_local(remote.ip()) { with_scope(remote, scope) } else { remote })
             }
@@ -624,13 +634,13 @@ impl Stack {
     }
 
     /// What the socket is ready for.
-    pub fn readiness(&self, id: SocketId) -> Result<Readiness, Error> {
-        Ok(self.sockets.table.get(id)?.readiness())
+    pub fn readiness(&self, id: impl Into<SocketId>) -> Result<Readiness, Error> {
+        Ok(self.core.sockets.table.get(id.into())?.readiness())
     }
 
     /// The error that the socket met, once.
-    pub fn take_error(&mut self, id: SocketId) -> Option<Error> {
-        match self.sockets.table.get_mut(id).ok()? {
+    pub fn take_error(&mut self, id: impl Into<SocketId>) -> Option<Error> {
+        match self.core.sockets.table.get_mut(id.into()).ok()? {
             Socket::Tcp(socket) => socket.take_error(),
             Socket::Listener(_) | Socket::TimeWait(_) => None,
             Socket::Udp(socket) => {
@@ -641,11 +651,12 @@ impl Stack {
     }
 
     /// The oldest entry of the socket's error queue: memory of a zero-copy send that was let go,
-    /// and with [`TcpOption::QueueErrors`] or [`udp_queue_errors`](Self::udp_queue_errors), errors.
-    pub fn poll_error_queue(&mut self, id: SocketId) -> Option<ErrorEntry> {
-        self.drain_completions();
-        let entry = self.sockets.table.get_mut(id).ok()?.errors_mut()?.pop();
-        self.sockets.after_error_read(id);
+    /// and with [`TcpOption::QueueErrors`] or [`Udp::queue_errors`](crate::Udp::queue_errors), errors.
+    pub fn poll_error_queue(&mut self, id: impl Into<SocketId>) -> Option<ErrorEntry> {
+        let id = id.into();
+        self.core.drain_completions();
+        let entry = self.core.sockets.table.get_mut(id).ok()?.errors_mut()?.pop();
+        self.core.sockets.after_error_read(id);
         entry
     }
 }
@@ -654,45 +665,45 @@ impl Stack {
 impl Stack {
     /// Counts.
     pub fn counters(&self) -> &Counters {
-        &self.net.counters
+        &self.core.net.counters
     }
 
     /// Our addresses, of all links, the link-local ones that IPv6 adds included.
     pub fn addresses(&self) -> &[Cidr] {
-        self.net.addresses()
+        self.core.net.addresses()
     }
 
     /// Payload bytes copied, by reason.
     pub fn ledger(&self) -> &CopyLedger {
-        &self.mem.ledger
+        &self.core.mem.ledger
     }
 
     /// The ledger, for a device that copies.
     pub fn ledger_mut(&mut self) -> &mut CopyLedger {
-        &mut self.mem.ledger
+        &mut self.core.mem.ledger
     }
 
     /// Bytes of memory that sockets of all kinds pin for what they received and nobody has read; see
     /// [`StackConfig::receive_memory`].
     pub fn receive_memory_used(&self) -> usize {
-        self.mem.shared.receive.used()
+        self.core.mem.shared.receive.used()
     }
 
     /// Pages of the stack's pool: a walk over all of them.
     pub fn pool_audit(&self) -> PoolAudit {
-        self.mem.pool.audit()
+        self.core.mem.pool.audit()
     }
 
     /// Sockets of all kinds and states, those in TIME-WAIT included.
     pub fn socket_count(&self) -> usize {
-        self.sockets.table.len()
+        self.core.sockets.table.len()
     }
 
     /// Whether no connection has anything left to send, or to have acknowledged: a program may
     /// end. Whoever asks again and again pays for the connection that was found busy last; all are
     /// looked at only once that one is done.
     pub fn is_quiet(&self) -> bool {
-        self.sockets.dirty.is_empty() && self.sockets.are_quiet()
+        self.core.sockets.work.dirty.is_empty() && self.core.sockets.are_quiet()
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use common::{A, B, Pair, forge};
 use pagewire_stack::{
-    Error, FastOpenConfig, FastOpenKeys, FastOpenMode, Readiness, SocketId, TcpOption,
+    Error, FastOpenConfig, FastOpenKeys, FastOpenMode, ListenerId, Readiness, RecvFlags, SendFlags,
+    TcpId, TcpOption,
 };
 
 const BOTH: FastOpenMode = FastOpenMode::CLIENT.union(FastOpenMode::SERVER);
@@ -18,22 +19,32 @@ fn addr() -> SocketAddr {
 }
 
 /// Both hosts do Fast Open, one way takes 10 ms, and B listens with this limit.
-fn pair(mode: FastOpenMode, limit: u32) -> (Pair, SocketId) {
+fn pair(mode: FastOpenMode, limit: u32) -> (Pair, ListenerId) {
     let mut p = Pair::new();
     p.meet();
     p.delay = Duration::from_millis(10);
     p.a.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
     p.b.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
-    let listener = p.b.tcp_listen(p.now, addr(), 16).unwrap();
+    let listener = p.b.listen(addr(), 16).unwrap();
     if limit > 0 {
-        p.b.tcp_set_option(p.now, listener, TcpOption::FastOpen(limit)).unwrap();
+        p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(limit)).unwrap();
     }
     (p, listener)
 }
 
-fn connect(p: &mut Pair) -> SocketId {
-    let config = p.a.tcp_default_config();
-    p.a.tcp_connect_fast(p.now, addr(), None, config, false).unwrap()
+fn connect(p: &mut Pair) -> TcpId {
+    let config = p.a.default_config();
+    p.a.connect(
+        p.now,
+        addr(),
+        pagewire_stack::ConnectOptions {
+            local: None,
+            config: Some(config),
+            fast_open: Some(false),
+            ..Default::default()
+        },
+    )
+    .unwrap()
 }
 
 fn set_keys(p: &mut Pair, keys: FastOpenKeys) {
@@ -42,22 +53,22 @@ fn set_keys(p: &mut Pair, keys: FastOpenKeys) {
 }
 
 /// Has A get a cookie.
-fn warm(p: &mut Pair, listener: SocketId) {
+fn warm(p: &mut Pair, listener: ListenerId) {
     let id = connect(p);
-    assert!(!p.a.tcp_is_deferred(id).unwrap(), "there is no cookie yet");
+    assert!(!p.a.tcp(id).unwrap().is_deferred(), "there is no cookie yet");
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
     p.a.close(p.now, id);
     p.b.close(p.now, server);
     p.run(Duration::from_millis(100));
 }
 
 /// Connects with `data` in the SYN.
-fn open(p: &mut Pair, data: &[u8]) -> (SocketId, usize) {
+fn open(p: &mut Pair, data: &[u8]) -> (TcpId, usize) {
     let id = connect(p);
-    assert!(p.a.tcp_is_deferred(id).unwrap());
+    assert!(p.a.tcp(id).unwrap().is_deferred());
     assert!(p.a.readiness(id).unwrap().contains(Readiness::WRITABLE));
-    let sent = p.a.tcp_write(p.now, id, data).unwrap();
+    let sent = p.a.tcp(id).unwrap().send(p.now, data, SendFlags::empty()).unwrap();
     (id, sent)
 }
 
@@ -71,21 +82,22 @@ fn rfc7413_4_2_2_a_request_and_its_answer_take_one_round_trip() {
     assert_eq!(sent, 8);
     let mut server = None;
     p.until("the data of the SYN", |p| {
-        server = server.or_else(|| p.b.tcp_accept(p.now, listener).ok());
+        server = server
+            .or_else(|| p.b.listener(listener).and_then(|mut listener| listener.accept()).ok());
         server.is_some()
     });
     let (server, _) = server.unwrap();
     assert_eq!(p.now - start, Duration::from_millis(10), "half a round trip");
     let mut buf = [0; 100];
-    assert_eq!(p.b.tcp_read(p.now, server, &mut buf).unwrap(), 8);
+    assert_eq!(p.b.tcp(server).unwrap().recv(p.now, &mut buf[..], RecvFlags::empty()).unwrap(), 8);
     assert_eq!(&buf[..8], b"question");
-    assert_eq!(p.b.tcp_write(p.now, server, b"answer").unwrap(), 6);
-    p.until("the answer", |p| p.a.tcp_queued(client).unwrap() == 6);
+    assert_eq!(p.b.tcp(server).unwrap().send(p.now, b"answer", SendFlags::empty()).unwrap(), 6);
+    p.until("the answer", |p| p.a.tcp(client).unwrap().queued() == 6);
     assert_eq!(p.now - start, Duration::from_millis(20), "one round trip");
-    assert_eq!(p.a.tcp_read(p.now, client, &mut buf).unwrap(), 6);
+    assert_eq!(p.a.tcp(client).unwrap().recv(p.now, &mut buf[..], RecvFlags::empty()).unwrap(), 6);
     p.run(Duration::from_millis(100));
-    assert!(p.a.tcp_info(client).unwrap().syn_data);
-    assert!(p.b.tcp_info(server).unwrap().syn_data);
+    assert!(p.a.tcp(client).unwrap().info().syn_data);
+    assert!(p.b.tcp(server).unwrap().info().syn_data);
     assert_eq!(p.a.counters().tcp_fast_open_active, 1);
     assert_eq!(p.b.counters().tcp_fast_open_passive, 1);
     p.transfer((A, client), (B, server), &common::pattern(100_000));
@@ -99,13 +111,22 @@ fn rfc7413_4_2_2_more_than_a_segment_follows_the_handshake() {
     let data = common::pattern(5000);
     let (client, sent) = open(&mut p, &data);
     assert_eq!(sent, 1420, "the MSS that the server announced, less 40");
-    assert_eq!(p.a.tcp_write(p.now, client, &data[sent..]), Err(Error::WouldBlock));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data[sent..], SendFlags::empty())),
+        Err(Error::WouldBlock)
+    );
     p.run(Duration::from_millis(100));
-    assert_eq!(p.a.tcp_write(p.now, client, &data[sent..]), Ok(5000 - sent));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data[sent..], SendFlags::empty())),
+        Ok(5000 - sent)
+    );
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
     let mut got = vec![0; 6000];
-    assert_eq!(p.b.tcp_read(p.now, server, &mut got), Ok(5000));
+    assert_eq!(
+        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut got[..], RecvFlags::empty())),
+        Ok(5000)
+    );
     assert_eq!(&got[..5000], &data);
 }
 
@@ -113,15 +134,21 @@ fn rfc7413_4_2_2_more_than_a_segment_follows_the_handshake() {
 fn rfc7413_4_2_2_without_fast_open_at_the_server_the_data_follows_the_handshake() {
     let (mut p, listener) = pair(BOTH, 8);
     warm(&mut p, listener);
-    p.b.tcp_set_option(p.now, listener, TcpOption::FastOpen(0)).unwrap();
+    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(0)).unwrap();
     let (client, _) = open(&mut p, b"question");
     p.run(Duration::from_millis(15));
-    assert_eq!(p.b.tcp_accept(p.now, listener).err(), Some(Error::WouldBlock));
+    assert_eq!(
+        p.b.listener(listener).and_then(|mut listener| listener.accept()).err(),
+        Some(Error::WouldBlock)
+    );
     p.run(Duration::from_millis(100));
-    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
     let mut buf = [0; 100];
-    assert_eq!(p.b.tcp_read(p.now, server, &mut buf), Ok(8));
-    assert!(!p.a.tcp_info(client).unwrap().syn_data);
+    assert_eq!(
+        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Ok(8)
+    );
+    assert!(!p.a.tcp(client).unwrap().info().syn_data);
 }
 
 #[test]
@@ -152,7 +179,7 @@ fn rfc7413_4_1_2_a_server_with_new_keys_hands_out_new_cookies() {
 fn a_listener_may_have_keys_of_its_own() {
     let (mut p, listener) = pair(BOTH, 8);
     let own = TcpOption::FastOpenKeys(Some(FastOpenKeys::new([7; 16], None)));
-    p.b.tcp_set_option(p.now, listener, own).unwrap();
+    p.b.listener(listener).unwrap().set_option(own).unwrap();
     warm(&mut p, listener);
     set_keys(&mut p, FastOpenKeys::new([9; 16], None));
     open(&mut p, b"1");
@@ -208,7 +235,7 @@ fn a_closed_connection_no_longer_counts_for_the_limit() {
     p.carry = Some(Box::new(|side, _| side == A));
     open(&mut p, b"data");
     p.run(Duration::from_millis(20));
-    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
     p.b.close(p.now, server);
     p.carry = None;
     p.run(Duration::from_millis(50));
@@ -225,11 +252,11 @@ fn data_without_a_cookie_is_taken_where_the_settings_say_so() {
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 0);
     p.a.forget_fast_open_cookies();
-    p.b.tcp_set_option(p.now, listener, TcpOption::FastOpenNoCookie(true)).unwrap();
+    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpenNoCookie(true)).unwrap();
     open(&mut p, b"2");
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 1);
-    p.b.tcp_set_option(p.now, listener, TcpOption::FastOpenNoCookie(false)).unwrap();
+    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpenNoCookie(false)).unwrap();
     let mode = mode | FastOpenMode::SERVER_NO_COOKIE;
     p.b.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
     open(&mut p, b"3");
@@ -249,11 +276,20 @@ fn every_listener_does_it_where_the_settings_say_so() {
 #[test]
 fn a_host_that_does_not_do_it_says_so() {
     let (mut p, _) = pair(FastOpenMode::empty(), 0);
-    let config = p.a.tcp_default_config();
-    let refused = p.a.tcp_connect_fast(p.now, addr(), None, config, false);
+    let config = p.a.default_config();
+    let refused = p.a.connect(
+        p.now,
+        addr(),
+        pagewire_stack::ConnectOptions {
+            local: None,
+            config: Some(config),
+            fast_open: Some(false),
+            ..Default::default()
+        },
+    );
     assert_eq!(refused.err(), Some(Error::NotSupported));
-    let id = p.a.tcp_connect(p.now, addr(), None).unwrap();
-    let set = p.a.tcp_set_option(p.now, id, TcpOption::FastOpen(1));
+    let id = p.a.connect(p.now, addr(), None).unwrap();
+    let set = p.a.tcp(id).and_then(|mut tcp| tcp.set_option(p.now, TcpOption::FastOpen(1)));
     assert_eq!(set, Err(Error::InvalidInput), "that is a setting of listeners");
 }
 
@@ -274,11 +310,11 @@ fn a_deferred_connection_can_send_its_syn_without_data() {
     let (mut p, listener) = pair(BOTH, 8);
     warm(&mut p, listener);
     let id = connect(&mut p);
-    p.a.tcp_send_syn(p.now, id).unwrap();
+    p.a.tcp(id).unwrap().send_syn();
     p.run(Duration::from_millis(100));
     assert!(p.a.readiness(id).unwrap().contains(Readiness::CONNECTED));
-    assert!(p.b.tcp_accept(p.now, listener).is_ok());
-    assert!(!p.a.tcp_info(id).unwrap().syn_data);
+    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_ok());
+    assert!(!p.a.tcp(id).unwrap().info().syn_data);
 }
 
 #[test]
@@ -293,20 +329,31 @@ fn rfc7413_4_1_3_1_a_path_that_swallows_such_connections_is_left_alone_for_a_whi
     assert_eq!(p.a.counters().tcp_fast_open_black_holes, 1);
     p.carry = None;
     let id = connect(&mut p);
-    assert!(!p.a.tcp_is_deferred(id).unwrap(), "Fast Open has a rest");
+    assert!(!p.a.tcp(id).unwrap().is_deferred(), "Fast Open has a rest");
     p.run(Duration::from_secs(3600));
     let (id, _) = open(&mut p, b"data");
     p.run(Duration::from_millis(100));
-    assert!(p.a.tcp_info(id).unwrap().syn_data);
+    assert!(p.a.tcp(id).unwrap().info().syn_data);
 }
 
 /// Connects, with data in the SYN or not; whether it was.
 fn tries(p: &mut Pair, to: &str) -> bool {
-    let (now, config) = (p.now, p.a.tcp_default_config());
-    let id = p.a.tcp_connect_fast(now, to.parse().unwrap(), None, config, false).unwrap();
-    let with_data = p.a.tcp_is_deferred(id).unwrap();
+    let (now, config) = (p.now, p.a.default_config());
+    let id =
+        p.a.connect(
+            now,
+            to.parse().unwrap(),
+            pagewire_stack::ConnectOptions {
+                local: None,
+                config: Some(config),
+                fast_open: Some(false),
+                ..Default::default()
+            },
+        )
+        .unwrap();
+    let with_data = p.a.tcp(id).unwrap().is_deferred();
     if with_data {
-        p.a.tcp_write(now, id, b"data").unwrap();
+        p.a.tcp(id).unwrap().send(now, b"data", SendFlags::empty()).unwrap();
     }
     p.run(Duration::from_millis(200));
     with_data
@@ -316,9 +363,9 @@ fn tries(p: &mut Pair, to: &str) -> bool {
 fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute() {
     let (mut p, listener) = pair(BOTH, 8);
     warm(&mut p, listener);
-    let other = p.b.tcp_listen(p.now, "10.0.0.2:81".parse().unwrap(), 16).unwrap();
-    p.b.tcp_set_option(p.now, other, TcpOption::FastOpen(8)).unwrap();
-    p.b.tcp_set_option(p.now, listener, TcpOption::FastOpen(0)).unwrap();
+    let other = p.b.listen("10.0.0.2:81".parse().unwrap(), 16).unwrap();
+    p.b.listener(other).unwrap().set_option(TcpOption::FastOpen(8)).unwrap();
+    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(0)).unwrap();
     assert!(tries(&mut p, "10.0.0.2:80"));
     assert_eq!(p.a.counters().tcp_fast_open_refused, 1);
     for _ in 0..3 {
@@ -329,7 +376,7 @@ fn rfc7413_4_1_3_1_a_server_that_took_no_data_in_a_syn_is_sent_none_for_a_minute
     assert!(tries(&mut p, "10.0.0.2:80"), "perhaps it does by now");
     p.run(Duration::from_secs(60));
     assert!(!tries(&mut p, "10.0.0.2:80"), "it does not: twice as long");
-    p.b.tcp_set_option(p.now, listener, TcpOption::FastOpen(8)).unwrap();
+    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(8)).unwrap();
     p.run(Duration::from_secs(60));
     for _ in 0..3 {
         assert!(tries(&mut p, "10.0.0.2:80"));

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use common::{Pair, capabilities, config};
 use pagewire_mem::{CopyReason, Frag, Held, PAGE_SIZE};
-use pagewire_stack::{Error, SocketId};
+use pagewire_stack::{Error, RecvFlags, SendFlags, TcpId};
 
 /// What one side sends to whom.
 struct Flow {
-    client: SocketId,
-    server: SocketId,
+    client: TcpId,
+    server: TcpId,
     kept: Vec<(Vec<Frag>, Held)>,
     got: usize,
 }
@@ -34,7 +34,9 @@ impl Flow {
     /// Sends what fits, in segments of `len` bytes each pushed by itself.
     fn send(&self, p: &mut Pair, data: &[u8], len: usize, count: usize) {
         for _ in 0..count {
-            let sent = p.a.tcp_write(p.now, self.client, &data[..len]);
+            let sent =
+                p.a.tcp(self.client)
+                    .and_then(|mut tcp| tcp.send(p.now, &data[..len], SendFlags::empty()));
             if len < 1000 {
                 p.run(Duration::from_micros(50));
             }
@@ -47,10 +49,16 @@ impl Flow {
     /// Takes all that is there by reference; keeps it, or not.
     fn take(&mut self, p: &mut Pair, keep: bool) {
         let mut frags = Vec::new();
-        match p.b.tcp_recv_chunks(p.now, self.server, 1 << 20, &mut frags) {
+        match p.b.tcp(self.server).and_then(|mut tcp| {
+            tcp.recv(
+                p.now,
+                pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
+                RecvFlags::empty(),
+            )
+        }) {
             Ok(n) => {
                 let pinned = frags.iter().map(Frag::pinned_pages).sum();
-                let held = p.b.tcp_count_held(p.now, self.server, pinned).unwrap();
+                let held = p.b.tcp(self.server).unwrap().count_held(p.now, pinned);
                 self.got += n;
                 if keep {
                     self.kept.push((frags, held));
@@ -78,9 +86,9 @@ fn who_keeps_everything_stalls_its_own_flow_and_no_other() {
         other.take(&mut p, false);
     }
     let window = 6 * MIB;
-    let held = p.b.tcp_held(hog.server).unwrap();
+    let held = p.b.tcp(hog.server).unwrap().held();
     assert!(held <= window + MIB, "{held} bytes are held");
-    assert_eq!(p.b.tcp_info(hog.server).unwrap().recv_window, 0, "its window is shut");
+    assert_eq!(p.b.tcp(hog.server).unwrap().info().recv_window, 0, "its window is shut");
     assert!(hog.got <= window + MIB, "{} bytes came", hog.got);
     assert!(other.got > 40 * MIB, "{} bytes came", other.got);
     // What it holds is charged to the host as well.
@@ -88,7 +96,7 @@ fn who_keeps_everything_stalls_its_own_flow_and_no_other() {
     // Once it lets go, on another thread, it gets on.
     let (kept, before) = (std::mem::take(&mut hog.kept), hog.got);
     std::thread::spawn(move || drop(kept)).join().unwrap();
-    assert_eq!(p.b.tcp_held(hog.server), Ok(0));
+    assert_eq!(p.b.tcp(hog.server).map(|tcp| tcp.held()), Ok(0));
     for _ in 0..50 {
         hog.send(&mut p, &data, MIB, 1);
         p.run(Duration::from_millis(10));

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{A, B, Pair, capabilities, config};
+use pagewire_stack::{RecvFlags, SendFlags};
 
 /// The system's allocator, with a count of the bytes that are allocated.
 struct Counting;
@@ -56,9 +57,8 @@ fn a_hundred_thousand_idle_connections_cost_at_most_a_kilobyte_each() {
     p.meet();
     // One remote port has room for 28,232 ephemeral ones.
     let ports = 4;
-    let listeners: Vec<_> = (0..ports)
-        .map(|i| p.b.tcp_listen(p.now, ([10, 0, 0, 2], 80 + i).into(), 4096).unwrap())
-        .collect();
+    let listeners: Vec<_> =
+        (0..ports).map(|i| p.b.listen(([10, 0, 0, 2], 80 + i).into(), 4096).unwrap()).collect();
     let before = live();
     let (mut clients, mut servers) = (Vec::new(), Vec::new());
     clients.reserve_exact(CONNECTIONS);
@@ -67,11 +67,13 @@ fn a_hundred_thousand_idle_connections_cost_at_most_a_kilobyte_each() {
     while clients.len() < CONNECTIONS {
         for i in 0..2000u16 {
             let to = ([10, 0, 0, 2], 80 + i % ports).into();
-            clients.push(p.a.tcp_connect(p.now, to, None).unwrap());
+            clients.push(p.a.connect(p.now, to, None).unwrap());
         }
         p.until("all handshakes", |p| {
             for listener in &listeners {
-                while let Ok((server, _)) = p.b.tcp_accept(p.now, *listener) {
+                while let Ok((server, _)) =
+                    p.b.listener(*listener).and_then(|mut listener| listener.accept())
+                {
                     servers.push(server);
                 }
             }
@@ -85,14 +87,28 @@ fn a_hundred_thousand_idle_connections_cost_at_most_a_kilobyte_each() {
         for batch in senders.chunks(1000) {
             for id in batch {
                 let now = p.now;
-                assert_eq!(p.stack(from).tcp_write(now, *id, &[7; 200]), Ok(200));
+                assert_eq!(
+                    p.stack(from).tcp(*id).and_then(|mut tcp| tcp.send(
+                        now,
+                        &[7; 200],
+                        SendFlags::empty()
+                    )),
+                    Ok(200)
+                );
             }
             p.run(Duration::from_millis(1));
         }
         p.run(Duration::from_millis(50));
         for id in receivers {
             let now = p.now;
-            assert_eq!(p.stack(to).tcp_read(now, *id, &mut buf), Ok(200));
+            assert_eq!(
+                p.stack(to).tcp(*id).and_then(|mut tcp| tcp.recv(
+                    now,
+                    &mut buf[..],
+                    RecvFlags::empty()
+                )),
+                Ok(200)
+            );
         }
     }
     p.run(Duration::from_secs(10));

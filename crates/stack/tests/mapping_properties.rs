@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{A, Pair, capabilities, config};
 use pagewire_mem::{Frag, FragVec, Held, Mapping, PAGE_SIZE, Region};
-use pagewire_stack::{MapError, SocketId};
+use pagewire_stack::{MapError, RecvFlags, SendFlags, TcpId};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -59,8 +59,8 @@ enum Taken {
 
 struct World {
     p: Pair,
-    client: SocketId,
-    server: SocketId,
+    client: TcpId,
+    server: TcpId,
     region: Region,
     /// Everything that was sent, and how much of it was taken.
     stream: Vec<u8>,
@@ -103,8 +103,8 @@ impl World {
         self.kept.push((at, taken, held));
     }
 
-    fn queued(&self) -> usize {
-        self.p.b.tcp_queued(self.server).unwrap()
+    fn queued(&mut self) -> usize {
+        self.p.b.tcp(self.server).unwrap().queued()
     }
 
     fn apply(&mut self, op: &Op) {
@@ -113,31 +113,52 @@ impl World {
             Op::Write(len) => {
                 let seed = self.stream.len();
                 let data: Vec<u8> = (0..len).map(|i| ((seed + i) / 13) as u8).collect();
-                if let Ok(n) = self.p.a.tcp_write(now, self.client, &data) {
+                if let Ok(n) = self
+                    .p
+                    .a
+                    .tcp(self.client)
+                    .and_then(|mut tcp| tcp.send(now, &data, SendFlags::empty()))
+                {
                     self.stream.extend_from_slice(&data[..n]);
                 }
             }
             Op::Send { offset, len } => {
                 let frag = self.region.frag(offset, len.min(self.region.len() - offset)).unwrap();
                 let mut frags = FragVec::from_iter([frag]);
-                if let Ok(n) = self.p.a.tcp_send(now, self.client, &mut frags) {
+                if let Ok(n) = self
+                    .p
+                    .a
+                    .tcp(self.client)
+                    .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()))
+                {
                     self.stream.extend(std::iter::repeat_n(0, n));
                 }
             }
             Op::Read(len) => {
                 let mut buf = vec![0; len];
-                if let Ok(n) = self.p.b.tcp_read(now, server, &mut buf) {
+                if let Ok(n) = self
+                    .p
+                    .b
+                    .tcp(server)
+                    .and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty()))
+                {
                     let range = self.next(n);
                     assert!(self.stream[range] == buf[..n], "what was sent is read");
                 }
             }
             Op::Map(len) => {
                 let before = self.queued();
-                match self.p.b.tcp_map(now, server, len) {
+                match self
+                    .p
+                    .b
+                    .tcp(server)
+                    .map_err(Into::into)
+                    .and_then(|mut tcp| tcp.recv(now, pagewire_stack::Map(len), RecvFlags::empty()))
+                {
                     Ok(mapping) => {
                         assert_eq!(mapping.len(), len);
                         let pinned = mapping.pinned();
-                        let held = self.p.b.tcp_count_held(now, server, pinned).unwrap();
+                        let held = self.p.b.tcp(server).unwrap().count_held(now, pinned);
                         self.keep(len, Taken::Mapping(mapping), held);
                     }
                     Err(error) => {
@@ -150,7 +171,17 @@ impl World {
             }
             Op::MapAvailable { max, tail } => {
                 let (before, mut buf) = (self.queued(), vec![0; tail]);
-                let found = self.p.b.tcp_map_available(now, server, max, &mut buf).unwrap();
+                let found = self
+                    .p
+                    .b
+                    .tcp(server)
+                    .unwrap()
+                    .recv(
+                        now,
+                        pagewire_stack::MapPages { max: max, tail: &mut buf },
+                        RecvFlags::empty(),
+                    )
+                    .unwrap();
                 let mapped = found.mapping.as_ref().map_or(0, Mapping::len);
                 assert!(mapped <= max && found.copied <= tail);
                 assert_eq!(found.queued, before - mapped - found.copied);
@@ -159,7 +190,7 @@ impl World {
                 let stuck = mapped + found.copied + found.copy_next == 0;
                 assert!(!stuck || before == 0 || max == 0, "nothing of {before} up to {max}");
                 if let Some(mapping) = found.mapping {
-                    let held = self.p.b.tcp_count_held(now, server, mapping.pinned()).unwrap();
+                    let held = self.p.b.tcp(server).unwrap().count_held(now, mapping.pinned());
                     self.keep(mapped, Taken::Mapping(mapping), held);
                 }
                 let range = self.next(found.copied);
@@ -167,9 +198,15 @@ impl World {
             }
             Op::RecvChunks(max) => {
                 let mut frags = Vec::new();
-                if let Ok(n) = self.p.b.tcp_recv_chunks(now, server, max, &mut frags) {
+                if let Ok(n) = self.p.b.tcp(server).and_then(|mut tcp| {
+                    tcp.recv(
+                        now,
+                        pagewire_stack::Chunks { max: max, into: &mut frags },
+                        RecvFlags::empty(),
+                    )
+                }) {
                     let pinned = frags.iter().map(Frag::pinned_pages).sum();
-                    let held = self.p.b.tcp_count_held(now, server, pinned).unwrap();
+                    let held = self.p.b.tcp(server).unwrap().count_held(now, pinned);
                     self.keep(n, Taken::Chunks(frags), held);
                 }
             }
@@ -217,7 +254,7 @@ proptest! {
         }
         prop_assert_eq!(w.taken, w.stream.len(), "not all arrived");
         w.apply(&Op::Release(usize::MAX));
-        prop_assert_eq!(w.p.b.tcp_held(w.server), Ok(0));
+        prop_assert_eq!(w.p.b.tcp(w.server).map(|tcp| tcp.held()), Ok(0));
         w.p.b.close(w.p.now, w.server);
         w.p.a.close(w.p.now, w.client);
         w.p.run(Duration::from_secs(600));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{A, Pair};
-use pagewire_stack::PacketMarks;
+use pagewire_stack::{BindOptions, PacketMarks, SendFlags};
 
 fn addr(s: &str) -> SocketAddr {
     s.parse().unwrap()
@@ -34,15 +34,15 @@ fn watch(p: &mut Pair) -> Arc<Mutex<Vec<(u8, u8)>>> {
 fn the_packets_of_a_stream_carry_its_class_and_hop_limit_and_its_own_congestion_bits() {
     for to in ["10.0.0.2:80", "[fd00::2]:80"] {
         let mut p = Pair::new();
-        p.b.tcp_listen(p.now, addr(to), 4).unwrap();
-        let id = p.a.tcp_connect(p.now, addr(to), None).unwrap();
+        p.b.listen(addr(to), 4).unwrap();
+        let id = p.a.connect(p.now, addr(to), None).unwrap();
         p.run(Duration::from_millis(5));
         let seen = watch(&mut p);
-        p.a.tcp_write(p.now, id, b"plain").unwrap();
+        p.a.tcp(id).unwrap().send(p.now, b"plain", SendFlags::empty()).unwrap();
         p.run(Duration::from_millis(5));
         let marks = PacketMarks { traffic_class: 0xb8 | 0b11, hop_limit: Some(7) };
         p.a.set_packet_marks(id, marks).unwrap();
-        p.a.tcp_write(p.now, id, b"marked").unwrap();
+        p.a.tcp(id).unwrap().send(p.now, b"marked", SendFlags::empty()).unwrap();
         p.run(Duration::from_millis(5));
         assert_eq!(*seen.lock().unwrap(), [(0, 64), (0xb8, 7)]);
     }
@@ -52,14 +52,14 @@ fn the_packets_of_a_stream_carry_its_class_and_hop_limit_and_its_own_congestion_
 fn datagrams_carry_the_whole_class() {
     let mut p = Pair::new();
     let server = addr("10.0.0.2:53");
-    p.b.udp_bind(server).unwrap();
-    let id = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
-    p.a.udp_write_to(p.now, id, b"plain", Some(server)).unwrap();
+    p.b.bind_udp(server, BindOptions::default()).unwrap();
+    let id = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    p.a.udp(id).unwrap().send(p.now, b"plain", Some(server)).unwrap();
     p.run(Duration::from_millis(5));
     let seen = watch(&mut p);
     let marks = PacketMarks { traffic_class: 0x2a, hop_limit: Some(1) };
     p.a.set_packet_marks(id, marks).unwrap();
-    p.a.udp_write_to(p.now, id, b"marked", Some(server)).unwrap();
+    p.a.udp(id).unwrap().send(p.now, b"marked", Some(server)).unwrap();
     p.run(Duration::from_millis(5));
     assert_eq!(*seen.lock().unwrap(), [(0x2a, 1)]);
 }

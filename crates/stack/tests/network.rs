@@ -10,7 +10,7 @@ use common::{A, B, Pair, capabilities, config, pattern, plain};
 use pagewire_device::{Capabilities, Medium};
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{Instant, PacketBuf};
-use pagewire_stack::{Error, Readiness, Stack};
+use pagewire_stack::{Error, Readiness, SendFlags, SocketId, Stack};
 
 /// A stack on a device without link headers, and a packet's way through it.
 fn answer_of(packet: &[u8]) -> Vec<u8> {
@@ -89,7 +89,7 @@ fn a_peer_with_a_smaller_mtu_gets_segments_that_it_can_take() {
     let mut p = Pair::with(config(capabilities(1), 1), config(small, 2));
     let (client, server, _) = p.connect("10.0.0.2:80");
     p.transfer_by_reference((A, client), (B, server), Bytes::from(pattern(1_000_000)), 1 << 20);
-    assert_eq!(p.a.tcp_info(client).unwrap().send_mss, 1300 - 40 - 12);
+    assert_eq!(p.a.tcp(client).unwrap().info().send_mss, 1300 - 40 - 12);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn port_unreachable_ends_an_attempt_to_connect() {
     // The answer to the SYN is an ICMP error that quotes it, as from a firewall.
     p.carry = Some(Box::new(|_, _| false));
     let to = "10.0.0.2:80".parse().unwrap();
-    let client = p.a.tcp_connect(p.now, to, None).unwrap();
+    let client = p.a.connect(p.now, to, None).unwrap();
     let mut frames = VecDeque::new();
     p.a.poll_transmit(p.now, &mut frames);
     let syn = frames.pop_front().unwrap();
@@ -145,7 +145,7 @@ fn a_timer_fires_late_by_less_than_a_seventh_of_a_millisecond() {
     p.meet();
     p.carry = Some(Box::new(|_, _| false));
     let begun = p.now;
-    p.a.tcp_connect(p.now, "10.0.0.2:80".parse().unwrap(), None).unwrap();
+    p.a.connect(p.now, "10.0.0.2:80".parse().unwrap(), None).unwrap();
     p.flush();
     let sent = p.a.counters().tx_tcp;
     // The SYN is sent again after a second (RFC 6298 section 2).
@@ -163,10 +163,10 @@ fn every_page_is_home_when_everything_is_closed() {
     let (client, server, listener) = p.connect("10.0.0.2:80");
     p.transfer((A, client), (B, server), &pattern(3_000_000));
     let now = p.now;
-    p.a.tcp_write(now, client, &pattern(100_000)).unwrap();
+    p.a.tcp(client).unwrap().send(now, &pattern(100_000), SendFlags::empty()).unwrap();
     p.run(Duration::from_millis(5));
     let now = p.now;
-    for (side, id) in [(A, client), (B, server), (B, listener)] {
+    for (side, id) in [(A, SocketId::from(client)), (B, server.into()), (B, listener.into())] {
         p.stack(side).close(now, id);
     }
     p.run(Duration::from_secs(1));

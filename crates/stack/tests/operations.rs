@@ -7,7 +7,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use common::{A, B, Pair, Side, capabilities, config, plain};
-use pagewire_stack::{SocketId, TcpConfig, TcpOption};
+use pagewire_stack::{BindOptions, RecvFlags, SendFlags, SocketId, TcpConfig, TcpOption};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -63,15 +63,15 @@ fn apply(p: &mut Pair, ids: &mut Vec<(Side, SocketId)>, side: Side, op: Op) {
     match op {
         Op::Listen { port, backlog } => {
             let local = ([0, 0, 0, 0], port).into();
-            ids.extend(p.stack(side).tcp_listen(now, local, backlog).ok().map(|id| (side, id)));
+            ids.extend(p.stack(side).listen(local, backlog).ok().map(|id| (side, id.into())));
         }
         Op::Connect { port } => {
-            let id = p.stack(side).tcp_connect(now, to(port), None);
-            ids.extend(id.ok().map(|id| (side, id)));
+            let id = p.stack(side).connect(now, to(port), None);
+            ids.extend(id.ok().map(|id| (side, id.into())));
         }
         Op::Bind { port } => {
-            let id = p.stack(side).udp_bind(([0, 0, 0, 0], port).into());
-            ids.extend(id.ok().map(|id| (side, id)));
+            let id = p.stack(side).bind_udp(([0, 0, 0, 0], port).into(), BindOptions::default());
+            ids.extend(id.ok().map(|id| (side, id.into())));
         }
         Op::Wait(ns) => p.run(Duration::from_nanos(u64::from(ns))),
         Op::Lose(share) => {
@@ -96,33 +96,64 @@ fn apply(p: &mut Pair, ids: &mut Vec<(Side, SocketId)>, side: Side, op: Op) {
             let stack = p.stack(side);
             match op {
                 Op::Accept(_) => {
-                    ids.extend(stack.tcp_accept(now, id).ok().map(|(id, _)| (side, id)));
+                    let Ok(id) = stack.listener_id(id) else { return };
+                    ids.extend(
+                        stack
+                            .listener(id)
+                            .and_then(|mut listener| listener.accept())
+                            .ok()
+                            .map(|(id, _)| (side, id.into())),
+                    );
                 }
                 Op::Write(_, n) => {
-                    let _ = stack.tcp_write(now, id, &vec![7; n]);
+                    let Ok(id) = stack.tcp_id(id) else { return };
+                    let _ = stack
+                        .tcp(id)
+                        .and_then(|mut tcp| tcp.send(now, &vec![7; n], SendFlags::empty()));
                 }
                 Op::Read(_, n) => {
-                    let _ = stack.tcp_read(now, id, &mut vec![0; n]);
+                    let Ok(id) = stack.tcp_id(id) else { return };
+                    let _ = stack
+                        .tcp(id)
+                        .and_then(|mut tcp| tcp.recv(now, &mut vec![0; n][..], RecvFlags::empty()));
                 }
                 Op::Chunks(_, n) => {
-                    let _ = stack.tcp_recv_chunks(now, id, n, &mut Vec::new());
+                    let Ok(id) = stack.tcp_id(id) else { return };
+                    let _ = stack.tcp(id).and_then(|mut tcp| {
+                        tcp.recv(
+                            now,
+                            pagewire_stack::Chunks { max: n, into: &mut Vec::new() },
+                            RecvFlags::empty(),
+                        )
+                    });
                 }
                 Op::Shutdown(_, true) => {
-                    let _ = stack.tcp_shutdown(now, id, Shutdown::Write);
+                    let Ok(id) = stack.tcp_id(id) else { return };
+                    let _ = stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write));
                 }
                 Op::Shutdown(_, false) => {
-                    let _ = stack.tcp_shutdown(now, id, Shutdown::Read);
+                    let Ok(id) = stack.tcp_id(id) else { return };
+                    let _ = stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Read));
                 }
                 Op::Close(_) => stack.close(now, id),
                 Op::Abort(_) => stack.abort(now, id),
                 Op::NoDelay(_, on) => {
-                    let _ = stack.tcp_set_option(now, id, TcpOption::NoDelay(on));
+                    let Ok(id) = stack.tcp_id(id) else { return };
+                    let _ = stack
+                        .tcp(id)
+                        .and_then(|mut tcp| tcp.set_option(now, TcpOption::NoDelay(on)));
                 }
                 Op::SendTo { port, len, .. } => {
-                    let _ = stack.udp_write_to(now, id, &vec![7; len], Some(to(port)));
+                    let Ok(id) = stack.udp_id(id) else { return };
+                    let _ = stack
+                        .udp(id)
+                        .and_then(|mut udp| udp.send(now, &vec![7; len], Some(to(port))));
                 }
                 Op::RecvFrom(_) => {
-                    let _ = stack.udp_recv_from(now, id);
+                    let Ok(id) = stack.udp_id(id) else { return };
+                    let _ = stack
+                        .udp(id)
+                        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()));
                 }
                 _ => {}
             }

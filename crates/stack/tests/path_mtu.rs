@@ -13,8 +13,8 @@ use common::{A, B, Pair, Side, capabilities, config, forge, pattern};
 use pagewire_mem::PacketBuf;
 use pagewire_mem::checksum::Checksum;
 use pagewire_stack::{
-    DropReason, Error, ErrorEntry, ErrorOrigin, MtuDiscover, QueuedError, SocketId, SynCookies,
-    TcpOption, UdpTarget,
+    BindOptions, DropReason, Error, ErrorEntry, ErrorOrigin, ListenerId, MtuDiscover, QueuedError,
+    RecvFlags, SendFlags, SynCookies, TcpId, TcpOption, UdpId, UdpTarget,
 };
 use pagewire_tcp::Flags;
 
@@ -85,20 +85,24 @@ fn report(p: &mut Pair, packet: &[u8], mtu: u16, shift: u8) {
 }
 
 /// Sends `len` bytes from A to B; every packet that is too big is reported 1 ms later.
-fn transfer(p: &mut Pair, ends: (SocketId, SocketId), len: usize, mtu: u16, dropped: &Dropped) {
+fn transfer(p: &mut Pair, ends: (TcpId, TcpId), len: usize, mtu: u16, dropped: &Dropped) {
     let data = pattern(len);
     let (mut sent, mut got) = (0, Vec::new());
     let mut buf = vec![0; 65_536];
     for _ in 0..100_000 {
         let now = p.now;
-        if let Ok(n) = p.a.tcp_write(now, ends.0, &data[sent..]) {
+        if let Ok(n) =
+            p.a.tcp(ends.0).and_then(|mut tcp| tcp.send(now, &data[sent..], SendFlags::empty()))
+        {
             sent += n;
         }
         p.run(Duration::from_millis(1));
         while let Some(packet) = { dropped.borrow_mut().pop_front() } {
             report(p, &packet, mtu, 0);
         }
-        while let Ok(n) = p.b.tcp_read(p.now, ends.1, &mut buf) {
+        while let Ok(n) =
+            p.b.tcp(ends.1).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
+        {
             got.extend_from_slice(&buf[..n]);
         }
         if got.len() == data.len() {
@@ -109,7 +113,7 @@ fn transfer(p: &mut Pair, ends: (SocketId, SocketId), len: usize, mtu: u16, drop
     panic!("{} of {len} bytes arrived", got.len());
 }
 
-fn established(to: &str) -> (Pair, (SocketId, SocketId), SocketId) {
+fn established(to: &str) -> (Pair, (TcpId, TcpId), ListenerId) {
     let mut p = Pair::new();
     p.meet();
     let (client, server, listener) = p.connect(to);
@@ -120,11 +124,11 @@ fn established(to: &str) -> (Pair, (SocketId, SocketId), SocketId) {
 fn what_is_too_big_for_the_path_is_sent_again_in_smaller_segments_and_is_no_congestion() {
     for (to, mtu) in [("10.0.0.2:80", 1200), ("[fd00::2]:80", 1300)] {
         let (mut p, ends, _) = established(to);
-        assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500));
+        assert_eq!(p.a.tcp(ends.0).map(|tcp| tcp.path_mtu()), Ok(1500));
         let dropped = narrow(&mut p, mtu);
         transfer(&mut p, ends, 300_000, mtu as u16, &dropped);
-        let info = p.a.tcp_info(ends.0).unwrap();
-        assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(mtu), "{to}");
+        let info = p.a.tcp(ends.0).unwrap().info();
+        assert_eq!(p.a.tcp(ends.0).map(|tcp| tcp.path_mtu()), Ok(mtu), "{to}");
         assert_eq!((info.timeouts, info.recoveries), (0, 0), "{to}: {info:?}");
         assert!(info.cwnd_segments >= 10, "{to}: {info:?}");
     }
@@ -134,18 +138,18 @@ fn what_is_too_big_for_the_path_is_sent_again_in_smaller_segments_and_is_no_cong
 fn other_connections_over_the_path_know_too_and_the_path_is_tried_again_in_time() {
     let (mut p, ends, listener) = established("10.0.0.2:80");
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
-    let other = p.a.tcp_connect(p.now, to, None).unwrap();
+    let other = p.a.connect(p.now, to, None).unwrap();
     p.run(Duration::from_millis(10));
-    let (other_server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (other_server, _) = p.b.listener(listener).unwrap().accept().unwrap();
     let dropped = narrow(&mut p, 1200);
     transfer(&mut p, ends, 50_000, 1200, &dropped);
     assert_eq!(p.a.path_mtu(to.ip()), 1200);
     // Another one sends nothing that is too big.
     dropped.borrow_mut().clear();
-    p.a.tcp_write(p.now, other, &pattern(20_000)).unwrap();
+    p.a.tcp(other).unwrap().send(p.now, &pattern(20_000), SendFlags::empty()).unwrap();
     p.run(Duration::from_millis(10));
     assert!(dropped.borrow().is_empty());
-    assert_eq!(p.b.tcp_queued(other_server), Ok(20_000));
+    assert_eq!(p.b.tcp(other_server).map(|tcp| tcp.queued()), Ok(20_000));
     // RFC 1191 section 6.3, RFC 8201 section 4: after ten minutes.
     p.carry = None;
     p.run(Duration::from_secs(599));
@@ -154,7 +158,7 @@ fn other_connections_over_the_path_know_too_and_the_path_is_tried_again_in_time(
     assert_eq!(p.a.path_mtu(to.ip()), 1500);
     let dropped = narrow(&mut p, 1500);
     transfer(&mut p, ends, 20_000, 1500, &dropped);
-    assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500));
+    assert_eq!(p.a.tcp(ends.0).map(|tcp| tcp.path_mtu()), Ok(1500));
 }
 
 /// RFC 8201 section 5.4: "The value sent in the TCP MSS option is independent of the PMTU".
@@ -180,17 +184,17 @@ fn what_is_announced_is_what_the_link_takes_whatever_was_reported_of_the_path() 
             true
         }));
         // A's SYN, and A's SYN,ACK.
-        p.a.tcp_listen(p.now, "10.0.0.1:81".parse().unwrap(), 8).unwrap();
-        let active = p.a.tcp_connect(p.now, "10.0.0.2:80".parse().unwrap(), None).unwrap();
-        p.b.tcp_connect(p.now, "10.0.0.1:81".parse().unwrap(), None).unwrap();
+        p.a.listen("10.0.0.1:81".parse().unwrap(), 8).unwrap();
+        let active = p.a.connect(p.now, "10.0.0.2:80".parse().unwrap(), None).unwrap();
+        p.b.connect(p.now, "10.0.0.1:81".parse().unwrap(), None).unwrap();
         p.run(Duration::from_millis(10));
         let syn_ack = Flags::SYN | Flags::ACK;
         let expected = [(Flags::SYN, Some(1460)), (syn_ack, Some(1460))];
         let mut announced = announced.take();
         announced.sort_by_key(|(flags, _)| *flags == syn_ack);
         assert_eq!(announced, expected, "{syn_cookies:?}");
-        assert_eq!(p.a.tcp_info(active).unwrap().announced_mss, 1460);
-        assert_eq!(p.a.tcp_path_mtu(active), Ok(1200), "and is not what is sent");
+        assert_eq!(p.a.tcp(active).unwrap().info().announced_mss, 1460);
+        assert_eq!(p.a.tcp(active).map(|tcp| tcp.path_mtu()), Ok(1200), "and is not what is sent");
     }
 }
 
@@ -200,7 +204,7 @@ fn what_is_announced_follows_a_path_mtu_that_was_set() {
     p.meet();
     p.a.set_path_mtu("10.0.0.2".parse().unwrap(), Some(1000));
     let (client, ..) = p.connect("10.0.0.2:80");
-    assert_eq!(p.a.tcp_info(client).unwrap().announced_mss, 960);
+    assert_eq!(p.a.tcp(client).unwrap().info().announced_mss, 960);
 }
 
 /// RFC 5927 section 7.2.
@@ -208,11 +212,11 @@ fn what_is_announced_follows_a_path_mtu_that_was_set() {
 fn a_report_that_quotes_what_is_not_under_way_changes_nothing() {
     let (mut p, ends, _) = established("10.0.0.2:80");
     let dropped = narrow(&mut p, 1200);
-    p.a.tcp_write(p.now, ends.0, &pattern(20_000)).unwrap();
+    p.a.tcp(ends.0).unwrap().send(p.now, &pattern(20_000), SendFlags::empty()).unwrap();
     p.run(Duration::from_millis(1));
     let packet = dropped.borrow_mut().pop_front().unwrap();
     report(&mut p, &packet, 1200, 0x80);
-    assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500));
+    assert_eq!(p.a.tcp(ends.0).map(|tcp| tcp.path_mtu()), Ok(1500));
     assert_eq!(p.a.path_mtu("10.0.0.2".parse().unwrap()), 1500);
     assert_eq!(p.a.counters().tcp_icmp_outside_window, 1);
 }
@@ -228,18 +232,18 @@ fn a_connection_may_keep_out_of_it() {
         }
         true
     }));
-    p.a.tcp_write(p.now, ends.0, b"1").unwrap();
+    p.a.tcp(ends.0).unwrap().send(p.now, b"1", SendFlags::empty()).unwrap();
     p.run(Duration::from_millis(50));
     assert!(flags.borrow().iter().all(|(df, _)| *df), "routers may not cut");
     flags.borrow_mut().clear();
     let option = TcpOption::MtuDiscover(MtuDiscover::Dont);
-    p.a.tcp_set_option(p.now, ends.0, option).unwrap();
-    p.a.tcp_write(p.now, ends.0, b"2").unwrap();
+    p.a.tcp(ends.0).unwrap().set_option(p.now, option).unwrap();
+    p.a.tcp(ends.0).unwrap().send(p.now, b"2", SendFlags::empty()).unwrap();
     p.flush();
     let (df, packet) = flags.borrow()[0].clone();
     assert!(!df, "routers may cut");
     report(&mut p, &packet, 1200, 0);
-    assert_eq!(p.a.tcp_path_mtu(ends.0), Ok(1500), "reports are ignored");
+    assert_eq!(p.a.tcp(ends.0).map(|tcp| tcp.path_mtu()), Ok(1500), "reports are ignored");
 }
 
 #[test]
@@ -249,7 +253,7 @@ fn a_path_whose_mtu_is_set_has_it_whatever_is_reported() {
     let remote = "10.0.0.2".parse().unwrap();
     p.a.set_path_mtu(remote, Some(1000));
     let (client, server, _) = p.connect("10.0.0.2:80");
-    assert_eq!(p.a.tcp_path_mtu(client), Ok(1000));
+    assert_eq!(p.a.tcp(client).map(|tcp| tcp.path_mtu()), Ok(1000));
     p.transfer((A, client), (B, server), &pattern(50_000));
     p.run(Duration::from_secs(3600));
     assert_eq!(p.a.path_mtu(remote), 1000);
@@ -263,7 +267,7 @@ fn a_path_whose_mtu_is_set_has_it_whatever_is_reported() {
 /// headers, and what the path dropped.
 struct Datagrams {
     p: Pair,
-    ends: (SocketId, SocketId),
+    ends: (UdpId, UdpId),
     to: SocketAddr,
     mtu: usize,
     headers: usize,
@@ -277,14 +281,14 @@ fn datagrams(how: MtuDiscover) -> impl Iterator<Item = Datagrams> {
             let mut p = Pair::new();
             p.meet();
             let to: SocketAddr = to.parse().unwrap();
-            let server = p.b.udp_bind(to).unwrap();
-            let client = p.a.udp_bind("[::]:0".parse().unwrap()).unwrap();
-            p.a.udp_connect(p.now, client, to).unwrap();
-            p.a.udp_set_mtu_discover(client, how).unwrap();
-            p.a.udp_queue_errors(client, true).unwrap();
-            p.a.udp_write_to(p.now, client, b"hello", None).unwrap();
+            let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
+            let client = p.a.bind_udp("[::]:0".parse().unwrap(), BindOptions::default()).unwrap();
+            p.a.udp(client).unwrap().connect(to).unwrap();
+            p.a.udp(client).unwrap().set_mtu_discover(how);
+            p.a.udp(client).unwrap().queue_errors(true);
+            p.a.udp(client).unwrap().send(p.now, b"hello", None).unwrap();
             p.run(Duration::from_millis(1));
-            p.b.udp_recv_from(p.now, server).unwrap();
+            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
             let dropped = narrow(&mut p, mtu);
             Datagrams { p, ends: (client, server), to, mtu, headers, dropped }
         },
@@ -295,10 +299,13 @@ impl Datagrams {
     /// Sends so many bytes; how many B got, if it did.
     fn send(&mut self, len: usize) -> Result<Option<usize>, Error> {
         let p = &mut self.p;
-        p.a.udp_write_to(p.now, self.ends.0, &pattern(len), None)?;
+        p.a.udp(self.ends.0)?.send(p.now, &pattern(len), None)?;
         p.run(Duration::from_millis(1));
         let mut buf = vec![0; 65_536];
-        let got = p.b.udp_read_from(p.now, self.ends.1, &mut buf).ok();
+        let got =
+            p.b.udp(self.ends.1)
+                .and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty()))
+                .ok();
         assert!(got.is_none_or(|(n, _)| buf[..n] == pattern(len)));
         Ok(got.map(|(n, _)| n))
     }
@@ -337,12 +344,12 @@ fn flags_sent(p: &mut Pair) -> Rc<RefCell<Vec<(bool, bool, usize)>>> {
 #[test]
 fn datagram_that_may_not_be_cut_is_refused_once_the_path_is_known_and_the_sender_learns_how_long() {
     for mut d in datagrams(MtuDiscover::Do) {
-        assert_eq!(d.p.a.udp_path_mtu(d.ends.0), Ok(1500));
+        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(1500));
         assert_eq!(d.send(1501 - d.headers), Err(Error::MessageTooLong), "the link's MTU is known");
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Local, 1500));
         assert_eq!(d.send(1500 - d.headers), Ok(None), "the path drops it");
         d.report();
-        assert_eq!(d.p.a.udp_path_mtu(d.ends.0), Ok(d.mtu));
+        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(d.mtu));
         assert_eq!(d.p.a.take_error(d.ends.0), Some(Error::MessageTooLong), "it is connected");
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Icmp, d.mtu));
         assert_eq!(d.send(d.mtu - d.headers + 1), Err(Error::MessageTooLong));
@@ -378,7 +385,7 @@ fn probes_are_as_long_as_the_link_takes_whatever_is_known_of_the_path() {
     for mut d in datagrams(MtuDiscover::Probe) {
         assert_eq!(d.send(1500 - d.headers), Ok(None));
         d.report();
-        assert_eq!(d.p.a.udp_path_mtu(d.ends.0), Ok(d.mtu));
+        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(d.mtu));
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Icmp, d.mtu));
         assert_eq!(d.p.a.take_error(d.ends.0), Some(Error::MessageTooLong));
         d.p.carry = None;
@@ -394,7 +401,7 @@ fn reports_are_nothing_to_who_believes_the_link_only() {
         for mut d in datagrams(how) {
             assert_eq!(d.send(1400), Ok(None));
             d.report();
-            assert_eq!(d.p.a.udp_path_mtu(d.ends.0), Ok(1500), "{how:?}");
+            assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(1500), "{how:?}");
             assert_eq!((d.queued(), d.p.a.take_error(d.ends.0)), (None, None), "{how:?}");
             d.p.carry = None;
             assert_eq!(d.send(1500 - d.headers), Ok(Some(1500 - d.headers)));
@@ -435,33 +442,36 @@ fn nobody_shortens_the_path_of_who_sends_short_datagrams() {
         d.p.carry = Some(Box::new(|_, _| true));
         assert_eq!(d.send(d.mtu - d.headers), Ok(Some(d.mtu - d.headers)));
         let notes = narrow(&mut d.p, 60);
-        d.p.a.udp_write_to(d.p.now, d.ends.0, &[1; 500], None).unwrap();
+        d.p.a.udp(d.ends.0).unwrap().send(d.p.now, &[1; 500], None).unwrap();
         d.p.run(Duration::from_millis(1));
         let packet = notes.borrow_mut().pop_front().unwrap();
         report(&mut d.p, &packet, d.mtu as u16, 0);
-        assert_eq!(d.p.a.udp_path_mtu(d.ends.0), Ok(1500));
+        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(1500));
         assert_eq!((d.queued(), d.p.a.take_error(d.ends.0)), (None, None));
         assert_eq!(d.p.a.counters().drops(DropReason::IcmpQuoteNotOurs), 1);
         // It has sent something that long.
         d.p.carry = None;
         d.send(d.mtu - d.headers + 1).unwrap();
         report(&mut d.p, &packet, d.mtu as u16, 0);
-        assert_eq!(d.p.a.udp_path_mtu(d.ends.0), Ok(d.mtu));
+        assert_eq!(d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()), Ok(d.mtu));
     }
 }
 
 #[test]
 fn socket_without_a_peer_learns_of_a_path_in_its_error_queue() {
     for mut d in datagrams(MtuDiscover::Do) {
-        d.p.a.udp_disconnect(d.ends.0).unwrap();
-        assert_eq!(d.p.a.udp_path_mtu(d.ends.0), Err(Error::NotConnected));
+        d.p.a.udp(d.ends.0).unwrap().disconnect();
+        assert_eq!(
+            d.p.a.udp(d.ends.0).and_then(|mut udp| udp.path_mtu()),
+            Err(Error::NotConnected)
+        );
         let to = Some(d.to);
-        d.p.a.udp_write_to(d.p.now, d.ends.0, &[1; 1400], to).unwrap();
+        d.p.a.udp(d.ends.0).unwrap().send(d.p.now, &[1; 1400], to).unwrap();
         d.p.run(Duration::from_millis(1));
         d.report();
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Icmp, d.mtu));
         assert_eq!(d.p.a.path_mtu(d.to.ip()), d.mtu);
-        let sent = d.p.a.udp_write_to(d.p.now, d.ends.0, &[1; 1400], to);
+        let sent = d.p.a.udp(d.ends.0).and_then(|mut udp| udp.send(d.p.now, &[1; 1400], to));
         assert_eq!(sent, Err(Error::MessageTooLong));
         assert_eq!(d.queued(), d.too_long(ErrorOrigin::Local, d.mtu));
     }
@@ -480,7 +490,7 @@ fn segments_of_one_call_are_bounded_by_what_one_datagram_is() {
         let fits = longest - d.headers;
         for (size, sent) in [(fits, Ok(5000)), (fits + 1, Err(Error::MessageTooLong))] {
             let to = UdpTarget { segment: Some(size as u16), ..UdpTarget::default() };
-            let done = d.p.a.udp_write_to(d.p.now, d.ends.0, &[1; 5000], to);
+            let done = d.p.a.udp(d.ends.0).and_then(|mut udp| udp.send(d.p.now, &[1; 5000], to));
             assert_eq!(done, sent, "{how:?}: {size} bytes each");
         }
     }

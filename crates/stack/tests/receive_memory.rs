@@ -8,13 +8,13 @@ use bytes::Bytes;
 use common::{A, B, Pair, capabilities, config, pattern, ready};
 use pagewire_device::Capabilities;
 use pagewire_mem::{Frag, FragVec};
-use pagewire_stack::{DropReason, SocketId};
+use pagewire_stack::{BindOptions, DropReason, RecvFlags, SendFlags, TcpId, UdpId};
 use pagewire_tcp::DropReason as TcpDropReason;
 
 const BUDGET: usize = 8 << 20;
 
 /// `n` connections from A to B, which has little memory: (A's ends, B's ends).
-fn many(n: usize) -> (Pair, Vec<SocketId>, Vec<SocketId>) {
+fn many(n: usize) -> (Pair, Vec<TcpId>, Vec<TcpId>) {
     let mut b = config(capabilities(2), 2);
     b.receive_memory = BUDGET;
     if n == 1 {
@@ -24,17 +24,19 @@ fn many(n: usize) -> (Pair, Vec<SocketId>, Vec<SocketId>) {
     let mut p = Pair::with(config(capabilities(1), 1), b);
     p.meet();
     let to = "10.0.0.2:80".parse().unwrap();
-    let listener = p.b.tcp_listen(p.now, to, 4096).unwrap();
-    let clients: Vec<_> = (0..n).map(|_| p.a.tcp_connect(p.now, to, None).unwrap()).collect();
+    let listener = p.b.listen(to, 4096).unwrap();
+    let clients: Vec<_> = (0..n).map(|_| p.a.connect(p.now, to, None).unwrap()).collect();
     let mut servers = Vec::new();
     p.until("the handshakes", |p| {
-        while let Ok((server, _)) = p.b.tcp_accept(p.now, listener) {
+        while let Ok((server, _)) =
+            p.b.listener(listener).and_then(|mut listener| listener.accept())
+        {
             servers.push(server);
         }
         servers.len() == n
     });
     // In the order of the clients.
-    let by_port = |p: &Pair, c: &SocketId| p.a.local_addr(*c).unwrap();
+    let by_port = |p: &Pair, c: &TcpId| p.a.local_addr(*c).unwrap();
     let servers = clients
         .iter()
         .map(|c| {
@@ -46,11 +48,15 @@ fn many(n: usize) -> (Pair, Vec<SocketId>, Vec<SocketId>) {
 }
 
 /// Everybody sends what may be sent, by reference: the sender's own pool is not what is tested.
-fn push(p: &mut Pair, clients: &[SocketId], data: &Bytes) {
+fn push(p: &mut Pair, clients: &[TcpId], data: &Bytes) {
     for client in clients {
         let now = p.now;
         let mut frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
-        let _ = ready(p.stack(A).tcp_send(now, *client, &mut frags));
+        let _ = ready(
+            p.stack(A)
+                .tcp(*client)
+                .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())),
+        );
     }
 }
 
@@ -146,15 +152,19 @@ fn reader_gets_on_beside_those_that_stopped_to_read_where_frames_stay_in_memory(
     let mut p = Pair::with(config(in_memory(1), 1), b);
     p.meet();
     let to = "10.0.0.2:80".parse().unwrap();
-    let listener = p.b.tcp_listen(p.now, to, 64).unwrap();
+    let listener = p.b.listen(to, 64).unwrap();
     let mut ends = Vec::new();
     // All have read fast, and were invited to send much.
     let much = Bytes::from(pattern(24 << 20));
     for _ in 0..30 {
-        let client = p.a.tcp_connect(p.now, to, None).unwrap();
+        let client = p.a.connect(p.now, to, None).unwrap();
         let mut server = None;
         p.until("the handshake", |p| {
-            server = p.b.tcp_accept(p.now, listener).ok().map(|(id, _)| id);
+            server =
+                p.b.listener(listener)
+                    .and_then(|mut listener| listener.accept())
+                    .ok()
+                    .map(|(id, _)| id);
             server.is_some()
         });
         let server = server.unwrap();
@@ -179,27 +189,30 @@ fn reader_gets_on_beside_those_that_stopped_to_read_where_frames_stay_in_memory(
 #[test]
 fn datagrams_that_nobody_reads_take_nothing_from_streams() {
     let (mut p, clients, servers) = many(2);
-    let sinks: Vec<SocketId> = (0..64)
-        .map(|i| p.b.udp_bind(format!("10.0.0.2:{}", 5000 + i).parse().unwrap()).unwrap())
+    let sinks: Vec<UdpId> = (0..64)
+        .map(|i| {
+            p.b.bind_udp(format!("10.0.0.2:{}", 5000 + i).parse().unwrap(), BindOptions::default())
+                .unwrap()
+        })
         .collect();
-    let source = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+    let source = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
     let data = Bytes::from(pattern(1400));
     // A megabyte for each, which is eight times the budget.
     for _ in 0..750 {
         for i in 0..64 {
             let to = format!("10.0.0.2:{}", 5000 + i).parse().unwrap();
             let frags = FragVec::from_iter([Frag::from_bytes(data.clone())]);
-            p.a.udp_send_to(p.now, source, frags, Some(to)).unwrap();
+            p.a.udp(source).unwrap().send(p.now, frags, Some(to)).unwrap();
         }
         p.run(Duration::from_micros(100));
     }
     let held = p.b.receive_memory_used();
     println!("{held} bytes of {BUDGET} for datagrams");
     assert!((BUDGET / 3..=BUDGET / 2).contains(&held), "{held} bytes of {BUDGET}");
+    let told: u64 = sinks.iter().map(|&sink| u64::from(p.b.udp(sink).unwrap().dropped())).sum();
     let dropped = |reason| p.b.counters().drops(reason);
     assert!(dropped(DropReason::UdpHostMemory) > 0);
     // Each socket can say how many of those were its own.
-    let told: u64 = sinks.iter().map(|&sink| u64::from(p.b.udp_dropped(sink).unwrap())).sum();
     assert_eq!(told, dropped(DropReason::UdpHostMemory) + dropped(DropReason::UdpQueueFull));
     // Streams have their windows, and nothing that they invited is refused.
     for (client, server) in clients.iter().zip(&servers) {
@@ -214,7 +227,12 @@ fn datagrams_that_nobody_reads_take_nothing_from_streams() {
     // Each of the sinks has about as much as the others.
     for sink in &sinks {
         let mut n = 0;
-        while p.b.udp_recv_from(p.now, *sink).is_ok() {
+        while p
+            .b
+            .udp(*sink)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .is_ok()
+        {
             n += 1;
         }
         let fair = held / 64 / 1400;
@@ -223,7 +241,7 @@ fn datagrams_that_nobody_reads_take_nothing_from_streams() {
     assert_eq!(p.b.receive_memory_used(), 0, "what is read is given back");
     for sink in sinks {
         let to = p.b.local_addr(sink).unwrap();
-        p.a.udp_write_to(p.now, source, &[1; 1400], Some(to)).unwrap();
+        p.a.udp(source).unwrap().send(p.now, &[1; 1400], Some(to)).unwrap();
         p.run(Duration::from_micros(100));
         p.b.close(p.now, sink);
     }
@@ -239,12 +257,19 @@ fn datagram_comes_in_beside_streams_that_nobody_reads() {
         p.run(Duration::from_millis(10));
     }
     assert!(p.b.receive_memory_used() > BUDGET / 16 * 14);
-    let sink = p.b.udp_bind("10.0.0.2:53".parse().unwrap()).unwrap();
-    let source = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+    let sink = p.b.bind_udp("10.0.0.2:53".parse().unwrap(), BindOptions::default()).unwrap();
+    let source = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
     for _ in 0..100 {
-        p.a.udp_write_to(p.now, source, &[1; 1400], Some("10.0.0.2:53".parse().unwrap())).unwrap();
+        p.a.udp(source)
+            .unwrap()
+            .send(p.now, &[1; 1400], Some("10.0.0.2:53".parse().unwrap()))
+            .unwrap();
         p.run(Duration::from_millis(1));
-        assert!(p.b.udp_recv_from(p.now, sink).is_ok());
+        assert!(
+            p.b.udp(sink)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+                .is_ok()
+        );
     }
     assert!(p.b.receive_memory_used() <= BUDGET);
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use common::{A, B, Pair, pattern};
 use pagewire_mem::PacketBuf;
+use pagewire_stack::{RecvFlags, SendFlags};
 
 /// While it is set, A's device refuses everything.
 struct Refusing {
@@ -50,21 +51,24 @@ fn what_the_device_refuses_is_sent_within_half_a_second_and_without_blame() {
         let mut p = Pair::new();
         p.meet();
         let (client, server, _) = p.connect(to);
-        let before = p.a.tcp_info(client).unwrap();
+        let before = p.a.tcp(client).unwrap().info();
         let refusing = Refusing::new(&mut p);
         let data = pattern(20_000);
-        assert_eq!(p.a.tcp_write(p.now, client, &data), Ok(20_000));
+        assert_eq!(
+            p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data, SendFlags::empty())),
+            Ok(20_000)
+        );
         // At once, after the timeout of 200 ms, and then each 500.
         assert_eq!(refusing.run(&mut p, 2500), 6, "{to}");
-        let info = p.a.tcp_info(client).unwrap();
+        let info = p.a.tcp(client).unwrap().info();
         assert_eq!((info.unacked, info.unsent), (0, 20_000), "{to}");
         assert_eq!((info.timeouts, info.retransmits, info.cwnd), (0, 0, before.cwnd), "{to}");
         assert!(p.a.counters().tx_refused >= 4);
         refusing.on.set(false);
         p.run(Duration::from_millis(700));
-        assert_eq!(p.b.tcp_queued(server), Ok(20_000), "{to}");
+        assert_eq!(p.b.tcp(server).map(|tcp| tcp.queued()), Ok(20_000), "{to}");
         let mut got = vec![0; 20_000];
-        p.b.tcp_read(p.now, server, &mut got).unwrap();
+        p.b.tcp(server).unwrap().recv(p.now, &mut got[..], RecvFlags::empty()).unwrap();
         assert!(got == data);
         p.transfer((A, client), (B, server), &data);
     }
@@ -86,5 +90,5 @@ fn what_is_no_segment_of_ours_is_dropped() {
     let now = p.now;
     p.a.handle_refused(now, &mut frames.collect());
     p.run(Duration::from_millis(10));
-    assert_eq!(p.a.tcp_info(client).unwrap().probes, 0);
+    assert_eq!(p.a.tcp(client).unwrap().info().probes, 0);
 }

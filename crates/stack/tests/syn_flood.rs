@@ -9,7 +9,7 @@ use bytes::Bytes;
 use common::forge::{self, Rng};
 use common::{A, B, Pair, capabilities, config, pattern, ready};
 use pagewire_mem::Instant;
-use pagewire_stack::{DropReason, SocketId, StackConfig, SynCookies, TcpConfig};
+use pagewire_stack::{DropReason, RecvFlags, SendFlags, StackConfig, SynCookies, TcpConfig, TcpId};
 use pagewire_tcp::{Flags, Seq, TcpHeader, TcpOptions};
 
 const V4: &str = "10.0.0.2:80";
@@ -74,7 +74,7 @@ fn flood(p: &mut Pair, per_second: u64, rng: &mut Rng, mut done: impl FnMut(&mut
 /// Moves `data` from A to B, and says how long that took.
 fn transfer(
     p: &mut Pair,
-    (client, end): (SocketId, SocketId),
+    (client, end): (TcpId, TcpId),
     data: &Bytes,
     per_second: u64,
     rng: &mut Rng,
@@ -87,10 +87,22 @@ fn transfer(
         while !left.is_empty() {
             let piece = left.slice(..left.len().min(64 << 10));
             let mut frags = std::iter::once(pagewire_mem::Frag::from_bytes(piece)).collect();
-            let Some(n) = ready(p.stack(A).tcp_send(now, client, &mut frags)) else { break };
+            let Some(n) = ready(
+                p.stack(A)
+                    .tcp(client)
+                    .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())),
+            ) else {
+                break;
+            };
             left = left.slice(n..);
         }
-        while let Some(n) = ready(p.stack(B).tcp_recv_chunks(now, end, 1 << 20, &mut chunks)) {
+        while let Some(n) = ready(p.stack(B).tcp(end).and_then(|mut tcp| {
+            tcp.recv(
+                now,
+                pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks },
+                RecvFlags::empty(),
+            )
+        })) {
             got += n;
             chunks.clear();
         }
@@ -119,12 +131,16 @@ fn flood_of_two_hundred_thousand_a_second_leaves_flows_and_newcomers_alone() {
 
     // A second of it, and somebody who wants in.
     let end = p.now + Duration::from_secs(1);
-    let newcomer = p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    let newcomer = p.a.connect(p.now, addr(V4), None).unwrap();
     let asked = p.now;
-    let mut accepted: Option<(SocketId, Instant)> = None;
+    let mut accepted: Option<(TcpId, Instant)> = None;
     flood(&mut p, 200_000, &mut rng, |p| {
         if accepted.is_none() {
-            accepted = p.b.tcp_accept(p.now, listener).ok().map(|(id, _)| (id, p.now));
+            accepted =
+                p.b.listener(listener)
+                    .and_then(|mut listener| listener.accept())
+                    .ok()
+                    .map(|(id, _)| (id, p.now));
         }
         p.now >= end
     });
@@ -149,9 +165,9 @@ fn connection_through_a_cookie_has_scaling_sack_and_timestamps() {
     p.transfer((A, client), (B, server), &pattern(1 << 20));
     p.transfer((B, server), (A, client), &pattern(1 << 20));
     // More than what an unscaled window could say.
-    assert!(p.a.tcp_info(client).unwrap().send_window > 65_535);
-    assert!(p.b.tcp_info(server).unwrap().send_window > 65_535);
-    let info = p.b.tcp_info(server).unwrap();
+    assert!(p.a.tcp(client).unwrap().info().send_window > 65_535);
+    assert!(p.b.tcp(server).unwrap().info().send_window > 65_535);
+    let info = p.b.tcp(server).unwrap().info();
     assert!(info.srtt < Duration::from_millis(5), "no time was measured in a cookie: {info:?}");
 }
 
@@ -163,7 +179,7 @@ fn connection_through_a_cookie_works_without_timestamps() {
     p.meet();
     let (client, server, _) = p.connect(V4);
     p.transfer((A, client), (B, server), &pattern(1 << 20));
-    let info = p.a.tcp_info(client).unwrap();
+    let info = p.a.tcp(client).unwrap().info();
     assert!(info.send_window <= 65_535, "scaling is not remembered: {info:?}");
 }
 
@@ -178,7 +194,7 @@ fn connection_through_a_cookie_works_over_ipv6() {
 #[test]
 fn nothing_is_remembered_of_a_syn_that_got_a_cookie() {
     let mut p = pair(SynCookies::Always);
-    p.b.tcp_listen(p.now, addr(V4), 16).unwrap();
+    p.b.listen(addr(V4), 16).unwrap();
     let mut rng = Rng(1);
     for _ in 0..10_000 {
         let now = p.now;
@@ -192,7 +208,7 @@ fn nothing_is_remembered_of_a_syn_that_got_a_cookie() {
 #[test]
 fn data_that_comes_with_the_cookie_is_taken() {
     let mut p = pair(SynCookies::Always);
-    let listener = p.b.tcp_listen(p.now, addr(V4), 16).unwrap();
+    let listener = p.b.listen(addr(V4), 16).unwrap();
     // The bare acknowledgement is lost; the first data brings the cookie.
     let mut lost = false;
     p.carry = Some(Box::new(move |side, frame| {
@@ -201,40 +217,46 @@ fn data_that_comes_with_the_cookie_is_taken() {
             && !std::mem::replace(&mut lost, true);
         !bare
     }));
-    let client = p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    let client = p.a.connect(p.now, addr(V4), None).unwrap();
     p.run(Duration::from_millis(1));
-    assert_eq!(p.b.tcp_accept(p.now, listener), Err(pagewire_stack::Error::WouldBlock));
-    p.a.tcp_write(p.now, client, b"hello").unwrap();
+    assert_eq!(
+        p.b.listener(listener).and_then(|mut listener| listener.accept()),
+        Err(pagewire_stack::Error::WouldBlock)
+    );
+    p.a.tcp(client).unwrap().send(p.now, b"hello", SendFlags::empty()).unwrap();
     p.run(Duration::from_millis(1));
-    let (end, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (end, _) = p.b.listener(listener).unwrap().accept().unwrap();
     let mut buf = [0; 8];
-    assert_eq!(p.b.tcp_read(p.now, end, &mut buf), Ok(5));
+    assert_eq!(
+        p.b.tcp(end).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Ok(5)
+    );
 }
 
 #[test]
 fn cookie_that_finds_the_accept_queue_full_is_ignored() {
     let mut p = pair(SynCookies::Always);
-    let listener = p.b.tcp_listen(p.now, addr(V4), 0).unwrap();
+    let listener = p.b.listen(addr(V4), 0).unwrap();
     p.delay = Duration::from_millis(1);
-    let first = p.a.tcp_connect(p.now, addr(V4), None).unwrap();
-    let second = p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    let first = p.a.connect(p.now, addr(V4), None).unwrap();
+    let second = p.a.connect(p.now, addr(V4), None).unwrap();
     p.run(Duration::from_millis(20));
     // Both believe that they are connected; a backlog of 0 holds one.
     assert_eq!(p.b.counters().drops(DropReason::TcpBacklogFull), 1);
     assert_eq!(p.b.socket_count(), 2);
-    p.b.tcp_accept(p.now, listener).unwrap();
+    p.b.listener(listener).unwrap().accept().unwrap();
     // The other's cookie still counts: its first data opens the connection.
     for id in [first, second] {
-        p.a.tcp_write(p.now, id, b"x").unwrap();
+        p.a.tcp(id).unwrap().send(p.now, b"x", SendFlags::empty()).unwrap();
     }
     p.run(Duration::from_secs(2));
-    assert!(p.b.tcp_accept(p.now, listener).is_ok());
+    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_ok());
 }
 
 #[test]
 fn acknowledgements_are_no_cookies_at_a_listener_that_sent_none() {
     let mut p = pair(SynCookies::WhenFull);
-    p.b.tcp_listen(p.now, addr(V4), 16).unwrap();
+    p.b.listen(addr(V4), 16).unwrap();
     let resets = p.b.counters().tcp_resets_sent;
     let header = TcpHeader { seq: Seq(5), ack: Seq(77), flags: Flags::ACK, ..TcpHeader::default() };
     let now = p.now;
@@ -249,14 +271,14 @@ fn acknowledgements_are_no_cookies_at_a_listener_that_sent_none() {
 #[test]
 fn without_cookies_a_flood_keeps_newcomers_out_and_is_counted() {
     let mut p = pair(SynCookies::Off);
-    let listener = p.b.tcp_listen(p.now, addr(V4), 16).unwrap();
+    let listener = p.b.listen(addr(V4), 16).unwrap();
     let mut rng = Rng(9);
     let end = p.now + Duration::from_millis(200);
     flood(&mut p, 200_000, &mut rng, |p| p.now >= end);
-    p.a.tcp_connect(p.now, addr(V4), None).unwrap();
+    p.a.connect(p.now, addr(V4), None).unwrap();
     let end = p.now + Duration::from_millis(200);
     flood(&mut p, 200_000, &mut rng, |p| p.now >= end);
-    assert!(p.b.tcp_accept(p.now, listener).is_err());
+    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_err());
     assert!(p.b.counters().drops(DropReason::TcpHalfOpenLimit) > 70_000);
     assert_eq!(p.b.socket_count(), 1 + 17);
 }
@@ -264,17 +286,17 @@ fn without_cookies_a_flood_keeps_newcomers_out_and_is_counted() {
 #[test]
 fn connection_through_a_cookie_works_within_the_host() {
     let mut p = pair(SynCookies::Always);
-    let listener = p.b.tcp_listen(p.now, addr(V4), 16).unwrap();
-    p.b.tcp_connect(p.now, addr(V4), None).unwrap();
+    let listener = p.b.listen(addr(V4), 16).unwrap();
+    p.b.connect(p.now, addr(V4), None).unwrap();
     p.run(Duration::from_millis(1));
-    assert!(p.b.tcp_accept(p.now, listener).is_ok());
+    assert!(p.b.listener(listener).and_then(|mut listener| listener.accept()).is_ok());
     assert_eq!(p.b.counters().tcp_syn_cookies_received, 1);
 }
 
 #[test]
 fn cookie_waits_for_the_address_of_the_gateway() {
     let mut p = Pair::with(config(capabilities(1), 1), server(SynCookies::Always));
-    p.b.tcp_listen(p.now, addr(V4), 16).unwrap();
+    p.b.listen(addr(V4), 16).unwrap();
     let answers = std::rc::Rc::new(std::cell::Cell::new(0));
     let count = std::rc::Rc::clone(&answers);
     p.carry = Some(Box::new(move |side, frame| {

@@ -8,7 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{A, B, Pair, pattern};
 use pagewire_mem::CopyReason;
-use pagewire_stack::{DropReason, Error, Readiness, TcpConfig, TcpOption};
+use pagewire_stack::{
+    BindOptions, DropReason, Error, Readiness, RecvFlags, SendFlags, TcpConfig, TcpOption,
+};
 
 const V4: &str = "10.0.0.2:80";
 const V6: &str = "[fd00::2]:80";
@@ -75,9 +77,9 @@ fn a_lossy_wire_delays_the_stream_and_changes_nothing() {
         n >> 24 > 12
     }));
     p.transfer((A, client), (B, server), &pattern(3_000_000));
+    let info = p.a.tcp(client).unwrap().info();
     let counters = p.a.counters();
     assert!(counters.tcp_retransmits > 0 && counters.tcp_fast_recoveries > 0, "{counters}");
-    let info = p.a.tcp_info(client).unwrap();
     assert_eq!(counters.tcp_retransmits, u64::from(info.retransmits));
     assert_eq!(counters.tcp_timeouts, u64::from(info.timeouts));
 }
@@ -87,19 +89,31 @@ fn half_close_ends_one_direction_and_leaves_the_other() {
     let mut p = Pair::new();
     let (client, server, _) = p.connect(V4);
     let now = p.now;
-    p.a.tcp_write(now, client, b"last words").unwrap();
-    p.a.tcp_shutdown(now, client, Shutdown::Write).unwrap();
-    assert_eq!(p.a.tcp_write(now, client, b"more"), Err(Error::BrokenPipe));
+    p.a.tcp(client).unwrap().send(now, b"last words", SendFlags::empty()).unwrap();
+    p.a.tcp(client).unwrap().shutdown(now, Shutdown::Write).unwrap();
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(now, b"more", SendFlags::empty())),
+        Err(Error::BrokenPipe)
+    );
     let mut buf = [0; 64];
     p.run(Duration::from_millis(1));
-    assert_eq!(p.b.tcp_read(p.now, server, &mut buf), Ok(10));
-    assert_eq!(p.b.tcp_read(p.now, server, &mut buf), Ok(0));
+    assert_eq!(
+        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Ok(10)
+    );
+    assert_eq!(
+        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Ok(0)
+    );
     assert!(p.b.readiness(server).unwrap().contains(Readiness::READ_CLOSED));
     p.transfer((B, server), (A, client), &pattern(500_000));
     let now = p.now;
     p.b.close(now, server);
     p.run(Duration::from_millis(1));
-    assert_eq!(p.a.tcp_read(p.now, client, &mut buf), Ok(0));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Ok(0)
+    );
 }
 
 #[test]
@@ -109,13 +123,18 @@ fn what_was_queued_is_delivered_after_the_owner_let_go() {
     let (client, server, listener) = p.connect(V4);
     let data = pattern(1_000_000);
     let now = p.now;
-    assert_eq!(p.a.tcp_write(now, client, &data), Ok(data.len()));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(now, &data, SendFlags::empty())),
+        Ok(data.len())
+    );
     assert!(!p.a.is_quiet());
     p.a.close(now, client);
     assert_eq!(p.a.readiness(client), Err(Error::NoSuchSocket));
     let (mut got, mut buf) = (Vec::new(), vec![0; 100_000]);
     p.until("the end of the stream", |p| {
-        while let Some(n) = common::ready(p.b.tcp_read(p.now, server, &mut buf)) {
+        while let Some(n) = common::ready(
+            p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        ) {
             if n == 0 {
                 return true;
             }
@@ -141,7 +160,7 @@ fn what_was_queued_is_delivered_after_the_owner_let_go() {
 fn a_connection_to_a_port_where_nobody_listens_is_refused() {
     for to in [V4, V6] {
         let mut p = Pair::new();
-        let client = p.a.tcp_connect(p.now, to.parse().unwrap(), None).unwrap();
+        let client = p.a.connect(p.now, to.parse().unwrap(), None).unwrap();
         p.run(Duration::from_millis(10));
         assert!(p.a.readiness(client).unwrap().intersects(Readiness::FOR_WRITE));
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
@@ -155,7 +174,7 @@ fn a_connection_to_a_port_where_nobody_listens_is_refused() {
 #[test]
 fn a_connection_to_a_host_that_is_not_there_fails_when_its_address_is_not_found() {
     let mut p = Pair::new();
-    let client = p.a.tcp_connect(p.now, "10.0.0.77:80".parse().unwrap(), None).unwrap();
+    let client = p.a.connect(p.now, "10.0.0.77:80".parse().unwrap(), None).unwrap();
     p.run(Duration::from_secs(10));
     assert_eq!(p.a.take_error(client), Some(Error::HostUnreachable));
 }
@@ -164,7 +183,7 @@ fn a_connection_to_a_host_that_is_not_there_fails_when_its_address_is_not_found(
 fn a_destination_without_a_route_is_refused_at_once() {
     let mut p = Pair::new();
     let to = "192.0.2.1:80".parse().unwrap();
-    assert_eq!(p.a.tcp_connect(p.now, to, None), Err(Error::NetworkUnreachable));
+    assert_eq!(p.a.connect(p.now, to, None), Err(Error::NetworkUnreachable));
 }
 
 #[test]
@@ -174,7 +193,10 @@ fn an_aborted_connection_resets_the_peer() {
     p.a.abort(p.now, client);
     p.run(Duration::from_millis(1));
     let mut buf = [0; 8];
-    assert_eq!(p.b.tcp_read(p.now, server, &mut buf), Err(Error::ConnectionReset));
+    assert_eq!(
+        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Err(Error::ConnectionReset)
+    );
     assert_eq!(p.b.counters().tcp_established_resets, 1);
     // The id stays until its owner lets go.
     assert!(p.a.readiness(client).unwrap().contains(Readiness::WRITE_CLOSED));
@@ -186,31 +208,65 @@ fn an_aborted_connection_resets_the_peer() {
 fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
     let mut p = Pair::new();
     let (client, _, listener) = p.connect(V4);
-    let udp = p.b.udp_bind("0.0.0.0:9".parse().unwrap()).unwrap();
+    let udp = p.b.bind_udp("0.0.0.0:9".parse().unwrap(), BindOptions::default()).unwrap();
     let now = p.now;
     let mut buf = [0; 8];
-    assert_eq!(p.b.tcp_read(now, udp, &mut buf), Err(Error::NotSupported));
-    assert_eq!(p.b.tcp_read(now, listener, &mut buf), Err(Error::NotConnected));
-    assert_eq!(p.b.tcp_accept(now, udp), Err(Error::InvalidInput));
-    assert_eq!(p.b.udp_read_from(now, listener, &mut buf), Err(Error::NotSupported));
+    assert_eq!(p.b.tcp_id(udp.into()), Err(Error::NotSupported));
+    assert_eq!(p.b.tcp_id(listener.into()), Err(Error::NotConnected));
+    assert_eq!(p.b.listener_id(udp.into()), Err(Error::InvalidInput));
+    assert_eq!(p.b.udp_id(listener.into()), Err(Error::NotSupported));
+    assert_eq!(p.b.listener_id(listener.into()), Ok(listener));
+    assert_eq!(p.b.udp_id(udp.into()), Ok(udp));
+    assert_eq!(p.a.tcp_id(client.into()), Ok(client));
     p.a.abort(now, client);
     p.a.close(now, client);
     p.run(Duration::from_millis(1));
     let gone = Error::NoSuchSocket;
-    let again = p.a.tcp_connect(p.now, V4.parse().unwrap(), None).unwrap();
+    let again = p.a.connect(p.now, V4.parse().unwrap(), None).unwrap();
     assert_ne!(client, again);
     let (now, v4) = (p.now, V4.parse().unwrap());
-    assert_eq!(p.a.tcp_read(now, client, &mut buf), Err(gone));
-    assert_eq!(p.a.tcp_write(now, client, &buf), Err(gone));
-    assert_eq!(p.a.tcp_send(now, client, &mut Default::default()), Err(gone));
-    assert_eq!(p.a.tcp_recv_chunks(now, client, 1, &mut Vec::new()), Err(gone));
-    assert_eq!(p.a.tcp_shutdown(now, client, Shutdown::Both), Err(gone));
-    assert_eq!(p.a.tcp_accept(now, client), Err(gone));
-    assert_eq!(p.a.tcp_info(client), Err(gone));
-    assert_eq!(p.a.tcp_set_option(now, client, TcpOption::NoDelay(true)), Err(gone));
-    assert_eq!(p.a.udp_connect(now, client, v4), Err(gone));
-    assert_eq!(p.a.udp_write_to(now, client, &buf, Some(v4)), Err(gone));
-    assert_eq!(p.a.udp_read_from(now, client, &mut buf), Err(gone));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty())),
+        Err(gone)
+    );
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(now, &buf, SendFlags::empty())),
+        Err(gone)
+    );
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(
+            now,
+            &mut Default::default(),
+            SendFlags::empty()
+        )),
+        Err(gone)
+    );
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.recv(
+            now,
+            pagewire_stack::Chunks { max: 1, into: &mut Vec::new() },
+            RecvFlags::empty()
+        )),
+        Err(gone)
+    );
+    assert_eq!(p.a.tcp(client).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Both)), Err(gone));
+    assert_eq!(p.a.tcp_id(client.into()), Err(gone));
+    assert_eq!(p.a.udp_id(client.into()), Err(gone));
+    assert_eq!(p.a.listener_id(client.into()), Err(gone));
+    p.b.close(now, listener);
+    assert_eq!(p.b.listener(listener).and_then(|mut listener| listener.accept()), Err(gone));
+    p.b.close(now, udp);
+    assert_eq!(p.a.tcp(client).map(|tcp| tcp.info()), Err(gone));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.set_option(now, TcpOption::NoDelay(true))),
+        Err(gone)
+    );
+    assert_eq!(p.b.udp(udp).and_then(|mut udp| udp.connect(v4)), Err(gone));
+    assert_eq!(p.b.udp(udp).and_then(|mut udp| udp.send(now, &buf, Some(v4))), Err(gone));
+    assert_eq!(
+        p.b.udp(udp).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
+        Err(gone)
+    );
     assert_eq!(p.a.local_addr(client), Err(gone));
     assert_eq!(p.a.remote_addr(client), Err(gone));
     assert_eq!(p.a.readiness(client), Err(gone));
@@ -229,37 +285,37 @@ fn ephemeral_ports_run_out_with_an_error() {
     ) + 1;
     let (to, other) = (V4.parse().unwrap(), "10.0.0.2:81".parse().unwrap());
     for _ in 0..span {
-        p.a.tcp_connect(p.now, to, None).unwrap();
+        p.a.connect(p.now, to, None).unwrap();
     }
-    assert_eq!(p.a.tcp_connect(p.now, to, None), Err(Error::AddressNotAvailable));
+    assert_eq!(p.a.connect(p.now, to, None), Err(Error::AddressNotAvailable));
     // Another remote port has all of them again.
-    p.a.tcp_connect(p.now, other, None).unwrap();
+    p.a.connect(p.now, other, None).unwrap();
 }
 
 #[test]
 fn a_chosen_local_port_is_used_and_the_same_connection_cannot_be_twice() {
     let mut p = Pair::new();
     let (to, from) = (V4.parse().unwrap(), "0.0.0.0:5000".parse().unwrap());
-    let client = p.a.tcp_connect(p.now, to, Some(from)).unwrap();
+    let client = p.a.connect(p.now, to, Some(from)).unwrap();
     assert_eq!(p.a.local_addr(client), Ok("10.0.0.1:5000".parse().unwrap()));
-    assert_eq!(p.a.tcp_connect(p.now, to, Some(from)), Err(Error::AddressNotAvailable));
+    assert_eq!(p.a.connect(p.now, to, Some(from)), Err(Error::AddressNotAvailable));
     let foreign = "10.0.0.9:5000".parse().unwrap();
-    assert_eq!(p.a.tcp_connect(p.now, to, Some(foreign)), Err(Error::AddressNotAvailable));
+    assert_eq!(p.a.connect(p.now, to, Some(foreign)), Err(Error::AddressNotAvailable));
     let v6 = "[fd00::1]:5000".parse().unwrap();
-    assert_eq!(p.a.tcp_connect(p.now, to, Some(v6)), Err(Error::AddressFamily));
+    assert_eq!(p.a.connect(p.now, to, Some(v6)), Err(Error::AddressFamily));
     // The same port towards another peer is another connection.
     let other = "10.0.0.2:81".parse().unwrap();
-    assert!(p.a.tcp_connect(p.now, other, Some(from)).is_ok());
+    assert!(p.a.connect(p.now, other, Some(from)).is_ok());
 }
 
 #[test]
 fn a_connection_to_ourselves_loops_back_and_its_payload_is_private() {
     let mut p = Pair::new();
     let own: IpAddr = "10.0.0.1".parse().unwrap();
-    let listener = p.a.tcp_listen(p.now, (own, 80).into(), 4).unwrap();
-    let client = p.a.tcp_connect(p.now, (own, 80).into(), None).unwrap();
+    let listener = p.a.listen((own, 80).into(), 4).unwrap();
+    let client = p.a.connect(p.now, (own, 80).into(), None).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.a.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.a.listener(listener).unwrap().accept().unwrap();
     let data = Bytes::from(pattern(1_000_000));
     p.transfer_by_reference((A, client), (A, server), data.clone(), 100_000);
     assert_eq!(p.a.ledger().ours(), p.a.ledger().get(CopyReason::LoopPrivate));
@@ -274,7 +330,7 @@ fn a_reader_is_told_once_for_a_batch() {
     p.run(Duration::from_millis(100));
     p.events.clear();
     for _ in 0..30 {
-        p.a.tcp_write(p.now, client, &[7; 3000]).unwrap();
+        p.a.tcp(client).unwrap().send(p.now, &[7; 3000], SendFlags::empty()).unwrap();
     }
     p.run(Duration::from_millis(100));
     let told = |p: &Pair| {
@@ -284,9 +340,15 @@ fn a_reader_is_told_once_for_a_batch() {
     assert_eq!(told(&p), 1);
     // Read to the end, more comes: told again. Even if both happen between two looks.
     let mut buf = vec![0; 200_000];
-    assert_eq!(p.b.tcp_read(p.now, server, &mut buf), Ok(90_000));
-    assert_eq!(p.b.tcp_read(p.now, server, &mut buf), Err(Error::WouldBlock));
-    p.a.tcp_write(p.now, client, &[7; 10]).unwrap();
+    assert_eq!(
+        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Ok(90_000)
+    );
+    assert_eq!(
+        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Err(Error::WouldBlock)
+    );
+    p.a.tcp(client).unwrap().send(p.now, &[7; 10], SendFlags::empty()).unwrap();
     p.run(Duration::from_millis(100));
     assert_eq!(told(&p), 2);
 }
@@ -299,15 +361,21 @@ fn a_writer_is_told_when_there_is_room_again() {
     p.flush();
     p.events.clear();
     // A super-frame is begun while there is room, and then filled.
-    let taken = p.a.tcp_write(p.now, client, &[1; 200_000]).unwrap();
+    let taken = p.a.tcp(client).unwrap().send(p.now, &[1; 200_000], SendFlags::empty()).unwrap();
     assert!((100_000..165_536).contains(&taken), "{taken}");
-    assert_eq!(p.a.tcp_write(p.now, client, &[1; 1]), Err(Error::WouldBlock));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &[1; 1], SendFlags::empty())),
+        Err(Error::WouldBlock)
+    );
     p.run(Duration::from_millis(100));
     let told: Vec<_> = p.events.iter().filter(|(side, _)| *side == A).collect();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].1.gained == Readiness::WRITABLE && told[0].1.socket == client);
     let mut buf = vec![0; 200_000];
-    assert_eq!(p.b.tcp_read(p.now, server, &mut buf), Ok(taken));
+    assert_eq!(
+        p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+        Ok(taken)
+    );
 }
 
 #[test]
@@ -325,10 +393,10 @@ fn a_writer_waits_for_pages_when_the_pool_is_used_up() {
 fn copies_are_counted_for_one_connection_where_asked() {
     let mut p = Pair::new();
     let (client, server, _) = p.connect(V4);
-    assert_eq!(p.a.tcp_ledger(client), Ok(None));
-    p.a.tcp_set_option(p.now, client, TcpOption::CountCopies(true)).unwrap();
+    assert_eq!(p.a.tcp(client).map(|tcp| tcp.ledger()), Ok(None));
+    p.a.tcp(client).unwrap().set_option(p.now, TcpOption::CountCopies(true)).unwrap();
     p.transfer((A, client), (B, server), &pattern(10_000));
-    let ledger = p.a.tcp_ledger(client).unwrap().unwrap();
+    let ledger = p.a.tcp(client).unwrap().ledger().unwrap();
     assert_eq!(ledger.get(CopyReason::AppWrite), 10_000);
     assert_eq!(ledger, *p.a.ledger());
 }
@@ -342,7 +410,7 @@ fn keep_alive_finds_out_that_the_peer_is_gone() {
         interval: Duration::from_secs(1),
         probes: 3,
     };
-    p.a.tcp_set_option(p.now, client, TcpOption::KeepAlive(Some(keepalive))).unwrap();
+    p.a.tcp(client).unwrap().set_option(p.now, TcpOption::KeepAlive(Some(keepalive))).unwrap();
     p.run(Duration::from_secs(60));
     assert_eq!(p.a.take_error(client), None, "the peer answers");
     p.carry = Some(Box::new(|_, _| false));
@@ -356,7 +424,7 @@ fn resets_are_sent_at_a_bounded_rate() {
     p.connect("10.0.0.2:1");
     for port in 0..1000u16 {
         let to = std::net::SocketAddr::new("10.0.0.2".parse().unwrap(), 1000 + port);
-        p.a.tcp_connect(p.now, to, None).unwrap();
+        p.a.connect(p.now, to, None).unwrap();
     }
     p.run(Duration::from_millis(5));
     let counters = p.b.counters();
@@ -368,26 +436,33 @@ fn resets_are_sent_at_a_bounded_rate() {
 #[test]
 fn ten_thousand_connections_open_speak_and_close() {
     let mut p = Pair::new();
-    let listener = p.b.tcp_listen(p.now, V4.parse().unwrap(), 4096).unwrap();
+    let listener = p.b.listen(V4.parse().unwrap(), 4096).unwrap();
     let (mut clients, mut servers) = (Vec::new(), Vec::new());
     for batch in 0..10 {
         for _ in 0..1000 {
-            clients.push(p.a.tcp_connect(p.now, V4.parse().unwrap(), None).unwrap());
+            clients.push(p.a.connect(p.now, V4.parse().unwrap(), None).unwrap());
         }
         p.until("all handshakes", |p| {
-            while let Ok((server, _)) = p.b.tcp_accept(p.now, listener) {
+            while let Ok((server, _)) =
+                p.b.listener(listener).and_then(|mut listener| listener.accept())
+            {
                 servers.push(server);
             }
             servers.len() == 1000 * (batch + 1)
         });
     }
     for client in &clients {
-        p.a.tcp_write(p.now, *client, b"0123456789").unwrap();
+        p.a.tcp(*client).unwrap().send(p.now, b"0123456789", SendFlags::empty()).unwrap();
     }
     let mut open = servers.clone();
     p.until("all words", |p| {
         let mut buf = [0; 16];
-        open.retain(|s| common::ready(p.b.tcp_read(p.now, *s, &mut buf)).is_none());
+        open.retain(|s| {
+            common::ready(
+                p.b.tcp(*s).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty())),
+            )
+            .is_none()
+        });
         open.is_empty()
     });
     for client in &clients {
@@ -395,7 +470,10 @@ fn ten_thousand_connections_open_speak_and_close() {
     }
     p.run(Duration::from_secs(1));
     for server in &servers {
-        assert_eq!(p.b.tcp_read(p.now, *server, &mut [0; 1]), Ok(0));
+        assert_eq!(
+            p.b.tcp(*server).and_then(|mut tcp| tcp.recv(p.now, &mut [0; 1], RecvFlags::empty())),
+            Ok(0)
+        );
         p.b.close(p.now, *server);
     }
     p.run(Duration::from_secs(200));
@@ -409,7 +487,7 @@ fn a_stack_is_quiet_when_the_last_of_its_connections_is_whoever_asked_before() {
     for order in [[0, 1], [1, 0]] {
         assert!(p.a.is_quiet());
         for at in order {
-            p.a.tcp_write(p.now, both[at].0, b"x").unwrap();
+            p.a.tcp(both[at].0).unwrap().send(p.now, b"x", SendFlags::empty()).unwrap();
             p.flush();
             assert!(!p.a.is_quiet(), "{at} has sent something");
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::forge;
 use common::{A, B, Pair, capabilities, config};
-use pagewire_stack::{Error, SocketId, StackConfig, TcpConfig, TimeWaitReuse};
+use pagewire_stack::{Error, ListenerId, StackConfig, TcpConfig, TimeWaitReuse};
 use pagewire_tcp::{DropReason, Flags, Seq, TcpHeader, TcpOptions};
 
 const V4: &str = "10.0.0.2:80";
@@ -24,15 +24,15 @@ fn v4(s: &str) -> SocketAddrV4 {
 
 /// A connection from 10.0.0.1:7777 that rests in TIME-WAIT at B, with the header of the
 /// acknowledgement of B's FIN, the last segment of A's, and nobody at A that remembers.
-fn resting(b: StackConfig, timestamps: bool) -> (Pair, SocketId, TcpHeader) {
+fn resting(b: StackConfig, timestamps: bool) -> (Pair, ListenerId, TcpHeader) {
     let mut a = config(capabilities(1), 1);
     a.tcp.timestamps = timestamps;
     let mut p = Pair::with(a, b);
     p.meet();
-    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
-    let client = p.a.tcp_connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
+    let listener = p.b.listen(addr(V4), 8).unwrap();
+    let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
     p.b.close(p.now, server);
     p.run(Duration::from_millis(10));
     // The last segment of A's is its FIN.
@@ -197,9 +197,9 @@ fn syn_that_may_reopen_is_acknowledged_if_nobody_listens() {
 }
 
 /// Somebody else is let in and not accepted, which is all that the listener takes.
-fn fill_the_queue(p: &mut Pair, listener: SocketId) {
-    p.b.tcp_set_backlog(listener, 0).unwrap();
-    p.a.tcp_connect(p.now, addr(V4), Some(addr("10.0.0.1:7778"))).unwrap();
+fn fill_the_queue(p: &mut Pair, listener: ListenerId) {
+    p.b.listener(listener).unwrap().set_backlog(0).unwrap();
+    p.a.connect(p.now, addr(V4), Some(addr("10.0.0.1:7778"))).unwrap();
     p.run(Duration::from_millis(10));
 }
 
@@ -214,7 +214,7 @@ fn connection_rests_on_if_the_listener_drops_the_syn_that_would_reopen_it() {
     assert_eq!(p.b.socket_count(), 3, "it is still there");
     assert_eq!(answers(&mut p, fin).iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::ACK]);
     // Once there is room, the SYN sent again is taken.
-    p.b.tcp_accept(p.now, listener).unwrap();
+    p.b.listener(listener).unwrap().accept().unwrap();
     let said = answers(&mut p, reopen);
     assert_eq!(said.iter().map(|h| h.flags).collect::<Vec<_>>(), [Flags::SYN | Flags::ACK]);
     assert_eq!(p.b.socket_count(), 3, "in its place");
@@ -224,11 +224,11 @@ fn connection_rests_on_if_the_listener_drops_the_syn_that_would_reopen_it() {
 fn connection_that_its_owner_has_yet_rests_on_if_the_listener_drops_the_syn() {
     let mut p = Pair::with(config(capabilities(1), 1), plain_b());
     p.meet();
-    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
-    let client = p.a.tcp_connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
+    let listener = p.b.listen(addr(V4), 8).unwrap();
+    let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
-    p.b.tcp_shutdown(p.now, server, std::net::Shutdown::Write).unwrap();
+    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
+    p.b.tcp(server).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
     p.run(Duration::from_millis(10));
     let seen = std::rc::Rc::new(std::cell::Cell::new(None));
     let see = std::rc::Rc::clone(&seen);
@@ -251,16 +251,16 @@ fn connection_that_its_owner_has_yet_rests_on_if_the_listener_drops_the_syn() {
 }
 
 /// A connection of A's that rests at A, between the same ports.
-fn resting_at_the_client(reuse: TimeWaitReuse, timestamps: bool) -> (Pair, SocketId) {
+fn resting_at_the_client(reuse: TimeWaitReuse, timestamps: bool) -> (Pair, ListenerId) {
     let mut a = config(capabilities(1), 1);
     a.time_wait_reuse = reuse;
     a.tcp = TcpConfig { timestamps, ..TcpConfig::default() };
     let mut p = Pair::with(a, plain_b());
     p.meet();
-    let listener = p.b.tcp_listen(p.now, addr(V4), 8).unwrap();
-    let client = p.a.tcp_connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
+    let listener = p.b.listen(addr(V4), 8).unwrap();
+    let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
     p.a.close(p.now, client);
     p.run(Duration::from_millis(10));
     p.b.close(p.now, server);
@@ -272,12 +272,12 @@ fn resting_at_the_client(reuse: TimeWaitReuse, timestamps: bool) -> (Pair, Socke
 #[test]
 fn connect_takes_the_ports_of_a_connection_in_time_wait_after_a_second_if_set() {
     let (mut p, listener) = resting_at_the_client(TimeWaitReuse::On, true);
-    let again = p.a.tcp_connect(p.now, addr(V4), Some(addr(PEER)));
+    let again = p.a.connect(p.now, addr(V4), Some(addr(PEER)));
     assert_eq!(again, Err(Error::AddressNotAvailable), "not within the second");
     p.run(Duration::from_secs(2));
-    let client = p.a.tcp_connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
+    let client = p.a.connect(p.now, addr(V4), Some(addr(PEER))).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, from) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (server, from) = p.b.listener(listener).unwrap().accept().unwrap();
     assert_eq!(from, addr(PEER));
     p.transfer((A, client), (B, server), &[7; 10_000]);
     assert_eq!(p.a.counters().tcp_time_wait_reused, 1);
@@ -291,10 +291,10 @@ fn connect_leaves_time_wait_alone_without_timestamps_or_unless_set() {
     {
         let (mut p, _) = resting_at_the_client(reuse, timestamps);
         p.run(Duration::from_secs(2));
-        let again = p.a.tcp_connect(p.now, addr(V4), Some(addr(PEER)));
+        let again = p.a.connect(p.now, addr(V4), Some(addr(PEER)));
         assert_eq!(again, Err(Error::AddressNotAvailable), "{reuse:?} {timestamps}");
         // Another port is no question.
-        assert!(p.a.tcp_connect(p.now, addr(V4), None).is_ok());
+        assert!(p.a.connect(p.now, addr(V4), None).is_ok());
     }
 }
 
@@ -302,11 +302,11 @@ fn connect_leaves_time_wait_alone_without_timestamps_or_unless_set() {
 fn connection_of_a_host_to_itself_takes_the_ports_by_default() {
     let mut p = Pair::new();
     let to = addr("10.0.0.1:80");
-    let listener = p.a.tcp_listen(p.now, to, 8).unwrap();
+    let listener = p.a.listen(to, 8).unwrap();
     for round in 0..3 {
-        let client = p.a.tcp_connect(p.now, to, Some(addr(PEER))).unwrap();
+        let client = p.a.connect(p.now, to, Some(addr(PEER))).unwrap();
         p.run(Duration::from_millis(10));
-        let (server, _) = p.a.tcp_accept(p.now, listener).unwrap();
+        let (server, _) = p.a.listener(listener).unwrap().accept().unwrap();
         p.a.close(p.now, client);
         p.run(Duration::from_millis(10));
         p.a.close(p.now, server);

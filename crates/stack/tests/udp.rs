@@ -12,8 +12,8 @@ use pagewire_mem::{
     RxChecksum,
 };
 use pagewire_stack::{
-    DropReason, Error, ErrorEntry, ErrorOrigin, LinkId, QueuedError, Readiness, UdpMessage,
-    UdpTarget,
+    BindOptions, DropReason, Error, ErrorEntry, ErrorOrigin, LinkId, QueuedError, Readiness,
+    RecvFlags, UdpMessage, UdpTarget, ZeroCopyCall,
 };
 
 fn addr(s: &str) -> SocketAddr {
@@ -24,32 +24,39 @@ fn addr(s: &str) -> SocketAddr {
 fn a_datagram_goes_there_and_back_over_both_ip_versions() {
     for to in ["10.0.0.2:53", "[fd00::2]:53"] {
         let mut p = Pair::new();
-        let server = p.b.udp_bind(addr("[::]:53")).unwrap();
-        let client = p.a.udp_bind(addr("[::]:0")).unwrap();
-        assert_eq!(p.a.udp_write_to(p.now, client, b"question", Some(addr(to))), Ok(8));
+        let server = p.b.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
+        let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
+        assert_eq!(
+            p.a.udp(client).and_then(|mut udp| udp.send(p.now, b"question", Some(addr(to)))),
+            Ok(8)
+        );
         p.run(Duration::from_millis(1));
         let mut buf = [0; 64];
-        let (n, from) = p.b.udp_read_from(p.now, server, &mut buf).unwrap();
+        let (n, from) = p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
         assert_eq!(&buf[..n], b"question");
         assert_eq!(from.port(), p.a.local_addr(client).unwrap().port());
-        p.b.udp_write_to(p.now, server, b"answer", Some(from)).unwrap();
+        p.b.udp(server).unwrap().send(p.now, b"answer", Some(from)).unwrap();
         p.run(Duration::from_millis(1));
-        let (n, from) = p.a.udp_read_from(p.now, client, &mut buf).unwrap();
+        let (n, from) = p.a.udp(client).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
         assert_eq!((&buf[..n], from), (&b"answer"[..], addr(to)));
-        assert_eq!(p.a.udp_read_from(p.now, client, &mut buf), Err(Error::WouldBlock));
+        assert_eq!(
+            p.a.udp(client).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
+            Err(Error::WouldBlock)
+        );
     }
 }
 
 #[test]
 fn a_datagram_by_reference_is_not_copied() {
     let mut p = Pair::new();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     let data = Bytes::from(pattern(1400));
     let frags: FragVec = [Frag::from_bytes(data.clone())].into_iter().collect();
-    p.a.udp_send_to(p.now, client, frags, Some(addr("10.0.0.2:53"))).unwrap();
+    p.a.udp(client).unwrap().send(p.now, frags, Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
-    let (frags, _) = p.b.udp_recv_from(p.now, server).unwrap();
+    let (frags, _) =
+        p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
     assert_eq!(frags.len(), 1);
     assert_eq!(frags[0].addr(), data.as_ptr().addr());
     assert_eq!(p.a.ledger().ours() + p.b.ledger().ours(), 0);
@@ -59,18 +66,18 @@ fn a_datagram_by_reference_is_not_copied() {
 fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
     for (to, longest) in [("10.0.0.2:53", 65_507), ("[fd00::2]:53", 65_527)] {
         let mut p = Pair::new();
-        let server = p.b.udp_bind(addr("[::]:53")).unwrap();
-        let client = p.a.udp_bind(addr("[::]:0")).unwrap();
+        let server = p.b.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
+        let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         let data = pattern(longest);
         let mut buf = vec![0; 70_000];
         for len in [1472, 1473, 3000, longest] {
-            p.a.udp_write_to(p.now, client, &data[..len], Some(addr(to))).unwrap();
+            p.a.udp(client).unwrap().send(p.now, &data[..len], Some(addr(to))).unwrap();
             p.run(Duration::from_millis(1));
-            let (n, _) = p.b.udp_read_from(p.now, server, &mut buf).unwrap();
+            let (n, _) = p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
             assert!(buf[..n] == data[..len], "{to} {len}: got {n}");
         }
         let too_long = vec![0; longest + 1];
-        let sent = p.a.udp_write_to(p.now, client, &too_long, Some(addr(to)));
+        let sent = p.a.udp(client).and_then(|mut udp| udp.send(p.now, &too_long, Some(addr(to))));
         assert_eq!(sent, Err(Error::MessageTooLong));
     }
 }
@@ -78,18 +85,18 @@ fn a_datagram_longer_than_the_mtu_is_cut_and_put_together() {
 #[test]
 fn a_datagram_in_many_pieces_is_joined_and_the_copy_counted() {
     let mut p = Pair::new();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     let data = Bytes::from(pattern(1000));
     // Pieces in reverse order, so that they do not merge.
     let frags: FragVec =
         (0..50).rev().map(|i| Frag::from_bytes(data.slice(i * 20..i * 20 + 20))).collect();
     let expected: Vec<u8> =
         (0..50).rev().flat_map(|i| data[i * 20..i * 20 + 20].to_vec()).collect();
-    p.a.udp_send_to(p.now, client, frags, Some(addr("10.0.0.2:53"))).unwrap();
+    p.a.udp(client).unwrap().send(p.now, frags, Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
     let mut buf = [0; 2000];
-    let (n, _) = p.b.udp_read_from(p.now, server, &mut buf).unwrap();
+    let (n, _) = p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap();
     assert_eq!(&buf[..n], &expected[..]);
     assert_eq!(p.a.ledger().get(CopyReason::DeviceLinearize), 1000);
 }
@@ -97,16 +104,16 @@ fn a_datagram_in_many_pieces_is_joined_and_the_copy_counted() {
 #[test]
 fn what_does_not_fit_the_readers_buffer_is_lost() {
     let mut p = Pair::new();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for word in [b"first", b"other"] {
-        p.a.udp_write_to(p.now, client, word, Some(addr("10.0.0.2:53"))).unwrap();
+        p.a.udp(client).unwrap().send(p.now, word, Some(addr("10.0.0.2:53"))).unwrap();
     }
     p.run(Duration::from_millis(1));
     let mut buf = [0; 2];
-    assert_eq!(p.b.udp_read_from(p.now, server, &mut buf).unwrap().0, 2);
+    assert_eq!(p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap().0, 2);
     assert_eq!(&buf, b"fi");
-    assert_eq!(p.b.udp_read_from(p.now, server, &mut buf).unwrap().0, 2);
+    assert_eq!(p.b.udp(server).unwrap().recv(&mut buf[..], RecvFlags::empty()).unwrap().0, 2);
     assert_eq!(&buf, b"ot");
 }
 
@@ -114,31 +121,40 @@ fn what_does_not_fit_the_readers_buffer_is_lost() {
 fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
     let mut p = Pair::new();
     p.meet();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for round in 0..100 {
         for _ in 0..20 {
             let data = if round < 50 { &[7u8; 1400][..] } else { &[] };
-            p.a.udp_write_to(p.now, client, data, Some(addr("10.0.0.2:53"))).unwrap();
+            p.a.udp(client).unwrap().send(p.now, data, Some(addr("10.0.0.2:53"))).unwrap();
         }
         p.run(Duration::from_millis(1));
     }
     let dropped = p.b.counters().drops(DropReason::UdpQueueFull);
     let mut queued = 0;
-    while p.b.udp_recv_from(p.now, server).is_ok() {
+    while p
+        .b
+        .udp(server)
+        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+        .is_ok()
+    {
         queued += 1;
     }
     assert_eq!(queued + dropped, 2000);
     assert_eq!(
-        p.b.udp_dropped(server).map(u64::from),
+        p.b.udp(server).map(|udp| udp.dropped()).map(u64::from),
         Ok(dropped),
         "told of by the socket as well"
     );
     assert!((100..400).contains(&queued), "{queued}");
     // Reading makes room.
-    p.a.udp_write_to(p.now, client, &[1; 1400], Some(addr("10.0.0.2:53"))).unwrap();
+    p.a.udp(client).unwrap().send(p.now, &[1; 1400], Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
-    assert!(p.b.udp_recv_from(p.now, server).is_ok());
+    assert!(
+        p.b.udp(server)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .is_ok()
+    );
     p.b.end_turn();
     p.b.close(p.now, server);
     assert!(p.b.pool_audit().is_conserved());
@@ -148,15 +164,20 @@ fn a_queue_is_bounded_in_bytes_and_in_datagrams() {
 fn small_datagrams_do_not_pin_a_page_each() {
     let mut p = Pair::new();
     p.meet();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for _ in 0..1000 {
-        p.a.udp_write_to(p.now, client, &[7; 64], Some(addr("10.0.0.2:53"))).unwrap();
+        p.a.udp(client).unwrap().send(p.now, &[7; 64], Some(addr("10.0.0.2:53"))).unwrap();
     }
     p.run(Duration::from_millis(1));
     p.a.end_turn();
     let mut n = 0;
-    while p.b.udp_recv_from(p.now, server).is_ok() {
+    while p
+        .b
+        .udp(server)
+        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+        .is_ok()
+    {
         n += 1;
     }
     assert_eq!(n, 1000);
@@ -183,7 +204,7 @@ fn datagram(payload: impl IntoIterator<Item = Frag>) -> PacketBuf {
 #[test]
 fn of_small_datagrams_in_a_port_s_pages_those_are_copied_that_are_not_read_at_once() {
     let mut p = Pair::new();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let mut pool = PagePool::new("port", 4 << 20).unwrap();
     let mut carver = Carver::new();
     let mut carved = || {
@@ -195,7 +216,8 @@ fn of_small_datagrams_in_a_port_s_pages_those_are_copied_that_are_not_read_at_on
     let copied = |p: &Pair| p.b.ledger().get(CopyReason::SmallSegment);
     for _ in 0..1000 {
         p.b.handle_frame(p.now, carved());
-        let (payload, _) = p.b.udp_recv_from(p.now, server).unwrap();
+        let (payload, _) =
+            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
         assert_eq!(payload.iter().map(Frag::len).sum::<usize>(), 64);
     }
     assert_eq!(copied(&p), 0);
@@ -203,7 +225,9 @@ fn of_small_datagrams_in_a_port_s_pages_those_are_copied_that_are_not_read_at_on
         p.b.handle_frame(p.now, carved());
     }
     let mut kept = Vec::new();
-    while let Ok((payload, _)) = p.b.udp_recv_from(p.now, server) {
+    while let Ok((payload, _)) =
+        p.b.udp(server).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+    {
         assert_eq!(payload[0].as_slice().unwrap(), [7; 64]);
         kept.push(payload);
     }
@@ -216,7 +240,7 @@ fn of_small_datagrams_in_a_port_s_pages_those_are_copied_that_are_not_read_at_on
 #[test]
 fn a_small_datagram_in_many_pieces_becomes_one_by_one_copy() {
     let mut p = Pair::new();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
     let mut pool = PagePool::new("device", 1 << 20).unwrap();
     let mut writer = PageWriter::new();
     let mut ledger = CopyLedger::new();
@@ -228,7 +252,8 @@ fn a_small_datagram_in_many_pieces_becomes_one_by_one_copy() {
     };
     for round in 0..200 {
         p.b.handle_frame(p.now, datagram([piece(1, 10), piece(2, 100), piece(3, 53)]));
-        let (payload, _) = p.b.udp_recv_from(p.now, server).unwrap();
+        let (payload, _) =
+            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
         let [whole] = &payload[..] else { panic!("{} pieces", payload.len()) };
         assert_eq!(whole.as_slice().unwrap(), [&[1; 10][..], &[2; 100], &[3; 53]].concat());
         assert_eq!(p.b.ledger().get(CopyReason::SmallSegment), 163 * (round + 1));
@@ -240,17 +265,24 @@ fn a_small_datagram_in_many_pieces_becomes_one_by_one_copy() {
 fn a_closed_port_answers_and_the_connected_sender_is_refused() {
     for to in ["10.0.0.2:53", "[fd00::2]:53"] {
         let mut p = Pair::new();
-        let client = p.a.udp_bind(addr("[::]:0")).unwrap();
-        p.a.udp_connect(p.now, client, addr(to)).unwrap();
-        p.a.udp_write_to(p.now, client, b"anybody?", None).unwrap();
+        let client = p.a.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
+        p.a.udp(client).unwrap().connect(addr(to)).unwrap();
+        p.a.udp(client).unwrap().send(p.now, b"anybody?", None).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(p.b.counters().drops(DropReason::UdpNoSocket), 1);
         assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR));
         let mut buf = [0; 8];
         let refused = Err(Error::ConnectionRefused);
-        assert_eq!(p.a.udp_read_from(p.now, client, &mut buf), refused, "{to}");
-        assert_eq!(p.a.udp_read_from(p.now, client, &mut buf), Err(Error::WouldBlock));
-        p.a.udp_write_to(p.now, client, b"anybody?", None).unwrap();
+        assert_eq!(
+            p.a.udp(client).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
+            refused,
+            "{to}"
+        );
+        assert_eq!(
+            p.a.udp(client).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
+            Err(Error::WouldBlock)
+        );
+        p.a.udp(client).unwrap().send(p.now, b"anybody?", None).unwrap();
         p.run(Duration::from_millis(1));
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
         assert_eq!(p.a.take_error(client), None);
@@ -260,9 +292,9 @@ fn a_closed_port_answers_and_the_connected_sender_is_refused() {
 #[test]
 fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     let mut p = Pair::new();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
-    p.a.udp_queue_errors(client, true).unwrap();
-    p.a.udp_write_to(p.now, client, b"anybody?", Some(addr("10.0.0.2:53"))).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    p.a.udp(client).unwrap().queue_errors(true);
+    p.a.udp(client).unwrap().send(p.now, b"anybody?", Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     let (error, origin) = (Error::ConnectionRefused, ErrorOrigin::Icmp);
@@ -271,26 +303,37 @@ fn a_socket_without_a_peer_finds_errors_in_its_queue_if_it_asked() {
     assert_eq!(p.a.poll_error_queue(client), Some(entry));
     assert_eq!(p.a.poll_error_queue(client), None);
     assert!(!p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
-    assert_eq!(p.a.udp_recv_from(p.now, client).err(), Some(Error::WouldBlock));
+    assert_eq!(
+        p.a.udp(client)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .err(),
+        Some(Error::WouldBlock)
+    );
 }
 
 #[test]
 fn an_error_is_reported_while_a_notification_waits_to_be_read() {
     let mut p = Pair::new();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
-    p.a.udp_connect(p.now, client, addr("10.0.0.2:53")).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    p.a.udp(client).unwrap().connect(addr("10.0.0.2:53")).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     let data = FragVec::from_iter([Frag::from_bytes(bytes::Bytes::from_static(&[7; 64]))]);
-    p.a.udp_send_zc(p.now, client, data, None).unwrap();
+    p.a.udp(client)
+        .and_then(|mut udp| {
+            let mut call = ZeroCopyCall::new();
+            let sent = udp.send(p.now, (data, &mut call), None)?;
+            Ok((sent, call.id()))
+        })
+        .unwrap();
     p.run(Duration::from_millis(1));
     let reported = |p: &Pair| p.events.iter().fold(Readiness::NONE, |all, (_, e)| all | e.gained);
     assert!(reported(&p).contains(Readiness::ERROR | Readiness::ERROR_QUEUE), "{:?}", p.events);
     // The notification stays unread; the next refusal is news all the same.
     for queue in [false, true] {
-        p.a.udp_queue_errors(client, queue).unwrap();
+        p.a.udp(client).unwrap().queue_errors(queue);
         p.events.clear();
         assert_eq!(p.a.take_error(client), Some(Error::ConnectionRefused));
-        p.a.udp_write_to(p.now, client, b"anybody?", None).unwrap();
+        p.a.udp(client).unwrap().send(p.now, b"anybody?", None).unwrap();
         p.run(Duration::from_millis(1));
         assert!(reported(&p).contains(Readiness::ERROR), "{:?}", p.events);
         assert_eq!(reported(&p).contains(Readiness::ERROR_QUEUE), queue, "an entry is an event");
@@ -300,19 +343,27 @@ fn an_error_is_reported_while_a_notification_waits_to_be_read() {
 #[test]
 fn a_connected_socket_hears_its_peer_only() {
     let mut p = Pair::new();
-    let server = p.b.udp_bind(addr("10.0.0.2:53")).unwrap();
-    let stranger = p.b.udp_bind(addr("10.0.0.2:54")).unwrap();
-    let client = p.a.udp_bind(addr("10.0.0.1:1000")).unwrap();
-    p.a.udp_connect(p.now, client, addr("10.0.0.2:53")).unwrap();
+    let server = p.b.bind_udp(addr("10.0.0.2:53"), BindOptions::default()).unwrap();
+    let stranger = p.b.bind_udp(addr("10.0.0.2:54"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("10.0.0.1:1000"), BindOptions::default()).unwrap();
+    p.a.udp(client).unwrap().connect(addr("10.0.0.2:53")).unwrap();
     assert_eq!(p.a.remote_addr(client), Ok(addr("10.0.0.2:53")));
     let to = Some(addr("10.0.0.1:1000"));
-    p.b.udp_write_to(p.now, stranger, b"psst", to).unwrap();
-    p.b.udp_write_to(p.now, server, b"here", to).unwrap();
+    p.b.udp(stranger).unwrap().send(p.now, b"psst", to).unwrap();
+    p.b.udp(server).unwrap().send(p.now, b"here", to).unwrap();
     p.run(Duration::from_millis(1));
     let mut buf = [0; 8];
-    assert_eq!(p.a.udp_read_from(p.now, client, &mut buf), Ok((4, addr("10.0.0.2:53"))));
+    assert_eq!(
+        p.a.udp(client).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())),
+        Ok((4, addr("10.0.0.2:53")))
+    );
     assert_eq!(&buf[..4], b"here");
-    assert_eq!(p.a.udp_recv_from(p.now, client).err(), Some(Error::WouldBlock));
+    assert_eq!(
+        p.a.udp(client)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .err(),
+        Some(Error::WouldBlock)
+    );
     assert_eq!(p.a.counters().drops(DropReason::UdpNotConnected), 1);
 }
 
@@ -320,37 +371,60 @@ fn a_connected_socket_hears_its_peer_only() {
 fn a_datagram_needs_a_destination_of_the_sockets_family() {
     let mut p = Pair::new();
     let now = p.now;
-    let v4 = p.a.udp_bind(addr("10.0.0.1:1")).unwrap();
-    let any4 = p.a.udp_bind(addr("0.0.0.0:2")).unwrap();
+    let v4 = p.a.bind_udp(addr("10.0.0.1:1"), BindOptions::default()).unwrap();
+    let any4 = p.a.bind_udp(addr("0.0.0.0:2"), BindOptions::default()).unwrap();
     let v6 = Some(addr("[fd00::2]:9"));
-    assert_eq!(p.a.udp_write_to(now, v4, b"x", None), Err(Error::DestinationRequired));
-    assert_eq!(p.a.udp_write_to(now, v4, b"x", v6), Err(Error::AddressFamily));
-    assert_eq!(p.a.udp_write_to(now, any4, b"x", v6), Err(Error::AddressFamily));
+    assert_eq!(
+        p.a.udp(v4).and_then(|mut udp| udp.send(now, b"x", None)),
+        Err(Error::DestinationRequired)
+    );
+    assert_eq!(p.a.udp(v4).and_then(|mut udp| udp.send(now, b"x", v6)), Err(Error::AddressFamily));
+    assert_eq!(
+        p.a.udp(any4).and_then(|mut udp| udp.send(now, b"x", v6)),
+        Err(Error::AddressFamily)
+    );
     let nowhere = Some(addr("192.0.2.1:9"));
-    assert_eq!(p.a.udp_write_to(now, any4, b"x", nowhere), Err(Error::NetworkUnreachable));
+    assert_eq!(
+        p.a.udp(any4).and_then(|mut udp| udp.send(now, b"x", nowhere)),
+        Err(Error::NetworkUnreachable)
+    );
     let all = Some(addr("10.0.0.255:9"));
-    assert_eq!(p.a.udp_write_to(now, any4, b"x", all), Err(Error::PermissionDenied));
+    assert_eq!(
+        p.a.udp(any4).and_then(|mut udp| udp.send(now, b"x", all)),
+        Err(Error::PermissionDenied)
+    );
     let zero = Some(addr("10.0.0.2:0"));
-    assert_eq!(p.a.udp_write_to(now, any4, b"x", zero), Err(Error::InvalidInput));
-    assert_eq!(p.a.udp_bind(addr("0.0.0.0:1")), Err(Error::AddressInUse));
-    assert_eq!(p.a.udp_bind(addr("10.0.0.7:1")), Err(Error::AddressNotAvailable));
+    assert_eq!(
+        p.a.udp(any4).and_then(|mut udp| udp.send(now, b"x", zero)),
+        Err(Error::InvalidInput)
+    );
+    assert_eq!(p.a.bind_udp(addr("0.0.0.0:1"), BindOptions::default()), Err(Error::AddressInUse));
+    assert_eq!(
+        p.a.bind_udp(addr("10.0.0.7:1"), BindOptions::default()),
+        Err(Error::AddressNotAvailable)
+    );
     p.a.close(now, v4);
-    assert!(p.a.udp_bind(addr("0.0.0.0:1")).is_ok());
+    assert!(p.a.bind_udp(addr("0.0.0.0:1"), BindOptions::default()).is_ok());
 }
 
 #[test]
 fn a_reader_of_datagrams_is_told_once_for_a_batch() {
     let mut p = Pair::new();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for _ in 0..10 {
-        p.a.udp_write_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
+        p.a.udp(client).unwrap().send(p.now, b"x", Some(addr("10.0.0.2:53"))).unwrap();
     }
     p.run(Duration::from_millis(1));
     let told = |p: &Pair| p.events.iter().filter(|(s, e)| *s == B && e.socket == server).count();
     assert_eq!(told(&p), 1);
-    while p.b.udp_recv_from(p.now, server).is_ok() {}
-    p.a.udp_write_to(p.now, client, b"x", Some(addr("10.0.0.2:53"))).unwrap();
+    while p
+        .b
+        .udp(server)
+        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+        .is_ok()
+    {}
+    p.a.udp(client).unwrap().send(p.now, b"x", Some(addr("10.0.0.2:53"))).unwrap();
     p.run(Duration::from_millis(1));
     assert_eq!(told(&p), 2);
 }
@@ -359,20 +433,34 @@ fn a_reader_of_datagrams_is_told_once_for_a_batch() {
 fn datagram_to_all_hosts_of_a_network_needs_permission() {
     for to in ["10.0.0.255:53", "255.255.255.255:53"] {
         let mut p = Pair::new();
-        let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-        let one = p.b.udp_bind(addr("10.0.0.2:54")).unwrap();
-        let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
-        let send = |p: &mut Pair| p.a.udp_write_to(p.now, client, b"all", Some(addr(to)));
+        let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+        let one = p.b.bind_udp(addr("10.0.0.2:54"), BindOptions::default()).unwrap();
+        let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+        let send = |p: &mut Pair| {
+            p.a.udp(client).and_then(|mut udp| udp.send(p.now, b"all", Some(addr(to))))
+        };
         assert_eq!(send(&mut p), Err(Error::PermissionDenied), "{to}");
-        assert_eq!(p.a.udp_connect(p.now, client, addr(to)), Err(Error::PermissionDenied));
-        p.a.udp_set_broadcast(client, true).unwrap();
+        assert_eq!(
+            p.a.udp(client).and_then(|mut udp| udp.connect(addr(to))),
+            Err(Error::PermissionDenied)
+        );
+        p.a.udp(client).unwrap().set_broadcast(true);
         assert_eq!(send(&mut p), Ok(3));
-        assert_eq!(p.a.udp_connect(p.now, client, addr(to)), Ok(()));
+        assert_eq!(p.a.udp(client).and_then(|mut udp| udp.connect(addr(to))), Ok(()));
         p.run(Duration::from_millis(1));
-        let message = p.b.udp_recv_message(p.now, server, 100).unwrap();
+        let message =
+            p.b.udp(server)
+                .unwrap()
+                .recv(pagewire_stack::Message(100), RecvFlags::empty())
+                .unwrap();
         assert_eq!((message.to, message.from.ip()), (addr(to).ip(), addr("10.0.0.1:1").ip()));
-        assert_eq!(p.b.udp_recv_from(p.now, one).err(), Some(Error::WouldBlock));
-        p.a.udp_set_broadcast(client, false).unwrap();
+        assert_eq!(
+            p.b.udp(one)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+                .err(),
+            Some(Error::WouldBlock)
+        );
+        p.a.udp(client).unwrap().set_broadcast(false);
         assert_eq!(send(&mut p), Err(Error::PermissionDenied), "{to}");
     }
 }
@@ -384,29 +472,41 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
         a.addresses.push(more.parse().unwrap());
     }
     let mut p = Pair::with(a, config(capabilities(2), 2));
-    let server = p.a.udp_bind(addr("[::]:53")).unwrap();
+    let server = p.a.bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
     for to in ["10.0.0.1:53", "10.0.0.9:53", "[fd00::1]:53", "[fd00::9]:53"] {
-        let client = p.b.udp_bind(addr("[::]:0")).unwrap();
-        p.b.udp_connect(p.now, client, addr(to)).unwrap();
-        p.b.udp_write_to(p.now, client, b"question", None).unwrap();
+        let client = p.b.bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
+        p.b.udp(client).unwrap().connect(addr(to)).unwrap();
+        p.b.udp(client).unwrap().send(p.now, b"question", None).unwrap();
         p.run(Duration::from_millis(1));
-        let seen = p.a.udp_peek_message(server, 100).unwrap();
-        let message = p.a.udp_recv_message(p.now, server, 100).unwrap();
+        let seen =
+            p.a.udp(server).unwrap().recv(pagewire_stack::Message(100), RecvFlags::PEEK).unwrap();
+        let message =
+            p.a.udp(server)
+                .unwrap()
+                .recv(pagewire_stack::Message(100), RecvFlags::empty())
+                .unwrap();
         assert_eq!((message.to, message.link), (addr(to).ip(), LinkId::FIRST));
         assert_eq!((seen.to, seen.from, seen.segment), (message.to, message.from, None));
         let (remote, source) = (Some(message.from), Some(message.to));
         let target = UdpTarget { remote, source, ..UdpTarget::default() };
-        p.a.udp_write_to(p.now, server, b"answer", target).unwrap();
+        p.a.udp(server).unwrap().send(p.now, b"answer", target).unwrap();
         p.run(Duration::from_millis(1));
         // It is connected, so it would not hear another address.
-        let (_, from) = p.b.udp_recv_from(p.now, client).expect("an answer from where it asked");
+        let (_, from) =
+            p.b.udp(client)
+                .expect("an answer from where it asked")
+                .recv(pagewire_stack::Datagram, RecvFlags::empty())
+                .expect("an answer from where it asked");
         assert_eq!(from, addr(to));
         for (source, error) in [
             ("10.0.0.7:0", Error::InvalidInput),
             (if addr(to).is_ipv4() { "[fd00::1]:0" } else { "10.0.0.1:0" }, Error::AddressFamily),
         ] {
             let target = UdpTarget { source: Some(addr(source).ip()), ..target };
-            assert_eq!(p.a.udp_write_to(p.now, server, b"answer", target), Err(error));
+            assert_eq!(
+                p.a.udp(server).and_then(|mut udp| udp.send(p.now, b"answer", target)),
+                Err(error)
+            );
         }
     }
 }
@@ -415,9 +515,11 @@ fn datagram_says_which_address_it_was_to_and_the_answer_can_be_from_there() {
 fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_that() {
     let mut p = Pair::new();
     p.meet();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-    let [one, other] = [1000, 1001]
-        .map(|port| p.a.udp_bind(SocketAddr::new(addr("10.0.0.1:0").ip(), port)).unwrap());
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let [one, other] = [1000, 1001].map(|port| {
+        p.a.bind_udp(SocketAddr::new(addr("10.0.0.1:0").ip(), port), BindOptions::default())
+            .unwrap()
+    });
     let data = pattern(1000);
     let send = |p: &mut Pair| {
         for (from, len) in [
@@ -432,14 +534,21 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
             (other, 0),
         ] {
             let data = [&data[..], b"x"].concat();
-            p.a.udp_write_to(p.now, from, &data[..len], Some(addr("10.0.0.2:53"))).unwrap();
+            p.a.udp(from).unwrap().send(p.now, &data[..len], Some(addr("10.0.0.2:53"))).unwrap();
         }
         p.run(Duration::from_millis(1));
     };
     let take = |p: &mut Pair, room| {
         let mut found = Vec::new();
-        while let Ok(message) = p.b.udp_peek_message(server, room) {
-            let again = p.b.udp_recv_message(p.now, server, room).unwrap();
+        while let Ok(message) =
+            p.b.udp(server)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Message(room), RecvFlags::PEEK))
+        {
+            let again =
+                p.b.udp(server)
+                    .unwrap()
+                    .recv(pagewire_stack::Message(room), RecvFlags::empty())
+                    .unwrap();
             let len = |m: &UdpMessage| m.payload.iter().map(|frag| frag.len()).sum::<usize>();
             assert_eq!((len(&message), message.segment), (len(&again), again.segment));
             found.push((again.from.port(), len(&again), again.segment));
@@ -451,7 +560,7 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
     let alone = take(&mut p, 65_535);
     assert_eq!(alone.len(), 9);
     assert!(alone.iter().all(|(_, _, segment)| segment.is_none()));
-    p.b.udp_set_join(server, true).unwrap();
+    p.b.udp(server).unwrap().set_join(true);
     send(&mut p);
     let joined = [
         (1000, 3300, Some(1000)),
@@ -474,9 +583,10 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
         segment: Some(1000),
         ..UdpTarget::default()
     };
-    p.a.udp_write_to(p.now, one, &pattern(64_500), target).unwrap();
+    p.a.udp(one).unwrap().send(p.now, &pattern(64_500), target).unwrap();
     p.run(Duration::from_millis(1));
-    let message = p.b.udp_recv_message(p.now, server, 65_535).unwrap();
+    let message =
+        p.b.udp(server).unwrap().recv(pagewire_stack::Message(65_535), RecvFlags::empty()).unwrap();
     let bytes: Vec<u8> =
         message.payload.iter().flat_map(|frag| frag.as_slice().unwrap().to_vec()).collect();
     assert!(bytes == pattern(64_500) && message.segment == Some(1000));
@@ -486,13 +596,13 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
 fn small_datagrams_are_judged_by_the_copies_that_are_kept_and_not_by_their_pages() {
     let mut p = Pair::new();
     p.meet();
-    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
-    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    let server = p.b.bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     // Less than a page, more than all of these.
-    p.b.udp_set_receive_buffer(server, 4000).unwrap();
+    p.b.udp(server).unwrap().set_receive_buffer(4000);
     for _ in 0..4 {
-        p.a.udp_write_to(p.now, client, &[7; 100], Some(addr("10.0.0.2:53"))).unwrap();
+        p.a.udp(client).unwrap().send(p.now, &[7; 100], Some(addr("10.0.0.2:53"))).unwrap();
         p.run(Duration::from_millis(1));
     }
-    assert_eq!(p.b.udp_dropped(server), Ok(0));
+    assert_eq!(p.b.udp(server).map(|udp| udp.dropped()), Ok(0));
 }

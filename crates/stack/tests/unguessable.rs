@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::forge;
 use common::{capabilities, config};
 use pagewire_mem::Instant;
-use pagewire_stack::Stack;
+use pagewire_stack::{BindOptions, Stack};
 use pagewire_tcp::TcpHeader;
 
 /// The SYNs of connections to these peers, all at one address, a millisecond apart.
@@ -21,7 +21,7 @@ fn syns(secret: u8, peers: impl Iterator<Item = SocketAddr>) -> Vec<TcpHeader> {
     let mut stack = Stack::new(now, config).unwrap();
     let mut seen = Vec::new();
     for peer in peers {
-        stack.tcp_connect(now, peer, None).unwrap();
+        stack.connect(now, peer, None).unwrap();
         let mut out = VecDeque::new();
         while stack.poll_transmit(now, &mut out) {}
         seen.extend(out.iter().filter_map(|frame| forge::parse(frame).map(|(_, _, h)| h)));
@@ -96,7 +96,7 @@ fn numbers_between_the_same_ends_grow_with_time() {
     for _ in 0..20 {
         let mut stack = Stack::new(now, config.clone()).unwrap();
         answer_arp(&mut stack, now, peer);
-        stack.tcp_connect(now, peer, Some("10.0.0.1:5000".parse().unwrap())).unwrap();
+        stack.connect(now, peer, Some("10.0.0.1:5000".parse().unwrap())).unwrap();
         let mut out = VecDeque::new();
         while stack.poll_transmit(now, &mut out) {}
         answer_arp(&mut stack, now, peer);
@@ -120,7 +120,7 @@ fn ports_of_datagram_sockets_are_drawn_each_by_itself() {
         let now = Instant::from_millis(1000);
         let mut stack = Stack::new(now, config).unwrap();
         let mut draw = || {
-            let id = stack.udp_bind("0.0.0.0:0".parse().unwrap()).unwrap();
+            let id = stack.bind_udp("0.0.0.0:0".parse().unwrap(), BindOptions::default()).unwrap();
             let port = stack.local_addr(id).unwrap().port();
             stack.close(now, id);
             port

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use common::{A, B, Pair, capabilities, config, pattern, plain};
 use pagewire_mem::{CopyReason, Frag, FragVec, PageBudget};
 use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness, SocketId, StackConfig,
-    ZeroCopyCall,
+    BindOptions, Coalescing, Error, ErrorEntry, ErrorOrigin, Notification, Readiness, RecvFlags,
+    SendFlags, StackConfig, TcpId, ZeroCopyCall,
 };
 
 fn bytes(len: usize) -> Frag {
@@ -28,32 +28,34 @@ fn copied(lo: u32, hi: u32) -> Option<ErrorEntry> {
 }
 
 /// Sends `frags` from A by reference, all of it, and says under which id.
-fn send(p: &mut Pair, id: SocketId, frags: impl IntoIterator<Item = Frag>) -> Option<u32> {
+fn send(p: &mut Pair, id: TcpId, frags: impl IntoIterator<Item = Frag>) -> Option<u32> {
     try_send(p, id, frags).unwrap()
 }
 
 fn try_send(
     p: &mut Pair,
-    id: SocketId,
+    id: TcpId,
     frags: impl IntoIterator<Item = Frag>,
 ) -> Result<Option<u32>, Error> {
     let (mut frags, mut call) = (FragVec::from_iter(frags), ZeroCopyCall::new());
-    p.a.tcp_send_zc(p.now, id, &mut frags, &mut call)?;
+    p.a.tcp(id)?.send(p.now, (&mut frags, &mut call), SendFlags::empty())?;
     assert!(frags.iter().all(Frag::is_empty), "not everything was taken");
     Ok(call.id())
 }
 
 /// Takes all that has arrived at B by copy, so that nothing refers to it any more.
-fn read(p: &mut Pair, id: SocketId) -> Vec<u8> {
+fn read(p: &mut Pair, id: TcpId) -> Vec<u8> {
     let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
-    while let Ok(n @ 1..) = p.b.tcp_read(p.now, id, &mut buf) {
+    while let Ok(n @ 1..) =
+        p.b.tcp(id).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
+    {
         all.extend_from_slice(&buf[..n]);
     }
     all
 }
 
 /// Lets everything arrive and be acknowledged and read.
-fn settle(p: &mut Pair, server: SocketId) -> Vec<u8> {
+fn settle(p: &mut Pair, server: TcpId) -> Vec<u8> {
     let mut all = Vec::new();
     for _ in 0..20 {
         p.run(Duration::from_millis(50));
@@ -63,7 +65,7 @@ fn settle(p: &mut Pair, server: SocketId) -> Vec<u8> {
 }
 
 /// A connection whose client at A has opted in: (client, server).
-fn connected(p: &mut Pair) -> (SocketId, SocketId) {
+fn connected(p: &mut Pair) -> (TcpId, TcpId) {
     let (client, server, _) = p.connect("10.0.0.2:80");
     p.a.set_zerocopy(client, true).unwrap();
     (client, server)
@@ -115,11 +117,11 @@ fn opting_out_again_ends_ids_but_not_the_notifications_of_earlier_sends() {
 fn accepted_sockets_inherit_the_setting_of_their_listener() {
     let mut p = Pair::new();
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
-    let listener = p.b.tcp_listen(p.now, to, 1).unwrap();
+    let listener = p.b.listen(to, 1).unwrap();
     p.b.set_zerocopy(listener, true).unwrap();
-    p.a.tcp_connect(p.now, to, None).unwrap();
+    p.a.connect(p.now, to, None).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
     assert_eq!(p.b.zerocopy(server), Ok(true));
 }
 
@@ -131,7 +133,7 @@ fn ids_count_calls_not_bytes_and_failed_or_empty_calls_take_none() {
     assert_eq!(send(&mut p, client, [Frag::empty()]), None);
     assert_eq!(send(&mut p, client, (0..40).map(|_| bytes(1))), Some(0));
     assert_eq!(settle(&mut p, server).len(), 40);
-    p.a.tcp_shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
+    p.a.tcp(client).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
     assert_eq!(try_send(&mut p, client, [bytes(1)]), Err(Error::BrokenPipe));
     assert_eq!(p.a.poll_error_queue(client), done(0, 0));
 }
@@ -140,8 +142,8 @@ fn ids_count_calls_not_bytes_and_failed_or_empty_calls_take_none() {
 fn a_send_before_the_connection_is_there_takes_no_id() {
     let mut p = Pair::new();
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
-    p.b.tcp_listen(p.now, to, 1).unwrap();
-    let client = p.a.tcp_connect(p.now, to, None).unwrap();
+    p.b.listen(to, 1).unwrap();
+    let client = p.a.connect(p.now, to, None).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     assert_eq!(try_send(&mut p, client, [bytes(1)]), Err(Error::WouldBlock));
     p.run(Duration::from_millis(10));
@@ -155,7 +157,11 @@ fn a_call_that_waits_for_room_has_one_id_however_many_tries_it_takes() {
     let (mut frags, mut call) = (FragVec::from_iter([bytes(20 << 20)]), ZeroCopyCall::new());
     let (mut tries, mut got) = (0, 0);
     while !frags.is_empty() {
-        tries += usize::from(p.a.tcp_send_zc(p.now, client, &mut frags, &mut call).is_ok());
+        tries += usize::from(
+            p.a.tcp(client)
+                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
+                .is_ok(),
+        );
         assert_eq!(call.id(), Some(0));
         p.run(Duration::from_millis(1));
         got += read(&mut p, server).len();
@@ -176,7 +182,7 @@ fn consecutive_completions_of_one_kind_become_one_range_and_plain_sends_do_not_b
     for id in 0..3 {
         assert_eq!(send(&mut p, client, [bytes(4000)]), Some(id));
     }
-    p.a.tcp_write(p.now, client, b"plain").unwrap();
+    p.a.tcp(client).unwrap().send(p.now, b"plain", SendFlags::empty()).unwrap();
     assert_eq!(send(&mut p, client, [bytes(4000)]), Some(3));
     settle(&mut p, server);
     assert_eq!(p.a.poll_error_queue(client), done(0, 3));
@@ -207,15 +213,15 @@ fn readiness_shows_that_the_error_queue_is_not_empty_and_every_completion_is_an_
 fn a_packet_that_loops_back_is_copied_and_says_so() {
     let mut p = Pair::new();
     let to: SocketAddr = "10.0.0.1:80".parse().unwrap();
-    let listener = p.a.tcp_listen(p.now, to, 1).unwrap();
-    let client = p.a.tcp_connect(p.now, to, None).unwrap();
+    let listener = p.a.listen(to, 1).unwrap();
+    let client = p.a.connect(p.now, to, None).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     p.run(Duration::from_millis(10));
-    let (server, _) = p.a.tcp_accept(p.now, listener).unwrap();
+    let (server, _) = p.a.listener(listener).unwrap().accept().unwrap();
     assert_eq!(send(&mut p, client, [bytes(4000)]), Some(0));
     p.run(Duration::from_millis(100));
     assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "though nobody has read it");
-    assert_eq!(p.a.tcp_queued(server), Ok(4000));
+    assert_eq!(p.a.tcp(server).map(|tcp| tcp.queued()), Ok(4000));
 }
 
 #[test]
@@ -276,7 +282,9 @@ fn pages_held_are_bounded_across_stacks_and_charged_until_completion() {
     assert_eq!(pages.used(), 16);
     p.b.set_zerocopy(server, true).unwrap();
     let mut one = FragVec::from_iter([bytes(1)]);
-    let other = p.b.tcp_send_zc(p.now, server, &mut one, &mut ZeroCopyCall::new());
+    let other = p.b.tcp(server).and_then(|mut tcp| {
+        tcp.send(p.now, (&mut one, &mut ZeroCopyCall::new()), SendFlags::empty())
+    });
     assert_eq!(other, Err(Error::TooManyPagesHeld), "the user is the same");
     settle(&mut p, server);
     assert_eq!(pages.used(), 0);
@@ -284,7 +292,7 @@ fn pages_held_are_bounded_across_stacks_and_charged_until_completion() {
 }
 
 /// A connection to a peer that takes 4,000 bytes and reads nothing, with four sends of 2,000.
-fn half_sent() -> (Pair, SocketId, SocketId) {
+fn half_sent() -> (Pair, TcpId, TcpId) {
     let (mut a, mut b) = (config(capabilities(1), 1), config(capabilities(2), 2));
     a.zerocopy.looped_copy = true;
     b.tcp.recv_buffer = 4096;
@@ -383,10 +391,14 @@ fn datagrams_have_ids_and_completions_of_their_own() {
     let mut p = Pair::new();
     p.meet();
     let to: SocketAddr = "10.0.0.2:53".parse().unwrap();
-    let server = p.b.udp_bind(to).unwrap();
-    let client = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+    let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
+    let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
     let send = |p: &mut Pair, len| {
-        p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(len)]), Some(to))
+        p.a.udp(client).and_then(|mut udp| {
+            let mut call = ZeroCopyCall::new();
+            let sent = udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), Some(to))?;
+            Ok((sent, call.id()))
+        })
     };
     assert_eq!(send(&mut p, 600), Ok((600, None)), "not opted in");
     p.a.set_zerocopy(client, true).unwrap();
@@ -396,7 +408,12 @@ fn datagrams_have_ids_and_completions_of_their_own() {
     assert_eq!(send(&mut p, 600), Ok((600, Some(1))));
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), None, "the receiver holds them");
-    while p.b.udp_recv_from(p.now, server).is_ok() {}
+    while p
+        .b
+        .udp(server)
+        .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+        .is_ok()
+    {}
     p.flush();
     assert!(p.a.readiness(client).unwrap().contains(Readiness::ERROR_QUEUE));
     assert_eq!(p.a.poll_error_queue(client), done(0, 1));
@@ -427,7 +444,10 @@ fn writing_to_a_buffer_in_flight_changes_data_only() {
         }));
         let mut got = 0;
         for round in 0..20_000_usize {
-            let _ = p.a.tcp_send_zc(p.now, client, &mut frags, &mut call);
+            let _ = p
+                .a
+                .tcp(client)
+                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
             p.run(Duration::from_millis(1));
             // SAFETY: inside the vector.
             let byte = unsafe { at.add(round * 97 % 200_000) };
@@ -555,19 +575,32 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
     p.a.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
     p.b.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
-    let listener = p.b.tcp_listen(p.now, to, 16).unwrap();
-    p.b.tcp_set_option(p.now, listener, TcpOption::FastOpen(8)).unwrap();
+    let listener = p.b.listen(to, 16).unwrap();
+    p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(8)).unwrap();
     for warm in [false, true] {
-        let config = p.a.tcp_default_config();
-        let client = p.a.tcp_connect_fast(p.now, to, None, config, false).unwrap();
+        let config = p.a.default_config();
+        let client =
+            p.a.connect(
+                p.now,
+                to,
+                pagewire_stack::ConnectOptions {
+                    local: None,
+                    config: Some(config),
+                    fast_open: Some(false),
+                    ..Default::default()
+                },
+            )
+            .unwrap();
         p.a.set_zerocopy(client, true).unwrap();
         let (mut frags, mut call) = (FragVec::from_iter([bytes(5000)]), ZeroCopyCall::new());
-        let first = p.a.tcp_send_zc(p.now, client, &mut frags, &mut call);
+        let first =
+            p.a.tcp(client)
+                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
         if !warm {
             assert_eq!((first, call.id()), (Err(Error::WouldBlock), None), "no cookie, no id");
             p.run(Duration::from_millis(100));
             p.a.close(p.now, client);
-            let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+            let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
             p.b.close(p.now, server);
             p.run(Duration::from_millis(100));
             continue;
@@ -576,12 +609,14 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
         assert!((1000..1461).contains(&with_syn), "{with_syn}");
         assert_eq!(p.a.ledger().get(CopyReason::AppWrite), with_syn as u64);
         p.run(Duration::from_millis(100));
-        let rest = p.a.tcp_send_zc(p.now, client, &mut frags, &mut call);
+        let rest =
+            p.a.tcp(client)
+                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
         assert_eq!((rest, call.id()), (Ok(5000 - with_syn), Some(0)));
         assert_eq!(p.a.ledger().get(CopyReason::AppWrite), with_syn as u64);
         drop(call);
         p.run(Duration::from_millis(100));
-        let (server, _) = p.b.tcp_accept(p.now, listener).unwrap();
+        let (server, _) = p.b.listener(listener).unwrap().accept().unwrap();
         assert_eq!(settle(&mut p, server), pattern(5000));
         assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "one id for all of it");
         assert_eq!(p.a.poll_error_queue(client), None);
@@ -593,18 +628,26 @@ fn a_datagram_that_nobody_reads_in_time_is_given_back() {
     let mut p = Pair::new();
     p.meet();
     let to: SocketAddr = "10.0.0.2:53".parse().unwrap();
-    let server = p.b.udp_bind(to).unwrap();
-    let client = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+    let server = p.b.bind_udp(to, BindOptions::default()).unwrap();
+    let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     for wait in [600, 500] {
-        p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(1000)]), Some(to)).unwrap();
+        p.a.udp(client)
+            .and_then(|mut udp| {
+                let mut call = ZeroCopyCall::new();
+                let sent =
+                    udp.send(p.now, (FragVec::from_iter([bytes(1000)]), &mut call), Some(to))?;
+                Ok((sent, call.id()))
+            })
+            .unwrap();
         p.run(Duration::from_millis(wait));
     }
     assert_eq!(p.a.poll_error_queue(client), copied(0, 0), "the first has waited for a second");
     p.run(Duration::from_millis(2000));
     assert_eq!(p.a.poll_error_queue(client), copied(1, 1));
     for _ in 0..2 {
-        let (frags, _) = p.b.udp_recv_from(p.now, server).unwrap();
+        let (frags, _) =
+            p.b.udp(server).unwrap().recv(pagewire_stack::Datagram, RecvFlags::empty()).unwrap();
         assert_eq!(frags[0].as_slice(), Some(&pattern(1000)[..]));
     }
 }
@@ -622,7 +665,11 @@ fn a_copy_that_finds_no_page_waits_for_one() {
     while got < 3 << 20 {
         // As much as there are pages for: less than the send buffer takes.
         while !frags.iter().all(Frag::is_empty) {
-            match p.a.tcp_send_zc(p.now, client, &mut frags, &mut call) {
+            match p
+                .a
+                .tcp(client)
+                .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
+            {
                 Ok(n) => assert!(n > 0),
                 Err(error) => {
                     assert_eq!(error, Error::WouldBlock);

@@ -8,7 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Pair, capabilities, config, pattern};
 use pagewire_mem::{CopyReason, Frag, FragVec};
-use pagewire_stack::{Coalescing, Error, ErrorEntry, Notification, SocketId, UdpTarget};
+use pagewire_stack::{
+    BindOptions, Coalescing, Error, ErrorEntry, Notification, RecvFlags, UdpId, UdpTarget,
+    ZeroCopyCall,
+};
 
 fn bytes(len: usize) -> Frag {
     Frag::from_bytes(Bytes::from(pattern(len)))
@@ -24,10 +27,10 @@ fn to() -> SocketAddr {
 }
 
 /// A sender at A that has opted in, and a receiver at B.
-fn sockets(p: &mut Pair) -> (SocketId, SocketId) {
+fn sockets(p: &mut Pair) -> (UdpId, UdpId) {
     p.meet();
-    let server = p.b.udp_bind(to()).unwrap();
-    let client = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+    let server = p.b.bind_udp(to(), BindOptions::default()).unwrap();
+    let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     (client, server)
 }
@@ -36,15 +39,21 @@ fn sockets(p: &mut Pair) -> (SocketId, SocketId) {
 fn a_call_that_is_cut_in_datagrams_has_one_id_and_copies_nothing() {
     let mut p = Pair::new();
     let (client, server) = sockets(&mut p);
-    p.a.udp_set_segment(client, 1000).unwrap();
+    p.a.udp(client).unwrap().set_segment(1000);
     let data = Bytes::from(pattern(3500));
     // Pieces that do not end where datagrams do.
     let pieces = [0..700, 700..2300, 2300..3500].map(|part| Frag::from_bytes(data.slice(part)));
-    let sent = p.a.udp_send_zc(p.now, client, FragVec::from_iter(pieces), Some(to()));
+    let sent = p.a.udp(client).and_then(|mut udp| {
+        let mut call = ZeroCopyCall::new();
+        let sent = udp.send(p.now, (FragVec::from_iter(pieces), &mut call), Some(to()))?;
+        Ok((sent, call.id()))
+    });
     assert_eq!(sent, Ok((3500, Some(0))));
     p.run(Duration::from_millis(1));
     let mut got = Vec::new();
-    while let Ok((frags, _)) = p.b.udp_recv_from(p.now, server) {
+    while let Ok((frags, _)) =
+        p.b.udp(server).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+    {
         let bytes: Vec<u8> = frags.iter().flat_map(|f| f.as_slice().unwrap().to_vec()).collect();
         got.push(bytes.len());
         let at = (got.len() - 1) * 1000;
@@ -55,7 +64,11 @@ fn a_call_that_is_cut_in_datagrams_has_one_id_and_copies_nothing() {
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, false));
     assert_eq!(p.a.ledger().ours() + p.b.ledger().ours(), 0);
     // No longer than a datagram: nothing is cut.
-    let short = p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(1000)]), Some(to()));
+    let short = p.a.udp(client).and_then(|mut udp| {
+        let mut call = ZeroCopyCall::new();
+        let sent = udp.send(p.now, (FragVec::from_iter([bytes(1000)]), &mut call), Some(to()))?;
+        Ok((sent, call.id()))
+    });
     assert_eq!(short, Ok((1000, Some(1))));
 }
 
@@ -66,7 +79,11 @@ fn datagrams_of_one_call_have_linuxs_bounds_and_what_fails_takes_no_id() {
     let send = |p: &mut Pair, len: usize, segment: u16| {
         let to =
             UdpTarget { remote: Some(to()), segment: Some(segment), more: false, source: None };
-        p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(len)]), to)
+        p.a.udp(client).and_then(|mut udp| {
+            let mut call = ZeroCopyCall::new();
+            let sent = udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), to)?;
+            Ok((sent, call.id()))
+        })
     };
     // 1500 bytes take 20 of IPv4, 8 of UDP and the rest.
     assert_eq!(send(&mut p, 3000, 1473), Err(Error::MessageTooLong));
@@ -87,13 +104,25 @@ fn a_datagram_in_more_pieces_than_a_packet_has_is_copied_and_says_so() {
     for (n, copied) in [(17, false), (18, true)] {
         let before = p.a.ledger().get(CopyReason::DeviceLinearize);
         let target = UdpTarget { remote: Some(to()), segment: None, more: false, source: None };
-        let sent = p.a.udp_send_zc(p.now, client, pieces(n).collect(), target).unwrap();
+        let sent =
+            p.a.udp(client)
+                .and_then(|mut udp| {
+                    let mut call = ZeroCopyCall::new();
+                    let sent = udp.send(p.now, (pieces(n).collect(), &mut call), target)?;
+                    Ok((sent, call.id()))
+                })
+                .unwrap();
         assert_eq!(sent.0, n * 100);
         p.run(Duration::from_millis(1));
         let got = p.a.ledger().get(CopyReason::DeviceLinearize) - before;
         assert_eq!(got, if copied { 1800 } else { 0 });
         let mut into = [0; 2000];
-        assert_eq!(p.b.udp_read_from(p.now, server, &mut into).map(|(len, _)| len), Ok(n * 100));
+        assert_eq!(
+            p.b.udp(server)
+                .and_then(|mut udp| udp.recv(&mut into[..], RecvFlags::empty()))
+                .map(|(len, _)| len),
+            Ok(n * 100)
+        );
         assert!(into[..n * 100] == data[..n * 100]);
         p.flush();
         assert_eq!(p.a.poll_error_queue(client), told(sent.1.unwrap(), sent.1.unwrap(), copied));
@@ -106,12 +135,21 @@ fn a_device_that_cannot_gather_gets_copies_of_datagrams_too() {
     caps.max_frags = 1;
     let mut p = Pair::with(config(caps, 1), config(capabilities(2), 2));
     let (client, server) = sockets(&mut p);
-    let sent = p.a.udp_send_zc(p.now, client, [bytes(500), bytes(500)].into(), Some(to()));
+    let sent = p.a.udp(client).and_then(|mut udp| {
+        let mut call = ZeroCopyCall::new();
+        let sent = udp.send(p.now, ([bytes(500), bytes(500)].into(), &mut call), Some(to()))?;
+        Ok((sent, call.id()))
+    });
     assert_eq!(sent, Ok((1000, Some(0))));
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, true), "though nobody has read it");
     let mut into = [0; 2000];
-    assert_eq!(p.b.udp_read_from(p.now, server, &mut into).map(|(len, _)| len), Ok(1000));
+    assert_eq!(
+        p.b.udp(server)
+            .and_then(|mut udp| udp.recv(&mut into[..], RecvFlags::empty()))
+            .map(|(len, _)| len),
+        Ok(1000)
+    );
     assert!(into[..1000] == [pattern(500), pattern(500)].concat());
 }
 
@@ -120,14 +158,20 @@ fn datagrams_that_loop_back_are_copied_and_say_so() {
     let mut p = Pair::new();
     let (client, _) = sockets(&mut p);
     let here: SocketAddr = "10.0.0.1:53".parse().unwrap();
-    let server = p.a.udp_bind(here).unwrap();
+    let server = p.a.bind_udp(here, BindOptions::default()).unwrap();
     let target = UdpTarget { remote: Some(here), segment: Some(1000), more: false, source: None };
-    let sent = p.a.udp_send_zc(p.now, client, [bytes(2500)].into_iter().collect(), target);
+    let sent = p.a.udp(client).and_then(|mut udp| {
+        let mut call = ZeroCopyCall::new();
+        let sent = udp.send(p.now, ([bytes(2500)].into_iter().collect(), &mut call), target)?;
+        Ok((sent, call.id()))
+    });
     assert_eq!(sent, Ok((2500, Some(0))));
     p.run(Duration::from_millis(1));
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, true), "though nobody has read it");
     let mut got = 0;
-    while let Ok((frags, _)) = p.a.udp_recv_from(p.now, server) {
+    while let Ok((frags, _)) =
+        p.a.udp(server).and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+    {
         got += frags.iter().map(Frag::len).sum::<usize>();
     }
     assert_eq!(got, 2500);
@@ -136,14 +180,21 @@ fn datagrams_that_loop_back_are_copied_and_say_so() {
 #[test]
 fn a_closed_socket_is_told_nothing_and_what_waits_for_a_neighbour_is_let_go() {
     let mut p = Pair::new();
-    let client = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+    let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
     p.a.set_zerocopy(client, true).unwrap();
     // Nobody has this address: the datagram waits, in vain.
     let nobody = Some("10.0.0.77:53".parse().unwrap());
     let memory = Bytes::from(pattern(1000));
     for id in 0..2 {
         let data = FragVec::from_iter([Frag::from_bytes(memory.clone())]);
-        assert_eq!(p.a.udp_send_zc(p.now, client, data, nobody), Ok((1000, Some(id))));
+        assert_eq!(
+            p.a.udp(client).and_then(|mut udp| {
+                let mut call = ZeroCopyCall::new();
+                let sent = udp.send(p.now, (data, &mut call), nobody)?;
+                Ok((sent, call.id()))
+            }),
+            Ok((1000, Some(id)))
+        );
         if id == 0 {
             p.run(Duration::from_secs(60));
             assert_eq!(p.a.poll_error_queue(client), told(0, 0, false), "given up");
@@ -169,18 +220,28 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
             let remote = Some("10.0.0.2:99".parse().unwrap()).filter(|_| !more);
             let target =
                 UdpTarget { remote: remote.or(Some(to())), segment: None, more, source: None };
-            p.a.udp_send_zc(p.now, client, FragVec::from_iter([bytes(len)]), target)
+            p.a.udp(client).and_then(|mut udp| {
+                let mut call = ZeroCopyCall::new();
+                let sent =
+                    udp.send(p.now, (FragVec::from_iter([bytes(len)]), &mut call), target)?;
+                Ok((sent, call.id()))
+            })
         };
         assert_eq!(put(&mut p, 0, true), Ok((0, None)));
         assert_eq!(put(&mut p, 400, true), Ok((400, Some(0))));
         let plain = UdpTarget { remote: Some(to()), segment: None, more: true, source: None };
-        assert_eq!(p.a.udp_write_to(p.now, client, b"copied", plain), Ok(6));
+        assert_eq!(p.a.udp(client).and_then(|mut udp| udp.send(p.now, b"copied", plain)), Ok(6));
         p.run(Duration::from_secs(1));
-        assert_eq!(p.b.udp_next_len(server), Ok(0), "it waits");
+        assert_eq!(p.b.udp(server).map(|udp| udp.next_len()), Ok(0), "it waits");
         assert_eq!(put(&mut p, 600, false), Ok((600, Some(1))));
         p.run(Duration::from_millis(1));
         let mut into = [0; 2000];
-        assert_eq!(p.b.udp_read_from(p.now, server, &mut into).map(|(n, _)| n), Ok(1006));
+        assert_eq!(
+            p.b.udp(server)
+                .and_then(|mut udp| udp.recv(&mut into[..], RecvFlags::empty()))
+                .map(|(n, _)| n),
+            Ok(1006)
+        );
         assert!(into[..1006] == [pattern(400), b"copied".to_vec(), pattern(600)].concat());
         p.flush();
         assert_eq!(p.a.poll_error_queue(client), told(0, 1, false));
@@ -191,14 +252,25 @@ fn calls_to_which_more_is_to_come_make_one_datagram_and_each_has_its_id() {
         assert_eq!(p.a.poll_error_queue(client), told(2, 2, false));
         // Pushed, or closed over.
         assert_eq!(put(&mut p, 10, true), Ok((10, Some(3))));
-        assert_eq!(p.a.udp_push(p.now, client), Ok(()));
-        assert_eq!(p.a.udp_push(p.now, client), Ok(()), "nothing waits");
+        assert_eq!(p.a.udp(client).and_then(|mut udp| udp.push(p.now)), Ok(()));
+        assert_eq!(p.a.udp(client).and_then(|mut udp| udp.push(p.now)), Ok(()), "nothing waits");
         p.run(Duration::from_millis(1));
-        assert_eq!(p.b.udp_read_from(p.now, server, &mut into).map(|(n, _)| n), Ok(10));
+        assert_eq!(
+            p.b.udp(server)
+                .and_then(|mut udp| udp.recv(&mut into[..], RecvFlags::empty()))
+                .map(|(n, _)| n),
+            Ok(10)
+        );
         let memory = Bytes::from(pattern(100));
         let target = UdpTarget { remote: Some(to()), segment: None, more: true, source: None };
         let data = FragVec::from_iter([Frag::from_bytes(memory.clone())]);
-        p.a.udp_send_zc(p.now, client, data, target).unwrap();
+        p.a.udp(client)
+            .and_then(|mut udp| {
+                let mut call = ZeroCopyCall::new();
+                let sent = udp.send(p.now, (data, &mut call), target)?;
+                Ok((sent, call.id()))
+            })
+            .unwrap();
         p.a.close(p.now, client);
         assert!(memory.is_unique(), "let go");
     }

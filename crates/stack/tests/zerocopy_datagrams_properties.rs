@@ -11,7 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{A, Pair, capabilities, config};
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{Coalescing, Error, ErrorEntry, SocketId, UdpTarget};
+use pagewire_stack::{
+    BindOptions, Coalescing, Error, ErrorEntry, RecvFlags, UdpId, UdpTarget, ZeroCopyCall,
+};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -72,8 +74,8 @@ impl Drop for Noted {
 
 struct World {
     p: Pair,
-    client: SocketId,
-    server: SocketId,
+    client: UdpId,
+    server: UdpId,
     live: Live,
     calls: u64,
     /// Calls by id that were not told yet.
@@ -92,8 +94,8 @@ impl World {
         a.zerocopy.notification_bytes = 20 * 704;
         let mut p = Pair::with(a, config(capabilities(2), 2));
         p.meet();
-        let server = p.b.udp_bind(to()).unwrap();
-        let client = p.a.udp_bind("10.0.0.1:0".parse().unwrap()).unwrap();
+        let server = p.b.bind_udp(to(), BindOptions::default()).unwrap();
+        let client = p.a.bind_udp("10.0.0.1:0".parse().unwrap(), BindOptions::default()).unwrap();
         p.a.set_zerocopy(client, true).unwrap();
         Self {
             p,
@@ -121,7 +123,11 @@ impl World {
         let frags: FragVec =
             lens.iter().map(|len| Frag::from_bytes(Bytes::from_owner(noted(len)))).collect();
         let target = UdpTarget { remote: Some(to()), segment: Some(segment), more, source: None };
-        match self.p.a.udp_send_zc(self.p.now, self.client, frags, target) {
+        match self.p.a.udp(self.client).and_then(|mut udp| {
+            let mut call = ZeroCopyCall::new();
+            let sent = udp.send(self.p.now, (frags, &mut call), target)?;
+            Ok((sent, call.id()))
+        }) {
             Ok((n, Some(id))) => {
                 assert!(self.opted_in && n > 0 && n == lens.iter().sum::<usize>());
                 assert_eq!(id, self.next_id, "ids are consecutive");
@@ -151,7 +157,14 @@ impl World {
 
     fn read(&mut self, limit: usize) {
         for _ in 0..limit {
-            let Ok((frags, _)) = self.p.b.udp_recv_from(self.p.now, self.server) else { return };
+            let Ok((frags, _)) = self
+                .p
+                .b
+                .udp(self.server)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            else {
+                return;
+            };
             for frag in frags {
                 assert!(
                     frag.as_slice().unwrap().iter().all(|&byte| byte < 0x80),
@@ -168,9 +181,9 @@ impl World {
             Op::Write(len, more) => {
                 let target =
                     UdpTarget { remote: Some(to()), segment: None, more: *more, source: None };
-                let _ = self.p.a.udp_write_to(now, id, &vec![1; *len], target);
+                let _ = self.p.a.udp(id).and_then(|mut udp| udp.send(now, &vec![1; *len], target));
             }
-            Op::Push => drop(self.p.a.udp_push(now, id)),
+            Op::Push => drop(self.p.a.udp(id).and_then(|mut udp| udp.push(now))),
             Op::Read(n) => self.read(*n),
             Op::Notifications(n) => self.take_notifications(*n),
             Op::Pass(ms) => self.p.run(Duration::from_millis(*ms)),
@@ -217,7 +230,7 @@ proptest! {
         }
         w.p.carry = None;
         // Whatever happened: what waits is sent, and read.
-        let _ = w.p.a.udp_push(w.p.now, w.client);
+        let _ = w.p.a.udp(w.client).and_then(|mut udp| udp.push(w.p.now));
         for _ in 0..100 {
             w.p.run(Duration::from_millis(500));
             w.read(1000);

@@ -8,27 +8,31 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Pair, pattern};
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, Region};
-use pagewire_stack::{ErrorEntry, Notification, SocketId, ZeroCopyCall};
+use pagewire_stack::{
+    ErrorEntry, Notification, Payload, RecvFlags, SendFlags, TcpId, ZeroCopyCall,
+};
 
 /// A connection whose client at A has opted in: (client, server).
-fn connected(p: &mut Pair) -> (SocketId, SocketId) {
+fn connected(p: &mut Pair) -> (TcpId, TcpId) {
     let (client, server, _) = p.connect("10.0.0.2:80");
     p.a.set_zerocopy(client, true).unwrap();
     (client, server)
 }
 
-fn send(p: &mut Pair, id: SocketId, frag: Frag) -> Option<u32> {
+fn send(p: &mut Pair, id: TcpId, frag: Frag) -> Option<u32> {
     let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-    p.a.tcp_send_zc(p.now, id, &mut frags, &mut call).unwrap();
+    p.a.tcp(id).unwrap().send(p.now, (&mut frags, &mut call), SendFlags::empty()).unwrap();
     assert!(frags.is_empty(), "not everything was taken");
     call.id()
 }
 
-fn settle(p: &mut Pair, server: SocketId) -> Vec<u8> {
+fn settle(p: &mut Pair, server: TcpId) -> Vec<u8> {
     let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
     for _ in 0..20 {
         p.run(Duration::from_millis(50));
-        while let Ok(n @ 1..) = p.b.tcp_read(p.now, server, &mut buf) {
+        while let Ok(n @ 1..) =
+            p.b.tcp(server).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
+        {
             all.extend_from_slice(&buf[..n]);
         }
     }
@@ -84,7 +88,11 @@ fn no_more_than_512_kib_wait_for_each_other() {
         let end = (at + 4096).min(memory.len());
         let (mut frags, mut call) =
             (FragVec::from_iter([memory.slice(at..end)]), ZeroCopyCall::new());
-        match p.a.tcp_send_zc(p.now, client, &mut frags, &mut call) {
+        match p
+            .a
+            .tcp(client)
+            .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()))
+        {
             Ok(n) => {
                 at += n;
                 assert_eq!(call.id(), Some(sent));
@@ -116,7 +124,11 @@ fn small_sends_behind_a_small_segment_wait_for_its_acknowledgement_and_leave_tog
         while p.a.poll_event().is_some() {}
         assert_eq!((rest, frames.len() - before), if at == 0 { (false, 1) } else { (true, 0) });
     }
-    assert_eq!(p.a.tcp_queued_send(client), Ok((1000, 900)), "Nagle's algorithm holds them back");
+    assert_eq!(
+        p.a.tcp(client).map(|tcp| tcp.queued_send()),
+        Ok((1000, 900)),
+        "Nagle's algorithm holds them back"
+    );
     assert_eq!(p.a.sends_outstanding(client), Ok(2));
     for frame in frames {
         p.b.handle_frame(p.now, frame);
@@ -126,9 +138,9 @@ fn small_sends_behind_a_small_segment_wait_for_its_acknowledgement_and_leave_tog
 }
 
 /// Sends without a clock.
-fn behind(p: &mut Pair, id: SocketId, frag: Frag) -> Option<u32> {
+fn behind(p: &mut Pair, id: TcpId, frag: Frag) -> Option<u32> {
     let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-    let sent = p.a.tcp_send_zc_behind(id, &mut frags, &mut call);
+    let sent = (&mut frags, &mut call).collect(&mut p.a.tcp(id).unwrap());
     assert_eq!((sent.is_some(), call.id().is_some()), (frags.is_empty(), frags.is_empty()));
     call.id()
 }
@@ -155,18 +167,13 @@ fn a_send_that_only_adds_to_what_waits_needs_no_clock_and_leaves_nothing_to_do()
     let other = Frag::from_bytes(Bytes::from(pattern(10)));
     assert_eq!(behind(&mut p, client, other), None, "another memory");
     assert_eq!(behind(&mut p, client, Frag::empty()), None, "nothing");
-    assert_eq!(
-        behind(&mut p, server, memory.slice(1400..1410)),
-        None,
-        "not a socket of this stack"
-    );
     for frame in frames {
         p.b.handle_frame(p.now, frame);
     }
     assert_eq!(settle(&mut p, server), pattern(4000)[..1400]);
     assert_eq!(p.a.poll_error_queue(client), done(0, 13));
     assert_eq!(p.a.sends_outstanding(client), Ok(0));
-    p.a.tcp_shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
+    p.a.tcp(client).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
     assert_eq!(behind(&mut p, client, memory.slice(1400..1500)), None, "nothing may follow");
 }
 
@@ -187,7 +194,9 @@ fn sends_that_complete_together_are_each_charged_and_the_limit_is_met_by_each() 
     assert_eq!(budget.used(), 6);
     assert_eq!(behind(&mut p, client, memory.slice(300..400)), None);
     let (mut frags, mut call) = (FragVec::from_iter([memory.slice(300..400)]), ZeroCopyCall::new());
-    let refused = p.a.tcp_send_zc(p.now, client, &mut frags, &mut call);
+    let refused =
+        p.a.tcp(client)
+            .and_then(|mut tcp| tcp.send(p.now, (&mut frags, &mut call), SendFlags::empty()));
     assert_eq!((refused, call.id()), (Err(pagewire_stack::Error::TooManyPagesHeld), None));
     assert_eq!((frags.len(), budget.used()), (1, 6));
     assert_eq!(settle(&mut p, server), pattern(1000)[..300]);

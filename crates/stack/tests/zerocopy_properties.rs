@@ -10,7 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{A, Pair, capabilities, config};
 use pagewire_mem::{Frag, FragVec, PageBudget};
-use pagewire_stack::{Coalescing, Error, ErrorEntry, SocketId, TcpOption, ZeroCopyCall};
+use pagewire_stack::{
+    Coalescing, Error, ErrorEntry, RecvFlags, SendFlags, TcpId, TcpOption, ZeroCopyCall,
+};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -86,8 +88,8 @@ impl Drop for Noted {
 /// What the test knows beside the stacks.
 struct World {
     p: Pair,
-    client: SocketId,
-    server: SocketId,
+    client: TcpId,
+    server: TcpId,
     /// Buffers of calls that somebody refers to, by call.
     live: Arc<Mutex<BTreeMap<u64, usize>>>,
     calls: u64,
@@ -170,13 +172,15 @@ impl World {
     fn call(&mut self, call_number: u64, mut frags: FragVec, all: &[u8]) {
         let mut call = ZeroCopyCall::new();
         let (now, client) = (self.p.now, self.client);
-        let sent = match self.p.a.tcp_send_zc_behind(client, &mut frags, &mut call) {
-            Some(n) => {
-                assert!(frags.is_empty() && call.id().is_some());
-                Ok(n)
-            }
-            None => self.p.a.tcp_send_zc(now, client, &mut frags, &mut call),
+        let mut asked = false;
+        let clock = || {
+            asked = true;
+            now
         };
+        let data = (&mut frags, &mut call);
+        let tcp = self.p.a.tcp(client);
+        let sent = tcp.and_then(|mut tcp| tcp.send(clock, data, SendFlags::empty()));
+        assert!(asked || sent.is_err() || frags.is_empty() && call.id().is_some());
         match (sent, call.id()) {
             (Ok(n), Some(id)) => {
                 assert!(n > 0 && self.opted_in);
@@ -229,7 +233,12 @@ impl World {
 
     fn read(&mut self, limit: usize) {
         let mut buf = vec![0; limit];
-        if let Ok(n) = self.p.b.tcp_read(self.p.now, self.server, &mut buf) {
+        if let Ok(n) = self
+            .p
+            .b
+            .tcp(self.server)
+            .and_then(|mut tcp| tcp.recv(self.p.now, &mut buf[..], RecvFlags::empty()))
+        {
             for byte in &buf[..n] {
                 assert_eq!(Some(*byte), self.stream.pop_front(), "what was sent arrives");
             }
@@ -255,10 +264,8 @@ impl World {
             Op::Walk(n, len) => (0..*n).for_each(|_| self.walk(*len)),
             Op::Write(len) => {
                 let data: Vec<u8> = (0..*len).map(|i| i as u8).collect();
-                let written = match self.p.a.tcp_write_behind(self.client, &data) {
-                    true => Ok(data.len()),
-                    false => self.p.a.tcp_write(now, self.client, &data),
-                };
+                let tcp = self.p.a.tcp(self.client);
+                let written = tcp.and_then(|mut tcp| tcp.send(now, &data, SendFlags::empty()));
                 if let Ok(n) = written {
                     self.stream.extend(&data[..n]);
                 }
@@ -288,7 +295,7 @@ impl World {
             Op::LetGo => self.let_go(),
             Op::Linger(seconds) => {
                 let linger = TcpOption::Linger(seconds.map(Duration::from_secs));
-                let _ = self.p.a.tcp_set_option(now, self.client, linger);
+                let _ = self.p.a.tcp(self.client).and_then(|mut tcp| tcp.set_option(now, linger));
             }
             Op::OptIn(on) => {
                 if self.p.a.set_zerocopy(self.client, *on).is_ok() {
@@ -296,7 +303,11 @@ impl World {
                 }
             }
             Op::Shutdown => {
-                let _ = self.p.a.tcp_shutdown(now, self.client, std::net::Shutdown::Write);
+                let _ = self
+                    .p
+                    .a
+                    .tcp(self.client)
+                    .and_then(|mut tcp| tcp.shutdown(now, std::net::Shutdown::Write));
             }
             Op::AbortPeer => self.p.b.abort(now, self.server),
             Op::Abort => self.p.a.abort(now, self.client),

@@ -14,7 +14,8 @@ use bytes::Bytes;
 use common::{A, Pair, capabilities, config, forge, pattern};
 use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PacketBuf, PageBudget};
 use pagewire_stack::{
-    Coalescing, Error, ErrorEntry, Notification, SocketId, StackConfig, TcpOption, ZeroCopyCall,
+    Coalescing, Error, ErrorEntry, Notification, RecvFlags, SendFlags, StackConfig, TcpId,
+    TcpOption, ZeroCopyCall,
 };
 use pagewire_tcp::{Flags, TcpHeader, TcpOptions};
 
@@ -51,29 +52,31 @@ impl Buffers {
     }
 }
 
-fn try_send(p: &mut Pair, id: SocketId, frag: Frag) -> Result<Option<u32>, Error> {
+fn try_send(p: &mut Pair, id: TcpId, frag: Frag) -> Result<Option<u32>, Error> {
     let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-    p.a.tcp_send_zc(p.now, id, &mut frags, &mut call)?;
+    p.a.tcp(id)?.send(p.now, (&mut frags, &mut call), SendFlags::empty())?;
     Ok(call.id())
 }
 
 /// Sends a buffer from A as a segment of its own.
-fn send(p: &mut Pair, id: SocketId, frag: Frag) -> u32 {
+fn send(p: &mut Pair, id: TcpId, frag: Frag) -> u32 {
     let call = try_send(p, id, frag).unwrap().unwrap();
     p.flush();
     call
 }
 
-fn read(p: &mut Pair, id: SocketId) -> Vec<u8> {
+fn read(p: &mut Pair, id: TcpId) -> Vec<u8> {
     let (mut all, mut buf) = (Vec::new(), vec![0; 65_536]);
-    while let Ok(n @ 1..) = p.b.tcp_read(p.now, id, &mut buf) {
+    while let Ok(n @ 1..) =
+        p.b.tcp(id).and_then(|mut tcp| tcp.recv(p.now, &mut buf[..], RecvFlags::empty()))
+    {
         all.extend_from_slice(&buf[..n]);
     }
     all
 }
 
 /// Lets everything arrive and be acknowledged and read.
-fn settle(p: &mut Pair, server: SocketId) -> Vec<u8> {
+fn settle(p: &mut Pair, server: TcpId) -> Vec<u8> {
     let mut all = Vec::new();
     for _ in 0..20 {
         p.run(Duration::from_millis(50));
@@ -82,7 +85,7 @@ fn settle(p: &mut Pair, server: SocketId) -> Vec<u8> {
     all
 }
 
-fn connected_with(change: impl FnOnce(&mut StackConfig)) -> (Pair, SocketId, SocketId) {
+fn connected_with(change: impl FnOnce(&mut StackConfig)) -> (Pair, TcpId, TcpId) {
     let mut a = config(capabilities(1), 1);
     change(&mut a);
     let mut p = Pair::with(a, config(capabilities(2), 2));
@@ -92,12 +95,12 @@ fn connected_with(change: impl FnOnce(&mut StackConfig)) -> (Pair, SocketId, Soc
     (p, client, server)
 }
 
-fn connected() -> (Pair, SocketId, SocketId) {
+fn connected() -> (Pair, TcpId, TcpId) {
     connected_with(|_| {})
 }
 
 /// All ids that are told, in order.
-fn ids(p: &mut Pair, client: SocketId) -> Vec<u32> {
+fn ids(p: &mut Pair, client: TcpId) -> Vec<u32> {
     let mut all = Vec::new();
     while let Some(entry) = p.a.poll_error_queue(client) {
         let ErrorEntry::ZeroCopy(done) = entry else { panic!("{entry:?}") };
@@ -138,7 +141,7 @@ fn the_end_of_the_stream_changes_nothing() {
     let (mut p, client, server) = connected();
     let buffers = Buffers::default();
     send(&mut p, client, buffers.make(4000));
-    p.a.tcp_shutdown(p.now, client, std::net::Shutdown::Write).unwrap();
+    p.a.tcp(client).unwrap().shutdown(p.now, std::net::Shutdown::Write).unwrap();
     assert_eq!(settle(&mut p, server).len(), 4000);
     p.b.close(p.now, server);
     p.run(Duration::from_secs(1));
@@ -155,7 +158,7 @@ fn whoever_closes_is_told_nothing_and_every_buffer_is_released_once() {
             for _ in 0..3 {
                 send(&mut p, client, buffers.make(20_000));
             }
-            p.a.tcp_set_option(p.now, client, TcpOption::Linger(linger)).unwrap();
+            p.a.tcp(client).unwrap().set_option(p.now, TcpOption::Linger(linger)).unwrap();
             if peer == "is gone" {
                 p.carry = Some(Box::new(|_, _| false));
             }
@@ -272,7 +275,7 @@ fn a_peer_that_never_acknowledges_holds_no_more_than_a_send_buffer_and_not_for_e
         assert!(sent < 10_000, "there is no end to it");
     };
     assert!(matches!(error, Error::WouldBlock | Error::TooManyNotifications), "{error}");
-    let most = p.a.tcp_default_config().send_buffer as usize / PAGE_SIZE;
+    let most = p.a.default_config().send_buffer as usize / PAGE_SIZE;
     assert!((sent as usize) <= most, "{sent} pages");
     assert_eq!(budget.used(), 3 * sent as usize, "all of it is charged");
     p.run(Duration::from_secs(3600));
@@ -301,7 +304,10 @@ fn an_owner_that_never_reads_its_notifications_runs_into_the_limit_and_not_into_
     }
     assert_eq!(buffers.released(), 110, "what was refused is not kept");
     // By copy it goes on, and with what is read it goes on without.
-    assert_eq!(p.a.tcp_write(p.now, client, b"copied"), Ok(6));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, b"copied", SendFlags::empty())),
+        Ok(6)
+    );
     assert_eq!(p.a.poll_error_queue(client), told(0, 0, false));
     assert_eq!(send(&mut p, client, buffers.make(2000)), 10, "no id was lost");
     settle(&mut p, server);
@@ -349,7 +355,14 @@ fn a_contiguous_range_is_one_fragment_however_long_and_each_piece_is_its_own() {
     // Neighbours in memory, and still three pieces.
     let pieces = [0..100, 100..300, 300..1000].map(|part| Frag::from_bytes(memory.slice(part)));
     let (mut frags, mut call) = (FragVec::from_iter(pieces), ZeroCopyCall::new());
-    assert_eq!(p.a.tcp_send_zc(p.now, client, &mut frags, &mut call), Ok(1000));
+    assert_eq!(
+        p.a.tcp(client).and_then(|mut tcp| tcp.send(
+            p.now,
+            (&mut frags, &mut call),
+            SendFlags::empty()
+        )),
+        Ok(1000)
+    );
     drop(call);
     assert_eq!(settle(&mut p, server).len(), 1000);
     assert_eq!(*seen.borrow(), [[100, 200, 700]]);
@@ -367,10 +380,20 @@ fn sends_by_reference_and_by_copy_mix_in_any_order_and_arrive_in_theirs() {
                 assert_eq!(try_send(&mut p, client, buffers.make(data.len())), Ok(Some(next)));
                 next += 1;
             }
-            1 => assert_eq!(p.a.tcp_write(p.now, client, &data), Ok(data.len())),
+            1 => assert_eq!(
+                p.a.tcp(client).and_then(|mut tcp| tcp.send(p.now, &data, SendFlags::empty())),
+                Ok(data.len())
+            ),
             _ => {
                 let mut frags = FragVec::from_iter([buffers.make(data.len())]);
-                assert_eq!(p.a.tcp_send(p.now, client, &mut frags), Ok(data.len()));
+                assert_eq!(
+                    p.a.tcp(client).and_then(|mut tcp| tcp.send(
+                        p.now,
+                        &mut frags,
+                        SendFlags::empty()
+                    )),
+                    Ok(data.len())
+                );
             }
         }
         expected.extend(data);

@@ -9,7 +9,7 @@ use pagewire_device::port::{EarlyHook, FirstBytes, RawFrame, SendBuffer, Verdict
 use pagewire_device::vhost_user::double::{Guest, GuestConfig};
 use pagewire_device::{Device, VhostUser};
 use pagewire_mem::Instant;
-use pagewire_stack::{SocketId, Stack, StackConfig};
+use pagewire_stack::{BindOptions, RecvFlags, Stack, StackConfig, UdpId};
 
 use super::{BURST, SINK, datagram};
 use crate::failure::Failure;
@@ -56,7 +56,10 @@ pub(super) fn round(
             let received = device.receive(now, &mut line, BURST, stack.ledger_mut());
             received?;
             stack.handle_frames(now, &mut line);
-            while let Ok((payload, _from)) = stack.udp_recv_from(now, sink) {
+            while let Ok((payload, _from)) = stack
+                .udp(sink)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            {
                 arrived += 1;
                 bytes += payload.iter().map(|frag| frag.len() as u64).sum::<u64>();
             }
@@ -117,11 +120,11 @@ fn plug(path: PortPath, len: usize) -> Result<(VhostUser, Guest), Failure> {
 }
 
 /// A stack behind the port, and the socket that the frames are for.
-fn stack(device: &VhostUser) -> Result<(Stack, SocketId), Failure> {
+fn stack(device: &VhostUser) -> Result<(Stack, UdpId), Failure> {
     let addresses = vec![format!("{US}/24").parse()?];
     let config = StackConfig::new(device.capabilities().clone(), addresses, [7; 32]);
     let mut stack = Stack::new(Instant::ZERO, config)?;
-    let sink = stack.udp_bind(SocketAddr::from((US, SINK)))?;
+    let sink = stack.bind_udp(SocketAddr::from((US, SINK)), BindOptions::default())?;
     Ok((stack, sink))
 }
 

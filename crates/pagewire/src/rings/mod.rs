@@ -126,7 +126,7 @@ impl Rings {
         let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
         for local in on.to_socket_addrs()? {
             let made = self.host.shared.with_rings(self.id, |engine, stack, now| {
-                let id = stack.tcp_listen(now, local, BACKLOG)?;
+                let id = stack.listen(local, BACKLOG)?;
                 let local = stack.local_addr(id)?;
                 engine.adopt(stack, id).map(|handle| (handle, local)).ok_or_else(|| {
                     stack.close(now, id);

@@ -142,8 +142,8 @@ impl<B: Backend> Descriptors<B> {
 
     fn path_mtu(&self, state: &State) -> Result<i32, Errno> {
         let mtu = self.backend.with(|stack, _| match (state.stage, state.stage.connection()) {
-            (Stage::Datagram(id), _) => stack.udp_path_mtu(id),
-            (_, Some(id)) => stack.tcp_path_mtu(id),
+            (Stage::Datagram(id), _) => stack.udp(id).and_then(|mut udp| udp.path_mtu()),
+            (_, Some(id)) => stack.tcp(id).map(|tcp| tcp.path_mtu()),
             (_, None) => Err(pagewire_stack::Error::NotConnected),
         });
         mtu.map(|mtu| mtu as i32).map_err(errno)
@@ -164,12 +164,12 @@ impl<B: Backend> Descriptors<B> {
             libc::TCP_KEEPINTVL => int(keepalive.interval.as_secs() as i32),
             libc::TCP_KEEPCNT => int(i32::from(keepalive.probes)),
             libc::TCP_SYNCNT => {
-                let count = || self.backend.with(|stack, _| stack.tcp_default_config().syn_retries);
+                let count = || self.backend.with(|stack, _| stack.default_config().syn_retries);
                 int(i32::from(options.syn_count.unwrap_or_else(count)))
             }
             libc::TCP_DEFER_ACCEPT => int(options.defer_accept.as_secs() as i32),
             libc::TCP_LINGER2 => {
-                let default = || self.backend.with(|stack, _| stack.tcp_default_config().fin_wait2);
+                let default = || self.backend.with(|stack, _| stack.default_config().fin_wait2);
                 let limit = options.linger2.unwrap_or_else(|| Some(default()));
                 int(limit.map_or(-1, |limit| limit.as_secs() as i32))
             }
@@ -226,22 +226,19 @@ impl<B: Backend> Descriptors<B> {
 
     fn info(&self, state: &State) -> Option<TcpInfo> {
         let id = state.stage.connection()?;
-        self.backend.with(|stack, now| stack.tcp_info_at(now, id)).ok()
+        self.backend.with(|stack, now| stack.tcp(id).map(|tcp| tcp.info_at(now))).ok()
     }
 
     pub(crate) fn congestion(&self, state: &State) -> CongestionKind {
         let set = state.options.congestion;
         let default = || {
-            set.unwrap_or_else(|| {
-                self.backend.with(|stack, _| stack.tcp_default_config().congestion)
-            })
+            set.unwrap_or_else(|| self.backend.with(|stack, _| stack.default_config().congestion))
         };
         self.info(state).map_or_else(default, |info| info.congestion)
     }
 
     fn send_buffer(&self, kind: Kind, state: &State) -> u32 {
-        let default =
-            || self.backend.with(|stack, _| stack.tcp_default_config().send_buffer_initial);
+        let default = || self.backend.with(|stack, _| stack.default_config().send_buffer_initial);
         let current = || match kind {
             Kind::Stream => self.info(state).map_or_else(default, |info| info.send_buffer),
             Kind::Datagram => DATAGRAM_BUFFER,
@@ -250,8 +247,7 @@ impl<B: Backend> Descriptors<B> {
     }
 
     fn receive_buffer(&self, kind: Kind, state: &State) -> u32 {
-        let default =
-            || self.backend.with(|stack, _| stack.tcp_default_config().recv_buffer_initial);
+        let default = || self.backend.with(|stack, _| stack.default_config().recv_buffer_initial);
         let current = || match kind {
             Kind::Stream => self.info(state).map_or_else(default, |info| info.recv_buffer),
             Kind::Datagram => UDP_RECEIVE_BYTES as u32,
@@ -264,8 +260,9 @@ impl<B: Backend> Descriptors<B> {
     fn memory_info(&self, kind: Kind, state: &State) -> Vec<u8> {
         let (received, queued) = match state.stage.connection() {
             Some(id) => self.backend.with(|stack, _| {
-                let queued = stack.tcp_queued_send(id).map_or(0, |(queued, _)| queued);
-                (stack.tcp_queued(id).unwrap_or(0), queued)
+                let queued =
+                    stack.tcp(id).map(|tcp| tcp.queued_send()).map_or(0, |(queued, _)| queued);
+                (stack.tcp(id).map(|tcp| tcp.queued()).unwrap_or(0), queued)
             }),
             None => (0, 0),
         };

@@ -41,7 +41,7 @@ impl<B: Backend> Descriptors<B> {
                 stack.bind_to_link(id, link).map_err(errno)?;
             }
             if let Some(hold) = hold {
-                stack.tcp_hold_on_link(hold, link).map_err(errno)?;
+                stack.hold_on_link(hold, link).map_err(errno)?;
             }
             Ok(link)
         })?;

@@ -178,7 +178,7 @@ impl Options {
 
     /// Settings of a connection that is to be opened.
     pub(crate) fn config(&self, stack: &Stack) -> Arc<TcpConfig> {
-        let mut config = stack.tcp_default_config();
+        let mut config = stack.default_config();
         for option in self.tcp_options() {
             option.apply(Arc::make_mut(&mut config));
         }
@@ -189,35 +189,41 @@ impl Options {
     pub(crate) fn apply(&self, stack: &mut Stack, now: Instant, id: SocketId) {
         // A connection that is over needs no options.
         if self.receive_errors {
-            let _ = stack.tcp_set_option(now, id, TcpOption::QueueErrors(true));
-            let _ = stack.udp_queue_errors(id, true);
+            let _ = stack
+                .as_tcp(id)
+                .and_then(|mut tcp| tcp.set_option(now, TcpOption::QueueErrors(true)));
+            let _ = stack.as_udp(id).map(|mut udp| udp.queue_errors(true));
         }
         if let Some(bytes) = self.receive_buffer {
-            let _ = stack.udp_set_receive_buffer(id, bytes as usize);
+            let _ = stack.as_udp(id).map(|mut udp| udp.set_receive_buffer(bytes as usize));
         }
         if self.zero_copy {
             let _ = set_zerocopy(stack, id, true);
         }
         if self.broadcast {
-            let _ = stack.udp_set_broadcast(id, true);
+            let _ = stack.as_udp(id).map(|mut udp| udp.set_broadcast(true));
         }
         if self.udp_join {
-            let _ = stack.udp_set_join(id, true);
+            let _ = stack.as_udp(id).map(|mut udp| udp.set_join(true));
         }
         for (settings, v6) in self.multicast.into_iter().zip([false, true]) {
             if settings != MulticastSettings::default() {
-                let _ = stack.udp_set_multicast(id, v6, settings);
+                let _ = stack.as_udp(id).map(|mut udp| udp.set_multicast(v6, settings));
             }
         }
         for (group, link) in self.groups.iter() {
-            let _ = stack.udp_join_group(now, id, group, GroupLink::Number(link.scope_id()));
+            let _ = stack
+                .as_udp(id)
+                .and_then(|mut udp| udp.join_group(now, group, GroupLink::Number(link.scope_id())));
         }
         if self.segment > 0 {
-            let _ = stack.udp_set_segment(id, self.segment);
+            let _ = stack.as_udp(id).map(|mut udp| udp.set_segment(self.segment));
         }
         if let Some(how) = self.mtu_discover.and_then(mtu_discover) {
-            let _ = stack.tcp_set_option(now, id, TcpOption::MtuDiscover(how));
-            let _ = stack.udp_set_mtu_discover(id, how);
+            let _ = stack
+                .as_tcp(id)
+                .and_then(|mut tcp| tcp.set_option(now, TcpOption::MtuDiscover(how)));
+            let _ = stack.as_udp(id).map(|mut udp| udp.set_mtu_discover(how));
         }
         if self.marks != PacketMarks::default() {
             let _ = stack.set_packet_marks(id, self.marks);
@@ -235,7 +241,7 @@ impl Options {
             self.fast_open_no_cookie.then_some(TcpOption::FastOpenNoCookie(true)),
         ];
         for option in self.tcp_options().chain(fast_open.into_iter().flatten()) {
-            let _ = stack.tcp_set_option(now, id, option);
+            let _ = stack.as_listener(id).and_then(|mut listener| listener.set_option(option));
         }
         self.apply(stack, now, id);
     }

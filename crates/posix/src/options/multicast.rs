@@ -129,8 +129,12 @@ impl<B: Backend> Descriptors<B> {
         let mut state = socket.lock();
         let (stage, groups) = (state.stage, &mut state.options.groups);
         let done = self.backend.with(|stack, now| match (stage, verb) {
-            (Stage::Datagram(id), Verb::Join) => stack.udp_join_group(now, id, group, on),
-            (Stage::Datagram(id), Verb::Leave) => stack.udp_leave_group(now, id, group, on),
+            (Stage::Datagram(id), Verb::Join) => {
+                stack.udp(id).and_then(|mut udp| udp.join_group(now, group, on))
+            }
+            (Stage::Datagram(id), Verb::Leave) => {
+                stack.udp(id).and_then(|mut udp| udp.leave_group(now, group, on))
+            }
             // What is no group needs no link to be refused.
             (_, Verb::Join) if !group.is_multicast() => Err(pagewire_stack::Error::InvalidInput),
             (_, Verb::Join) => {
@@ -200,7 +204,9 @@ impl<B: Backend> Descriptors<B> {
         let settings = &mut state.options.multicast[usize::from(v6)];
         change(settings);
         let settings = *settings;
-        self.tell_datagram(&state, |stack, id| stack.udp_set_multicast(id, v6, settings))
+        self.tell_datagram(&state, |stack, id| {
+            stack.as_udp(id).map(|mut udp| udp.set_multicast(v6, settings))
+        })
     }
 }
 

@@ -93,8 +93,7 @@ impl<B: Backend> Descriptors<B> {
                 let bytes = if value < 0 { i32::MAX as u32 } else { (value as u32).max(1) };
                 // No more than the buffer can bring together.
                 let fixed = socket.lock().options.receive_buffer.map(|bytes| bytes / 2);
-                let window =
-                    || self.backend.with(|stack, _| stack.tcp_default_config().recv_buffer);
+                let window = || self.backend.with(|stack, _| stack.default_config().recv_buffer);
                 let bytes = match socket.kind {
                     Kind::Stream => bytes.min(fixed.unwrap_or_else(window)),
                     Kind::Datagram => bytes,
@@ -126,7 +125,9 @@ impl<B: Backend> Descriptors<B> {
             libc::SO_BROADCAST => {
                 let mut state = socket.lock();
                 state.options.broadcast = on;
-                self.tell_datagram(&state, |stack, id| stack.udp_set_broadcast(id, on))
+                self.tell_datagram(&state, |stack, id| {
+                    stack.as_udp(id).map(|mut udp| udp.set_broadcast(on))
+                })
             }
             // Read only.
             libc::SO_TYPE
@@ -199,9 +200,10 @@ impl<B: Backend> Descriptors<B> {
         let mut state = socket.lock();
         state.options.receive_errors = on;
         match state.stage {
-            Stage::Datagram(id) => {
-                self.backend.with(|stack, _| stack.udp_queue_errors(id, on)).map_err(errno)
-            }
+            Stage::Datagram(id) => self
+                .backend
+                .with(|stack, _| stack.udp(id).map(|mut udp| udp.queue_errors(on)))
+                .map_err(errno),
             Stage::Connecting(_) | Stage::Connected(_) => {
                 self.tell(&state, TcpOption::QueueErrors(on))
             }
@@ -217,7 +219,9 @@ impl<B: Backend> Descriptors<B> {
         match state.stage {
             Stage::Datagram(id) => self
                 .backend
-                .with(|stack, _| stack.udp_set_receive_buffer(id, bytes as usize))
+                .with(|stack, _| {
+                    stack.udp(id).map(|mut udp| udp.set_receive_buffer(bytes as usize))
+                })
                 .map_err(errno),
             _ => Ok(()),
         }
@@ -232,11 +236,11 @@ impl<B: Backend> Descriptors<B> {
             marks.traffic_class &= !0b11;
         }
         state.options.marks = marks;
-        match state.stage {
-            Stage::Connecting(id) | Stage::Connected(id) | Stage::Datagram(id) => {
+        match (state.stage, state.stage.id()) {
+            (Stage::Listening(_), _) | (_, None) => Ok(()),
+            (_, Some(id)) => {
                 self.backend.with(|stack, _| stack.set_packet_marks(id, marks)).map_err(errno)
             }
-            Stage::Closed | Stage::Listening(_) => Ok(()),
         }
     }
 
@@ -247,8 +251,8 @@ impl<B: Backend> Descriptors<B> {
         let option = TcpOption::MtuDiscover(how);
         self.backend
             .with(|stack, now| match (state.stage, state.stage.connection()) {
-                (Stage::Datagram(id), _) => stack.udp_set_mtu_discover(id, how),
-                (_, Some(id)) => stack.tcp_set_option(now, id, option),
+                (Stage::Datagram(id), _) => stack.udp(id).map(|mut udp| udp.set_mtu_discover(how)),
+                (_, Some(id)) => stack.tcp(id).and_then(|mut tcp| tcp.set_option(now, option)),
                 (_, None) => Ok(()),
             })
             .map_err(errno)
@@ -262,19 +266,25 @@ impl<B: Backend> Descriptors<B> {
                 let mut state = socket.lock();
                 state.options.segment = bytes;
                 let Some(id) = state.stage.id() else { return Ok(()) };
-                self.backend.with(|stack, _| stack.udp_set_segment(id, bytes)).map_err(errno)
+                self.backend
+                    .with(|stack, _| stack.as_udp(id).map(|mut udp| udp.set_segment(bytes)))
+                    .map_err(errno)
             }
             UDP_GRO => {
                 let mut state = socket.lock();
                 state.options.udp_join = value != 0;
-                self.tell_datagram(&state, |stack, id| stack.udp_set_join(id, value != 0))
+                self.tell_datagram(&state, |stack, id| {
+                    stack.as_udp(id).map(|mut udp| udp.set_join(value != 0))
+                })
             }
             libc::UDP_CORK => {
                 let mut state = socket.lock();
                 state.options.udp_cork = value != 0;
                 // As Linux, which does not tell whether that could be sent.
                 if let (false, Some(id)) = (state.options.udp_cork, state.stage.id()) {
-                    let _ = self.backend.with(|stack, now| stack.udp_push(now, id));
+                    let _ = self
+                        .backend
+                        .with(|stack, now| stack.as_udp(id).and_then(|mut udp| udp.push(now)));
                 }
                 Ok(())
             }
@@ -348,7 +358,7 @@ impl<B: Backend> Descriptors<B> {
             libc::TCP_LINGER2 => {
                 // > A negative time: no waiting in FIN-WAIT-2 at all; 0: the system's.
                 let limit = u64::try_from(value.min(MAX_LINGER2)).ok().map(Duration::from_secs);
-                let default = self.backend.with(|stack, _| stack.tcp_default_config().fin_wait2);
+                let default = self.backend.with(|stack, _| stack.default_config().fin_wait2);
                 let effective = match limit {
                     Some(limit) if limit.is_zero() => default,
                     limit => limit.unwrap_or_default(),
@@ -364,7 +374,7 @@ impl<B: Backend> Descriptors<B> {
             TCP_NOTSENT_LOWAT => {
                 let bytes = value as u32;
                 // > 0: the system's.
-                let default = |stack: &mut Stack, _| stack.tcp_default_config().notsent_lowat;
+                let default = |stack: &mut Stack, _| stack.default_config().notsent_lowat;
                 let effective = if on { bytes } else { self.backend.with(default) };
                 let set = |o: &mut Options| o.notsent_lowat = bytes;
                 self.set_both(socket, TcpOption::NotSentLowat(effective), set)
@@ -465,14 +475,20 @@ impl<B: Backend> Descriptors<B> {
         verb: impl FnOnce(&mut Stack, SocketId) -> Result<(), pagewire_stack::Error>,
     ) -> Done {
         match state.stage {
-            Stage::Datagram(id) => self.backend.with(|stack, _| verb(stack, id)).map_err(errno),
+            Stage::Datagram(id) => {
+                self.backend.with(|stack, _| verb(stack, id.into())).map_err(errno)
+            }
             _ => Ok(()),
         }
     }
 
     fn tell(&self, state: &State, option: TcpOption) -> Done {
-        let Some(id) = state.stage.id() else { return Ok(()) };
-        match self.backend.with(|stack, now| stack.tcp_set_option(now, id, option)) {
+        let set = |stack: &mut Stack, now| match (state.stage, state.stage.connection()) {
+            (Stage::Listening(id), _) => stack.listener(id)?.set_option(option),
+            (_, Some(id)) => stack.tcp(id)?.set_option(now, option),
+            (_, None) => Ok(()),
+        };
+        match self.backend.with(set) {
             // Nothing that connections inherit.
             Err(pagewire_stack::Error::NotSupported) => Ok(()),
             done => done.map_err(errno),

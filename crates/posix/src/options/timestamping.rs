@@ -37,7 +37,9 @@ impl<B: Backend> Descriptors<B> {
             return Err(Errno::INVAL);
         }
         if let Some(id) = id {
-            let set = self.backend.with(|stack, _| stack.tcp_set_timestamping(id, kinds(bits)));
+            let set = self
+                .backend
+                .with(|stack, _| stack.tcp(id).map(|mut tcp| tcp.set_timestamping(kinds(bits))));
             set.map_err(errno)?;
         }
         state.options.timestamping = bits;

@@ -23,13 +23,13 @@ impl Engine {
         if self.connecting.len() >= MAX_CONNECTS {
             return Err(ENOBUFS);
         }
-        let id = stack.tcp_connect(now, to, None).map_err(|error| error.errno())?;
+        let id = stack.connect(now, to, None).map_err(|error| error.errno())?;
         let socket = Socket::new(id, Kind::Connecting { user_data });
         let Ok(handle) = self.sockets.insert(socket) else {
             stack.close(now, id);
             return Err(Error::TooManySockets.errno());
         };
-        self.handle_of.insert(id, handle);
+        self.handle_of.insert(id.into(), handle);
         self.connecting.push(handle);
         self.look_at(handle);
         Ok(None)

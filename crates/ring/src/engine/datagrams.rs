@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{Error, Readiness, SocketId, Stack};
+use pagewire_stack::{BindOptions, Error, Readiness, SocketId, Stack};
 
 use super::operations::Answer;
 use super::{EISCONN, Endpoint, Engine, Kind, Socket};
@@ -27,8 +27,13 @@ pub(super) struct Datagrams {
 
 impl Datagrams {
     /// Notes how many were dropped.
-    pub(super) fn count_dropped(&mut self, stack: &Stack, id: SocketId, counters: &mut Counters) {
-        let dropped = stack.udp_dropped(id).unwrap_or(self.dropped);
+    pub(super) fn count_dropped(
+        &mut self,
+        stack: &mut Stack,
+        id: SocketId,
+        counters: &mut Counters,
+    ) {
+        let dropped = stack.as_udp(id).map(|udp| udp.dropped()).unwrap_or(self.dropped);
         counters.datagrams_dropped += u64::from(dropped.wrapping_sub(self.dropped));
         self.dropped = dropped;
     }
@@ -36,7 +41,7 @@ impl Datagrams {
     /// Tells of the one that is pending, of which so many bytes were delivered. `false`: none is.
     pub(super) fn tell(
         &mut self,
-        stack: &Stack,
+        stack: &mut Stack,
         id: SocketId,
         completion: &mut Completion,
         counters: &mut Counters,
@@ -73,14 +78,14 @@ impl Engine {
         user_data: u64,
     ) -> Answer {
         let errno = |error: Error| error.errno();
-        let id = stack.udp_bind(on).map_err(errno)?;
+        let id = stack.bind_udp(on, BindOptions::default()).map_err(errno)?;
         let local = stack.local_addr(id).map_err(errno)?;
         let socket = Socket::new(id, Kind::Open(Endpoint::datagrams()));
         let Ok(handle) = self.sockets.insert(socket) else {
             stack.close(now, id);
             return Err(Error::TooManySockets.errno());
         };
-        self.handle_of.insert(id, handle);
+        self.handle_of.insert(id.into(), handle);
         let address = Address::new(local);
         self.post(Completion { user_data, handle, address, ..Completion::default() });
         Ok(None)
@@ -89,7 +94,6 @@ impl Engine {
     /// Gives a datagram socket a peer, or takes it away.
     pub(super) fn set_peer(
         &mut self,
-        now: Instant,
         stack: &mut Stack,
         target: u64,
         peer: Option<SocketAddr>,
@@ -99,8 +103,8 @@ impl Engine {
         }
         let id = self.sockets.get_mut(target).ok_or(super::EBADF)?.id;
         let set = match peer {
-            Some(peer) => stack.udp_connect(now, id, peer),
-            None => stack.udp_disconnect(id),
+            Some(peer) => stack.as_udp(id).and_then(|mut udp| udp.connect(peer)),
+            None => stack.as_udp(id).map(|mut udp| udp.disconnect()),
         };
         set.map(|()| Some(0)).map_err(|error| error.errno())
     }

@@ -83,7 +83,8 @@ struct Socket {
 }
 
 impl Socket {
-    fn new(id: SocketId, kind: Kind) -> Self {
+    fn new(id: impl Into<SocketId>, kind: Kind) -> Self {
+        let id = id.into();
         Self { id, kind, ready: false, parked: 0 }
     }
 }
@@ -239,11 +240,12 @@ impl Engine {
 
     /// Takes in a socket of the stack, a listener, a connection or a datagram socket, whose owner the
     /// engine then is; returns its handle. `None`: no more fit, or it is none of these.
-    pub fn adopt(&mut self, stack: &mut Stack, id: SocketId) -> Option<u64> {
+    pub fn adopt(&mut self, stack: &mut Stack, id: impl Into<SocketId>) -> Option<u64> {
+        let id = id.into();
         let kind = match stack.remote_addr(id) {
-            _ if stack.udp_dropped(id).is_ok() => Kind::Open(Endpoint::datagrams()),
-            Ok(_) if stack.tcp_info(id).is_ok() => Kind::Open(Box::default()),
-            Err(Error::NotConnected) if stack.tcp_config(id).is_ok() => {
+            _ if stack.udp_id(id).is_ok() => Kind::Open(Endpoint::datagrams()),
+            Ok(_) if stack.tcp_id(id).is_ok() => Kind::Open(Box::default()),
+            Err(Error::NotConnected) if stack.listener_id(id).is_ok() => {
                 Kind::Listener { accept: None }
             }
             _ => return None,
@@ -355,7 +357,9 @@ impl Engine {
         let clamp = group.clamp();
         for &flow in &group.flows {
             if let Some(socket) = self.sockets.get_mut(flow) {
-                let _ = stack.tcp_set_option(now, socket.id, TcpOption::WindowClamp(clamp));
+                let _ = stack
+                    .as_tcp(socket.id)
+                    .and_then(|mut tcp| tcp.set_option(now, TcpOption::WindowClamp(clamp)));
             }
         }
     }
@@ -366,7 +370,9 @@ impl Engine {
             let Some(socket) = self.sockets.get_mut(flow) else { continue };
             let Kind::Open(endpoint) = &mut socket.kind else { continue };
             if endpoint.bounded_by.take_if(|group| *group == id).is_some() {
-                let _ = stack.tcp_set_option(now, socket.id, TcpOption::WindowClamp(None));
+                let _ = stack
+                    .as_tcp(socket.id)
+                    .and_then(|mut tcp| tcp.set_option(now, TcpOption::WindowClamp(None)));
             }
         }
     }
@@ -390,7 +396,9 @@ impl Engine {
         };
         let left = changed(before, false).is_some_and(|(_, share)| share);
         let (clamp, joined) = changed(group, true).unwrap_or((None, false));
-        let _ = stack.tcp_set_option(now, socket, TcpOption::WindowClamp(clamp));
+        let _ = stack
+            .as_tcp(socket)
+            .and_then(|mut tcp| tcp.set_option(now, TcpOption::WindowClamp(clamp)));
         for id in [before.filter(|_| left), group.filter(|_| joined)].into_iter().flatten() {
             self.share_windows(now, stack, id);
         }

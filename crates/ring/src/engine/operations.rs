@@ -3,7 +3,7 @@
 use std::net::{Shutdown, SocketAddr};
 
 use pagewire_mem::{Completion as Hold, Frag, FragVec, Instant};
-use pagewire_stack::{Error, Readiness, Stack};
+use pagewire_stack::{Error, Readiness, SendFlags, Stack};
 
 use super::park::Scarce;
 use super::{
@@ -95,7 +95,7 @@ impl Engine {
             Op::Connect if target == 0 => {
                 self.connect(now, stack, address.ok_or(EINVAL)?, user_data)
             }
-            Op::Connect => self.set_peer(now, stack, target, address),
+            Op::Connect => self.set_peer(stack, target, address),
             Op::Bind => self.bind(now, stack, address.ok_or(EINVAL)?, user_data),
         }
     }
@@ -240,7 +240,7 @@ impl Engine {
                 self.counters.ring_waits += 1;
                 return Outcome::Stuck(Need::some(Scarce::Completions));
             }
-            let accepted = match stack.tcp_accept(now, id) {
+            let accepted = match stack.as_listener(id).and_then(|mut listener| listener.accept()) {
                 Err(Error::WouldBlock) => return Outcome::Idle,
                 accepted => accepted,
             };
@@ -249,7 +249,7 @@ impl Engine {
                     let kind = Kind::Open(Box::default());
                     match self.sockets.insert(Socket::new(connection, kind)) {
                         Ok(handle) => {
-                            self.handle_of.insert(connection, handle);
+                            self.handle_of.insert(connection.into(), handle);
                             self.look_at(handle);
                             Ok(handle)
                         }
@@ -294,7 +294,8 @@ impl Engine {
                         .readiness(id)
                         .is_ok_and(|ready| !ready.contains(Readiness::WRITE_CLOSED));
                     if writable {
-                        let _ = stack.tcp_shutdown(now, id, Shutdown::Write);
+                        let _ =
+                            stack.as_tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write));
                     }
                 }
                 return;
@@ -304,9 +305,13 @@ impl Engine {
                 continue;
             };
             let sent = match endpoint.datagrams {
-                None => stack.tcp_send(now, id, &mut send.frags),
+                None => stack
+                    .as_tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, &mut send.frags, SendFlags::empty())),
                 // All or nothing, and never later.
-                Some(_) => stack.udp_send_to(now, id, core::mem::take(&mut send.frags), send.to),
+                Some(_) => stack
+                    .as_udp(id)
+                    .and_then(|mut udp| udp.send(now, core::mem::take(&mut send.frags), send.to)),
             };
             match sent {
                 Ok(n) => send.sent = send.sent.saturating_add(n as u32),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use pagewire_mem::{CopyReason, Frag, Instant, PAGE_SIZE};
-use pagewire_stack::{Error, SocketId, Stack};
+use pagewire_stack::{Error, RecvFlags, SocketId, Stack};
 
 use super::park::Scarce;
 use super::{Endpoint, Engine, Kind, Need, Outcome, Receive};
@@ -110,7 +110,12 @@ impl Engine {
     }
 
     /// Notes what a socket that is closed has dropped.
-    pub(super) fn count_dropped(&mut self, stack: &Stack, id: SocketId, endpoint: &mut Endpoint) {
+    pub(super) fn count_dropped(
+        &mut self,
+        stack: &mut Stack,
+        id: SocketId,
+        endpoint: &mut Endpoint,
+    ) {
         if let Some(datagrams) = &mut endpoint.datagrams {
             datagrams.count_dropped(stack, id, &mut self.counters);
         }
@@ -137,15 +142,24 @@ impl Endpoint {
         }
         let taken = match &mut self.datagrams {
             Some(datagrams) if datagrams.pending.is_some() => return true,
-            Some(datagrams) => stack.udp_recv_from(now, id).map(|(frags, from)| {
-                let length: usize = frags.iter().map(|frag| frag.len()).sum();
-                datagrams.pending = Some((from, length as u32));
-                self.pending.extend(frags.into_iter().filter(|frag| !frag.is_empty()));
-                Ok(())
-            }),
+            Some(datagrams) => stack
+                .as_udp(id)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+                .map(|(frags, from)| {
+                    let length: usize = frags.iter().map(|frag| frag.len()).sum();
+                    datagrams.pending = Some((from, length as u32));
+                    self.pending.extend(frags.into_iter().filter(|frag| !frag.is_empty()));
+                    Ok(())
+                }),
             None => {
                 let left = receive.left.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(0));
-                let taken = stack.tcp_recv_chunks(now, id, left.min(TAKE_BYTES), scratch);
+                let taken = stack.as_tcp(id).and_then(|mut tcp| {
+                    tcp.recv(
+                        now,
+                        pagewire_stack::Chunks { max: left.min(TAKE_BYTES), into: scratch },
+                        RecvFlags::empty(),
+                    )
+                });
                 self.pending.extend(scratch.drain(..));
                 taken.map(|n| if n == 0 { Err(()) } else { Ok(()) })
             }
@@ -160,7 +174,7 @@ impl Endpoint {
     }
 
     /// Tells of `bytes` bytes of a stream; `true`: those were the last that were asked for.
-    fn tell(&mut self, stack: &Stack, id: SocketId, bytes: u64, told: &mut Completion) -> bool {
+    fn tell(&mut self, stack: &mut Stack, id: SocketId, bytes: u64, told: &mut Completion) -> bool {
         if bytes == 0 {
             return false;
         }
@@ -169,7 +183,8 @@ impl Endpoint {
             *left = left.saturating_sub(bytes);
             *left == 0
         });
-        let waiting = !self.pending.is_empty() || stack.tcp_queued(id).is_ok_and(|n| n > 0);
+        let waiting = !self.pending.is_empty()
+            || stack.as_tcp(id).map(|tcp| tcp.queued()).is_ok_and(|n| n > 0);
         told.flags |= if limit { Completion::LIMIT } else { 0 };
         told.flags |= if waiting { Completion::NONEMPTY } else { 0 };
         limit

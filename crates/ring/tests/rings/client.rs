@@ -9,6 +9,7 @@ use pagewire_ring::{Completion, Op, Submission};
 use pagewire_sim::Stream;
 
 use crate::support::{GROUP, PORT, RECEIVE, STREAM, World};
+use pagewire_stack::{RecvFlags, SendFlags};
 
 const CONNECT: u64 = 50;
 
@@ -27,8 +28,7 @@ fn connect(world: &mut World, to: SocketAddr) -> Completion {
 #[test]
 fn a_client_lives_on_rings_alone() {
     let mut world = World::new(40, "delay=1ms,loss=1%");
-    let now = world.sim.now();
-    let listener = world.sim.node_mut(world.client).stack.tcp_listen(now, peer(PORT), 8).unwrap();
+    let listener = world.sim.node_mut(world.client).stack.listen(peer(PORT), 8).unwrap();
     let memory = Region::memfd_shared("send", GROUP).unwrap();
     let bytes = Stream(STREAM).bytes(0, 100_000);
     memory.copy_shared_in(0, &bytes);
@@ -48,18 +48,34 @@ fn a_client_lives_on_rings_alone() {
     world.run(|world| {
         let now = world.sim.now();
         let stack = &mut world.sim.node_mut(world.client).stack;
-        accepted = accepted.or_else(|| stack.tcp_accept(now, listener).ok().map(|(id, _)| id));
+        accepted = accepted.or_else(|| {
+            stack
+                .listener(listener)
+                .and_then(|mut listener| listener.accept())
+                .ok()
+                .map(|(id, _)| id)
+        });
         let Some(socket) = accepted else { return false };
         loop {
             if !waiting.is_empty() {
-                let Ok(n) = stack.tcp_write(now, socket, &waiting) else { break };
+                let Ok(n) = stack
+                    .tcp(socket)
+                    .and_then(|mut tcp| tcp.send(now, &waiting, SendFlags::empty()))
+                else {
+                    break;
+                };
                 waiting.drain(..n);
                 echoed += n;
                 continue;
             }
-            match stack.tcp_read(now, socket, &mut buffer) {
+            match stack
+                .tcp(socket)
+                .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
+            {
                 Ok(0) => {
-                    let _ = stack.tcp_shutdown(now, socket, std::net::Shutdown::Write);
+                    let _ = stack
+                        .tcp(socket)
+                        .and_then(|mut tcp| tcp.shutdown(now, std::net::Shutdown::Write));
                     break;
                 }
                 Ok(n) => waiting.extend_from_slice(&buffer[..n]),

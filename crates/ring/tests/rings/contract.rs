@@ -7,6 +7,7 @@ use pagewire_ring::layout::COPY_GROUP;
 use pagewire_ring::{Completion, EngineConfig, Op, QueueConfig, Submission};
 
 use crate::support::{GROUP, OTHER_PORT, PORT, RECEIVE, STREAM, World, at, config};
+use pagewire_stack::{RecvFlags, SendFlags};
 
 const MIB: u64 = 1 << 20;
 
@@ -32,22 +33,30 @@ fn flows_that_no_rule_names_stay_on_the_default_queue() {
     let group = world.register(4);
     let now = world.sim.now();
     let stack = &mut world.sim.node_mut(world.server).stack;
-    let listener = stack.tcp_listen(now, at(OTHER_PORT), 8).unwrap();
+    let listener = stack.listen(at(OTHER_PORT), 8).unwrap();
     let client = &mut world.sim.node_mut(world.client).stack;
-    let socket = client.tcp_connect(now, at(OTHER_PORT), None).unwrap();
+    let socket = client.connect(now, at(OTHER_PORT), None).unwrap();
     let mut buffer = vec![0; 100_000];
     let (mut accepted, mut sent, mut got) = (None, 0, 0);
     world.run(|world| {
         let now = world.sim.now();
         if sent < 1 << 20
-            && let Ok(n) = world.sim.node_mut(world.client).stack.tcp_write(now, socket, &buffer)
+            && let Ok(n) = world
+                .sim
+                .node_mut(world.client)
+                .stack
+                .tcp(socket)
+                .and_then(|mut tcp| tcp.send(now, &buffer, SendFlags::empty()))
         {
             sent += n;
         }
         let stack = &mut world.sim.node_mut(world.server).stack;
-        accepted = accepted.or_else(|| stack.tcp_accept(now, listener).ok());
+        accepted = accepted
+            .or_else(|| stack.listener(listener).and_then(|mut listener| listener.accept()).ok());
         if let Some((socket, _)) = accepted
-            && let Ok(n) = stack.tcp_read(now, socket, &mut buffer)
+            && let Ok(n) = stack
+                .tcp(socket)
+                .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
         {
             got += n;
         }
@@ -255,8 +264,7 @@ fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recover
     world.send(16 * MIB, 50_000);
     world.receive_on_all(group, 1);
     // A flow that is not the queue's.
-    let now = world.sim.now();
-    let listener = world.sim.node_mut(world.server).stack.tcp_listen(now, at(OTHER_PORT), 8);
+    let listener = world.sim.node_mut(world.server).stack.listen(at(OTHER_PORT), 8);
     let listener = listener.unwrap();
     world.pass(Duration::from_secs(10));
     let stalled = world.flow().received;
@@ -273,16 +281,24 @@ fn an_application_that_stops_returning_is_told_stalls_only_its_flows_and_recover
 
     let now = world.sim.now();
     let client = &mut world.sim.node_mut(world.client).stack;
-    let socket = client.tcp_connect(now, at(OTHER_PORT), None).unwrap();
+    let socket = client.connect(now, at(OTHER_PORT), None).unwrap();
     let (mut accepted, mut got, mut buffer) = (None, 0, vec![7; 100_000]);
     let begun = world.sim.now();
     world.run(|world| {
         let now = world.sim.now();
-        let _ = world.sim.node_mut(world.client).stack.tcp_write(now, socket, &buffer);
+        let _ = world
+            .sim
+            .node_mut(world.client)
+            .stack
+            .tcp(socket)
+            .and_then(|mut tcp| tcp.send(now, &buffer, SendFlags::empty()));
         let stack = &mut world.sim.node_mut(world.server).stack;
-        accepted = accepted.or_else(|| stack.tcp_accept(now, listener).ok());
+        accepted = accepted
+            .or_else(|| stack.listener(listener).and_then(|mut listener| listener.accept()).ok());
         if let Some((socket, _)) = accepted
-            && let Ok(n) = stack.tcp_read(now, socket, &mut buffer)
+            && let Ok(n) = stack
+                .tcp(socket)
+                .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
         {
             got += n as u64;
         }
@@ -312,7 +328,7 @@ fn flows_share_a_quarter_of_the_region_however_they_come() {
     }
     world.pass(Duration::from_millis(300));
     let client = &world.sim.node(world.client).stack;
-    let windows = world.senders.iter().map(|sender| client.tcp_info(sender.socket).unwrap());
+    let windows = world.senders.iter().map(|sender| client.info(sender.socket).unwrap());
     let windows: Vec<u64> = windows.map(|info| info.send_window.into()).collect();
     // Shares are made anew when the number of flows has doubled: then they fit exactly, and until
     // the next time there are less than twice as many.
@@ -378,7 +394,13 @@ fn a_server_lives_on_rings_alone() {
     let mut ended = false;
     world.run(|world| {
         let now = world.sim.now();
-        match world.sim.node_mut(world.client).stack.tcp_read(now, socket, &mut buffer) {
+        match world
+            .sim
+            .node_mut(world.client)
+            .stack
+            .tcp(socket)
+            .and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
+        {
             Ok(0) => ended = true,
             Ok(n) => got.extend_from_slice(&buffer[..n]),
             Err(_) => {}
@@ -409,7 +431,7 @@ fn memory_of_a_sender_on_this_machine_is_delivered_as_it_is() {
     world.app.groups.insert(group, registered);
     let now = world.sim.now();
     let client = world.client;
-    let socket = world.sim.node_mut(client).stack.tcp_connect(now, at(PORT), None).unwrap();
+    let socket = world.sim.node_mut(client).stack.connect(now, at(PORT), None).unwrap();
     world.run(|world| world.app.accepted.len() == 1);
     let handle = world.app.accepted[0];
     // The flow's bytes are checked here, by their place in the sender's memory.
@@ -418,7 +440,12 @@ fn memory_of_a_sender_on_this_machine_is_delivered_as_it_is() {
     let mut next = 0;
     world.run(|world| {
         let now = world.sim.now();
-        let _ = world.sim.node_mut(client).stack.tcp_send(now, socket, &mut frags);
+        let _ = world
+            .sim
+            .node_mut(client)
+            .stack
+            .tcp(socket)
+            .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
         for done in std::mem::take(&mut world.app.others) {
             for _ in 0..done.entries {
                 let entry = world.app.ends.entries.pop().unwrap();

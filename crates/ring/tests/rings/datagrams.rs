@@ -10,6 +10,7 @@ use pagewire_sim::Stream;
 use pagewire_stack::limits::{UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS};
 
 use crate::support::{GROUP, PORT, RECEIVE, STREAM, World, at, config};
+use pagewire_stack::{RecvFlags, SendFlags};
 
 const CLIENT: [u8; 4] = [10, 0, 0, 2];
 
@@ -17,7 +18,7 @@ fn bytes(n: usize, from: u64) -> Vec<u8> {
     Stream(STREAM).bytes(from, n)
 }
 
-fn sender(world: &World, socket: pagewire_stack::SocketId) -> SocketAddr {
+fn sender(world: &World, socket: pagewire_stack::UdpId) -> SocketAddr {
     let local = world.sim.node(world.client).stack.local_addr(socket).unwrap();
     SocketAddr::from((CLIENT, local.port()))
 }
@@ -190,7 +191,7 @@ fn memory_of_a_sender_on_this_machine_is_told_of_where_it_is() {
         let (now, client) = (world.sim.now(), world.client);
         let stack = &mut world.sim.node_mut(client).stack;
         let part = FragVec::from_iter([whole.slice(next..next + len)]);
-        stack.udp_send_to(now, from, part, Some(at(PORT))).unwrap();
+        stack.udp(from).unwrap().send(now, part, Some(at(PORT))).unwrap();
         // The support's own check needs a view; there is none of lent memory.
         let mut entry = None;
         while entry.is_none() {
@@ -347,9 +348,12 @@ fn datagrams_leave_from_registered_memory() {
     }
     let mut got = Vec::new();
     world.run(|world| {
-        let now = world.sim.now();
-        while let Ok((frags, from)) =
-            world.sim.node_mut(world.client).stack.udp_recv_from(now, peer)
+        while let Ok((frags, from)) = world
+            .sim
+            .node_mut(world.client)
+            .stack
+            .udp(peer)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
         {
             let mut bytes = Vec::new();
             let mut ledger = pagewire_mem::CopyLedger::new();
@@ -510,7 +514,9 @@ fn streams_do_not_overtake_a_datagram_that_waits_for_room() {
             let now = world.sim.now();
             for sender in &mut world.senders {
                 let stack = &mut world.sim.node_mut(sender.node).stack;
-                let _ = stack.tcp_write(now, sender.socket, &bytes(20_000, 0));
+                let _ = stack
+                    .tcp(sender.socket)
+                    .and_then(|mut tcp| tcp.send(now, &bytes(20_000, 0), SendFlags::empty()));
             }
             let host = world.sim.node_mut(world.server);
             host.steering.drain();

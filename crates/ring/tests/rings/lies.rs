@@ -7,6 +7,7 @@ use pagewire_ring::layout::{COPY_GROUP, HEAD_WORD, TAIL_WORD};
 use pagewire_ring::{Counters, EngineConfig, Entry, Fill, Op, Submission};
 
 use crate::support::{RECEIVE, World, config};
+use pagewire_stack::{RecvFlags, SendFlags};
 
 const MIB: u64 = 1 << 20;
 
@@ -225,7 +226,14 @@ fn what_is_over_and_not_told_yet_is_bounded() {
             let now = world.sim.now();
             let socket = world.senders[0].socket;
             let client = &mut world.sim.node_mut(world.client).stack;
-            ended |= matches!(client.tcp_read(now, socket, &mut buffer), Ok(0));
+            ended |= matches!(
+                client.tcp(socket).and_then(|mut tcp| tcp.recv(
+                    now,
+                    &mut buffer[..],
+                    RecvFlags::empty()
+                )),
+                Ok(0)
+            );
             let stack = &mut world.sim.node_mut(world.server).stack;
             while let Some(event) = stack.poll_event() {
                 world.engine.handle_event(event);
@@ -258,7 +266,7 @@ fn pieces_of_lent_memory_are_given_back_once() {
     let now = world.sim.now();
     let client = world.client;
     let stack = &mut world.sim.node_mut(client).stack;
-    let socket = stack.tcp_connect(now, crate::support::at(crate::support::PORT), None).unwrap();
+    let socket = stack.connect(now, crate::support::at(crate::support::PORT), None).unwrap();
     world.run(|world| world.app.accepted.len() == 1);
     let handle = world.app.accepted[0];
     world.app.submit(Submission::receive(handle, group, 0, 99).multishot());
@@ -266,7 +274,12 @@ fn pieces_of_lent_memory_are_given_back_once() {
     let (mut first, mut got): (Option<Entry>, u64) = (None, 0);
     world.run(|world| {
         let now = world.sim.now();
-        let _ = world.sim.node_mut(client).stack.tcp_send(now, socket, &mut frags);
+        let _ = world
+            .sim
+            .node_mut(client)
+            .stack
+            .tcp(socket)
+            .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
         for done in std::mem::take(&mut world.app.others) {
             for _ in 0..done.entries {
                 let entry = world.app.ends.entries.pop().unwrap();
@@ -349,7 +362,7 @@ fn a_stale_id_of_lent_memory_does_not_free_the_piece_that_has_its_place_now() {
     world.app.groups.insert(group, registered);
     let (now, client) = (world.sim.now(), world.client);
     let stack = &mut world.sim.node_mut(client).stack;
-    let socket = stack.tcp_connect(now, crate::support::at(crate::support::PORT), None).unwrap();
+    let socket = stack.connect(now, crate::support::at(crate::support::PORT), None).unwrap();
     world.run(|world| world.app.accepted.len() == 1);
     let handle = world.app.accepted[0];
     let mut frags = pagewire_mem::FragVec::from_iter([whole]);
@@ -357,7 +370,12 @@ fn a_stale_id_of_lent_memory_does_not_free_the_piece_that_has_its_place_now() {
         world.app.submit(Submission::receive(handle, group, 1000, 99));
         world.run(|world| {
             let now = world.sim.now();
-            let _ = world.sim.node_mut(client).stack.tcp_send(now, socket, &mut frags);
+            let _ = world
+                .sim
+                .node_mut(client)
+                .stack
+                .tcp(socket)
+                .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
             !world.app.others.is_empty()
         });
         assert_eq!(world.app.others.pop().map(|done| done.entries), Some(1));

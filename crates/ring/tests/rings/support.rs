@@ -11,7 +11,7 @@ use pagewire_ring::{
     Completion, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, Registered, Submission,
 };
 use pagewire_sim::{Node, NodeId, Sim, SimError, Stream};
-use pagewire_stack::{Error, Readiness, SocketId, Stack};
+use pagewire_stack::{BindOptions, Error, Readiness, SendFlags, Stack, TcpId, UdpId};
 
 pub(crate) const GROUP: usize = 64 * PAGE_SIZE;
 pub(crate) const PORT: u16 = 7000;
@@ -285,7 +285,7 @@ pub(crate) fn config(groups: usize) -> QueueConfig {
 /// One sender's connection.
 pub(crate) struct Sender {
     pub(crate) node: NodeId,
-    pub(crate) socket: SocketId,
+    pub(crate) socket: TcpId,
     pub(crate) sent: u64,
     pub(crate) total: u64,
     /// Sizes of single writes.
@@ -325,9 +325,8 @@ impl World {
         let server = add(&mut sim, "10.0.0.1/24", faults(faults_text));
         let client = add(&mut sim, "10.0.0.2/24", FaultConfig::default());
         let (mut engine, ends) = Engine::new(config).expect("an engine");
-        let now = sim.now();
         let stack = &mut sim.node_mut(server).stack;
-        let listener = stack.tcp_listen(now, at(PORT), 128).expect("a listener");
+        let listener = stack.listen(at(PORT), 128).expect("a listener");
         let listener = engine.adopt(stack, listener).expect("a handle");
         let mut app = App::new(ends);
         app.submit(Submission::new(pagewire_ring::Op::Accept, listener, ACCEPT).multishot());
@@ -379,16 +378,20 @@ impl World {
     }
 
     /// A datagram socket of the client.
-    pub(crate) fn datagram_sender(&mut self) -> SocketId {
+    pub(crate) fn datagram_sender(&mut self) -> UdpId {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
-        self.sim.node_mut(self.client).stack.udp_bind(any).expect("a socket")
+        self.sim
+            .node_mut(self.client)
+            .stack
+            .bind_udp(any, BindOptions::default())
+            .expect("a socket")
     }
 
     /// Sends a datagram to [`PORT`].
-    pub(crate) fn send_datagram(&mut self, from: SocketId, bytes: &[u8]) {
+    pub(crate) fn send_datagram(&mut self, from: UdpId, bytes: &[u8]) {
         let now = self.sim.now();
         let stack = &mut self.sim.node_mut(self.client).stack;
-        stack.udp_write_to(now, from, bytes, Some(at(PORT))).expect("sent");
+        stack.udp(from).expect("sent").send(now, bytes, Some(at(PORT))).expect("sent");
     }
 
     /// Runs until so many datagrams have come.
@@ -410,7 +413,7 @@ impl World {
     pub(crate) fn send(&mut self, total: u64, piece: usize) {
         let now = self.sim.now();
         let stack = &mut self.sim.node_mut(self.client).stack;
-        let socket = stack.tcp_connect(now, at(PORT), None).expect("a connection");
+        let socket = stack.connect(now, at(PORT), None).expect("a connection");
         let node = self.client;
         self.senders.push(Sender { node, socket, sent: 0, total, piece, closed: false });
     }
@@ -507,7 +510,10 @@ fn pump(stack: &mut Stack, now: Instant, sender: &mut Sender) {
     while sender.sent < sender.total {
         let left = (sender.total - sender.sent).min(sender.piece as u64) as usize;
         Stream(STREAM).fill(sender.sent, &mut bytes[..left]);
-        match stack.tcp_write(now, sender.socket, &bytes[..left]) {
+        match stack
+            .tcp(sender.socket)
+            .and_then(|mut tcp| tcp.send(now, &bytes[..left], SendFlags::empty()))
+        {
             Ok(n) => sender.sent += n as u64,
             Err(Error::WouldBlock) => return,
             Err(error) => panic!("sender: {error}"),
@@ -515,7 +521,11 @@ fn pump(stack: &mut Stack, now: Instant, sender: &mut Sender) {
     }
     if !sender.closed {
         sender.closed = true;
-        stack.tcp_shutdown(now, sender.socket, std::net::Shutdown::Write).expect("open");
+        stack
+            .tcp(sender.socket)
+            .expect("open")
+            .shutdown(now, std::net::Shutdown::Write)
+            .expect("open");
     }
 }
 

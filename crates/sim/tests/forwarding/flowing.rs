@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pagewire_device::FaultRng;
 use pagewire_mem::{CopyLedger, Frag, FragVec};
 use pagewire_sim::{NodeId, Station, Stream};
-use pagewire_stack::{Error, ForwardConfig, KeepAlive, SendFlags, SocketId};
+use pagewire_stack::{Error, ForwardConfig, KeepAlive, RecvFlags, SendFlags, TcpId};
 
 use crate::peers::Program;
 use crate::single::Line;
@@ -24,17 +24,20 @@ fn join(line: &mut Line, proxy: Program) {
 }
 
 /// What is sent at once of `len` bytes of a stream, from `at` on.
-fn send(line: &mut Line, node: NodeId, id: SocketId, at: u64, len: usize) -> u64 {
+fn send(line: &mut Line, node: NodeId, id: TcpId, at: u64, len: usize) -> u64 {
     let (stack, now) = line.stack(node);
     let mut frags = FragVec::from_elem(Frag::from_bytes(Bytes::from(Stream(7).bytes(at, len))), 1);
-    stack.tcp_send(now, id, &mut frags).unwrap_or(0) as u64
+    stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())).unwrap_or(0)
+        as u64
 }
 
 /// Checks what has come of the stream; `Err` at its end.
-fn check(line: &mut Line, node: NodeId, id: SocketId, at: &mut u64) -> Result<(), Error> {
+fn check(line: &mut Line, node: NodeId, id: TcpId, at: &mut u64) -> Result<(), Error> {
     let (stack, now) = line.stack(node);
     let mut chunks = Vec::new();
-    match stack.tcp_recv_chunks(now, id, 40_000, &mut chunks) {
+    match stack.tcp(id).and_then(|mut tcp| {
+        tcp.recv(now, pagewire_stack::Chunks { max: 40_000, into: &mut chunks }, RecvFlags::empty())
+    }) {
         Ok(0) => return Err(Error::BrokenPipe),
         Ok(_) | Err(Error::WouldBlock) => {}
         Err(error) => return Err(error),
@@ -50,7 +53,7 @@ fn check(line: &mut Line, node: NodeId, id: SocketId, at: &mut u64) -> Result<()
 }
 
 /// Sends and receives until so many bytes have arrived.
-fn pass(line: &mut Line, (from, ours): (NodeId, SocketId), (to, theirs): (NodeId, SocketId)) {
+fn pass(line: &mut Line, (from, ours): (NodeId, TcpId), (to, theirs): (NodeId, TcpId)) {
     const ALL: u64 = 3_000_000;
     let (mut sent, mut got) = (0, 0);
     while got < ALL {
@@ -120,7 +123,7 @@ fn one_way_flows_on_when_the_other_has_ended() {
 }
 
 /// Sends until some waits on every side, and nobody takes more; how much that was.
-fn fill(line: &mut Line, node: NodeId, id: SocketId) -> u64 {
+fn fill(line: &mut Line, node: NodeId, id: TcpId) -> u64 {
     let mut sent = 0;
     loop {
         let n = send(line, node, id, sent, 60_000);
@@ -139,7 +142,7 @@ fn an_end_comes_behind_all_that_was_queued_before_it() {
     let (ours, theirs) = line.connect();
     let sent = fill(&mut line, client, ours);
     let (stack, now) = line.stack(client);
-    stack.tcp_shutdown(now, ours, Shutdown::Write).expect("it stands");
+    stack.tcp(ours).expect("it stands").shutdown(now, Shutdown::Write).expect("it stands");
     stack.close(now, ours);
     let mut got = 0;
     while check(&mut line, server, theirs, &mut got).is_ok() {
@@ -179,7 +182,10 @@ fn behind_an_urgent_byte_data_flows_again() {
     let (ours, theirs) = line.connect();
     let mut urgent = FragVec::from_elem(Frag::from_static(b"!"), 1);
     let (stack, now) = line.stack(client);
-    assert_eq!(stack.tcp_send_with(now, ours, &mut urgent, SendFlags::URGENT), Ok(1));
+    assert_eq!(
+        stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut urgent, SendFlags::URGENT)),
+        Ok(1)
+    );
     line.write(client, ours, b"a");
     assert_eq!(line.read(server, theirs), Ok(b"!a".to_vec()));
     let proxy = part(&mut line);
@@ -214,8 +220,8 @@ fn a_reset_is_not_passed_on_by_itself_and_the_forwarder_is_told_of_it() {
 
 /// One way of a conversation in which anything may happen.
 struct Way {
-    from: (NodeId, SocketId),
-    to: (NodeId, SocketId),
+    from: (NodeId, TcpId),
+    to: (NodeId, TcpId),
     all: u64,
     sent: u64,
     got: u64,
@@ -234,7 +240,7 @@ impl Way {
             let ends = self.sent == self.all && !self.said_end;
             if ends {
                 self.said_end = true;
-                let ended = stack.tcp_shutdown(now, id, Shutdown::Write);
+                let ended = stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write));
                 assert!(ended.is_ok() || self.cut, "{ended:?}");
             }
             return ends;
@@ -242,7 +248,7 @@ impl Way {
         let piece = Bytes::from(Stream(7).bytes(self.sent, len as usize));
         let mut frags = FragVec::from_elem(Frag::from_bytes(piece), 1);
         let flags = if urgent { SendFlags::URGENT } else { SendFlags::empty() };
-        match stack.tcp_send_with(now, id, &mut frags, flags) {
+        match stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, flags)) {
             Ok(n) => {
                 self.sent += n as u64;
                 n > 0
@@ -263,7 +269,13 @@ impl Way {
         }
         let (stack, now) = line.stack(node);
         let mut chunks = Vec::new();
-        match stack.tcp_recv_chunks(now, id, most, &mut chunks) {
+        match stack.tcp(id).and_then(|mut tcp| {
+            tcp.recv(
+                now,
+                pagewire_stack::Chunks { max: most, into: &mut chunks },
+                RecvFlags::empty(),
+            )
+        }) {
             Err(Error::WouldBlock) => return false,
             Err(error) => {
                 assert!(self.cut, "{error}");
@@ -369,7 +381,7 @@ fn whatever_both_ends_do_all_that_was_sent_arrives_and_all_memory_comes_back() {
 }
 
 /// Reads what has come within the next moment.
-fn soon(line: &mut Line, (node, id): (NodeId, SocketId), got: &mut u64) {
+fn soon(line: &mut Line, (node, id): (NodeId, TcpId), got: &mut u64) {
     let until = line.sim.now() + Duration::from_micros(5);
     line.sim.drive_bounded(until).expect("no failure");
     check(line, node, id, got).expect("it stands");

@@ -115,7 +115,7 @@ impl Crowd {
         let Station { stack, app, .. } = sim.node_mut(proxy);
         // The second has nobody to forward to.
         for (port, upstream) in [(80, 8000), (81, 8001)] {
-            let listener = stack.tcp_listen(now, self.at(2, port), 4096).expect("a port");
+            let listener = stack.listen(self.at(2, port), 4096).expect("a port");
             let forwarder = app.proxy_mut();
             forwarder.listen(now, stack, listener, self.at(3, upstream)).expect("a listener");
         }

@@ -9,7 +9,9 @@ use bytes::Bytes;
 use pagewire_device::FaultRng;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
 use pagewire_sim::{App, Stream};
-use pagewire_stack::{Error, Event, Forwarder, Readiness, SocketId, Stack};
+use pagewire_stack::{
+    Error, Event, Forwarder, ListenerId, Readiness, RecvFlags, SendFlags, Stack, TcpId,
+};
 
 /// How a conversation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,9 +108,9 @@ impl Plan {
 /// All clients, or all servers.
 pub(crate) struct Peers {
     role: Role,
-    talks: HashMap<SocketId, Talk>,
+    talks: HashMap<TcpId, Talk>,
     /// Those that wait for a moment.
-    resting: BTreeMap<(Instant, u64), SocketId>,
+    resting: BTreeMap<(Instant, u64), TcpId>,
     rests: u64,
     /// Polite conversations that came to their end.
     pub(crate) polite: usize,
@@ -127,7 +129,7 @@ enum Role {
     },
     Servers {
         on: SocketAddr,
-        listener: Option<SocketId>,
+        listener: Option<ListenerId>,
     },
 }
 
@@ -183,7 +185,7 @@ impl Peers {
         if let Role::Clients { speak_at, .. } = &mut self.role {
             *speak_at = now;
         }
-        let ids: Vec<SocketId> = self.talks.keys().copied().collect();
+        let ids: Vec<TcpId> = self.talks.keys().copied().collect();
         for id in ids {
             self.go_on(now, stack, id);
         }
@@ -199,7 +201,8 @@ impl Peers {
 
     pub(crate) fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
         for event in events {
-            self.go_on(now, stack, event.socket);
+            let id = stack.tcp_id(event.socket);
+            id.into_iter().for_each(|id| self.go_on(now, stack, id));
         }
         while let Some(entry) = self.resting.first_entry()
             && entry.key().0 <= now
@@ -225,7 +228,7 @@ impl Peers {
                     let Some((_, number)) = plans.pop() else { break };
                     let plan = Plan::of(number);
                     let to = if plan.is_refused() { *refused_at } else { *to };
-                    match stack.tcp_connect(now, to, None) {
+                    match stack.connect(now, to, None) {
                         Ok(id) => drop(self.talks.insert(id, begin(Some(plan)))),
                         Err(error) => {
                             self.wrong.get_or_insert(format!("connect: {error}"));
@@ -236,10 +239,12 @@ impl Peers {
             Role::Servers { on, listener } => {
                 let listener = match *listener {
                     Some(id) => id,
-                    None => *listener.insert(stack.tcp_listen(now, *on, 4096).expect("a port")),
+                    None => *listener.insert(stack.listen(*on, 4096).expect("a port")),
                 };
                 let mut new = Vec::new();
-                while let Ok((id, _)) = stack.tcp_accept(now, listener) {
+                while let Ok((id, _)) =
+                    stack.listener(listener).and_then(|mut listener| listener.accept())
+                {
                     self.talks.insert(id, begin(None));
                     new.push(id);
                 }
@@ -259,7 +264,7 @@ impl Peers {
         [begins, rest].into_iter().flatten().min()
     }
 
-    fn go_on(&mut self, now: Instant, stack: &mut Stack, id: SocketId) {
+    fn go_on(&mut self, now: Instant, stack: &mut Stack, id: TcpId) {
         let Some(talk) = self.talks.get_mut(&id).filter(|talk| !talk.resting) else { return };
         let (by_client, quiet_until) = match self.role {
             Role::Clients { speak_at, .. } => (true, speak_at),
@@ -311,7 +316,7 @@ impl Talk {
         &mut self,
         now: Instant,
         stack: &mut Stack,
-        id: SocketId,
+        id: TcpId,
         by_client: bool,
     ) -> Result<End, String> {
         loop {
@@ -334,7 +339,7 @@ impl Talk {
         &mut self,
         now: Instant,
         stack: &mut Stack,
-        id: SocketId,
+        id: TcpId,
         by_client: bool,
     ) -> Result<Option<End>, Error> {
         if let Some(error) = stack.take_error(id) {
@@ -356,7 +361,10 @@ impl Talk {
             while may_speak && self.sent < all {
                 let piece = Bytes::from(plan.said(by_client, self.sent, 8000));
                 let mut piece = FragVec::from_elem(Frag::from_bytes(piece), 1);
-                match stack.tcp_send(now, id, &mut piece) {
+                match stack
+                    .tcp(id)
+                    .and_then(|mut tcp| tcp.send(now, &mut piece, SendFlags::empty()))
+                {
                     Ok(n) => self.sent += n as u64,
                     Err(Error::WouldBlock) => break,
                     Err(error) => return Err(error),
@@ -364,7 +372,7 @@ impl Talk {
             }
             let may_end = !by_client || plan.kind != Kind::EndAfterEnd || self.seen_end;
             if may_speak && may_end && self.sent == all && !self.said_end {
-                stack.tcp_shutdown(now, id, Shutdown::Write)?;
+                stack.tcp(id)?.shutdown(now, Shutdown::Write)?;
                 self.said_end = true;
             }
             if self.said_end && self.seen_end {
@@ -381,7 +389,7 @@ impl Talk {
         &mut self,
         now: Instant,
         stack: &mut Stack,
-        id: SocketId,
+        id: TcpId,
         by_client: bool,
     ) -> Result<Option<End>, Error> {
         let is_slow = self.plan.is_some_and(|plan| match plan.kind {
@@ -395,7 +403,11 @@ impl Talk {
             Some(_) => usize::MAX,
         };
         let mut chunks = Vec::new();
-        let n = stack.tcp_recv_chunks(now, id, most, &mut chunks)?;
+        let n = stack.tcp(id)?.recv(
+            now,
+            pagewire_stack::Chunks { max: most, into: &mut chunks },
+            RecvFlags::empty(),
+        )?;
         if n == 0 {
             self.seen_end = true;
             let Some(plan) = self.plan else { return Err(Error::ConnectionReset) };

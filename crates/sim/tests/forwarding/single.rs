@@ -7,8 +7,8 @@ use bytes::Bytes;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant};
 use pagewire_sim::{NodeId, Sim, SimError, Station, Stream};
 use pagewire_stack::{
-    Error, ForwardConfig, Forwarder, Readiness, RecvFlags, Refusal, SendFlags, SocketId, Stack,
-    StackConfig,
+    Error, ForwardConfig, Forwarder, ListenerId, Readiness, RecvFlags, Refusal, SendFlags, Stack,
+    StackConfig, TcpId,
 };
 
 use crate::peers::Program;
@@ -28,7 +28,7 @@ pub(crate) struct Line {
     pub(crate) client: NodeId,
     pub(crate) proxy: NodeId,
     pub(crate) server: NodeId,
-    listener: SocketId,
+    listener: ListenerId,
 }
 
 fn second(n: u64) -> Instant {
@@ -72,12 +72,12 @@ impl Line {
         ];
         for (port, upstream) in upstreams {
             let on = format!("10.0.0.2:{port}").parse().expect("an address");
-            let listener = stack.tcp_listen(now, on, 1000).expect("a port");
+            let listener = stack.listen(on, 1000).expect("a port");
             let upstream = upstream.parse().expect("an address");
             app.proxy_mut().listen(now, stack, listener, upstream).expect("a listener");
         }
         let on = format!("10.0.0.3:{UPSTREAM}").parse().expect("an address");
-        let listener = sim.node_mut(server).stack.tcp_listen(now, on, 1000).expect("a port");
+        let listener = sim.node_mut(server).stack.listen(on, 1000).expect("a port");
         Self { sim, client, proxy, server, listener }
     }
 
@@ -90,20 +90,25 @@ impl Line {
         (&mut self.sim.node_mut(node).stack, now)
     }
 
-    fn dial(&mut self, port: u16) -> SocketId {
+    fn dial(&mut self, port: u16) -> TcpId {
         let to = format!("10.0.0.2:{port}").parse().expect("an address");
         let (stack, now) = self.stack(self.client);
-        stack.tcp_connect(now, to, None).expect("a connection")
+        stack.connect(now, to, None).expect("a connection")
     }
 
     /// A connection of the client's, and what the server has of it.
-    pub(crate) fn connect(&mut self) -> (SocketId, SocketId) {
+    pub(crate) fn connect(&mut self) -> (TcpId, TcpId) {
         let ours = self.dial(PORT);
         let (server, listener) = (self.server, self.listener);
         let mut theirs = None;
         self.until(|sim| {
-            let now = sim.now();
-            theirs = theirs.or_else(|| sim.node_mut(server).stack.tcp_accept(now, listener).ok());
+            theirs = theirs.or_else(|| {
+                sim.node_mut(server)
+                    .stack
+                    .listener(listener)
+                    .and_then(|mut listener| listener.accept())
+                    .ok()
+            });
             theirs.is_some()
         });
         (ours, theirs.expect("accepted").0)
@@ -121,28 +126,31 @@ impl Line {
         self.sim.drive_bounded(until).expect("no failure");
     }
 
-    pub(crate) fn write(&mut self, node: NodeId, id: SocketId, bytes: &'static [u8]) {
+    pub(crate) fn write(&mut self, node: NodeId, id: TcpId, bytes: &'static [u8]) {
         let mut frags = FragVec::from_elem(Frag::from_static(bytes), 1);
         let (stack, now) = self.stack(node);
-        assert_eq!(stack.tcp_send(now, id, &mut frags), Ok(bytes.len()));
+        assert_eq!(
+            stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty())),
+            Ok(bytes.len())
+        );
     }
 
-    pub(crate) fn shutdown(&mut self, node: NodeId, id: SocketId) {
+    pub(crate) fn shutdown(&mut self, node: NodeId, id: TcpId) {
         let (stack, now) = self.stack(node);
-        stack.tcp_shutdown(now, id, Shutdown::Write).expect("it stands");
+        stack.tcp(id).expect("it stands").shutdown(now, Shutdown::Write).expect("it stands");
     }
 
     /// What is there to be read.
-    pub(crate) fn read(&mut self, node: NodeId, id: SocketId) -> Result<Vec<u8>, Error> {
+    pub(crate) fn read(&mut self, node: NodeId, id: TcpId) -> Result<Vec<u8>, Error> {
         self.settle();
         let mut buffer = vec![0; 1000];
         let (stack, now) = self.stack(node);
-        let n = stack.tcp_read(now, id, &mut buffer)?;
+        let n = stack.tcp(id)?.recv(now, &mut buffer[..], RecvFlags::empty())?;
         buffer.truncate(n);
         Ok(buffer)
     }
 
-    pub(crate) fn abort(&mut self, node: NodeId, id: SocketId) {
+    pub(crate) fn abort(&mut self, node: NodeId, id: TcpId) {
         let (stack, now) = self.stack(node);
         stack.abort(now, id);
         stack.close(now, id);
@@ -287,7 +295,7 @@ fn a_connection_that_has_ended_is_forgotten_within_a_minute() {
 }
 
 /// Sends as much as there is room for, for as long as there is ever more.
-fn fill(line: &mut Line, ours: SocketId) -> u64 {
+fn fill(line: &mut Line, ours: TcpId) -> u64 {
     let (mut sent, mut before) = (0, u64::MAX);
     while sent != before {
         before = sent;
@@ -295,7 +303,8 @@ fn fill(line: &mut Line, ours: SocketId) -> u64 {
         loop {
             let piece = Bytes::from(Stream(7).bytes(sent, 60_000));
             let mut frags = FragVec::from_elem(Frag::from_bytes(piece), 1);
-            match stack.tcp_send(now, ours, &mut frags) {
+            match stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()))
+            {
                 Ok(n) => sent += n as u64,
                 Err(error) => break assert_eq!(error, Error::WouldBlock),
             }
@@ -322,7 +331,13 @@ fn a_reader_that_stops_stops_the_sender_and_what_is_held_is_bounded_by_the_windo
     let server = line.server;
     line.until(|sim| {
         let (now, mut chunks) = (sim.now(), Vec::new());
-        let _ = sim.node_mut(server).stack.tcp_recv_chunks(now, theirs, 50_000, &mut chunks);
+        let _ = sim.node_mut(server).stack.tcp(theirs).and_then(|mut tcp| {
+            tcp.recv(
+                now,
+                pagewire_stack::Chunks { max: 50_000, into: &mut chunks },
+                RecvFlags::empty(),
+            )
+        });
         for chunk in chunks {
             let check = |piece: &[u8]| {
                 Stream(7).check(got, piece).expect("as sent");
@@ -344,7 +359,7 @@ fn hundreds_that_do_not_read_make_place_for_one_that_does_when_memory_is_short()
         let (ours, _) = line.connect();
         let (stack, now) = line.stack(line.client);
         let mut frags = FragVec::from_elem(Frag::from_bytes(vec![0; 300_000].into()), 1);
-        let _ = stack.tcp_send(now, ours, &mut frags);
+        let _ = stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
     }
     line.settle();
     let used = line.sim.node(line.proxy).stack.receive_memory_used();
@@ -354,8 +369,18 @@ fn hundreds_that_do_not_read_make_place_for_one_that_does_when_memory_is_short()
     let mut frags = FragVec::from_elem(Frag::from_bytes(vec![0; 1_000_000].into()), 1);
     line.until(|sim| {
         let (now, mut chunks) = (sim.now(), Vec::new());
-        let _ = sim.node_mut(client).stack.tcp_send(now, ours, &mut frags);
-        let taken = sim.node_mut(server).stack.tcp_recv_chunks(now, theirs, 1 << 20, &mut chunks);
+        let _ = sim
+            .node_mut(client)
+            .stack
+            .tcp(ours)
+            .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
+        let taken = sim.node_mut(server).stack.tcp(theirs).and_then(|mut tcp| {
+            tcp.recv(
+                now,
+                pagewire_stack::Chunks { max: 1 << 20, into: &mut chunks },
+                RecvFlags::empty(),
+            )
+        });
         got += taken.unwrap_or(0);
         got == 1_000_000
     });
@@ -372,12 +397,15 @@ fn an_urgent_byte_keeps_its_place_and_loses_its_mark() {
     line.write(client, ours, b"ab");
     let mut urgent = FragVec::from_elem(Frag::from_static(b"!"), 1);
     let (stack, now) = line.stack(client);
-    assert_eq!(stack.tcp_send_with(now, ours, &mut urgent, SendFlags::URGENT), Ok(1));
+    assert_eq!(
+        stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut urgent, SendFlags::URGENT)),
+        Ok(1)
+    );
     line.write(client, ours, b"cd");
     assert_eq!(line.read(server, theirs), Ok(b"ab!cd".to_vec()));
     let (stack, now) = line.stack(server);
     assert!(!stack.readiness(theirs).expect("it stands").contains(Readiness::URGENT));
-    let read = stack.tcp_read_urgent(now, theirs, RecvFlags::empty());
+    let read = stack.tcp(theirs).and_then(|mut tcp| tcp.read_urgent(now, RecvFlags::empty()));
     assert_eq!(read, Err(Error::InvalidInput));
 }
 
@@ -388,15 +416,15 @@ fn two_connections_that_stand_already_can_be_joined() {
     let now = line.sim.now();
     let on = "10.0.0.2:7".parse().expect("an address");
     let stack = &mut line.sim.node_mut(proxy).stack;
-    let listener = stack.tcp_listen(now, on, 10).expect("a port");
+    let listener = stack.listen(on, 10).expect("a port");
     let [one, two] = [client, server].map(|node| {
         let (stack, now) = line.stack(node);
-        stack.tcp_connect(now, on, None).expect("a connection")
+        stack.connect(now, on, None).expect("a connection")
     });
     line.write_when_open(client, one, b"one");
     line.write_when_open(server, two, b"two");
     let Station { stack, app, .. } = line.sim.node_mut(proxy);
-    let mut accept = || stack.tcp_accept(now, listener).expect("it waits").0;
+    let mut accept = || stack.listener(listener).expect("it waits").accept().expect("it waits").0;
     let (a, b) = (accept(), accept());
     assert_eq!(app.proxy_mut().join(now, stack, a, a), Err(Error::InvalidInput));
     app.proxy_mut().join(now, stack, a, b).expect("both stand");
@@ -405,7 +433,7 @@ fn two_connections_that_stand_already_can_be_joined() {
 }
 
 impl Line {
-    fn write_when_open(&mut self, node: NodeId, id: SocketId, bytes: &'static [u8]) {
+    fn write_when_open(&mut self, node: NodeId, id: TcpId, bytes: &'static [u8]) {
         self.settle();
         self.write(node, id, bytes);
     }
@@ -417,7 +445,7 @@ fn time_of(port: u16, host: u8, faults: &str) -> Duration {
     let (client, server, listener) = (line.client, line.server, line.listener);
     let to = format!("10.0.0.{host}:{port}").parse().expect("an address");
     let (stack, now) = line.stack(client);
-    let ours = stack.tcp_connect(now, to, None).expect("a connection");
+    let ours = stack.connect(now, to, None).expect("a connection");
     let (mut sent, mut got, mut theirs) = (0, 0, None);
     const ALL: usize = 10_000_000;
     let content = Frag::from_bytes(vec![7; ALL].into());
@@ -426,13 +454,27 @@ fn time_of(port: u16, host: u8, faults: &str) -> Duration {
         let stack = &mut sim.node_mut(client).stack;
         while sent < ALL {
             let mut frags = FragVec::from_elem(content.slice(sent..ALL.min(sent + 60_000)), 1);
-            let Ok(n) = stack.tcp_send(now, ours, &mut frags) else { break };
+            let Ok(n) =
+                stack.tcp(ours).and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()))
+            else {
+                break;
+            };
             sent += n;
         }
         let stack = &mut sim.node_mut(server).stack;
-        theirs = theirs.or_else(|| stack.tcp_accept(now, listener).ok());
+        theirs = theirs
+            .or_else(|| stack.listener(listener).and_then(|mut listener| listener.accept()).ok());
         if let Some((id, _)) = theirs {
-            got += stack.tcp_recv_chunks(now, id, ALL, &mut Vec::new()).unwrap_or(0);
+            got += stack
+                .tcp(id)
+                .and_then(|mut tcp| {
+                    tcp.recv(
+                        now,
+                        pagewire_stack::Chunks { max: ALL, into: &mut Vec::new() },
+                        RecvFlags::empty(),
+                    )
+                })
+                .unwrap_or(0);
         }
         got == ALL
     });

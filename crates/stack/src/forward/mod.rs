@@ -42,7 +42,7 @@ use crate::limits::{
 };
 use crate::sockets::forwarding::Passed;
 use crate::stack::{Stack, TcpOption};
-use crate::{Error, Event, SocketId};
+use crate::{Error, Event, ListenerId, TcpId};
 use pair::{Pair, Step};
 
 /// Settings of a forwarder.
@@ -165,7 +165,7 @@ pub struct Forwarder {
 
 #[derive(Clone, Copy)]
 struct Listening {
-    id: SocketId,
+    id: ListenerId,
     upstream: SocketAddr,
 }
 
@@ -178,7 +178,7 @@ struct Key {
 
 #[derive(Clone, Copy)]
 struct Place {
-    id: SocketId,
+    id: TcpId,
     at: u32,
 }
 
@@ -235,11 +235,11 @@ impl Forwarder {
         &mut self,
         now: Instant,
         stack: &mut Stack,
-        listener: SocketId,
+        listener: ListenerId,
         upstream: SocketAddr,
     ) -> Result<(), Error> {
         for option in [TcpOption::OobInline(true), TcpOption::NoDelay(true)] {
-            stack.tcp_set_option(now, listener, option)?;
+            stack.listener(listener)?.set_option(option)?;
         }
         let listener = Listening { id: listener, upstream };
         self.listeners.push(listener);
@@ -256,8 +256,8 @@ impl Forwarder {
         &mut self,
         now: Instant,
         stack: &mut Stack,
-        a: SocketId,
-        b: SocketId,
+        a: TcpId,
+        b: TcpId,
     ) -> Result<(), Error> {
         if a == b {
             return Err(Error::InvalidInput);
@@ -311,10 +311,12 @@ impl Forwarder {
                 self.full = true;
                 return;
             }
-            let Ok((id, client)) = stack.tcp_accept(now, listener.id) else { return };
+            let Ok((id, client)) = stack.listener(listener.id).and_then(|mut l| l.accept()) else {
+                return;
+            };
             self.counters.accepted += 1;
             let upstream = listener.upstream;
-            let connected = stack.tcp_connect(now, upstream, None).and_then(|other| {
+            let connected = stack.connect(now, upstream, None).and_then(|other| {
                 let adopted = self.adopt(now, stack, id, other);
                 adopted.inspect_err(|_| stack.close(now, other)).map(|()| other)
             });
@@ -333,19 +335,14 @@ impl Forwarder {
     }
 
     /// Both connections behave as a forwarder needs it.
-    fn adopt(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        a: SocketId,
-        b: SocketId,
-    ) -> Result<(), Error> {
-        stack.tcp_forwards(a, b)?;
+    fn adopt(&mut self, now: Instant, stack: &mut Stack, a: TcpId, b: TcpId) -> Result<(), Error> {
+        stack.join_forwarding(a, b)?;
         for id in [a, b] {
             // What came together leaves together: there is nothing to wait for.
-            stack.tcp_set_option(now, id, TcpOption::NoDelay(true))?;
-            stack.tcp_set_option(now, id, TcpOption::OobInline(true))?;
-            stack.tcp_set_option(now, id, TcpOption::KeepAlive(self.config.keepalive))?;
+            let mut tcp = stack.tcp(id)?;
+            tcp.set_option(now, TcpOption::NoDelay(true))?;
+            tcp.set_option(now, TcpOption::OobInline(true))?;
+            tcp.set_option(now, TcpOption::KeepAlive(self.config.keepalive))?;
         }
         Ok(())
     }
@@ -379,9 +376,9 @@ impl Forwarder {
         self.counters.connected += u64::from(pair.connected && !was_connected);
         if pair.may_flow() {
             // From here on the stack passes on what comes, as long as it is nothing but data.
-            stack.begin_flow(now, pair.ids(), &self.passed);
+            stack.core.begin_flow(now, pair.ids(), &self.passed);
         } else {
-            stack.end_flow(pair.ids());
+            stack.core.end_flow(pair.ids());
         }
         match step {
             Step::Wait => {}
@@ -423,7 +420,7 @@ impl Forwarder {
     /// Lets go of both connections, with resets or so that they deliver what is queued.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: usize, resets: bool) {
         let Some(pair) = self.pairs.try_remove(at) else { return };
-        stack.end_flow(pair.ids());
+        stack.core.end_flow(pair.ids());
         for id in pair.ids() {
             if let Some(place) = self.places.get_mut(id.index() as usize) {
                 *place = None;
@@ -467,7 +464,7 @@ impl Forwarder {
     /// While memory is short, those that hold some and do not get on make place for others.
     fn relieve(&mut self, now: Instant, stack: &mut Stack) {
         let Some(limit) = self.config.stall_timeout else { return };
-        if !stack.is_receive_memory_short(1) {
+        if !stack.core.is_receive_memory_short(1) {
             self.relief_at = None;
             return;
         }
@@ -477,13 +474,13 @@ impl Forwarder {
         self.relief_at = Some(now + FORWARD_RELIEF);
         let stalls = |pair: &Pair| {
             pair.stalls_since(stack, now, limit)
-                && pair.ids().into_iter().any(|id| stack.forward_charge(id) > 0)
+                && pair.ids().into_iter().any(|id| stack.core.forward_charge(id) > 0)
         };
         let stalled: Vec<usize> =
             self.pairs.iter().filter(|(_, pair)| stalls(pair)).map(|(at, _)| at).collect();
         for at in stalled {
             // A second reserve, so that the others get on for a while.
-            if !stack.is_receive_memory_short(2) {
+            if !stack.core.is_receive_memory_short(2) {
                 break;
             }
             self.counters.stalled += 1;
@@ -517,7 +514,7 @@ impl core::fmt::Debug for Forwarder {
     }
 }
 
-fn reset(now: Instant, stack: &mut Stack, id: SocketId) {
+fn reset(now: Instant, stack: &mut Stack, id: TcpId) {
     stack.abort(now, id);
     stack.close(now, id);
 }

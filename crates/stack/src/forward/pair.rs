@@ -8,7 +8,7 @@ use pagewire_mem::{Frag, FragVec, Instant};
 use super::{ForwardConfig, ForwardCounters};
 use crate::limits::FORWARD_LEAST;
 use crate::stack::Stack;
-use crate::{Error, Readiness, SocketId};
+use crate::{Chunks, Error, Readiness, RecvFlags, SendFlags, TcpId};
 
 /// Two connections whose bytes go from one to the other.
 pub(super) struct Pair {
@@ -28,7 +28,7 @@ pub(super) struct Pair {
 
 /// One connection of the two.
 pub(super) struct Side {
-    id: SocketId,
+    id: TcpId,
     /// Taken from the other side and not queued here: nothing, unless the send queue took less than
     /// it had room for.
     pending: FragVec,
@@ -59,7 +59,7 @@ enum Pumped {
 
 impl Pair {
     pub(super) fn new(
-        [a, b]: [SocketId; 2],
+        [a, b]: [TcpId; 2],
         client: SocketAddr,
         upstream: SocketAddr,
         now: Instant,
@@ -77,7 +77,7 @@ impl Pair {
         }
     }
 
-    pub(super) fn ids(&self) -> [SocketId; 2] {
+    pub(super) fn ids(&self) -> [TcpId; 2] {
         [self.client_side.id, self.upstream_side.id]
     }
 
@@ -90,7 +90,7 @@ impl Pair {
 
     /// When a byte was last passed on, here or by the stack.
     fn active_at(&self, stack: &Stack) -> Instant {
-        let flowed = self.ids().map(|id| stack.flowed_at(id));
+        let flowed = self.ids().map(|id| stack.core.flowed_at(id));
         flowed.into_iter().flatten().fold(self.active_at, Instant::max)
     }
 
@@ -161,7 +161,7 @@ fn pump(
 ) -> Result<Pumped, Error> {
     loop {
         if !to.pending.is_empty() {
-            match stack.tcp_send(now, to.id, &mut to.pending) {
+            match stack.tcp(to.id)?.send(now, &mut to.pending, SendFlags::empty()) {
                 Ok(n) => *moved += n as u64,
                 Err(Error::WouldBlock) => return Ok(Pumped::Dry),
                 Err(error) => return Err(error),
@@ -171,26 +171,27 @@ fn pump(
         if from.ended {
             return Ok(Pumped::Dry);
         }
-        let queued = stack.tcp_inq(from.id)?;
+        let queued = stack.tcp(from.id)?.inq();
         if queued == 0 {
             return Ok(Pumped::Dry);
         }
-        let room = stack.tcp_send_room(to.id, queued)?;
+        let room = stack.tcp(to.id)?.send_room(queued);
         if room == 0 {
             // Asked for in vain, so that there is an event when there is room.
-            return match stack.tcp_send(now, to.id, &mut to.pending) {
+            return match stack.tcp(to.id)?.send(now, &mut to.pending, SendFlags::empty()) {
                 Ok(_) | Err(Error::WouldBlock) => Ok(Pumped::Dry),
                 Err(error) => Err(error),
             };
         }
-        let share = stack.forward_share(to.id)?;
+        let share = stack.tcp(to.id)?.forward_share();
         if share < room.min(FORWARD_LEAST) {
             return Ok(Pumped::Starved);
         }
-        match stack.tcp_recv_chunks(now, from.id, room.min(share), scratch) {
+        let chunks = Chunks { max: room.min(share), into: scratch };
+        match stack.tcp(from.id)?.recv(now, chunks, RecvFlags::empty()) {
             Ok(0) => {
                 from.ended = true;
-                stack.tcp_shutdown(now, to.id, Shutdown::Write)?;
+                stack.tcp(to.id)?.shutdown(now, Shutdown::Write)?;
             }
             Ok(_) => to.pending.extend(scratch.drain(..)),
             Err(Error::WouldBlock) => return Ok(Pumped::Dry),

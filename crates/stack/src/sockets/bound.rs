@@ -11,16 +11,7 @@ use super::table::SocketId;
 use crate::error::Error;
 use crate::limits::LINK_NAME_BYTES;
 use crate::net::LinkId;
-use crate::stack::Stack;
-
-/// How a connection is opened, beyond what all want.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConnectBy {
-    /// With Fast Open, see [`Stack::tcp_connect_fast`]; `true`: data may be sent without a cookie.
-    pub fast_open: Option<bool>,
-    /// The link that the connection is bound to.
-    pub link: Option<LinkId>,
-}
+use crate::stack::{Core, Stack};
 
 impl Stack {
     /// Binds a socket of any kind to a link, or to none: from now on it receives only what comes by
@@ -29,9 +20,14 @@ impl Stack {
     ///
     /// # Errors
     /// `InvalidInput` for a link that was removed.
-    pub fn bind_to_link(&mut self, id: SocketId, link: Option<LinkId>) -> Result<(), Error> {
-        self.check_link(link)?;
-        let sockets = &mut self.sockets;
+    pub fn bind_to_link(
+        &mut self,
+        id: impl Into<SocketId>,
+        link: Option<LinkId>,
+    ) -> Result<(), Error> {
+        let id = id.into();
+        self.core.check_link(link)?;
+        let sockets = &mut self.core.sockets;
         match sockets.table.get_mut(id)? {
             Socket::Tcp(socket) => {
                 if link.is_some() || socket.extra.is_some() {
@@ -57,20 +53,16 @@ impl Stack {
     ///
     /// # Errors
     /// `InvalidInput` for a link that was removed.
-    pub fn tcp_hold_on_link(&mut self, hold: Hold, link: Option<LinkId>) -> Result<(), Error> {
-        self.check_link(link)?;
-        self.sockets.holds.set_link(hold, link);
+    pub fn hold_on_link(&mut self, hold: Hold, link: Option<LinkId>) -> Result<(), Error> {
+        self.core.check_link(link)?;
+        self.core.sockets.holds.set_link(hold, link);
         Ok(())
-    }
-
-    fn check_link(&self, link: Option<LinkId>) -> Result<(), Error> {
-        self.net.bound_link(link).map(drop).map_err(|_| Error::InvalidInput)
     }
 
     /// What a link is called: what it was [named](Self::name_link), or `link1`, `link2` and so on by
     /// its [`scope_id`](LinkId::scope_id). `None`: it was removed.
     pub fn link_name(&self, link: LinkId) -> Option<String> {
-        self.net.link_name(link)
+        self.core.net.link_name(link)
     }
 
     /// Names a link, as programs do that bind sockets to it by name: 1 to 15 bytes (Linux's
@@ -88,6 +80,12 @@ impl Stack {
         {
             return Err(Error::AddressInUse);
         }
-        if self.net.name_link(link, name) { Ok(()) } else { Err(Error::InvalidInput) }
+        if self.core.net.name_link(link, name) { Ok(()) } else { Err(Error::InvalidInput) }
+    }
+}
+
+impl Core {
+    fn check_link(&self, link: Option<LinkId>) -> Result<(), Error> {
+        self.net.bound_link(link).map(drop).map_err(|_| Error::InvalidInput)
     }
 }

@@ -11,7 +11,7 @@ use pagewire_tcp::{CHECKSUM_OFFSET, Connection, CookieJar, Flags, TcpHeader};
 use super::demux::Tuple;
 use super::tcp::{Owner, TcpSocket, ports};
 use crate::counters::DropReason;
-use crate::stack::{Stack, SynCookies};
+use crate::stack::{Core, SynCookies};
 
 /// What a segment to a listener is.
 pub(crate) enum Returned {
@@ -23,7 +23,7 @@ pub(crate) enum Returned {
     Connection(u32),
 }
 
-impl Stack {
+impl Core {
     /// Answers a SYN to the listener at `index`, in the packet that brought it, and forgets it:
     /// under a flood this is done hundreds of thousands of times a second, and whatever it takes is
     /// taken from connections.

@@ -35,8 +35,13 @@ impl Stack {
     ///
     /// # Errors
     /// `NotSupported` for a listener.
-    pub fn set_packet_marks(&mut self, id: SocketId, marks: PacketMarks) -> Result<(), Error> {
-        match self.sockets.table.get_mut(id)? {
+    pub fn set_packet_marks(
+        &mut self,
+        id: impl Into<SocketId>,
+        marks: PacketMarks,
+    ) -> Result<(), Error> {
+        let id = id.into();
+        match self.core.sockets.table.get_mut(id)? {
             Socket::Tcp(socket) => socket.extra.get_or_insert_default().marks = marks,
             Socket::Udp(socket) => socket.marks = marks,
             Socket::Listener(_) | Socket::TimeWait(_) => return Err(Error::NotSupported),
@@ -46,8 +51,9 @@ impl Stack {
 
     /// From now on, everything that arrives for the socket is an [`Event`](crate::Event), not only
     /// the first since it was last used up: for owners that are told of edges.
-    pub fn report_arrivals(&mut self, id: SocketId) {
-        match self.sockets.table.get_mut(id) {
+    pub fn report_arrivals(&mut self, id: impl Into<SocketId>) {
+        let id = id.into();
+        match self.core.sockets.table.get_mut(id) {
             Ok(Socket::Tcp(socket)) => socket.every_arrival = true,
             Ok(Socket::Listener(socket)) => socket.every_arrival = true,
             Ok(Socket::Udp(socket)) => socket.every_arrival = true,
@@ -58,7 +64,7 @@ impl Stack {
     /// A copy of `data` in pages of the stack, as much as there are pages for, and how many bytes
     /// that is.
     pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
-        let Mem { pool, writer, ledger, .. } = &mut self.mem;
+        let Mem { pool, writer, ledger, .. } = &mut self.core.mem;
         writer.write(pool, data, ledger, CopyReason::AppWrite)
     }
 }

@@ -14,12 +14,12 @@ use pagewire_tcp::{
 
 use super::cookie_cache::{CookieCache, Refusals};
 use super::demux::Tuple;
-use super::table::SocketId;
+use super::handles::{Listener, Tcp};
 use super::tcp::Owner;
 use super::{Socket, derive};
 use crate::error::Error;
 use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
-use crate::stack::{Stack, TcpOption};
+use crate::stack::{Core, Stack, TcpOption};
 
 /// What a host does with TCP Fast Open (RFC 7413).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,45 +126,42 @@ pub(crate) enum FastOpenSyn {
 }
 
 /// Settings.
-impl Stack {
+impl Listener<'_> {
     /// A listener's limit on connections whose handshakes are not complete.
     ///
     /// # Errors
-    /// `InvalidInput` if the socket does not listen, `NoSuchSocket`.
-    pub fn tcp_fast_open_limit(&self, id: SocketId) -> Result<u32, Error> {
-        match self.sockets.table.get(id)? {
-            Socket::Listener(listener) => {
-                Ok(listener.fast_open.as_ref().map_or(0, |fast_open| fast_open.limit))
-            }
-            _ => Err(Error::InvalidInput),
-        }
+    /// `NoSuchSocket`.
+    pub fn fast_open_limit(&self) -> Result<u32, Error> {
+        Ok(self.socket()?.fast_open.as_ref().map_or(0, |fast_open| fast_open.limit))
     }
+}
 
+impl Stack {
     /// What this host does with Fast Open.
     pub fn fast_open_mode(&self) -> FastOpenMode {
-        self.sockets.fast_open.mode
+        self.core.sockets.fast_open.mode
     }
 
     /// The keys that listeners without their own make cookies with.
     pub fn fast_open_keys(&self) -> FastOpenKeys {
-        self.sockets.fast_open.keys
+        self.core.sockets.fast_open.keys
     }
 
     /// Sets what this host does with Fast Open, from the next connection on. Listeners that are
     /// there keep their limits.
     pub fn set_fast_open(&mut self, config: FastOpenConfig) {
-        self.sockets.fast_open.configure(config);
+        self.core.sockets.fast_open.configure(config);
     }
 
     /// Forgets all cookies that servers gave us, and which servers took no data in a SYN.
     pub fn forget_fast_open_cookies(&mut self) {
-        self.sockets.fast_open.cache.clear();
-        self.sockets.fast_open.refusals.clear();
+        self.core.sockets.fast_open.cache.clear();
+        self.core.sockets.fast_open.refusals.clear();
     }
 }
 
 /// Connecting.
-impl Stack {
+impl Core {
     /// How a connection opens with Fast Open.
     pub(crate) fn fast_open_to(
         &self,
@@ -185,27 +182,6 @@ impl Stack {
         let deferred = known.cookie.is_some();
         let option = known.cookie.unwrap_or(FastOpenCookie::request(known.asks_experimentally()));
         Some(FastOpenConnect { option: Some(option), mss, deferred })
-    }
-
-    /// Whether a connection that was opened with Fast Open waits for its first data, which its SYN
-    /// will take along.
-    pub fn tcp_is_deferred(&self, id: SocketId) -> Result<bool, Error> {
-        Ok(self.connection(id)?.conn.is_deferred())
-    }
-
-    /// Sends the SYN of a connection that waits for its first data, without any.
-    pub fn tcp_send_syn(&mut self, now: Instant, id: SocketId) -> Result<(), Error> {
-        let _ = now;
-        self.connection_mut(id)?.conn.send_deferred_syn();
-        self.sockets.touch(id.index());
-        Ok(())
-    }
-
-    /// Says that the application waits to send more than the SYN takes (`true`): the
-    /// acknowledgement of the SYN,ACK waits for that data.
-    pub fn tcp_set_write_pending(&mut self, id: SocketId, pending: bool) -> Result<(), Error> {
-        self.connection_mut(id)?.conn.set_write_pending(pending);
-        Ok(())
     }
 
     /// The connection at `index` took a segment, or is over: what its handshake taught is remembered.
@@ -243,18 +219,31 @@ impl Stack {
     }
 }
 
+impl Tcp<'_> {
+    /// Whether a connection that was opened with Fast Open waits for its first data, which its SYN
+    /// will take along.
+    pub fn is_deferred(&self) -> bool {
+        self.socket.conn.is_deferred()
+    }
+
+    /// Sends the SYN of a connection that waits for its first data, without any.
+    pub fn send_syn(&mut self) {
+        self.socket.conn.send_deferred_syn();
+        self.touch();
+    }
+
+    /// Says that the application waits to send more than the SYN takes (`true`): the
+    /// acknowledgement of the SYN,ACK waits for that data.
+    pub fn set_write_pending(&mut self, pending: bool) {
+        self.socket.conn.set_write_pending(pending);
+    }
+}
+
 /// Listening.
-impl Stack {
+impl Listener<'_> {
     /// Settings of a listener.
-    pub(crate) fn set_listener_option(
-        &mut self,
-        id: SocketId,
-        option: TcpOption,
-    ) -> Result<(), Error> {
-        let Socket::Listener(listener) = self.sockets.table.get_mut(id)? else {
-            return Err(Error::InvalidInput);
-        };
-        let fast_open = listener.fast_open.get_or_insert_default();
+    pub(super) fn set_fast_open_option(&mut self, option: TcpOption) -> Result<(), Error> {
+        let fast_open = self.socket_mut()?.fast_open.get_or_insert_default();
         match option {
             TcpOption::FastOpen(limit) => fast_open.limit = limit.min(MAX_FAST_OPEN_QUEUE),
             TcpOption::FastOpenKeys(keys) => fast_open.keys = keys,
@@ -263,7 +252,9 @@ impl Stack {
         }
         Ok(())
     }
+}
 
+impl Core {
     /// The limit of a new listener: its backlog, where all listeners do Fast Open.
     pub(crate) fn initial_fast_open(&self, backlog: usize) -> Option<Box<ListenerFastOpen>> {
         let needed = FastOpenMode::SERVER | FastOpenMode::SERVER_ALWAYS;

@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pagewire_mem::Instant;
 use pagewire_tcp::Env;
 
+use super::handles::{Tcp, TcpId};
 use super::table::SocketId;
 use super::tcp::TcpSocket;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
 use crate::net::Mem;
-use crate::stack::Stack;
+use crate::stack::{Core, Stack};
 
 /// A connection whose data is passed on at once.
 pub(crate) struct Flow {
@@ -71,19 +72,21 @@ impl Stack {
     /// ([`StackConfig::receive_memory`](crate::StackConfig::receive_memory)) until it is
     /// acknowledged, because its pages are missing for what comes in; and it counts as unread for the
     /// connection that it came by, whose window opens only as far as its share.
-    pub fn tcp_forwards(&mut self, a: SocketId, b: SocketId) -> Result<(), Error> {
-        self.connection(b)?;
-        self.connection_mut(a)?.forwards = Some(b);
-        self.connection_mut(b)?.forwards = Some(a);
+    pub fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
+        self.tcp(b)?;
+        self.tcp(a)?.socket.forwards = Some(b.into());
+        self.tcp(b)?.socket.forwards = Some(a.into());
         Ok(())
     }
+}
 
+impl Core {
     /// From now on, what either of two connections that forward to each other receives is sent on the
     /// other at once, as long as nothing but data comes and there is room and memory for it. What
     /// client `a` sends goes up, what upstream `b` sends down.
-    pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [SocketId; 2], passed: &Arc<Passed>) {
+    pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [TcpId; 2], passed: &Arc<Passed>) {
         for (id, way) in [(a, Way::Up), (b, Way::Down)] {
-            let Ok(socket) = self.connection_mut(id) else { continue };
+            let Ok(Tcp { socket, .. }) = self.tcp(id.into()) else { continue };
             let flow = || Flow { due: false, passed: Arc::clone(passed), way, at: now };
             socket.conn.set_forwards();
             socket.flow.get_or_insert_with(|| Box::new(flow()));
@@ -91,19 +94,14 @@ impl Stack {
     }
 
     /// The owner passes on everything itself again.
-    pub(crate) fn end_flow(&mut self, ids: [SocketId; 2]) {
+    pub(crate) fn end_flow(&mut self, ids: [TcpId; 2]) {
         for id in ids {
-            if let Ok(socket) = self.connection_mut(id)
+            if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id.into())
                 && socket.flow.take().is_some_and(|flow| flow.due)
             {
-                self.sockets.touch_to_report(id.index());
+                work.to_report(id.index(), &mut socket.unchecked);
             }
         }
-    }
-
-    /// When something that the connection received was last passed on at once.
-    pub(crate) fn flowed_at(&self, id: SocketId) -> Option<Instant> {
-        Some(self.connection(id).ok()?.flow.as_ref()?.at)
     }
 
     /// Byte path, from R6 to S2: what a burst has brought the connection at `index` goes on, before that
@@ -179,30 +177,37 @@ impl Stack {
             return;
         }
         // After the end of the other, nothing is held.
-        let held = self.connection(other).map_or(0, |other| other.conn.send_charge());
+        let held = self.tcp(other).map_or(0, |other| other.socket.conn.send_charge());
         if let Some(socket) = self.sockets.table.tcp_mut(index) {
             set_held(now, &mut self.mem, socket, held);
         }
     }
 
-    /// How many of `wanted` bytes a send would take now; 0 also where it would fail.
-    pub fn tcp_send_room(&self, id: SocketId, wanted: usize) -> Result<usize, Error> {
-        Ok(self.connection(id)?.conn.room_for(wanted))
+    /// When something that the connection received was last passed on at once.
+    pub(crate) fn flowed_at(&self, id: TcpId) -> Option<Instant> {
+        Some(self.sockets.table.tcp(id.index())?.flow.as_ref()?.at)
+    }
+
+    /// Bytes of receive memory that are charged for the connection.
+    pub(crate) fn forward_charge(&self, id: TcpId) -> usize {
+        self.sockets.table.tcp(id.index()).map_or(0, TcpSocket::charged)
     }
 
     /// Whether fewer than so many reserves are left of the receive memory.
     pub(crate) fn is_receive_memory_short(&self, reserves: usize) -> bool {
         is_short(&self.mem, reserves)
     }
+}
 
-    /// Bytes of receive memory that are charged for the connection.
-    pub(crate) fn forward_charge(&self, id: SocketId) -> usize {
-        self.connection(id).map_or(0, |socket| socket.charged())
+impl Tcp<'_> {
+    /// How many of `wanted` bytes a send would take now; 0 also where it would fail.
+    pub fn send_room(&self, wanted: usize) -> usize {
+        self.socket.conn.room_for(wanted)
     }
 
     /// How much more the connection may hold of what others sent.
-    pub(crate) fn forward_share(&self, id: SocketId) -> Result<usize, Error> {
-        Ok(share(&self.mem, self.connection(id)?))
+    pub(crate) fn forward_share(&self) -> usize {
+        share(self.mem, self.socket)
     }
 }
 

@@ -13,7 +13,7 @@ use super::Socket;
 use super::table::SocketId;
 use crate::limits::UDP_RECEIVE_BYTES;
 use crate::net::Mem;
-use crate::stack::Stack;
+use crate::stack::Core;
 
 /// Sockets that had memory of senders in their receive queue, in the order of their deadlines.
 pub(crate) struct Guests {
@@ -58,7 +58,7 @@ fn has_room(mem: &Mem, pinned: usize) -> bool {
     free >= pool.total * PAGE_SIZE / 2 && receive.used() + pinned <= receive.limit()
 }
 
-impl Stack {
+impl Core {
     /// The socket at `index` took memory of its sender.
     pub(crate) fn watch_guest(&mut self, now: Instant, index: u32) {
         let Some(limit) = self.sockets.guests.limit else { return };

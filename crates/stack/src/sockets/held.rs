@@ -7,48 +7,48 @@ use std::sync::Arc;
 
 use pagewire_mem::{Held, Holdings, Instant, Returned, Returns};
 
+use super::handles::Tcp;
 use super::table::SocketId;
-use crate::error::Error;
-use crate::stack::Stack;
+use crate::stack::{Core, Stack};
 
-impl Stack {
+impl Tcp<'_> {
     /// Counts `bytes` of memory for the connection until the answer is dropped: whoever takes
     /// received memory by reference keeps it with that. A call that comes with the verb that took
     /// the memory, before anything is sent.
-    pub fn tcp_count_held(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        bytes: usize,
-    ) -> Result<Held, Error> {
+    pub fn count_held(&mut self, now: Instant, bytes: usize) -> Held {
         if bytes == 0 {
-            return Ok(Held::default());
+            return Held::default();
         }
-        let returns = &self.sockets.returns;
-        let socket = super::application::connection_mut(self.sockets.table.get_mut(id)?)?;
-        let holdings = socket.holdings.get_or_insert_with(|| Holdings::new(returns, id.token()));
+        let returns = &self.work.returns;
+        let socket = &mut *self.socket;
+        let holdings =
+            socket.holdings.get_or_insert_with(|| Holdings::new(returns, self.id.token()));
         let held = holdings.hold(bytes);
-        socket.work(&mut self.mem, now, |_, _| ());
-        Ok(held)
+        socket.work(self.mem, now, |_, _| ());
+        held
     }
 
     /// Bytes of memory that the connection's application took by reference and keeps.
-    pub fn tcp_held(&self, id: SocketId) -> Result<usize, Error> {
-        Ok(self.connection(id)?.holdings.as_ref().map_or(0, |holdings| holdings.bytes()))
+    pub fn held(&self) -> usize {
+        self.socket.holdings.as_ref().map_or(0, |holdings| holdings.bytes())
     }
+}
 
+impl Stack {
     /// What other threads gave back: whoever drives the stack wakes up for it
     /// ([`Returns::set_waker`]).
     pub fn returns(&self) -> &Arc<Returns> {
-        &self.sockets.returns
+        &self.core.sockets.work.returns
     }
+}
 
+impl Core {
     /// Opens the windows of those who waited for memory that came back.
     pub(crate) fn drain_returns(&mut self, now: Instant) {
-        if !self.sockets.returns.is_pending() {
+        if !self.sockets.work.returns.is_pending() {
             return;
         }
-        for returned in self.sockets.returns.drain() {
+        for returned in self.sockets.work.returns.drain() {
             match returned {
                 Returned::Rest(charged) => self.mem.shared.receive.charge(charged, 0),
                 Returned::Some(owner) => {

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use smallvec::SmallVec;
 
 use super::demux::{Sharing, Wanted};
-use super::table::SocketId;
+use super::handles::TcpId;
 use super::tcp::canonical;
 use crate::error::Error;
 use crate::net::LinkId;
@@ -133,18 +133,18 @@ impl Stack {
     ///
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable` if the address is not ours or no port is free.
-    pub fn tcp_bind(
+    pub fn hold(
         &mut self,
         local: SocketAddr,
         options: BindOptions,
     ) -> Result<(Hold, SocketAddr), Error> {
         let local = canonical(local);
         let ip = local.ip();
-        if !options.free && !ip.is_unspecified() && !self.net.is_local(ip) {
+        if !options.free && !ip.is_unspecified() && !self.core.net.is_local(ip) {
             return Err(Error::AddressNotAvailable);
         }
         let at = options.wanted(ip);
-        let sockets = &mut self.sockets;
+        let sockets = &mut self.core.sockets;
         let (binds, holds) = (&sockets.tcp_binds, &sockets.holds);
         let sharing = options.sharing();
         let port = match local.port() {
@@ -162,21 +162,21 @@ impl Stack {
                 port
             }
         };
-        let hold = self.sockets.holds.insert(at, port, sharing, false);
+        let hold = self.core.sockets.holds.insert(at, port, sharing, false);
         Ok((hold, SocketAddr::new(ip, port)))
+    }
+
+    /// The owner is done with the address.
+    pub fn release(&mut self, hold: Hold) {
+        self.core.sockets.holds.remove(hold);
     }
 
     /// Holds the local address of a connection, so that only those can bind it who share it, and only
     /// if this owner does too.
-    pub fn tcp_hold(&mut self, id: SocketId, options: BindOptions) -> Result<Hold, Error> {
-        let local = self.connection(id)?.tuple.local_addr();
+    pub fn hold_connection(&mut self, id: TcpId, options: BindOptions) -> Result<Hold, Error> {
+        let local = self.tcp(id)?.socket.tuple.local_addr();
         let at = Wanted { link: options.link, ..Wanted::of(local.ip()) };
-        Ok(self.sockets.holds.insert(at, local.port(), options.sharing(), true))
-    }
-
-    /// The owner is done with the address.
-    pub fn tcp_release(&mut self, hold: Hold) {
-        self.sockets.holds.remove(hold);
+        Ok(self.core.sockets.holds.insert(at, local.port(), options.sharing(), true))
     }
 }
 

@@ -13,7 +13,7 @@ use super::table::SocketId;
 use super::tcp::Owner;
 use crate::error::Error;
 use crate::net::LinkId;
-use crate::stack::Stack;
+use crate::stack::{Core, Stack};
 
 /// Why there is nothing for sockets to do any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,10 @@ impl Stack {
     /// were, those that were closed before and deliver included, and how many of them were reset.
     /// Attempts to connect without an answer are none yet, and gone without a word.
     pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
-        self.sockets.down = Down::Closed;
-        let (connections, resetting) = self.open_connections();
+        self.core.sockets.down = Down::Closed;
+        let (connections, resetting) = self.core.open_connections();
         let owned: Vec<SocketId> = self
+            .core
             .sockets
             .table
             .iter()
@@ -57,13 +58,13 @@ impl Stack {
                     Socket::Listener(_) | Socket::Udp(_) => true,
                     Socket::TimeWait(_) => false,
                 };
-                owned.then(|| self.sockets.table.id_of(index)).flatten()
+                owned.then(|| self.core.sockets.table.id_of(index)).flatten()
             })
             .collect();
         for id in owned {
             self.close(now, id);
         }
-        let (_, after) = self.open_connections();
+        let (_, after) = self.core.open_connections();
         (connections, after.saturating_sub(resetting))
     }
 
@@ -75,27 +76,29 @@ impl Stack {
     /// answered by a reset for as long as this stack is driven.
     pub fn abort_all(&mut self, now: Instant) -> usize {
         let _ = now;
-        let all = self.sockets.table.iter().filter_map(|(index, socket)| match socket {
+        let all = self.core.sockets.table.iter().filter_map(|(index, socket)| match socket {
             Socket::Tcp(socket) => awaits_peer(socket.conn.state()).then_some(index),
             _ => None,
         });
         let all: Vec<u32> = all.collect();
-        all.iter().for_each(|&index| self.tcp_abort(index));
+        all.iter().for_each(|&index| self.core.tcp_abort(index));
         all.len()
     }
 
     /// What closed connections still wait for. Walks all sockets.
     pub fn leftovers(&self) -> Leftovers {
-        let mut left = Leftovers { packets: self.net.has_waiting(), ..Leftovers::default() };
-        left.packets |= !self.sockets.dirty.is_empty();
-        for (_, socket) in self.sockets.table.iter() {
+        let mut left = Leftovers { packets: self.core.net.has_waiting(), ..Leftovers::default() };
+        left.packets |= !self.core.sockets.work.dirty.is_empty();
+        for (_, socket) in self.core.sockets.table.iter() {
             let Socket::Tcp(socket) = socket else { continue };
             left.undelivered += usize::from(!socket.is_quiet());
             left.half_closed += usize::from(socket.conn.state() == State::FinWait2);
         }
         left
     }
+}
 
+impl Core {
     /// Connections that are open, and those whose reset waits to be sent.
     fn open_connections(&self) -> (usize, usize) {
         let mut counts = (0, 0);
@@ -126,9 +129,9 @@ impl Stack {
     /// has a device, every socket fails, until [`add_link`](Self::add_link) brings one. `false`: there
     /// is no such link.
     pub fn handle_link_lost(&mut self, now: Instant, link: LinkId) -> bool {
-        let Some(index) = self.net.find_link(link) else { return false };
-        self.sockets.resume(index);
-        let over = |stack: &Self, socket: &Socket| {
+        let Some(index) = self.core.net.find_link(link) else { return false };
+        self.core.sockets.resume(index);
+        let over = |stack: &Core, socket: &Socket| {
             let (ends, bound) = match socket {
                 Socket::Tcp(socket) => ((socket.tuple.local, socket.tuple.remote), socket.bound()),
                 Socket::Udp(socket) => match socket.remote {
@@ -140,13 +143,13 @@ impl Stack {
             let by = stack.net.bound_link(bound).unwrap_or(None);
             stack.net.way_of(now, ends, by) == Some(index)
         };
-        let table = self.sockets.table.iter();
-        let lost = table.filter(|(_, socket)| over(self, socket)).map(|(index, _)| index);
+        let table = self.core.sockets.table.iter();
+        let lost = table.filter(|(_, socket)| over(&self.core, socket)).map(|(index, _)| index);
         let lost: Vec<u32> = lost.collect();
-        if self.net.handle_link_lost(index) {
-            self.fail_all(Down::Lost);
+        if self.core.net.handle_link_lost(index) {
+            self.core.fail_all(Down::Lost);
         } else {
-            lost.iter().for_each(|&index| self.fail_socket(index, false));
+            lost.iter().for_each(|&index| self.core.fail_socket(index, false));
         }
         true
     }
@@ -154,31 +157,33 @@ impl Stack {
     /// Nothing can be sent or received any more, whatever devices there are: every socket fails with
     /// `NetworkDown`.
     pub fn handle_network_down(&mut self) {
-        for link in self.net.link_indices() {
-            self.net.handle_link_lost(link);
-            self.sockets.resume(link);
+        for link in self.core.net.link_indices() {
+            self.core.net.handle_link_lost(link);
+            self.core.sockets.resume(link);
         }
-        self.fail_all(Down::Closed);
+        self.core.fail_all(Down::Closed);
     }
 
     /// Forgets every socket, where not even [`handle_network_down`](Self::handle_network_down) got to its
     /// end: something is wrong in here, so that what there is is not even dropped.
     pub fn forget_all(&mut self) {
-        let sockets = &mut self.sockets;
+        let sockets = &mut self.core.sockets;
         sockets.down = Down::Closed;
         core::mem::forget(core::mem::take(&mut sockets.table));
-        (sockets.dirty, sockets.unchecked) = Default::default();
-        (sockets.held_up, sockets.starved) = Default::default();
+        (sockets.work.dirty, sockets.work.unchecked) = Default::default();
+        (sockets.held_up, sockets.work.starved) = Default::default();
     }
 
     /// Whether no socket can do anything any more: no device is left, or the stack was shut down.
     pub fn is_down(&self) -> bool {
-        self.sockets.down != Down::No
+        self.core.sockets.down != Down::No
     }
+}
 
+impl Core {
     /// For verbs that make sockets.
     pub(super) fn refuse_if_down(&self) -> Result<(), Error> {
-        if self.is_down() { Err(Error::NetworkDown) } else { Ok(()) }
+        if self.sockets.down != Down::No { Err(Error::NetworkDown) } else { Ok(()) }
     }
 
     /// A link with a device came: sockets that wait for the network may work again.

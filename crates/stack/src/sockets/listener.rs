@@ -20,8 +20,8 @@ use pagewire_tcp::{Connection, Flags, Seq, State, TcpHeader};
 use super::Socket;
 use super::demux::{Sharing, Tuple, Wanted};
 use super::fast_open::{FastOpenSyn, ListenerFastOpen};
+use super::handles::{Listener, ListenerId, TcpId};
 use super::hold::{BindOptions, Hold};
-use super::table::SocketId;
 use super::tcp::{Owner, TcpSocket, canonical, iss_above, ports};
 use crate::TcpConfig;
 use crate::counters::DropReason;
@@ -29,10 +29,10 @@ use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
 use crate::net::LinkId;
-use crate::stack::{Stack, SynCookies};
+use crate::stack::{Core, Stack, SynCookies, TcpOption};
 
 /// A socket that listens.
-pub(crate) struct Listener {
+pub(crate) struct ListenerSocket {
     pub(crate) local: SocketAddr,
     /// Settings of the connections that it gets.
     pub(crate) config: Arc<TcpConfig>,
@@ -74,7 +74,7 @@ pub(crate) struct ToListener<'a> {
     pub(super) ecn: u8,
 }
 
-impl Listener {
+impl ListenerSocket {
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = if self.down { Readiness::ERROR } else { Readiness::NONE };
         if self.down || !self.queue.is_empty() {
@@ -89,38 +89,44 @@ impl Listener {
     }
 }
 
+/// How a listener is made.
+#[derive(Debug, Default)]
+pub struct ListenOptions {
+    /// How many connections may wait to be accepted.
+    pub backlog: usize,
+    /// The address was [held](Stack::hold) before.
+    pub hold: Option<Hold>,
+    /// With `hold`: `::` stands for IPv6 addresses only.
+    pub v6_only: bool,
+}
+
+impl From<usize> for ListenOptions {
+    fn from(backlog: usize) -> Self {
+        Self { backlog, ..Self::default() }
+    }
+}
+
 impl Stack {
     /// Listens for connections to `local`, whose port may be 0 for a free one. An unspecified
     /// address stands for all of ours, `::` for those of both IP versions.
     ///
     /// # Errors
-    /// `AddressInUse`, also if another listener's wildcard covers the address;
-    /// `AddressNotAvailable` if it is not ours, or no ephemeral port is free.
-    pub fn tcp_listen(
+    /// `AddressInUse`, also if another listener's wildcard covers the address, or another listens
+    /// where the address was held; `AddressNotAvailable` if it is not ours, or no ephemeral port is
+    /// free.
+    pub fn listen(
         &mut self,
-        now: Instant,
         local: SocketAddr,
-        backlog: usize,
-    ) -> Result<SocketId, Error> {
-        let _ = now;
-        let local = self.bindable(canonical(local), Kind::Tcp, BindOptions::default())?;
-        self.insert_listener(local, Wanted::of(local.ip()), Sharing::default(), backlog)
-    }
-
-    /// As [`tcp_listen`](Self::tcp_listen), where the address was bound before.
-    ///
-    /// # Errors
-    /// `AddressInUse` if another listens there meanwhile.
-    pub fn tcp_listen_held(
-        &mut self,
-        now: Instant,
-        hold: Hold,
-        local: SocketAddr,
-        v6_only: bool,
-        backlog: usize,
-    ) -> Result<SocketId, Error> {
-        let (_, local) = (now, canonical(local));
-        let sockets = &self.sockets;
+        options: impl Into<ListenOptions>,
+    ) -> Result<ListenerId, Error> {
+        let ListenOptions { backlog, hold, v6_only } = options.into();
+        let Some(hold) = hold else {
+            let local = self.core.bindable(canonical(local), Kind::Tcp, BindOptions::default())?;
+            let at = Wanted::of(local.ip());
+            return self.core.insert_listener(local, at, Sharing::default(), backlog);
+        };
+        let local = canonical(local);
+        let sockets = &self.core.sockets;
         let at = Wanted { addr: local.ip(), v6_only, link: sockets.holds.link(hold) };
         let sharing = sockets.holds.sharing(hold).listening();
         // Those who hold the port too agreed to share it, until one of them listens.
@@ -129,27 +135,77 @@ impl Stack {
         {
             return Err(Error::AddressInUse);
         }
-        self.insert_listener(local, at, sharing, backlog)
+        self.core.insert_listener(local, at, sharing, backlog)
+    }
+}
+
+impl Listener<'_> {
+    pub(super) fn socket(&self) -> Result<&ListenerSocket, Error> {
+        self.core.sockets.table.listener(self.id.index()).ok_or(Error::NoSuchSocket)
+    }
+
+    pub(super) fn socket_mut(&mut self) -> Result<&mut ListenerSocket, Error> {
+        self.core.sockets.table.listener_mut(self.id.index()).ok_or(Error::NoSuchSocket)
     }
 
     /// How many connections may wait to be accepted from now on.
-    pub fn tcp_set_backlog(&mut self, id: SocketId, backlog: usize) -> Result<(), Error> {
-        match self.sockets.table.get_mut(id)? {
-            Socket::Listener(listener) => listener.backlog = backlog.min(MAX_BACKLOG),
-            _ => return Err(Error::InvalidInput),
-        }
+    pub fn set_backlog(&mut self, backlog: usize) -> Result<(), Error> {
+        self.socket_mut()?.backlog = backlog.min(MAX_BACKLOG);
         Ok(())
     }
 
+    /// The settings that its connections inherit.
+    pub fn config(&self) -> Result<&TcpConfig, Error> {
+        Ok(&self.socket()?.config)
+    }
+
+    /// Changes a setting, for the connections that are still to come.
+    ///
+    /// # Errors
+    /// `NotSupported` if connections cannot inherit it.
+    pub fn set_option(&mut self, option: TcpOption) -> Result<(), Error> {
+        if let TcpOption::FastOpen(_)
+        | TcpOption::FastOpenKeys(_)
+        | TcpOption::FastOpenNoCookie(_) = option
+        {
+            return self.set_fast_open_option(option);
+        }
+        let set = option.apply(Arc::make_mut(&mut self.socket_mut()?.config));
+        if set { Ok(()) } else { Err(Error::NotSupported) }
+    }
+
+    /// Takes the oldest connection that waits, and the address of its peer.
+    ///
+    /// # Errors
+    /// `WouldBlock` when none waits, `NetworkDown` when none can come any more.
+    pub fn accept(&mut self) -> Result<(TcpId, SocketAddr), Error> {
+        let listener = self.socket_mut()?;
+        let taken = listener.queue.pop_front();
+        listener.reported &= listener.readiness();
+        let none = if listener.down { Error::NetworkDown } else { Error::WouldBlock };
+        let index = taken.ok_or(none)?;
+        let table = &mut self.core.sockets.table;
+        let socket = table.tcp_mut(index).ok_or(Error::WouldBlock)?;
+        socket.owner = Owner::App;
+        socket.conn.on_accepted();
+        // Whoever gets a connection looks at it first: no event for what it is ready for already.
+        socket.reported = socket.readiness();
+        let remote = socket.tuple.remote_addr();
+        let id = table.id_of(index).ok_or(Error::WouldBlock)?;
+        Ok((TcpId(id), remote))
+    }
+}
+
+impl Core {
     fn insert_listener(
         &mut self,
         local: SocketAddr,
         at: Wanted,
         sharing: Sharing,
         backlog: usize,
-    ) -> Result<SocketId, Error> {
+    ) -> Result<ListenerId, Error> {
         self.refuse_if_down()?;
-        let listener = Listener {
+        let listener = ListenerSocket {
             local,
             config: Arc::clone(&self.sockets.config),
             backlog: backlog.min(MAX_BACKLOG),
@@ -167,35 +223,7 @@ impl Stack {
         let socket = Socket::Listener(Box::new(listener));
         let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
         self.sockets.tcp_binds.insert(at, local.port(), id.index(), sharing);
-        Ok(id)
-    }
-
-    /// Takes the oldest connection that waits, and the address of its peer.
-    ///
-    /// # Errors
-    /// `WouldBlock` when none waits, `NetworkDown` when none can come any more, `InvalidInput` if the
-    /// socket does not listen.
-    pub fn tcp_accept(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-    ) -> Result<(SocketId, SocketAddr), Error> {
-        let _ = now;
-        let Socket::Listener(listener) = self.sockets.table.get_mut(id)? else {
-            return Err(Error::InvalidInput);
-        };
-        let taken = listener.queue.pop_front();
-        listener.reported &= listener.readiness();
-        let none = if listener.down { Error::NetworkDown } else { Error::WouldBlock };
-        let index = taken.ok_or(none)?;
-        let socket = self.sockets.table.tcp_mut(index).ok_or(Error::WouldBlock)?;
-        socket.owner = Owner::App;
-        socket.conn.on_accepted();
-        // Whoever gets a connection looks at it first: no event for what it is ready for already.
-        socket.reported = socket.readiness();
-        let remote = socket.tuple.remote_addr();
-        let id = self.sockets.table.id_of(index).ok_or(Error::WouldBlock)?;
-        Ok((id, remote))
+        Ok(ListenerId(id))
     }
 
     /// A segment to the listener at `index` that belongs to no connection (RFC 9293 section

@@ -1,12 +1,11 @@
 //! Byte path, step R7 by mapping, seen from the stack: which connection, which error.
 
 use pagewire_mem::{Instant, MapFault, Mapping, Place};
-use pagewire_tcp::{MapRefusal, Parts, check_map_len};
+use pagewire_tcp::{MapRefusal, Parts, RecvFlags, check_map_len};
 
-use super::Socket;
-use super::table::SocketId;
+use super::handles::Tcp;
+use super::recv::Taker;
 use crate::error::Error;
-use crate::stack::Stack;
 
 /// Why nothing was mapped, in the order in which it is looked for; the first that applies. Nothing
 /// was consumed, nothing was waited for.
@@ -77,7 +76,7 @@ impl From<MapRefusal> for MapError {
     }
 }
 
-/// What [`Stack::tcp_map_available`] found.
+/// What [`MapPages`] found.
 #[derive(Debug)]
 pub struct MapAvailable {
     /// Whole pages that were next in the stream; `None` if there are none at its front.
@@ -95,50 +94,114 @@ pub struct MapAvailable {
     pub error: Option<Error>,
 }
 
-impl Stack {
-    /// Byte path, step R7: the next `len` bytes as contiguous memory that can only be read,
-    /// consumed as by a read: the window opens, an acknowledgement is considered.
-    ///
-    /// # Errors
-    /// The first of [`MapError`] that applies; then nothing is consumed.
-    pub fn tcp_map(&mut self, now: Instant, id: SocketId, len: usize) -> Result<Mapping, MapError> {
-        check_map_len(len)?;
-        self.check_mappable(id)?;
-        self.with_connection(now, id, |conn, env| {
-            Ok(conn.map(env, len, |parts| Place::find(parts).map_err(refusal)))
-        })?
-        .map_err(MapError::from)
-        .and_then(|(place, frags)| place.fill(frags).ok_or(MapError::NoMemory))
-    }
+/// Takes the next so many bytes as contiguous memory that can only be read, consumed as by a read:
+/// the window opens, an acknowledgement is considered. The first of [`MapError`] that applies is the
+/// error; then nothing is consumed.
+#[derive(Clone, Copy, Debug)]
+pub struct Map(pub usize);
 
-    /// As many of the next bytes as whole pages that lie side by side, up to `max`; then, as far as
-    /// they fit into `tail`, a copy of what lies before the next page. Takes no system call (but for
-    /// the first mapping of a region). What lies elsewhere in memory is had by the next call.
-    ///
-    /// Nothing to be mapped is no error: [`MapAvailable::copy_next`] says what to read.
-    ///
-    /// # Errors
-    /// `Listening`, `NoMemory`, `Socket`.
-    pub fn tcp_map_available(
+/// As [`Map`], for those who hand out addresses: only of memory that nobody can make writable there,
+/// and with Linux's judgement of what is queued: up to an urgent byte that is not in line, and only the
+/// peer's FIN ends the stream.
+#[derive(Clone, Copy, Debug)]
+pub struct MapSealed(pub usize);
+
+/// Takes as many of the next bytes as whole pages that lie side by side, up to `max`; then, as far as
+/// they fit into `tail`, a copy of what lies before the next page. Takes no system call (but for
+/// the first mapping of a region). What lies elsewhere in memory is had by the next call.
+///
+/// Nothing to be mapped is no error: [`MapAvailable::copy_next`] says what to read. Errors are
+/// `NoMemory` and `Socket`.
+#[derive(Debug)]
+pub struct MapPages<'a> {
+    /// How many bytes at most.
+    pub max: usize,
+    /// Where a copy goes.
+    pub tail: &'a mut [u8],
+}
+
+/// Has `put` map the next whole pages, up to `max` bytes, wherever it likes; it says how many
+/// bytes that were, and they are consumed. It keeps references of its own. Then as for [`MapPages`],
+/// without a mapping.
+#[derive(Debug)]
+pub struct MapWith<'a, F> {
+    /// How many bytes at most.
+    pub max: usize,
+    /// Where a copy goes.
+    pub tail: &'a mut [u8],
+    /// Maps pages.
+    pub put: F,
+}
+
+impl Taker for Map {
+    type Taken = Mapping;
+    type Error = MapError;
+
+    fn take(self, tcp: &mut Tcp<'_>, now: Instant, _: RecvFlags) -> Result<Mapping, MapError> {
+        check_map_len(self.0)?;
+        tcp.map(now, self.0, |parts| Place::find(parts))
+    }
+}
+
+impl Taker for MapSealed {
+    type Taken = Mapping;
+    type Error = MapError;
+
+    fn take(self, tcp: &mut Tcp<'_>, now: Instant, _: RecvFlags) -> Result<Mapping, MapError> {
+        check_map_len(self.0)?;
+        let conn = &tcp.socket.conn;
+        if conn.queued_to_mark() < self.0 {
+            return Err(if conn.has_fin() { MapError::Ended } else { MapError::WouldBlock });
+        }
+        tcp.map(now, self.0, |parts| Place::find_sealed(parts))
+    }
+}
+
+impl Taker for MapPages<'_> {
+    type Taken = MapAvailable;
+    type Error = MapError;
+
+    fn take(self, tcp: &mut Tcp<'_>, now: Instant, _: RecvFlags) -> Result<MapAvailable, MapError> {
+        tcp.map_available(now, self.max, self.tail, adjacent)
+    }
+}
+
+impl<F: FnOnce(Parts<'_>) -> Result<usize, MapFault>> Taker for MapWith<'_, F> {
+    /// How many bytes were mapped, and what was found.
+    type Taken = (usize, MapAvailable);
+    type Error = MapError;
+
+    fn take(self, tcp: &mut Tcp<'_>, now: Instant, _: RecvFlags) -> Result<Self::Taken, MapError> {
+        let mut mapped = 0;
+        let place = |parts: Parts<'_>| {
+            mapped = (self.put)(parts).map_err(refusal)?;
+            Ok((None, mapped))
+        };
+        let found = tcp.map_available(now, self.max, self.tail, place)?;
+        Ok((mapped, found))
+    }
+}
+
+impl Tcp<'_> {
+    fn map(
         &mut self,
         now: Instant,
-        id: SocketId,
-        max: usize,
-        tail: &mut [u8],
-    ) -> Result<MapAvailable, MapError> {
-        self.take_available(now, id, max, tail, adjacent)
+        len: usize,
+        find: impl FnOnce(Parts<'_>) -> Result<Place, MapFault>,
+    ) -> Result<Mapping, MapError> {
+        self.with(now, |conn, env| Ok(conn.map(env, len, |parts| find(parts).map_err(refusal))))?
+            .map_err(MapError::from)
+            .and_then(|(place, frags)| place.fill(frags).ok_or(MapError::NoMemory))
     }
 
-    fn take_available(
+    fn map_available(
         &mut self,
         now: Instant,
-        id: SocketId,
         max: usize,
         tail: &mut [u8],
         place: impl FnOnce(Parts<'_>) -> Result<(Option<Place>, usize), MapRefusal>,
     ) -> Result<MapAvailable, MapError> {
-        self.check_mappable(id)?;
-        let (found, copied) = self.with_connection(now, id, |conn, env| {
+        let (found, copied) = self.with(now, |conn, env| {
             let found = conn.map_available(env, max, place);
             let wanted = found.as_ref().map_or(0, |found| found.copy_next.min(tail.len()));
             let copied = match tail.get_mut(..wanted) {
@@ -152,7 +215,7 @@ impl Stack {
             Some((Some(place), frags)) => Some(place.fill(frags).ok_or(MapError::NoMemory)?),
             Some((None, _)) | None => None,
         };
-        let socket = self.connection_mut(id)?;
+        let socket = &mut *self.socket;
         Ok(MapAvailable {
             mapping,
             copied,
@@ -163,77 +226,24 @@ impl Stack {
         })
     }
 
-    /// As [`tcp_map`](Self::tcp_map), for those who hand out addresses: only of memory that nobody
-    /// can make writable there, and with Linux's judgement of what is queued: up to an urgent byte
-    /// that is not in line, and only the peer's FIN ends the stream.
-    pub fn tcp_map_sealed(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        len: usize,
-    ) -> Result<Mapping, MapError> {
-        check_map_len(len)?;
-        self.check_mappable(id)?;
-        let conn = &self.connection(id)?.conn;
-        if conn.queued_to_mark() < len {
-            return Err(if conn.has_fin() { MapError::Ended } else { MapError::WouldBlock });
-        }
-        self.with_connection(now, id, |conn, env| {
-            Ok(conn.map(env, len, |parts| Place::find_sealed(parts).map_err(refusal)))
-        })?
-        .map_err(MapError::from)
-        .and_then(|(place, frags)| place.fill(frags).ok_or(MapError::NoMemory))
-    }
-
-    /// Has `put` map the next whole pages, up to `max` bytes, wherever it likes; it says how many
-    /// bytes that were, and they are consumed. It keeps references of its own. Then as for
-    /// [`tcp_map_available`](Self::tcp_map_available), without a mapping.
-    ///
-    /// # Errors
-    /// `Listening`, `NoMemory`, `Socket`.
-    pub fn tcp_map_into(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        max: usize,
-        tail: &mut [u8],
-        put: impl FnOnce(Parts<'_>) -> Result<usize, MapFault>,
-    ) -> Result<(usize, MapAvailable), MapError> {
-        let mut mapped = 0;
-        let place = |parts: Parts<'_>| {
-            mapped = put(parts).map_err(refusal)?;
-            Ok((None, mapped))
-        };
-        let found = self.take_available(now, id, max, tail, place)?;
-        Ok((mapped, found))
-    }
-
     /// Whether the peer's FIN has come in order.
-    pub fn tcp_has_fin(&self, id: SocketId) -> Result<bool, Error> {
-        Ok(self.connection(id)?.conn.has_fin())
+    pub fn has_fin(&self) -> bool {
+        self.socket.conn.has_fin()
     }
 
     /// Whether `len` bytes will never be queued at once on this connection: its window closes
     /// before.
-    pub fn tcp_is_beyond_window(&self, id: SocketId, len: usize) -> Result<bool, Error> {
-        Ok(self.connection(id)?.conn.is_beyond_window(len))
+    pub fn is_beyond_window(&self, len: usize) -> bool {
+        self.socket.conn.is_beyond_window(len)
     }
 
     /// Somebody is going to wait until `len` bytes are queued: has the receive buffer grow, within
     /// its limit, so that they fit, and everything that arrives be reported.
-    pub fn tcp_expect(&mut self, id: SocketId, len: usize) -> Result<(), Error> {
-        let socket = self.connection_mut(id)?;
+    pub fn expect(&mut self, len: usize) {
+        let socket = &mut *self.socket;
         socket.every_arrival = true;
         socket.conn.make_room(u32::try_from(len).unwrap_or(u32::MAX));
-        self.sockets.touch(id.index());
-        Ok(())
-    }
-
-    fn check_mappable(&self, id: SocketId) -> Result<(), MapError> {
-        match self.sockets.table.get(id)? {
-            Socket::Listener(_) => Err(MapError::Listening),
-            _ => Ok(()),
-        }
+        self.touch();
     }
 }
 

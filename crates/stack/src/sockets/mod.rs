@@ -3,7 +3,7 @@
 //! Read [`Sockets`] first, then `tcp.rs` (connections), `application.rs` (their verbs),
 //! `listener.rs`, `udp.rs`; `table.rs`, `demux.rs` and `ports.rs` find them.
 
-mod application;
+pub(crate) mod application;
 pub(crate) mod bound;
 mod cookie;
 mod cookie_cache;
@@ -14,6 +14,7 @@ mod errors;
 pub(crate) mod fast_open;
 pub(crate) mod forwarding;
 pub(crate) mod guests;
+pub(crate) mod handles;
 mod held;
 pub(crate) mod hold;
 pub(crate) mod leaving;
@@ -21,7 +22,9 @@ pub(crate) mod listener;
 pub(crate) mod mapping;
 pub(crate) mod path_mtu;
 pub(crate) mod ports;
+pub(crate) mod recv;
 mod refused;
+pub(crate) mod send;
 pub(crate) mod table;
 pub(crate) mod tcp;
 pub(crate) mod time_wait;
@@ -32,6 +35,7 @@ pub(crate) mod udp_groups;
 pub(crate) mod udp_messages;
 mod udp_path;
 pub(crate) mod udp_segments;
+pub(crate) mod udp_send;
 pub(crate) mod zerocopy;
 
 use std::collections::VecDeque;
@@ -54,9 +58,10 @@ use demux::{Binds, Demux};
 pub(crate) use error_queue::ErrorQueue;
 use fast_open::FastOpenHost;
 use guests::Guests;
+use handles::Work;
 use hold::Holds;
 use leaving::Down;
-use listener::Listener;
+use listener::ListenerSocket;
 use ports::Ports;
 use table::{SocketId, Table};
 use tcp::TcpSocket;
@@ -67,7 +72,7 @@ use zerocopy::ZeroCopyConfig;
 /// A socket of any kind; boxed, so that a slot of the table is small.
 pub(crate) enum Socket {
     Tcp(Box<TcpSocket>),
-    Listener(Box<Listener>),
+    Listener(Box<ListenerSocket>),
     Udp(Box<UdpSocket>),
     TimeWait(Box<Remains>),
 }
@@ -96,30 +101,18 @@ pub(crate) struct Sockets {
     /// Settings of handshakes and of what is left of connections.
     pub(crate) defence: Defence,
     pub(crate) cookies: CookieJar,
-    /// Connections that may have something to send, each once; entries may be stale.
-    pub(crate) dirty: VecDeque<u32>,
     /// Those of `dirty` that wait for the device of a link, by link; entries may be stale.
     pub(crate) held_up: Vec<Vec<u32>>,
-    /// Sockets whose readiness may have grown, each once; entries may be stale.
-    pub(crate) unchecked: VecDeque<u32>,
+    pub(crate) work: Work,
     /// Connections in TIME-WAIT that nobody owns, oldest first; entries may be stale.
     pub(crate) time_wait: VecDeque<SocketId>,
-    /// Connections whose owners wait for pages to write into.
-    pub(crate) starved: Vec<u32>,
-    /// When to look whether there are some.
-    pub(crate) starved_until: Instant,
     /// Resets for segments that belong to no connection.
     pub(crate) resets: RateLimit,
     /// Timers that fired together.
     pub(crate) expired: Vec<u32>,
     /// A connection that was not quiet when somebody asked last: a hint, which may be stale.
     busy: AtomicU32,
-    pub(crate) zerocopy: ZeroCopyConfig,
     pub(crate) guests: Guests,
-    /// Zero-copy sends whose memory was let go.
-    pub(crate) completions: Arc<CompletionQueue>,
-    /// What applications kept and gave back.
-    pub(crate) returns: Arc<Returns>,
     /// Those taken from there, on their way to their sockets.
     drained: Vec<Completed>,
     /// Why there is nothing for sockets to do any more, if so.
@@ -157,19 +150,21 @@ impl Sockets {
             config: Arc::new(config),
             defence,
             cookies: CookieJar::new(derive(secret, b"syn cookies")),
-            dirty: VecDeque::new(),
             held_up: Vec::new(),
-            unchecked: VecDeque::new(),
             time_wait: VecDeque::new(),
-            starved: Vec::new(),
-            starved_until: now,
             resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
             guests: Guests::new(zerocopy.received_deadline),
-            zerocopy,
-            completions: CompletionQueue::new(),
-            returns: Returns::new(),
+            work: Work {
+                dirty: VecDeque::new(),
+                unchecked: VecDeque::new(),
+                starved: Vec::new(),
+                starved_until: now,
+                zerocopy,
+                completions: CompletionQueue::new(),
+                returns: Returns::new(),
+            },
             drained: Vec::new(),
             down: Down::No,
         }
@@ -188,7 +183,7 @@ impl Sockets {
         // Whether there is anything else to look after shows when its data has been passed on.
         flow.due = true;
         if !core::mem::replace(&mut socket.dirty, true) {
-            self.dirty.push_back(index);
+            self.work.dirty.push_back(index);
         } else if self.held_up.iter().any(|list| !list.is_empty()) {
             // It may wait for its device, and would be looked at when that has room: what came for it
             // need not wait for that.
@@ -200,7 +195,7 @@ impl Sockets {
     pub(crate) fn touch_to_send(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         if !core::mem::replace(&mut socket.dirty, true) {
-            self.dirty.push_back(index);
+            self.work.dirty.push_back(index);
         }
     }
 
@@ -208,7 +203,7 @@ impl Sockets {
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         if !core::mem::replace(&mut socket.unchecked, true) {
-            self.unchecked.push_back(index);
+            self.work.unchecked.push_back(index);
         }
     }
 
@@ -216,7 +211,7 @@ impl Sockets {
     pub(crate) fn resume(&mut self, link: LinkIndex) -> bool {
         let held_up = self.held_up.get_mut(usize::from(link)).filter(|list| !list.is_empty());
         let Some(list) = held_up else { return false };
-        self.dirty.extend(list.drain(..));
+        self.work.dirty.extend(list.drain(..));
         true
     }
 
@@ -228,7 +223,7 @@ impl Sockets {
         }
         let Some((unchecked, _)) = socket.report_state() else { return };
         if !core::mem::replace(unchecked, true) {
-            self.unchecked.push_back(index);
+            self.work.unchecked.push_back(index);
         }
     }
 
@@ -239,7 +234,7 @@ impl Sockets {
         let Some((unchecked, reported)) = socket.report_state() else { return };
         *reported &= !what;
         if !core::mem::replace(unchecked, true) {
-            self.unchecked.push_back(id.index());
+            self.work.unchecked.push_back(id.index());
         }
     }
 
@@ -252,7 +247,7 @@ impl Sockets {
         }
         let Some((unchecked, _)) = socket.report_state() else { return };
         if !core::mem::replace(unchecked, true) {
-            self.unchecked.push_back(index);
+            self.work.unchecked.push_back(index);
         }
     }
 
@@ -269,7 +264,7 @@ impl Sockets {
 
     /// The next socket that became ready for something since it was last asked.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
-        while let Some(index) = self.unchecked.pop_front() {
+        while let Some(index) = self.work.unchecked.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };
             let readiness = socket.readiness();
             // Errors, notifications and timestamps are told of one by one.

@@ -10,11 +10,10 @@ use std::net::IpAddr;
 use pagewire_mem::Instant;
 
 use super::demux::Tuple;
-use super::table::SocketId;
+use super::handles::Tcp;
 use super::tcp::TcpSocket;
-use crate::error::Error;
 use crate::net::TooLong;
-use crate::stack::Stack;
+use crate::stack::{Core, Stack};
 
 /// What a socket does about the MTU of its paths (`IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`).
 ///
@@ -96,26 +95,26 @@ impl TcpSocket {
 impl Stack {
     /// The longest IP packet that reaches `remote` in one piece, as far as is known, in bytes.
     pub fn path_mtu(&self, remote: IpAddr) -> usize {
-        self.net.mtu_for(remote)
-    }
-
-    /// The longest IP packet, in bytes, that the peer of a connection is sent (`IP_MTU`,
-    /// `tcpi_pmtu`).
-    ///
-    /// # Errors
-    /// `NotConnected`, `NoSuchSocket`.
-    pub fn tcp_path_mtu(&self, id: SocketId) -> Result<usize, Error> {
-        let socket = self.connection(id)?;
-        let headers = if socket.tuple.remote.is_ipv4() { 40 } else { 60 };
-        Ok(usize::from(socket.conn.info().path_mss) + headers)
+        self.core.net.mtu_for(remote)
     }
 
     /// Sets the MTU of the path to `remote`, in bytes of IP packet, whatever is reported about it;
     /// `None`: as it is found. At least the smallest that IP promises, at most the link's.
     pub fn set_path_mtu(&mut self, remote: IpAddr, mtu: Option<usize>) {
-        self.net.set_path_mtu(remote, mtu);
+        self.core.net.set_path_mtu(remote, mtu);
     }
+}
 
+impl Tcp<'_> {
+    /// The longest IP packet, in bytes, that the peer of a connection is sent (`IP_MTU`,
+    /// `tcpi_pmtu`).
+    pub fn path_mtu(&self) -> usize {
+        let headers = if self.socket.tuple.remote.is_ipv4() { 40 } else { 60 };
+        usize::from(self.socket.conn.info().path_mss) + headers
+    }
+}
+
+impl Core {
     /// Before the connection at `index` sends: has the MTU of some path changed since it did last?
     pub(super) fn refresh_path(&mut self, index: u32) {
         let generation = self.net.path_generation();

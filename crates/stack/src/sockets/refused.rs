@@ -7,7 +7,7 @@ use pagewire_tcp::Seq;
 
 use super::demux::Tuple;
 use crate::net::{LinkId, LinkIndex};
-use crate::stack::Stack;
+use crate::stack::{Core, Stack};
 
 impl Stack {
     /// Frames from [`poll_transmit`](Self::poll_transmit) that the device (the first link's) refused
@@ -16,7 +16,7 @@ impl Stack {
     /// connection neither blames the path nor waits for its retransmission timeout. To be called before
     /// the next `poll_transmit`.
     pub fn handle_refused(&mut self, now: Instant, frames: &mut VecDeque<PacketBuf>) {
-        self.refused_by(now, 0, frames);
+        self.core.refused_by(now, 0, frames);
     }
 
     /// The same for the device of this link.
@@ -26,12 +26,14 @@ impl Stack {
         link: LinkId,
         frames: &mut VecDeque<PacketBuf>,
     ) {
-        match self.net.find_link(link) {
-            Some(index) => self.refused_by(now, index, frames),
+        match self.core.net.find_link(link) {
+            Some(index) => self.core.refused_by(now, index, frames),
             None => frames.clear(),
         }
     }
+}
 
+impl Core {
     fn refused_by(&mut self, now: Instant, link: LinkIndex, frames: &mut VecDeque<PacketBuf>) {
         // The last first: what was sent behind a segment must be unsent before it can be.
         while let Some(frame) = frames.pop_back() {

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::sockets::Socket;
 use crate::sockets::demux::Tuple;
-use crate::sockets::listener::Listener;
+use crate::sockets::listener::ListenerSocket;
 use crate::sockets::tcp::TcpSocket;
 use crate::sockets::udp::UdpSocket;
 
@@ -159,14 +159,14 @@ impl Table {
         }
     }
 
-    pub(crate) fn listener(&self, index: u32) -> Option<&Listener> {
+    pub(crate) fn listener(&self, index: u32) -> Option<&ListenerSocket> {
         match self.at(index)? {
             Socket::Listener(socket) => Some(socket),
             _ => None,
         }
     }
 
-    pub(crate) fn listener_mut(&mut self, index: u32) -> Option<&mut Listener> {
+    pub(crate) fn listener_mut(&mut self, index: u32) -> Option<&mut ListenerSocket> {
         match self.at_mut(index)? {
             Socket::Listener(socket) => Some(socket),
             _ => None,

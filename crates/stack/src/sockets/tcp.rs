@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::event::{ErrorOrigin, Readiness};
 use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
 use crate::net::{IcmpKind, LinkId, Mem, Outgoing, Quoted, Received, TooLong, protocol};
-use crate::stack::Stack;
+use crate::stack::Core;
 
 /// A connection and its place in the stack.
 pub(crate) struct TcpSocket {
@@ -217,7 +217,7 @@ fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
 }
 
 /// Inputs.
-impl Stack {
+impl Core {
     /// Byte path, step R4: a TCP segment, checksum verified.
     pub(crate) fn tcp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
         let header = match TcpHeader::parse(packet.head()) {
@@ -425,13 +425,13 @@ impl Stack {
 }
 
 /// Outputs.
-impl Stack {
+impl Core {
     /// Byte path, step S3: asks the connections that may send, in turns. Returns whether some
     /// still may.
     pub(crate) fn transmit_dirty(&mut self, now: Instant) -> bool {
         let mut budget = SEGMENTS_PER_POLL;
         while budget > 0
-            && let Some(index) = self.sockets.dirty.pop_front()
+            && let Some(index) = self.sockets.work.dirty.pop_front()
         {
             let (mut burst, mut sent) = (budget.min(SEGMENTS_PER_CONNECTION), false);
             self.pass_on(now, index);
@@ -441,7 +441,7 @@ impl Stack {
             self.refresh_path(index);
             while let Some(socket) = self.sockets.table.tcp_mut(index).filter(|s| s.dirty) {
                 if burst == 0 {
-                    self.sockets.dirty.push_back(index);
+                    self.sockets.work.dirty.push_back(index);
                     break;
                 }
                 let segment = match sent && socket.conn.ends_burst(now) {
@@ -472,7 +472,7 @@ impl Stack {
                 sent = true;
             }
         }
-        !self.sockets.dirty.is_empty()
+        !self.sockets.work.dirty.is_empty()
     }
 
     /// Whether the connection at `index` has to wait for the device of its link, where others need
@@ -598,7 +598,7 @@ impl Stack {
 }
 
 /// What listeners and connects have in common.
-impl Stack {
+impl Core {
     pub(crate) fn insert_connection(&mut self, mut socket: TcpSocket) -> Option<SocketId> {
         let sockets = &mut self.sockets;
         if let Owner::HalfOpen { listener } = socket.owner {

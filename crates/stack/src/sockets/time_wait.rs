@@ -9,7 +9,7 @@ use super::listener::{Old, ToListener};
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
 use crate::net::LinkId;
-use crate::stack::{Stack, TimeWaitReuse};
+use crate::stack::{Core, TimeWaitReuse};
 
 /// What is left of a connection, in its place in the table.
 pub(crate) struct Remains {
@@ -17,7 +17,7 @@ pub(crate) struct Remains {
     pub(crate) tcp: TimeWait,
 }
 
-impl Stack {
+impl Core {
     /// The connection at `index` is in TIME-WAIT, nobody owns it and it has nothing to say: what
     /// is left takes its place. Beyond the limit the oldest goes.
     pub(super) fn rest(&mut self, index: u32) {

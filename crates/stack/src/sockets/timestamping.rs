@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use pagewire_mem::Instant;
 use pagewire_tcp::{Connection, Seq};
 
+use super::handles::Tcp;
 use super::tcp::Extra;
 use crate::event::{TxMoment, TxTimestamp};
 use crate::limits::TIMESTAMPS_PENDING;
-use crate::{Error, SocketId, Stack};
 
 bitflags::bitflags! {
     /// Which moments of a byte are reported.
@@ -78,16 +78,12 @@ impl Extra {
     }
 }
 
-impl Stack {
+impl Tcp<'_> {
     /// Has the moments of sent bytes reported from now on, for those that
-    /// [`tcp_stamp`](Self::tcp_stamp) names; none: no more. Bytes are numbered from the first one
+    /// [`stamp`](Self::stamp) names; none: no more. Bytes are numbered from the first one
     /// that is not acknowledged now.
-    pub fn tcp_set_timestamping(
-        &mut self,
-        id: SocketId,
-        kinds: TxTimestamping,
-    ) -> Result<(), Error> {
-        let socket = self.connection_mut(id)?;
+    pub fn set_timestamping(&mut self, kinds: TxTimestamping) {
+        let socket = &mut *self.socket;
         let base = Timestamps::una(&socket.conn);
         let extra = socket.extra.get_or_insert_default();
         match &mut extra.timestamps {
@@ -97,18 +93,17 @@ impl Stack {
                     .then(|| Box::new(Timestamps { kinds, base, pending: VecDeque::new() }));
             }
         }
-        Ok(())
     }
 
     /// Asks for the moments of the byte that was written last. Where many are asked for that the
     /// peer has not acknowledged, the oldest are forgotten.
-    pub fn tcp_stamp(&mut self, now: Instant, id: SocketId) -> Result<(), Error> {
-        let socket = self.connection_mut(id)?;
+    pub fn stamp(&mut self, now: Instant) {
+        let socket = &mut *self.socket;
         let (end, conn) = (socket.conn.send_end(), &socket.conn);
         if conn.queued_send() == 0 {
-            return Ok(());
+            return;
         }
-        let Some(extra) = &mut socket.extra else { return Ok(()) };
+        let Some(extra) = &mut socket.extra else { return };
         if let Some(timestamps) = &mut extra.timestamps {
             let last = Seq(end.get().wrapping_sub(1));
             if timestamps.pending.len() >= TIMESTAMPS_PENDING {
@@ -118,7 +113,6 @@ impl Stack {
             timestamps.pending.push_back(Pending { last, kinds, sent: false });
         }
         extra.poll_timestamps(now, conn);
-        self.sockets.touch(id.index());
-        Ok(())
+        self.touch();
     }
 }

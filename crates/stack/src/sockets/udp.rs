@@ -2,25 +2,22 @@
 
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{
-    Completion, CopyLedger, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PAGE_SIZE, PacketBuf,
-    PagePool, PageWriter,
+    CopyLedger, CopyReason, Frag, FragVec, Instant, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
 };
 
 use super::demux::Tuple;
 use super::edges::PacketMarks;
 use super::errors::error_of_icmp;
+use super::handles::{Udp, UdpId};
 use super::hold::BindOptions;
 use super::listener::Kind;
 use super::path_mtu::MtuDiscover;
-use super::table::SocketId;
 use super::tcp::{canonical, scope_of, with_scope};
 use super::udp_cork::Cork;
 use super::udp_groups::UdpGroups;
-use super::udp_segments::UdpTarget;
 use super::{ErrorQueue, Socket, Sockets};
 use crate::counters::DropReason;
 use crate::error::Error;
@@ -30,10 +27,8 @@ use crate::limits::{
     UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
 };
 use crate::net::wire::udp;
-use crate::net::{
-    IcmpKind, LinkId, LinkIndex, Mem, Outgoing, Quoted, Received, is_link_local, protocol,
-};
-use crate::stack::Stack;
+use crate::net::{IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received, is_link_local};
+use crate::stack::{Core, Stack};
 
 /// A datagram socket.
 pub(crate) struct UdpSocket {
@@ -186,7 +181,7 @@ impl UdpSocket {
 }
 
 /// Inputs.
-impl Stack {
+impl Core {
     /// Byte path, step R4 for datagrams, checksum verified.
     pub(crate) fn udp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
         let header = match udp::Header::parse(packet.head(), packet.len()) {
@@ -378,26 +373,15 @@ fn copy_small(mem: &mut Mem, payload: &FragVec, len: usize) -> Option<FragVec> {
 /// Verbs of the application.
 impl Stack {
     /// A datagram socket bound to `local`, whose port may be 0 for a free one. An unspecified
-    /// address stands for all of ours, `::` for those of both IP versions.
+    /// address stands for all of ours, `::` for those of both IP versions. The address may be shared,
+    /// or not be ours: from such a one nothing can be sent (`InvalidInput`).
     ///
     /// # Errors
-    /// `AddressInUse`, `AddressNotAvailable` if the address is not ours or no port is free.
-    pub fn udp_bind(&mut self, local: SocketAddr) -> Result<SocketId, Error> {
-        self.udp_bind_with(local, BindOptions::default())
-    }
-
-    /// As [`udp_bind`](Self::udp_bind), where the address may be shared, or not be ours. From an
-    /// address that is not ours nothing can be sent (`InvalidInput`).
-    ///
-    /// # Errors
-    /// As [`udp_bind`](Self::udp_bind); `AddressInUse` if somebody who is bound there does not share.
-    pub fn udp_bind_with(
-        &mut self,
-        local: SocketAddr,
-        options: BindOptions,
-    ) -> Result<SocketId, Error> {
-        self.refuse_if_down()?;
-        let local = self.bindable(canonical(local), Kind::Udp, options)?;
+    /// `AddressInUse` if somebody who is bound there does not share, `AddressNotAvailable` if the
+    /// address is not ours or no port is free.
+    pub fn bind_udp(&mut self, local: SocketAddr, options: BindOptions) -> Result<UdpId, Error> {
+        self.core.refuse_if_down()?;
+        let local = self.core.bindable(canonical(local), Kind::Udp, options)?;
         let socket = UdpSocket {
             local,
             remote: None,
@@ -425,29 +409,26 @@ impl Stack {
             reported: Readiness::WRITABLE,
         };
         let socket = Socket::Udp(Box::new(socket));
-        let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        let id =
+            self.core.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
         let at = options.wanted(local.ip());
-        self.sockets.udp_binds.insert(at, local.port(), id.index(), options.sharing());
-        Ok(id)
+        self.core.sockets.udp_binds.insert(at, local.port(), id.index(), options.sharing());
+        Ok(UdpId(id))
     }
+}
 
+impl Udp<'_> {
     /// Sets where datagrams go by default, and takes them from there only. Errors that the
     /// network reports about the peer are the socket's from here on.
-    pub fn udp_connect(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        remote: SocketAddr,
-    ) -> Result<(), Error> {
-        let _ = now;
+    pub fn connect(&mut self, remote: SocketAddr) -> Result<(), Error> {
         let (remote, scope) = (canonical(remote), scope_of(remote));
         if remote.port() == 0 {
             return Err(Error::InvalidInput);
         }
-        let by = self.net.bound_link(udp_mut(self.sockets.table.get_mut(id)?)?.link)?;
+        let by = self.net.bound_link(self.socket.link)?;
         self.net.source_by(remote.ip(), scope, by)?;
         let scope = if is_link_local(remote.ip()) { scope } else { 0 };
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        let socket = &mut *self.socket;
         if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
             return Err(Error::PermissionDenied);
         }
@@ -455,294 +436,40 @@ impl Stack {
             return Err(Error::AddressFamily);
         }
         (socket.remote, socket.scope) = (Some(remote), scope);
-        self.sockets.check_later(id.index());
+        self.check_later();
         Ok(())
     }
 
     /// How many bytes may wait to be received, those that the stack keeps beside each datagram
     /// included; at most [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), which is the
     /// default.
-    pub fn udp_set_receive_buffer(&mut self, id: SocketId, bytes: usize) -> Result<(), Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        socket.receive_bytes = bytes.min(UDP_RECEIVE_BYTES);
-        Ok(())
+    pub fn set_receive_buffer(&mut self, bytes: usize) {
+        self.socket.receive_bytes = bytes.min(UDP_RECEIVE_BYTES);
     }
 
     /// Forgets the peer: datagrams go where each says, and come from anywhere.
-    pub fn udp_disconnect(&mut self, id: SocketId) -> Result<(), Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        (socket.remote, socket.error) = (None, None);
-        Ok(())
-    }
-
-    /// The oldest datagram by reference, and its sender; it stays in the queue.
-    ///
-    /// # Errors
-    /// As [`udp_recv_from`](Self::udp_recv_from).
-    pub fn udp_peek_from(&mut self, id: SocketId) -> Result<(FragVec, SocketAddr), Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        if let Some(error) = socket.take_error() {
-            return Err(error);
-        }
-        let datagram = socket.queue.front().ok_or(socket.nothing())?;
-        Ok((datagram.payload.clone(), datagram.from))
+    pub fn disconnect(&mut self) {
+        (self.socket.remote, self.socket.error) = (None, None);
     }
 
     /// Bytes of the oldest datagram, 0 if there is none.
-    pub fn udp_next_len(&self, id: SocketId) -> Result<usize, Error> {
-        match self.sockets.table.get(id)? {
-            Socket::Udp(socket) => Ok(socket.queue.front().map_or(0, Datagram::len)),
-            _ => Err(Error::NotSupported),
-        }
+    pub fn next_len(&self) -> usize {
+        self.socket.queue.front().map_or(0, Datagram::len)
     }
 
     /// Datagrams that found no room so far, in the socket's queue or in the host's memory, modulo 2^32
     /// (Linux's `SO_RXQ_OVFL`).
-    pub fn udp_dropped(&self, id: SocketId) -> Result<u32, Error> {
-        match self.sockets.table.get(id)? {
-            Socket::Udp(socket) => Ok(socket.dropped),
-            _ => Err(Error::NotSupported),
-        }
-    }
-
-    /// Sends a datagram by reference, to `to` or to where the socket is connected; returns its
-    /// length. With a [segment size](UdpTarget::segment), as many datagrams as that takes.
-    ///
-    /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments that the path does not
-    /// take whole, and for datagrams that [`MtuDiscover`] says are refused, `InvalidInput` for more than 128 of those, `DestinationRequired` without a
-    /// remote, `PermissionDenied` to a broadcast address unless that is
-    /// [allowed](Self::udp_set_broadcast), `NetworkUnreachable` without a route,
-    /// `NoBuffers` when the queue to the device is full, and once, the error that an earlier datagram
-    /// met.
-    pub fn udp_send_to(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        data: FragVec,
-        to: impl Into<UdpTarget>,
-    ) -> Result<usize, Error> {
-        let (len, to) = (data.iter().map(|f| f.len()).sum(), to.into());
-        let ends = self.udp_ends(id, to, len)?;
-        self.udp_put(now, id, (ends, to.more), data, len)
-    }
-
-    /// Sends a copy of `data` as a datagram; otherwise as [`udp_send_to`](Self::udp_send_to).
-    pub fn udp_write_to(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        data: &[u8],
-        to: impl Into<UdpTarget>,
-    ) -> Result<usize, Error> {
-        self.udp_write_vectored_to(now, id, &[IoSlice::new(data)], to)
-    }
-
-    /// Sends a copy of several pieces as one datagram; otherwise as
-    /// [`udp_send_to`](Self::udp_send_to).
-    pub fn udp_write_vectored_to(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        data: &[IoSlice<'_>],
-        to: impl Into<UdpTarget>,
-    ) -> Result<usize, Error> {
-        let (len, to) = (data.iter().map(|piece| piece.len()).sum(), to.into());
-        let ends = self.udp_ends(id, to, len)?;
-        let Mem { pool, writer, ledger, .. } = &mut self.mem;
-        let mut frags = FragVec::new();
-        for piece in data {
-            let (copies, copied) = writer.write(pool, piece, ledger, CopyReason::AppWrite);
-            if copied < piece.len() {
-                return Err(Error::NoBuffers);
-            }
-            append(&mut frags, copies);
-        }
-        self.udp_put(now, id, (ends, to.more), frags, len)
-    }
-
-    /// Takes the oldest datagram by reference, and its sender.
-    ///
-    /// # Errors
-    /// `WouldBlock` when none is there, and once, the error that an earlier datagram met.
-    pub fn udp_recv_from(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-    ) -> Result<(FragVec, SocketAddr), Error> {
-        let _ = now;
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        if socket.error.is_some()
-            && let Some(error) = socket.take_error()
-        {
-            return Err(error);
-        }
-        let Some(datagram) = socket.queue.pop_front() else {
-            socket.reported &= socket.readiness();
-            return Err(socket.nothing());
-        };
-        socket.queued_bytes -= datagram.charge;
-        if socket.queue.is_empty() {
-            socket.reported &= socket.readiness();
-        }
-        self.mem.shared.receive.charge_datagrams(datagram.charge, 0);
-        Ok((datagram.payload, datagram.from))
-    }
-
-    /// Takes the oldest datagram by copy: the bytes put into `into` (what does not fit is lost)
-    /// and its sender. Errors as for [`udp_recv_from`](Self::udp_recv_from).
-    pub fn udp_read_from(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        into: &mut [u8],
-    ) -> Result<(usize, SocketAddr), Error> {
-        let (frags, from) = self.udp_recv_from(now, id)?;
-        let mut at = 0;
-        for frag in &frags {
-            let room = into.get_mut(at..).unwrap_or_default();
-            at += frag.copy_to(0, room, &mut self.mem.ledger, CopyReason::AppRead);
-        }
-        Ok((at, from))
+    pub fn dropped(&self) -> u32 {
+        self.socket.dropped
     }
 
     /// Whether errors that the network reports are kept in the error queue; off drops what it has.
-    pub fn udp_queue_errors(&mut self, id: SocketId, on: bool) -> Result<(), Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        socket.errors.get_or_insert_default().keep_errors(on);
-        Ok(())
+    pub fn queue_errors(&mut self, on: bool) {
+        self.socket.errors.get_or_insert_default().keep_errors(on);
     }
+}
 
-    /// Where a datagram of `len` bytes goes from and to, after all checks.
-    pub(super) fn udp_ends(
-        &mut self,
-        id: SocketId,
-        to: UdpTarget,
-        len: usize,
-    ) -> Result<Ends, Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        if let Some(error) = socket.take_error() {
-            return Err(error);
-        }
-        if let Some(ends) = socket.corked(len) {
-            return ends;
-        }
-        let remote =
-            to.remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
-        let scope = to.remote.map_or(socket.scope, scope_of);
-        let segment = usize::from(to.segment.unwrap_or(socket.segment));
-        let (local, mut marks, mtu_discover) = (socket.local, socket.marks, socket.mtu_discover);
-        let to_group = remote.ip().is_multicast().then(|| socket.multicast(remote.is_ipv6()));
-        let link = socket.link.or(to_group.and_then(|settings| settings.link));
-        let by = self.net.bound_link(link)?;
-        if remote.port() == 0 || remote.ip().is_unspecified() {
-            return Err(Error::InvalidInput);
-        }
-        if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
-            return Err(Error::PermissionDenied);
-        }
-        let source = to.source.map(|ip| canonical(SocketAddr::new(ip, 0)).ip());
-        if source.is_some_and(|ip| !self.net.is_local(ip)) {
-            return Err(Error::InvalidInput);
-        }
-        if let Some(settings) = to_group {
-            marks.hop_limit = Some(settings.hops);
-        }
-        // As on Linux, who is bound to a group sends from an address.
-        let open = local.ip().is_unspecified() || local.ip().is_multicast();
-        let given = to_group.filter(|_| open).and_then(|settings| settings.source);
-        let ip = match source.or(given).unwrap_or_else(|| local.ip()) {
-            ip if ip.is_unspecified() || ip.is_multicast() => {
-                // `0.0.0.0` is of one version, `::` of both.
-                if ip.is_ipv4() && remote.is_ipv6() {
-                    return Err(Error::AddressFamily);
-                }
-                self.net.source_by(remote.ip(), scope, by)?
-            }
-            ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
-            ip if !self.net.is_local(ip) => return Err(Error::InvalidInput),
-            ip => ip,
-        };
-        let local = SocketAddr::new(ip, local.port());
-        let loops = to_group.is_some_and(|settings| settings.loops);
-        let ends = Ends { local, remote, marks, mtu_discover, segment, by, loops };
-        if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
-    }
-
-    pub(super) fn udp_output(
-        &mut self,
-        now: Instant,
-        ends: Ends,
-        data: FragVec,
-        len: usize,
-    ) -> Result<usize, Error> {
-        let Ends { local, remote, marks, mtu_discover, segment, by, loops } = ends;
-        if segment > 0 {
-            ends.check_segments(len, self.udp_longest_packet(&ends))?;
-            if len > segment {
-                return self.udp_output_segments(now, ends, data, len);
-            }
-        }
-        let mut packet = PacketBuf::for_tx();
-        let header = udp::Header {
-            src_port: local.port(),
-            dst_port: remote.port(),
-            len: (udp::LEN + len) as u16,
-            checksum: 0,
-        };
-        if let Some(room) = packet.push(udp::LEN) {
-            room.copy_from_slice(&header.emit());
-        }
-        let data = if data.len() > MAX_FRAGS {
-            let joined = self.udp_joined(&data, len, CopyReason::DeviceLinearize)?;
-            data.iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
-            joined
-        } else {
-            data
-        };
-        for frag in data {
-            packet.push_frag(frag).map_err(|_| Error::MessageTooLong)?;
-        }
-        let out = Outgoing {
-            src: local.ip(),
-            dst: remote.ip(),
-            protocol: protocol::UDP,
-            ecn: marks.traffic_class,
-            dont_fragment: mtu_discover.dont_fragment(),
-            too_long: mtu_discover.too_long(),
-            hop_limit: marks.hop_limit,
-            by,
-            checksum_offset: Some(udp::CHECKSUM_OFFSET),
-            packet,
-        };
-        if loops {
-            self.net.loop_to_group(&mut self.mem, now, &out);
-        }
-        // As on Linux, what may not go over a single hop stays on this host.
-        if out.hop_limit == Some(0) && out.dst.is_multicast() {
-            return Ok(len);
-        }
-        self.net.send(&mut self.mem, now, out)?;
-        Ok(len)
-    }
-
-    /// A datagram copied into as few pieces as there can be.
-    pub(super) fn udp_joined(
-        &mut self,
-        data: &FragVec,
-        len: usize,
-        reason: CopyReason,
-    ) -> Result<FragVec, Error> {
-        let Mem { pool, writer, ledger, .. } = &mut self.mem;
-        let (mut joined, mut copied) = (FragVec::new(), 0);
-        for frag in data {
-            let (pieces, n) = writer.write_frag(pool, frag, ledger, reason);
-            copied += n;
-            append(&mut joined, pieces);
-        }
-        if copied < len { Err(Error::NoBuffers) } else { Ok(joined) }
-    }
-
+impl Core {
     pub(crate) fn close_udp(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.udp_mut(index) else { return };
         let port = socket.local.port();
@@ -767,12 +494,5 @@ pub(super) fn append(to: &mut FragVec, pieces: FragVec) {
             None => piece,
         };
         to.push(piece);
-    }
-}
-
-pub(super) fn udp_mut(socket: &mut Socket) -> Result<&mut UdpSocket, Error> {
-    match socket {
-        Socket::Udp(socket) => Ok(socket),
-        _ => Err(Error::NotSupported),
     }
 }

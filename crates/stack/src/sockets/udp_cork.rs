@@ -3,10 +3,9 @@
 
 use pagewire_mem::{FragVec, Instant};
 
-use super::table::SocketId;
-use super::udp::{Ends, UdpSocket, append, udp_mut};
+use super::handles::Udp;
+use super::udp::{Ends, UdpSocket, append};
 use crate::error::Error;
-use crate::stack::Stack;
 
 /// The front of a datagram, at most as long as a datagram can be.
 pub(super) struct Cork {
@@ -31,20 +30,19 @@ impl UdpSocket {
     }
 }
 
-impl Stack {
+impl Udp<'_> {
     /// Sends a datagram, or with `more` keeps it to put the next call's data behind it.
-    pub(super) fn udp_put(
+    pub(super) fn put(
         &mut self,
         now: Instant,
-        id: SocketId,
         (ends, more): (Ends, bool),
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        let socket = &mut *self.socket;
         let waiting = socket.cork.take();
         if waiting.is_none() && !(more && len > 0) {
-            return if more { Ok(0) } else { self.udp_output_of(now, id, ends, data, len) };
+            return if more { Ok(0) } else { self.output_of(now, ends, data, len) };
         }
         let new = || Box::new(Cork { ends, len: 0, data: FragVec::new() });
         let mut cork = waiting.unwrap_or_else(new);
@@ -55,32 +53,29 @@ impl Stack {
             return Ok(len);
         }
         let Cork { ends, len: all, data } = *cork;
-        self.udp_output_of(now, id, ends, data, all).map(|_| len)
+        self.output_of(now, ends, data, all).map(|_| len)
     }
 
     /// Sends what waits for more to come, if anything does.
     ///
     /// # Errors
-    /// As [`udp_send_to`](Self::udp_send_to).
-    pub fn udp_push(&mut self, now: Instant, id: SocketId) -> Result<(), Error> {
-        let Some(cork) = udp_mut(self.sockets.table.get_mut(id)?)?.cork.take() else {
-            return Ok(());
-        };
-        self.udp_output_of(now, id, cork.ends, cork.data, cork.len).map(drop)
+    /// As [`send`](Self::send).
+    pub fn push(&mut self, now: Instant) -> Result<(), Error> {
+        let Some(cork) = self.socket.cork.take() else { return Ok(()) };
+        self.output_of(now, cork.ends, cork.data, cork.len).map(drop)
     }
 
     /// Sends what a socket has to send, which learns why if it is refused.
-    fn udp_output_of(
+    fn output_of(
         &mut self,
         now: Instant,
-        id: SocketId,
         ends: Ends,
         data: FragVec,
         len: usize,
     ) -> Result<usize, Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        let socket = &mut *self.socket;
         let one = if ends.segment > 0 { len.min(ends.segment) } else { len };
         socket.longest = socket.longest.max(u16::try_from(one).unwrap_or(u16::MAX));
-        self.udp_output(now, ends, data, len).map_err(|error| self.udp_refused(id, &ends, error))
+        self.output(now, ends, data, len).map_err(|error| self.refused(&ends, error))
     }
 }

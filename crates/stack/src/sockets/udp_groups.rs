@@ -10,14 +10,14 @@ use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 
 use super::demux::Tuple;
-use super::table::SocketId;
+use super::handles::Udp;
 use super::tcp::with_scope;
-use super::udp::{UdpSocket, udp_mut};
+use super::udp::UdpSocket;
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::limits::{SOCKET_GROUPS_V4, SOCKET_GROUPS_V6};
-use crate::net::{LinkId, Received};
-use crate::stack::Stack;
+use crate::net::{LinkId, Net, Received};
+use crate::stack::{Core, Stack};
 
 /// How datagrams to groups of one version of IP are sent and taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl UdpSocket {
     }
 }
 
-impl Stack {
+impl Core {
     /// Byte path, step R4 for datagrams to a group: everybody who is to have it gets its memory by
     /// reference.
     #[cold]
@@ -164,43 +164,40 @@ impl Stack {
         self.udp_queue(now, last, received, from, payload);
     }
 
+    /// Leaves all groups of a socket that is closed.
+    pub(super) fn quit_groups(&mut self, now: Instant, groups: &UdpGroups) {
+        for (group, link) in groups.joined.iter() {
+            self.net.leave_group(&mut self.mem, now, link, group);
+        }
+    }
+}
+
+impl Stack {
     /// The link that a group is joined on.
     ///
     /// # Errors
     /// `NoSuchLink` if there is none, or it has no address of that version.
     pub fn group_link(&self, group: IpAddr, on: GroupLink) -> Result<LinkId, Error> {
-        let link = match on {
-            GroupLink::Route => return self.net.group_route(group),
-            GroupLink::Address(addr) => {
-                self.links().find(|&link| self.link_addresses(link).any(|cidr| cidr.addr() == addr))
-            }
-            GroupLink::Number(number) => self.links().find(|link| link.scope_id() == number),
-        };
-        let link = link.ok_or(Error::NoSuchLink)?;
-        self.net.group_place(link, group).map(|_| link)
+        group_link(&self.core.net, group, on)
     }
+}
 
+impl Udp<'_> {
     /// Joins a group (`IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`): what is sent there by the link comes in from
     /// now on. Routers and switches are told.
     ///
     /// # Errors
-    /// As [`group_link`](Self::group_link) and [`Memberships::join`]; `NoBuffers` if the link is in
+    /// As [`Stack::group_link`] and [`Memberships::join`]; `NoBuffers` if the link is in
     /// [`LINK_GROUPS`](crate::limits::LINK_GROUPS).
-    pub fn udp_join_group(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        group: IpAddr,
-        on: GroupLink,
-    ) -> Result<(), Error> {
+    pub fn join_group(&mut self, now: Instant, group: IpAddr, on: GroupLink) -> Result<(), Error> {
         if !group.is_multicast() {
             return Err(Error::InvalidInput);
         }
-        let link = self.group_link(group, on)?;
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+        let link = group_link(self.net, group, on)?;
+        let socket = &mut *self.socket;
         let groups = socket.groups.get_or_insert_default();
         groups.joined.join(group, link, on == GroupLink::Route)?;
-        self.net.join_group(&mut self.mem, now, link, group).inspect_err(|_| {
+        self.net.join_group(self.mem, now, link, group).inspect_err(|_| {
             // It was the last one.
             groups.joined.0.pop();
         })
@@ -209,47 +206,37 @@ impl Stack {
     /// Leaves a group that the socket has joined.
     ///
     /// # Errors
-    /// As [`group_link`](Self::group_link) and [`Memberships::leave`].
-    pub fn udp_leave_group(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        group: IpAddr,
-        on: GroupLink,
-    ) -> Result<(), Error> {
-        let link = self.group_link(group, on)?;
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+    /// As [`Stack::group_link`] and [`Memberships::leave`].
+    pub fn leave_group(&mut self, now: Instant, group: IpAddr, on: GroupLink) -> Result<(), Error> {
+        let link = group_link(self.net, group, on)?;
+        let socket = &mut *self.socket;
         let groups = socket.groups.get_or_insert_default();
         let link = groups.joined.leave(group, link, on == GroupLink::Route)?;
-        self.net.leave_group(&mut self.mem, now, link, group);
+        self.net.leave_group(self.mem, now, link, group);
         Ok(())
-    }
-
-    /// Leaves all groups of a socket that is closed.
-    pub(super) fn quit_groups(&mut self, now: Instant, groups: &UdpGroups) {
-        for (group, link) in groups.joined.iter() {
-            self.net.leave_group(&mut self.mem, now, link, group);
-        }
     }
 
     /// How datagrams to groups of a version of IP are sent and taken.
-    pub fn udp_multicast(&self, id: SocketId, v6: bool) -> Result<MulticastSettings, Error> {
-        match self.sockets.table.get(id)? {
-            super::Socket::Udp(socket) => Ok(socket.multicast(v6)),
-            _ => Err(Error::NotSupported),
-        }
+    pub fn multicast(&self, v6: bool) -> MulticastSettings {
+        self.socket.multicast(v6)
     }
 
     /// Sets that.
-    pub fn udp_set_multicast(
-        &mut self,
-        id: SocketId,
-        v6: bool,
-        settings: MulticastSettings,
-    ) -> Result<(), Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+    pub fn set_multicast(&mut self, v6: bool, settings: MulticastSettings) {
+        let socket = &mut *self.socket;
         let [for_v4, for_v6] = &mut socket.groups.get_or_insert_default().settings;
         *(if v6 { for_v6 } else { for_v4 }) = settings;
-        Ok(())
     }
+}
+
+fn group_link(net: &Net, group: IpAddr, on: GroupLink) -> Result<LinkId, Error> {
+    let link = match on {
+        GroupLink::Route => return net.group_route(group),
+        GroupLink::Address(addr) => {
+            net.link_ids().find(|&link| net.link_addresses(link).any(|cidr| cidr.addr() == addr))
+        }
+        GroupLink::Number(number) => net.link_ids().find(|link| link.scope_id() == number),
+    };
+    let link = link.ok_or(Error::NoSuchLink)?;
+    net.group_place(link, group).map(|_| link)
 }

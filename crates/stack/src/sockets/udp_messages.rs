@@ -3,14 +3,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use pagewire_mem::{FragVec, Instant};
+use pagewire_mem::{CopyReason, FragVec};
+use pagewire_tcp::RecvFlags;
 
-use super::table::SocketId;
-use super::udp::{UdpSocket, append, udp_mut};
+use super::handles::Udp;
+use super::udp::{UdpSocket, append};
 use crate::error::Error;
 use crate::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_SEGMENTS};
 use crate::net::LinkId;
-use crate::stack::Stack;
 
 /// A datagram, or several, and what their packets said.
 #[derive(Clone, Debug)]
@@ -52,60 +52,127 @@ impl UdpSocket {
     }
 }
 
-impl Stack {
-    /// Whether datagrams may be sent to all hosts of a network (`SO_BROADCAST`); off by default.
-    pub fn udp_set_broadcast(&mut self, id: SocketId, on: bool) -> Result<(), Error> {
-        udp_mut(self.sockets.table.get_mut(id)?)?.broadcast = on;
-        Ok(())
-    }
+/// Takes received datagrams, in one of several ways:
+///
+/// - `&mut [u8]`: the oldest by copy; the bytes put there (what does not fit is lost), and its sender;
+/// - [`Datagram`]: the oldest by reference, and its sender;
+/// - [`Message`]: the oldest by reference, with what its packet said.
+pub trait DatagramTaker {
+    /// What was taken.
+    type Taken;
 
-    /// Whether [`udp_recv_message`](Self::udp_recv_message) hands out several datagrams as one
-    /// (`UDP_GRO`); off by default.
-    pub fn udp_set_join(&mut self, id: SocketId, on: bool) -> Result<(), Error> {
-        udp_mut(self.sockets.table.get_mut(id)?)?.joins = on;
-        Ok(())
-    }
+    /// Takes them.
+    #[doc(hidden)]
+    fn take(self, udp: &mut Udp<'_>, flags: RecvFlags) -> Result<Self::Taken, Error>;
+}
 
-    /// Takes the oldest datagram by reference, with what its packet said. If the socket
-    /// [joins](Self::udp_set_join) them, those behind it too that are from the same sender to the same
-    /// address and as long, the last one perhaps shorter: as many as are in `room` bytes.
-    ///
-    /// # Errors
-    /// As [`udp_recv_from`](Self::udp_recv_from).
-    pub fn udp_recv_message(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        room: usize,
-    ) -> Result<UdpMessage, Error> {
-        let _ = now;
-        let (taken, mut message) = self.udp_message(id, room)?;
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        for datagram in socket.queue.drain(..taken) {
+/// Takes the oldest datagram by reference, and its sender.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram;
+
+/// Takes the oldest datagram by reference, with what its packet said. If the socket
+/// [joins](Udp::set_join) them, those behind it too that are from the same sender to the same
+/// address and as long, the last one perhaps shorter: as many as are in so many bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Message(pub usize);
+
+impl DatagramTaker for Datagram {
+    type Taken = (FragVec, SocketAddr);
+
+    fn take(self, udp: &mut Udp<'_>, flags: RecvFlags) -> Result<Self::Taken, Error> {
+        let socket = &mut *udp.socket;
+        if socket.error.is_some()
+            && let Some(error) = socket.take_error()
+        {
+            return Err(error);
+        }
+        if flags.contains(RecvFlags::PEEK) {
+            let datagram = socket.queue.front().ok_or(socket.nothing())?;
+            return Ok((datagram.payload.clone(), datagram.from));
+        }
+        let Some(datagram) = socket.queue.pop_front() else {
+            socket.reported &= socket.readiness();
+            return Err(socket.nothing());
+        };
+        socket.queued_bytes -= datagram.charge;
+        if socket.queue.is_empty() {
+            socket.reported &= socket.readiness();
+        }
+        udp.mem.shared.receive.charge_datagrams(datagram.charge, 0);
+        Ok((datagram.payload, datagram.from))
+    }
+}
+
+impl DatagramTaker for &mut [u8] {
+    type Taken = (usize, SocketAddr);
+
+    fn take(self, udp: &mut Udp<'_>, flags: RecvFlags) -> Result<Self::Taken, Error> {
+        let (frags, from) = udp.recv(Datagram, flags)?;
+        let mut at = 0;
+        for frag in &frags {
+            let room = self.get_mut(at..).unwrap_or_default();
+            at += frag.copy_to(0, room, &mut udp.mem.ledger, CopyReason::AppRead);
+        }
+        Ok((at, from))
+    }
+}
+
+impl<const N: usize> DatagramTaker for &mut [u8; N] {
+    type Taken = (usize, SocketAddr);
+
+    fn take(self, udp: &mut Udp<'_>, flags: RecvFlags) -> Result<Self::Taken, Error> {
+        self.as_mut_slice().take(udp, flags)
+    }
+}
+
+impl DatagramTaker for Message {
+    type Taken = UdpMessage;
+
+    fn take(self, udp: &mut Udp<'_>, flags: RecvFlags) -> Result<UdpMessage, Error> {
+        let (found, mut message) = udp.message(self.0)?;
+        let socket = &mut *udp.socket;
+        if flags.contains(RecvFlags::PEEK) {
+            for datagram in socket.queue.iter().take(found) {
+                append(&mut message.payload, datagram.payload.clone());
+            }
+            return Ok(message);
+        }
+        for datagram in socket.queue.drain(..found) {
             socket.queued_bytes -= datagram.charge;
-            self.mem.shared.receive.charge_datagrams(datagram.charge, 0);
+            udp.mem.shared.receive.charge_datagrams(datagram.charge, 0);
             append(&mut message.payload, datagram.payload);
         }
         socket.reported &= socket.readiness();
         Ok(message)
     }
+}
 
-    /// The same, and it stays in the queue.
+impl Udp<'_> {
+    /// Whether datagrams may be sent to all hosts of a network (`SO_BROADCAST`); off by default.
+    pub fn set_broadcast(&mut self, on: bool) {
+        self.socket.broadcast = on;
+    }
+
+    /// Whether [`Message`] takes several datagrams as one (`UDP_GRO`); off by default.
+    pub fn set_join(&mut self, on: bool) {
+        self.socket.joins = on;
+    }
+
+    /// Takes received datagrams; with [`RecvFlags::PEEK`] they stay in the queue.
     ///
     /// # Errors
-    /// As [`udp_recv_from`](Self::udp_recv_from).
-    pub fn udp_peek_message(&mut self, id: SocketId, room: usize) -> Result<UdpMessage, Error> {
-        let (seen, mut message) = self.udp_message(id, room)?;
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        for datagram in socket.queue.iter().take(seen) {
-            append(&mut message.payload, datagram.payload.clone());
-        }
-        Ok(message)
+    /// `WouldBlock` when none is there, and once, the error that an earlier datagram met.
+    pub fn recv<T: DatagramTaker>(
+        &mut self,
+        taker: T,
+        flags: RecvFlags,
+    ) -> Result<T::Taken, Error> {
+        taker.take(self, flags)
     }
 
     /// How many datagrams are next, and all about them but the payload.
-    fn udp_message(&mut self, id: SocketId, room: usize) -> Result<(usize, UdpMessage), Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+    fn message(&mut self, room: usize) -> Result<(usize, UdpMessage), Error> {
+        let socket = &mut *self.socket;
         if let Some(error) = socket.take_error() {
             return Err(error);
         }

@@ -3,14 +3,13 @@
 
 use std::net::IpAddr;
 
+use super::handles::Udp;
 use super::path_mtu::MtuDiscover;
-use super::table::SocketId;
-use super::udp::{Ends, UdpSocket, udp_mut};
+use super::udp::{Ends, UdpSocket};
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError};
 use crate::net::wire::{ipv4, ipv6, udp};
-use crate::net::{IcmpKind, TooLong};
-use crate::stack::Stack;
+use crate::net::{IcmpKind, Net, TooLong};
 
 impl UdpSocket {
     /// Whether a datagram of ours may have met with what an ICMP error says.
@@ -25,11 +24,10 @@ impl UdpSocket {
     }
 }
 
-impl Stack {
+impl Udp<'_> {
     /// What the socket does about the MTU of its paths, from now on.
-    pub fn udp_set_mtu_discover(&mut self, id: SocketId, how: MtuDiscover) -> Result<(), Error> {
-        udp_mut(self.sockets.table.get_mut(id)?)?.mtu_discover = how;
-        Ok(())
+    pub fn set_mtu_discover(&mut self, how: MtuDiscover) {
+        self.socket.mtu_discover = how;
     }
 
     /// The longest IP packet, in bytes, that reaches the socket's peer in one piece, as far as is known
@@ -37,8 +35,8 @@ impl Stack {
     ///
     /// # Errors
     /// `NotConnected`, `NoSuchSocket`.
-    pub fn udp_path_mtu(&mut self, id: SocketId) -> Result<usize, Error> {
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
+    pub fn path_mtu(&mut self) -> Result<usize, Error> {
+        let socket = &mut *self.socket;
         let (local, scope) = (socket.local.ip(), socket.scope);
         let remote = socket.remote.ok_or(Error::NotConnected)?.ip();
         let by = self.net.bound_link(socket.link)?;
@@ -49,32 +47,27 @@ impl Stack {
         Ok(self.net.link_limits(local, remote, by).0)
     }
 
-    /// The longest IP packet that these ends may send in one piece.
-    pub(super) fn udp_longest_packet(&self, ends: &Ends) -> usize {
-        let (local, remote) = (ends.local.ip(), ends.remote.ip());
-        match ends.mtu_discover.too_long() {
-            TooLong::CutToPath | TooLong::RefusedByPath => {
-                self.net.link_limits(local, remote, ends.by).0
-            }
-            TooLong::CutToLink | TooLong::RefusedByLink => {
-                self.net.link_mtu(local, remote, ends.by)
-            }
-        }
-    }
-
     /// A datagram of the socket was refused: if it was too long for its path, the error queue says how
     /// long it may be, as on Linux.
-    pub(super) fn udp_refused(&mut self, id: SocketId, ends: &Ends, error: Error) -> Error {
+    pub(super) fn refused(&mut self, ends: &Ends, error: Error) -> Error {
         if error != Error::MessageTooLong {
             return error;
         }
-        let mtu = self.udp_longest_packet(ends) as u32;
-        let Ok(socket) = self.sockets.table.get_mut(id).and_then(udp_mut) else { return error };
-        if let Some(errors) = &mut socket.errors {
+        let mtu = longest_packet(self.net, ends) as u32;
+        if let Some(errors) = &mut self.socket.errors {
             let (origin, to) = (ErrorOrigin::Local, Some(ends.remote));
             errors.push_entry(QueuedError { error, origin, mtu, to });
-            self.sockets.check_later(id.index());
+            self.check_later();
         }
         error
+    }
+}
+
+/// The longest IP packet that these ends may send in one piece.
+pub(super) fn longest_packet(net: &Net, ends: &Ends) -> usize {
+    let (local, remote) = (ends.local.ip(), ends.remote.ip());
+    match ends.mtu_discover.too_long() {
+        TooLong::CutToPath | TooLong::RefusedByPath => net.link_limits(local, remote, ends.by).0,
+        TooLong::CutToLink | TooLong::RefusedByLink => net.link_mtu(local, remote, ends.by),
     }
 }

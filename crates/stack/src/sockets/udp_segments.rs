@@ -6,13 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
-use super::table::SocketId;
-use super::udp::{Ends, udp_mut};
+use super::handles::Udp;
+use super::udp::Ends;
 use crate::error::Error;
 use crate::limits::UDP_MAX_SEGMENTS;
 use crate::net::wire::udp;
 use crate::net::wire::{ipv4, ipv6};
-use crate::stack::Stack;
 
 /// Where one call sends to, and how it cuts what it is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub struct UdpTarget {
     /// To whom; `None`: where the socket is connected.
     pub remote: Option<SocketAddr>,
     /// Payload bytes of each datagram but the last, 0 for one datagram only; `None`: as is
-    /// [set](Stack::udp_set_segment) on the socket.
+    /// [set](Udp::set_segment) on the socket.
     pub segment: Option<u16>,
     /// The data of the next call belongs to the same datagram, which waits for it (Linux's
     /// `MSG_MORE`). What the first call says of `remote` and `segment` counts.
@@ -50,17 +49,18 @@ impl Ends {
     }
 }
 
-impl Stack {
+impl Udp<'_> {
     /// Has calls that send more than `bytes` of payload send datagrams of so many bytes each, the
     /// last one shorter if need be; 0: each call is one datagram, the default.
-    pub fn udp_set_segment(&mut self, id: SocketId, bytes: u16) -> Result<(), Error> {
-        udp_mut(self.sockets.table.get_mut(id)?)?.segment = bytes;
-        Ok(())
+    pub fn set_segment(&mut self, bytes: u16) {
+        self.socket.segment = bytes;
     }
+}
 
+impl Udp<'_> {
     /// Sends the payload cut in datagrams. If the first cannot be sent, none is; what is dropped
     /// behind it is counted, and is to the caller as what the network loses.
-    pub(super) fn udp_output_segments(
+    pub(super) fn output_segments(
         &mut self,
         now: Instant,
         ends: Ends,
@@ -81,7 +81,7 @@ impl Stack {
                 missing -= slice.len();
                 part.push(slice);
             }
-            let done = self.udp_output(now, one, part, n);
+            let done = self.output(now, one, part, n);
             if sent == 0 {
                 done?;
             }

@@ -17,11 +17,11 @@ use pagewire_mem::{
 };
 use pagewire_tcp::{Connection, Env, Pieces, SendFlags, Seq};
 
-use super::application::connection_mut;
 use super::error_queue::ErrorQueue;
+use super::handles::{Tcp, Udp};
 use super::table::SocketId;
-use super::udp::udp_mut;
 use super::udp_segments::UdpTarget;
+use super::udp_send::joined;
 use super::{Socket, Sockets};
 use crate::error::Error;
 use crate::event::{Notification, Readiness};
@@ -29,7 +29,7 @@ use crate::limits::{
     DEFAULT_NOTIFICATION_BYTES, MAX_SHARED_BYTES, MAX_SHARED_SENDS, NOTIFICATION_CHARGE,
     RECEIVED_DEADLINE,
 };
-use crate::stack::Stack;
+use crate::stack::{Core, Stack};
 
 /// Which notifications become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,22 +80,29 @@ impl Default for ZeroCopyConfig {
 
 /// One call that sends by reference, from try to try: a call that waits for room keeps it, so that
 /// all of its data has one id. Until all of it is queued, it does not complete before this is dropped.
+///
+/// When nobody refers to the memory any more, a [`Notification`] of the call's id comes through
+/// [`Stack::poll_error_queue`]. Each fragment stays one: a segment that has 17 of them is pushed, and
+/// the next begins. Datagrams of one call ([`UdpTarget::segment`]) have one id.
+///
+/// On a socket that has not [opted in](Stack::set_zerocopy) the data is copied, and there is no
+/// id. Memory that nothing keeps ([`Frag::lent`]) has to stay until the notification. If the
+/// connection is closed first, the stack makes a private copy of what is not acknowledged (and
+/// resets the connection if it has no pages for that); frames that are with the device by then,
+/// and receivers that got it by reference, still refer to it.
+///
+/// Such a send may also meet [`Error::TooManyNotifications`] and [`Error::TooManyPagesHeld`] (both
+/// `ENOBUFS`). A call that queues nothing takes no id.
 #[derive(Debug, Default)]
 pub struct ZeroCopyCall {
     completion: Option<Arc<Completion>>,
     id: Option<u32>,
-    flags: SendFlags,
 }
 
 impl ZeroCopyCall {
     /// A call that has sent nothing yet.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// A call that has sent nothing yet, and sends with flags.
-    pub fn with_flags(flags: SendFlags) -> Self {
-        Self { flags, ..Self::default() }
     }
 
     /// The id under which the call completes, once something is queued; `None` on a socket that has
@@ -224,8 +231,8 @@ impl Sends {
 impl Stack {
     /// Opts a socket in to zero-copy sends, or out again: sends made before still complete. A
     /// listener's connections have what it had when they came.
-    pub fn set_zerocopy(&mut self, id: SocketId, on: bool) -> Result<(), Error> {
-        match self.sockets.table.get_mut(id)? {
+    pub fn set_zerocopy(&mut self, id: impl Into<SocketId>, on: bool) -> Result<(), Error> {
+        match self.core.sockets.table.get_mut(id.into())? {
             Socket::Tcp(socket) => socket.zerocopy = on,
             Socket::Listener(socket) => socket.zerocopy = on,
             Socket::Udp(socket) => socket.zerocopy = on,
@@ -239,8 +246,12 @@ impl Stack {
     ///
     /// # Errors
     /// `NotSupported` for a listener.
-    pub fn set_coalescing(&mut self, id: SocketId, coalescing: Coalescing) -> Result<(), Error> {
-        let errors = match self.sockets.table.get_mut(id)? {
+    pub fn set_coalescing(
+        &mut self,
+        id: impl Into<SocketId>,
+        coalescing: Coalescing,
+    ) -> Result<(), Error> {
+        let errors = match self.core.sockets.table.get_mut(id.into())? {
             Socket::Tcp(socket) => {
                 socket.extra.get_or_insert_default().errors.get_or_insert_default()
             }
@@ -252,8 +263,8 @@ impl Stack {
     }
 
     /// Whether a socket has opted in.
-    pub fn zerocopy(&self, id: SocketId) -> Result<bool, Error> {
-        Ok(match self.sockets.table.get(id)? {
+    pub fn zerocopy(&self, id: impl Into<SocketId>) -> Result<bool, Error> {
+        Ok(match self.core.sockets.table.get(id.into())? {
             Socket::Tcp(socket) => socket.zerocopy,
             Socket::Listener(socket) => socket.zerocopy,
             Socket::Udp(socket) => socket.zerocopy,
@@ -261,45 +272,55 @@ impl Stack {
         })
     }
 
-    /// Queues memory by reference; when nobody refers to it any more, a [`Notification`] of the
-    /// call's id comes through [`poll_error_queue`](Self::poll_error_queue). Takes as much from the
-    /// front of `frags` as there is room for and returns how many bytes that is; a call that waits
-    /// for room to send the rest passes the same `call` again. Each fragment stays one: a segment
-    /// that has 17 of them is pushed, and the next begins.
-    ///
-    /// On a socket that has not [opted in](Self::set_zerocopy) the data is copied, and there is no
-    /// id. Memory that nothing keeps ([`Frag::lent`]) has to stay until the notification. If the
-    /// socket is closed first, the stack makes a private copy of what is not acknowledged (and
-    /// resets the connection if it has no pages for that); frames that are with the device by then,
-    /// and receivers that got it by reference, still refer to it.
-    ///
-    /// # Errors
-    /// As [`tcp_send`](Self::tcp_send); [`Error::TooManyNotifications`] and
-    /// [`Error::TooManyPagesHeld`] (both `ENOBUFS`). A call that queues nothing takes no id.
-    pub fn tcp_send_zc(
+    /// Takes the oldest notification of the socket, whatever else its error queue has.
+    pub fn poll_notification(&mut self, id: impl Into<SocketId>) -> Option<Notification> {
+        let id = id.into();
+        self.core.drain_completions();
+        let notification =
+            self.core.sockets.table.get_mut(id).ok()?.errors_mut()?.pop_notification()?;
+        self.core.sockets.after_error_read(id);
+        Some(notification)
+    }
+
+    /// Notifications that are to come on a socket, those not read left out.
+    pub fn sends_outstanding(&self, id: impl Into<SocketId>) -> Result<usize, Error> {
+        Ok(self.core.sockets.table.get(id.into())?.errors().map_or(0, |errors| errors.sends.live))
+    }
+
+    /// The queue through which completions come home: whoever drives this stack has itself woken
+    /// by it ([`CompletionQueue::set_waker`]) when another thread lets go of memory.
+    pub fn completions(&self) -> &Arc<CompletionQueue> {
+        &self.core.sockets.work.completions
+    }
+}
+
+impl Tcp<'_> {
+    /// Queues memory with a notification, see [`ZeroCopyCall`].
+    pub(super) fn send_lent(
         &mut self,
         now: Instant,
-        id: SocketId,
         frags: &mut FragVec,
         call: &mut ZeroCopyCall,
+        flags: SendFlags,
     ) -> Result<usize, Error> {
-        self.drain_completions();
         let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.send_behind(now, len, grow);
-        if let Some(len) = self.sockets.join_last_send(id, frags, call, behind) {
-            self.after_queueing(id)?;
+        if flags.is_empty()
+            && let Some(len) = self.join_last_send(frags, call, behind)
+        {
+            self.after_queueing();
             return Ok(len);
         }
-        let (len, flags) = (total(frags), call.flags);
-        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        let len = total(frags);
+        let socket = &mut *self.socket;
         if len == 0 || !socket.conn.has_send_room() {
             // No room, or an error, and nothing to give an id to.
             let mut nothing = FragVec::new();
-            return self.with_connection(now, id, |conn, env| conn.send(env, &mut nothing));
+            return self.with(now, |conn, env| conn.send(env, &mut nothing));
         }
         if !socket.zerocopy && call.completion.is_none() {
-            return self.tcp_send_copied(now, id, frags, flags);
+            return self.send_copied(now, frags, flags);
         }
-        let config = &self.sockets.zerocopy;
+        let config = &self.work.zerocopy;
         let errors = socket.extra.get_or_insert_default().errors.get_or_insert_default();
         let linux = errors.coalescing(config) == Coalescing::Linux;
         // Bytes of the last completion that were never sent: what follows can share a segment.
@@ -309,7 +330,9 @@ impl Stack {
         let shared = open && (linux || errors.sends.is_continued_by(frags.first()));
         let begun = match &call.completion {
             Some(_) => None,
-            None => Some(errors.begin_send(config, &self.sockets.completions, id, len, shared)?),
+            None => {
+                Some(errors.begin_send(config, &self.work.completions, self.id, len, shared)?)
+            }
         };
         let Some(completion) =
             begun.as_ref().map(|b| &b.completion).or(call.completion.as_ref()).map(Arc::clone)
@@ -343,8 +366,8 @@ impl Stack {
             };
             conn.send_pieces(env, frags, pieces, flags, attach)
         };
-        let sent = self.with_sender(now, id, attach);
-        let socket = connection_mut(self.sockets.table.get_mut(id)?)?;
+        let sent = self.with_sender(now, attach);
+        let socket = &mut *self.socket;
         let end = socket.conn.send_end();
         let sends = socket.extra.as_mut().and_then(|e| e.errors.as_mut()).map(|e| &mut e.sends);
         match (begun, sends) {
@@ -359,143 +382,34 @@ impl Stack {
             }
             (None, None) => {}
         }
-        self.unless_starved(now, id, sent)
+        self.unless_starved(now, sent)
     }
 
-    /// [`tcp_send_zc`](Self::tcp_send_zc) of all of one fragment, if it only adds to what waits to become
-    /// a full segment, and goes on in memory where the last call ended: nothing follows from it, and
-    /// no clock is needed. `None`: it has to be sent as any other.
-    pub fn tcp_send_zc_behind(
+    /// Queues all of one fragment, if it only adds to what waits to become a full segment, and goes on
+    /// in memory where the last call ended: nothing follows from it, and no clock is needed. `None`: it
+    /// has to be sent as any other.
+    #[inline]
+    pub(super) fn collect_lent(
         &mut self,
-        id: SocketId,
         frags: &mut FragVec,
         call: &mut ZeroCopyCall,
     ) -> Option<usize> {
-        self.drain_completions();
         let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.collect(len, grow);
-        self.sockets.join_last_send(id, frags, call, behind)
+        self.join_last_send(frags, call, behind)
     }
 
-    /// There was room, but no page for a copy: the socket waits for pages.
-    fn unless_starved(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        sent: Result<usize, Error>,
-    ) -> Result<usize, Error> {
-        if sent == Ok(0) {
-            self.starve(now, id.index());
-            return Err(Error::WouldBlock);
-        }
-        sent
-    }
-
-    /// Queues private copies of the fragments, as far as there is room.
-    fn tcp_send_copied(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        frags: &mut FragVec,
-        flags: SendFlags,
-    ) -> Result<usize, Error> {
-        let copy = |env: &mut Env<'_>, part: Frag| {
-            env.writer.write_frag(env.pool, &part, env.ledger, CopyReason::AppWrite).0
-        };
-        let copied = self.with_sender(now, id, |conn, env| {
-            conn.send_pieces(env, frags, Pieces::Joined, flags, copy)
-        });
-        self.unless_starved(now, id, copied)
-    }
-
-    /// Sends a datagram by reference with a notification, to `to` or to where the socket is
-    /// connected. Returns its length and the id under which it completes: `None` on a socket that
-    /// has not [opted in](Self::set_zerocopy), where it is copied, and for an empty datagram. A call
-    /// that sends several datagrams ([`UdpTarget::segment`]) has one id for all of them.
-    ///
-    /// # Errors
-    /// As [`udp_send_to`](Self::udp_send_to); [`Error::TooManyNotifications`] and
-    /// [`Error::TooManyPagesHeld`]. A datagram that is not sent takes no id.
-    pub fn udp_send_zc(
-        &mut self,
-        now: Instant,
-        id: SocketId,
-        data: FragVec,
-        to: impl Into<UdpTarget>,
-    ) -> Result<(usize, Option<u32>), Error> {
-        self.drain_completions();
-        let (len, to) = (total(&data), to.into());
-        let ends = self.udp_ends(id, to, len)?;
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        if len == 0 || !socket.zerocopy {
-            let data = self.udp_joined(&data, len, CopyReason::AppWrite)?;
-            return Ok((self.udp_put(now, id, (ends, to.more), data, len)?, None));
-        }
-        let (config, queue) = (&self.sockets.zerocopy, &self.sockets.completions);
-        let errors = socket.errors.get_or_insert_default();
-        // As Linux: what becomes one datagram completes together.
-        let shared = errors.coalescing(config) == Coalescing::Linux && socket.cork.is_some();
-        let begun = errors.begin_send(config, queue, id, len, shared)?;
-        let data = data.into_iter().map(|frag| begun.completion.attach(frag)).collect();
-        let sent = self.udp_put(now, id, (ends, to.more), data, len);
-        let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        match (&sent, &mut socket.errors) {
-            (Ok(_), Some(errors)) => {
-                let mut call = ZeroCopyCall::new();
-                errors.sends.commit(begun, len, &mut call);
-                sent.map(|n| (n, call.id))
-            }
-            _ => {
-                begun.give_up();
-                sent.map(|n| (n, None))
-            }
-        }
-    }
-
-    /// Takes the oldest notification of the socket, whatever else its error queue has.
-    pub fn poll_notification(&mut self, id: SocketId) -> Option<Notification> {
-        self.drain_completions();
-        let notification = self.sockets.table.get_mut(id).ok()?.errors_mut()?.pop_notification()?;
-        self.sockets.after_error_read(id);
-        Some(notification)
-    }
-
-    /// Notifications that are to come on a socket, those not read left out.
-    pub fn sends_outstanding(&self, id: SocketId) -> Result<usize, Error> {
-        Ok(self.sockets.table.get(id)?.errors().map_or(0, |errors| errors.sends.live))
-    }
-
-    /// The queue through which completions come home: whoever drives this stack has itself woken
-    /// by it ([`CompletionQueue::set_waker`]) when another thread lets go of memory.
-    pub fn completions(&self) -> &Arc<CompletionQueue> {
-        &self.sockets.completions
-    }
-
-    /// Moves what was let go since the last time to the error queues of its sockets.
-    #[inline]
-    pub(crate) fn drain_completions(&mut self) {
-        if self.sockets.completions.is_pending() {
-            self.sockets.drain_completions();
-        }
-    }
-}
-
-impl Sockets {
     /// One more call, of one fragment, completes together with the last, whose memory the fragment
     /// continues, if `send` can queue it behind that.
     fn join_last_send(
         &mut self,
-        id: SocketId,
         frags: &mut FragVec,
         call: &mut ZeroCopyCall,
         send: impl FnOnce(&mut Connection, usize, Grow<'_>) -> Option<u32>,
     ) -> Option<usize> {
         let [frag] = frags.as_mut_slice() else { return None };
-        let config = &self.zerocopy;
-        let Ok(Socket::Tcp(socket)) = self.table.get_mut(id) else { return None };
-        let plain = socket.zerocopy
-            && socket.forwards.is_none()
-            && call.id.is_none()
-            && call.flags.is_empty();
+        let config = &self.work.zerocopy;
+        let socket = &mut *self.socket;
+        let plain = socket.zerocopy && socket.forwards.is_none() && call.id.is_none();
         let errors = socket.extra.as_mut()?.errors.as_mut()?;
         if !plain || errors.coalescing(config) == Coalescing::Linux {
             return None;
@@ -516,10 +430,77 @@ impl Sockets {
         Some(len)
     }
 
+    /// There was room, but no page for a copy: the socket waits for pages.
+    fn unless_starved(&mut self, now: Instant, sent: Result<usize, Error>) -> Result<usize, Error> {
+        if sent == Ok(0) {
+            self.starve(now);
+            return Err(Error::WouldBlock);
+        }
+        sent
+    }
+
+    /// Queues private copies of the fragments, as far as there is room.
+    fn send_copied(
+        &mut self,
+        now: Instant,
+        frags: &mut FragVec,
+        flags: SendFlags,
+    ) -> Result<usize, Error> {
+        let copy = |env: &mut Env<'_>, part: Frag| {
+            env.writer.write_frag(env.pool, &part, env.ledger, CopyReason::AppWrite).0
+        };
+        let copied = self.with_sender(now, |conn, env| {
+            conn.send_pieces(env, frags, Pieces::Joined, flags, copy)
+        });
+        self.unless_starved(now, copied)
+    }
+}
+
+impl Udp<'_> {
+    /// Sends a datagram by reference with a notification, see [`ZeroCopyCall`].
+    pub(super) fn send_lent(
+        &mut self,
+        now: Instant,
+        data: FragVec,
+        call: &mut ZeroCopyCall,
+        to: UdpTarget,
+    ) -> Result<usize, Error> {
+        let len = total(&data);
+        let ends = self.ends(to, len)?;
+        if len == 0 || !self.socket.zerocopy {
+            let data = joined(self.mem, &data, len, CopyReason::AppWrite)?;
+            return self.put(now, (ends, to.more), data, len);
+        }
+        let (config, queue) = (&self.work.zerocopy, &self.work.completions);
+        let errors = self.socket.errors.get_or_insert_default();
+        // As Linux: what becomes one datagram completes together.
+        let shared = errors.coalescing(config) == Coalescing::Linux && self.socket.cork.is_some();
+        let begun = errors.begin_send(config, queue, self.id, len, shared)?;
+        let data = data.into_iter().map(|frag| begun.completion.attach(frag)).collect();
+        let sent = self.put(now, (ends, to.more), data, len);
+        match (&sent, &mut self.socket.errors) {
+            (Ok(_), Some(errors)) => errors.sends.commit(begun, len, call),
+            _ => begun.give_up(),
+        }
+        sent
+    }
+}
+
+impl Core {
+    /// Moves what was let go since the last time to the error queues of its sockets.
+    #[inline]
+    pub(crate) fn drain_completions(&mut self) {
+        if self.sockets.work.completions.is_pending() {
+            self.sockets.drain_completions();
+        }
+    }
+}
+
+impl Sockets {
     #[cold]
     fn drain_completions(&mut self) {
         let mut drained = core::mem::take(&mut self.drained);
-        self.completions.drain(&mut drained);
+        self.work.completions.drain(&mut drained);
         for done in drained.drain(..) {
             self.completed(done);
         }
@@ -530,7 +511,7 @@ impl Sockets {
     fn completed(&mut self, done: Completed) {
         let id = SocketId::from_token(done.owner);
         let Some(errors) = self.table.get_mut(id).ok().and_then(Socket::errors_mut) else { return };
-        let coalescing = errors.coalescing(&self.zerocopy);
+        let coalescing = errors.coalescing(&self.work.zerocopy);
         errors.sends.live = errors.sends.live.saturating_sub(1);
         let Completed { lo, hi, copied, .. } = done;
         errors.notify(Notification { lo, hi, copied }, coalescing);

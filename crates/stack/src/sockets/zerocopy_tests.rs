@@ -5,12 +5,15 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pagewire_device::{Capabilities, HeaderSplit, Medium};
 
+use pagewire_tcp::RecvFlags;
+
 use super::*;
+use crate::TcpId;
 use crate::event::ErrorEntry;
 use crate::stack::StackConfig;
 
 /// A stack that talks to itself, and a connection's both ends.
-fn looped(coalescing: Coalescing) -> (Stack, Instant, SocketId, SocketId) {
+fn looped(coalescing: Coalescing) -> (Stack, Instant, TcpId, TcpId) {
     let capabilities = Capabilities {
         medium: Medium::Ethernet,
         mac: [2, 0, 0, 0, 0, 1],
@@ -30,10 +33,10 @@ fn looped(coalescing: Coalescing) -> (Stack, Instant, SocketId, SocketId) {
     let now = Instant::from_millis(1000);
     let mut stack = Stack::new(now, config).unwrap();
     let to = "10.0.0.1:80".parse().unwrap();
-    let listener = stack.tcp_listen(now, to, 1).unwrap();
-    let client = stack.tcp_connect(now, to, None).unwrap();
+    let listener = stack.listen(to, 1).unwrap();
+    let client = stack.connect(now, to, None).unwrap();
     turn(&mut stack, now);
-    let (server, _) = stack.tcp_accept(now, listener).unwrap();
+    let (server, _) = stack.listener(listener).unwrap().accept().unwrap();
     stack.set_zerocopy(client, true).unwrap();
     (stack, now, client, server)
 }
@@ -46,9 +49,16 @@ fn turn(stack: &mut Stack, now: Instant) {
     stack.end_turn();
 }
 
-fn sends(stack: &mut Stack, id: SocketId) -> &mut Sends {
-    let socket = connection_mut(stack.sockets.table.get_mut(id).unwrap()).unwrap();
-    &mut socket.extra.get_or_insert_default().errors.get_or_insert_default().sends
+fn sends(stack: &mut Stack, id: TcpId) -> &mut Sends {
+    &mut stack
+        .tcp(id)
+        .unwrap()
+        .socket
+        .extra
+        .get_or_insert_default()
+        .errors
+        .get_or_insert_default()
+        .sends
 }
 
 #[test]
@@ -64,11 +74,25 @@ fn ids_go_on_with_zero_behind_the_largest_number() {
         for _ in 0..4 {
             let frag = Frag::from_bytes(Bytes::from(vec![7; 1000]));
             let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-            assert_eq!(stack.tcp_send_zc(now, client, &mut frags, &mut call), Ok(1000));
+            assert_eq!(
+                stack.tcp(client).and_then(|mut tcp| tcp.send(
+                    now,
+                    (&mut frags, &mut call),
+                    SendFlags::empty()
+                )),
+                Ok(1000)
+            );
             ids.extend(call.id());
             drop(call);
             turn(&mut stack, now);
-            assert_eq!(stack.tcp_read(now, server, &mut [0; 1000]), Ok(1000));
+            assert_eq!(
+                stack.tcp(server).and_then(|mut tcp| tcp.recv(
+                    now,
+                    &mut [0; 1000],
+                    RecvFlags::empty()
+                )),
+                Ok(1000)
+            );
             turn(&mut stack, now);
         }
         assert_eq!(ids, [u32::MAX - 1, u32::MAX, 0, 1]);

@@ -11,7 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use pagewire_device::{Capabilities, HeaderSplit, Medium};
 use pagewire_mem::{Frag, FragVec, Instant, PacketBuf, RxChecksum, TxChecksum};
-use pagewire_stack::{Error, Event, SocketId, Stack, StackConfig, TcpConfig};
+use pagewire_stack::{
+    Error, Event, ListenerId, RecvFlags, SendFlags, Stack, StackConfig, TcpConfig, TcpId,
+};
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +193,7 @@ impl Pair {
     /// Has the stacks learn each other's link addresses, so that no burst waits for them.
     pub(crate) fn meet(&mut self) {
         let nobody = "10.0.0.2:1".parse().unwrap();
-        let id = self.a.tcp_connect(self.now, nobody, None).unwrap();
+        let id = self.a.connect(self.now, nobody, None).unwrap();
         self.run(Duration::from_millis(1));
         self.a.close(self.now, id);
         self.flush();
@@ -205,15 +207,15 @@ impl Pair {
     }
 
     /// A listener at B and a connection to it from A: (A's end, B's end, listener).
-    pub(crate) fn connect(&mut self, to: &str) -> (SocketId, SocketId, SocketId) {
+    pub(crate) fn connect(&mut self, to: &str) -> (TcpId, TcpId, ListenerId) {
         let to: SocketAddr = to.parse().unwrap();
         let now = self.now;
-        let listener = self.b.tcp_listen(now, to, 16).unwrap();
-        let client = self.a.tcp_connect(now, to, None).unwrap();
+        let listener = self.b.listen(to, 16).unwrap();
+        let client = self.a.connect(now, to, None).unwrap();
         let mut server = None;
         self.until("the handshake", |p| {
             if server.is_none() {
-                server = p.b.tcp_accept(p.now, listener).ok();
+                server = p.b.listener(listener).and_then(|mut listener| listener.accept()).ok();
             }
             server.is_some()
         });
@@ -221,17 +223,25 @@ impl Pair {
     }
 
     /// Writes all of `data` on one side and reads it on the other, by copy.
-    pub(crate) fn transfer(&mut self, from: (Side, SocketId), to: (Side, SocketId), data: &[u8]) {
+    pub(crate) fn transfer(&mut self, from: (Side, TcpId), to: (Side, TcpId), data: &[u8]) {
         let (mut sent, mut got) = (0, Vec::with_capacity(data.len()));
         let mut buf = vec![0u8; 65_536];
         self.until("the transfer", |p| {
             let now = p.now;
             while sent < data.len()
-                && let Some(n) = ready(p.stack(from.0).tcp_write(now, from.1, &data[sent..]))
+                && let Some(n) = ready(
+                    p.stack(from.0)
+                        .tcp(from.1)
+                        .and_then(|mut tcp| tcp.send(now, &data[sent..], SendFlags::empty())),
+                )
             {
                 sent += n;
             }
-            while let Some(n) = ready(p.stack(to.0).tcp_read(now, to.1, &mut buf)) {
+            while let Some(n) = ready(
+                p.stack(to.0)
+                    .tcp(to.1)
+                    .and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty())),
+            ) {
                 assert!(n > 0, "end of stream after {} bytes", got.len());
                 got.extend_from_slice(&buf[..n]);
             }
@@ -243,8 +253,8 @@ impl Pair {
     /// The same by reference, in chunks of `chunk` bytes.
     pub(crate) fn transfer_by_reference(
         &mut self,
-        from: (Side, SocketId),
-        to: (Side, SocketId),
+        from: (Side, TcpId),
+        to: (Side, TcpId),
         data: Bytes,
         chunk: usize,
     ) {
@@ -258,12 +268,23 @@ impl Pair {
                     let Some(next) = left.pop_front() else { break };
                     pending.push(next);
                 }
-                if ready(p.stack(from.0).tcp_send(now, from.1, &mut pending)).is_none() {
+                if ready(
+                    p.stack(from.0)
+                        .tcp(from.1)
+                        .and_then(|mut tcp| tcp.send(now, &mut pending, SendFlags::empty())),
+                )
+                .is_none()
+                {
                     break;
                 }
             }
-            while let Some(n) = ready(p.stack(to.0).tcp_recv_chunks(now, to.1, 1 << 20, &mut frags))
-            {
+            while let Some(n) = ready(p.stack(to.0).tcp(to.1).and_then(|mut tcp| {
+                tcp.recv(
+                    now,
+                    pagewire_stack::Chunks { max: 1 << 20, into: &mut frags },
+                    RecvFlags::empty(),
+                )
+            })) {
                 assert!(n > 0, "end of stream after {got} bytes");
                 for frag in frags.drain(..) {
                     let bytes = frag.as_slice().unwrap();

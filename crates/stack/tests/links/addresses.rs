@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pagewire_device::Capabilities;
 use pagewire_stack::limits::{CONGESTED_FRAMES, SEGMENTS_PER_CONNECTION};
-use pagewire_stack::{DropReason, Error, LinkId, Stack};
+use pagewire_stack::{BindOptions, DropReason, Error, LinkId, RecvFlags, SendFlags, Stack};
 
 use super::world::*;
 
@@ -18,15 +18,14 @@ fn connections_over_each_link_share_one_space_of_ports() {
     let mut world = World::three();
     let any = "0.0.0.0:80".parse().unwrap();
     let now = world.now;
-    let listener = world.middle().tcp_listen(now, any, 8).unwrap();
+    let listener = world.middle().listen(any, 8).unwrap();
     // The same ports on both sides: addresses tell the connections apart.
     let from = |text: &str| Some(addr(text));
-    let west = world.stacks[LEFT].tcp_connect(now, addr("10.0.0.1:80"), from("10.0.0.2:5000"));
-    let east = world.stacks[RIGHT].tcp_connect(now, addr("10.0.1.1:80"), from("10.0.1.2:5000"));
+    let west = world.stacks[LEFT].connect(now, addr("10.0.0.1:80"), from("10.0.0.2:5000"));
+    let east = world.stacks[RIGHT].connect(now, addr("10.0.1.1:80"), from("10.0.1.2:5000"));
     let mut accepted = Vec::new();
     world.until("two connections", |w| {
-        let now = w.now;
-        accepted.extend(w.middle().tcp_accept(now, listener));
+        accepted.extend(w.middle().listener(listener).and_then(|mut listener| listener.accept()));
         accepted.len() == 2
     });
     for (peer, near) in [(LEFT, west.unwrap()), (RIGHT, east.unwrap())] {
@@ -77,7 +76,7 @@ fn packets_are_from_the_address_of_the_link_that_they_leave_by() {
         ("[fd01::9]:1", "fd01::1"),
     ] {
         let now = world.now;
-        let id = world.middle().tcp_connect(now, addr(to), None).unwrap();
+        let id = world.middle().connect(now, addr(to), None).unwrap();
         assert_eq!(world.middle().local_addr(id).unwrap().ip(), ip(from), "to {to}");
     }
 }
@@ -93,7 +92,7 @@ fn routes_and_gateways_are_a_links_own() {
     for (to, from) in
         [("8.8.8.8:1", "10.0.1.1"), ("172.17.1.1:1", "10.0.1.1"), ("172.16.5.1:1", "10.0.0.1")]
     {
-        let id = world.middle().tcp_connect(now, addr(to), None).unwrap();
+        let id = world.middle().connect(now, addr(to), None).unwrap();
         assert_eq!(world.middle().local_addr(id).unwrap().ip(), ip(from), "to {to}");
     }
 }
@@ -104,8 +103,8 @@ fn segments_are_as_long_as_the_outgoing_link_takes() {
     let mut world = World::three_with(middle(), able, wide);
     let (west, _) = world.connect((MIDDLE, LEFT), addr("10.0.0.2:80"));
     let (east, _) = world.connect((MIDDLE, RIGHT), addr("10.0.1.2:80"));
-    assert_eq!(world.middle().tcp_path_mtu(west), Ok(1500));
-    assert_eq!(world.middle().tcp_path_mtu(east), Ok(9000));
+    assert_eq!(world.middle().tcp(west).map(|tcp| tcp.path_mtu()), Ok(1500));
+    assert_eq!(world.middle().tcp(east).map(|tcp| tcp.path_mtu()), Ok(9000));
     assert_eq!(world.middle().path_mtu(ip("10.0.1.2")), 9000);
 }
 
@@ -137,27 +136,33 @@ fn the_same_link_local_address_is_another_host_on_each_link() {
 fn an_answer_to_a_link_local_address_goes_back_by_its_link() {
     let mut world = World::three();
     let now = world.now;
-    let ours = world.middle().udp_bind(addr("[::]:53")).unwrap();
+    let ours = world.middle().bind_udp(addr("[::]:53"), BindOptions::default()).unwrap();
     let link = world.middle().links().nth(1).unwrap();
     let is_local = |a: &pagewire_stack::Cidr| a.to_string().starts_with("fe80");
     let to = world.middle().link_addresses(link).find(is_local).unwrap();
     let to = SocketAddr::new(to.addr(), 53);
-    let asks = world.stacks[RIGHT].udp_bind(addr("[::]:1000")).unwrap();
-    world.stacks[RIGHT].udp_write_to(now, asks, b"who are you?", Some(to)).unwrap();
+    let asks = world.stacks[RIGHT].bind_udp(addr("[::]:1000"), BindOptions::default()).unwrap();
+    world.stacks[RIGHT].udp(asks).unwrap().send(now, b"who are you?", Some(to)).unwrap();
     let mut from = None;
     world.until("the question", |w| {
-        let now = w.now;
-        from = w.middle().udp_recv_from(now, ours).ok().map(|(_, from)| from);
+        from = w
+            .middle()
+            .udp(ours)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .ok()
+            .map(|(_, from)| from);
         from.is_some()
     });
     let from = from.unwrap();
     let SocketAddr::V6(asker) = from else { panic!("{from}") };
     assert_eq!(asker.scope_id(), link.scope_id(), "it says which link");
     let now = world.now;
-    world.middle().udp_write_to(now, ours, b"the middle", Some(from)).unwrap();
+    world.middle().udp(ours).unwrap().send(now, b"the middle", Some(from)).unwrap();
     world.until("the answer", |w| {
-        let now = w.now;
-        w.stacks[RIGHT].udp_recv_from(now, asks).is_ok()
+        w.stacks[RIGHT]
+            .udp(asks)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .is_ok()
     });
 }
 
@@ -207,22 +212,22 @@ fn a_removed_link_takes_its_addresses_routes_and_packets_along() {
     let east = world.middle().links().nth(1).unwrap();
     let now = world.now;
     // These wait for a neighbour.
-    let id = world.middle().udp_bind(addr("0.0.0.0:0")).unwrap();
-    world.middle().udp_write_to(now, id, b"x", Some(addr("10.0.1.77:1"))).unwrap();
+    let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    world.middle().udp(id).unwrap().send(now, b"x", Some(addr("10.0.1.77:1"))).unwrap();
     assert!(world.middle().remove_link(east));
     assert!(!world.middle().remove_link(east), "only once");
     let lost = world.drops(MIDDLE, DropReason::LinkRemoved);
     assert_eq!(lost, 2, "the datagram, and the question who has its address");
     assert_eq!(world.middle().links().count(), 1);
     assert_eq!(world.middle().link_addresses(east).count(), 0);
-    let gone = world.middle().tcp_connect(now, addr("10.0.1.2:80"), None);
+    let gone = world.middle().connect(now, addr("10.0.1.2:80"), None);
     assert_eq!(gone, Err(Error::NetworkUnreachable));
     // What comes by it is no concern of ours any more.
     let frame = pagewire_mem::PacketBuf::for_rx();
     world.middle().handle_frame_on(now, east, frame);
     assert_eq!(world.drops(MIDDLE, DropReason::LinkRemoved), lost + 1);
     // The connection finds no way out, and ends as if nobody answered.
-    world.middle().tcp_write(now, near, b"anybody there?").unwrap();
+    world.middle().tcp(near).unwrap().send(now, b"anybody there?", SendFlags::empty()).unwrap();
     world.run(Duration::from_secs(3600));
     assert!(world.middle().take_error(near).is_some());
     world.pages_are_conserved();
@@ -240,13 +245,17 @@ fn a_device_that_takes_nothing_does_not_hold_up_the_others() {
     let (east, right) = world.connect((MIDDLE, RIGHT), addr("10.0.1.2:80"));
     world.set_stuck(WEST, true);
     let now = world.now;
-    let sent = world.middle().tcp_write(now, west, &[1; 200_000]).unwrap();
+    let sent =
+        world.middle().tcp(west).unwrap().send(now, &[1; 200_000], SendFlags::empty()).unwrap();
     world.exchange((MIDDLE, east), (RIGHT, right), 300_000);
     world.set_stuck(WEST, false);
     let mut received = 0;
     world.until("the rest", |w| {
         let now = w.now;
-        while let Ok(n) = w.stacks[LEFT].tcp_read(now, left, &mut [0; 4096]) {
+        while let Ok(n) = w.stacks[LEFT]
+            .tcp(left)
+            .and_then(|mut tcp| tcp.recv(now, &mut [0; 4096], RecvFlags::empty()))
+        {
             received += n;
         }
         received == sent
@@ -264,7 +273,14 @@ fn connections_wait_for_a_device_that_takes_nothing_instead_of_filling_its_queue
     world.set_stuck(WEST, true);
     let now = world.now;
     for &(near, _) in &ends {
-        assert_eq!(world.middle().tcp_write(now, near, &[1; LEN]), Ok(LEN));
+        assert_eq!(
+            world.middle().tcp(near).and_then(|mut tcp| tcp.send(
+                now,
+                &[1; LEN],
+                SendFlags::empty()
+            )),
+            Ok(LEN)
+        );
     }
     // Another link's turn makes output for all, again and again.
     world.run(Duration::from_millis(100));
@@ -280,7 +296,10 @@ fn connections_wait_for_a_device_that_takes_nothing_instead_of_filling_its_queue
     world.until("everything", |w| {
         let now = w.now;
         for &(_, far) in &ends {
-            while let Ok(n) = w.stacks[LEFT].tcp_read(now, far, &mut [0; 4096]) {
+            while let Ok(n) = w.stacks[LEFT]
+                .tcp(far)
+                .and_then(|mut tcp| tcp.recv(now, &mut [0; 4096], RecvFlags::empty()))
+            {
                 received += n;
             }
         }

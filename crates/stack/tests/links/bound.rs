@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use pagewire_stack::{
-    BindOptions, ConnectBy, DropReason, Error, LinkConfig, LinkId, SocketId, Stack, SynCookies,
+    BindOptions, ConnectOptions, DropReason, Error, LinkConfig, LinkId, RecvFlags, SendFlags,
+    Stack, SynCookies, TcpId, UdpId,
 };
 
 use super::world::*;
@@ -29,9 +30,10 @@ fn on(link: LinkId) -> BindOptions {
     BindOptions { link: Some(link), ..BindOptions::default() }
 }
 
-fn receive(stack: &mut Stack, world_now: pagewire_mem::Instant, id: SocketId) -> Option<Vec<u8>> {
+fn receive(stack: &mut Stack, id: UdpId) -> Option<Vec<u8>> {
     let mut buf = [0; 100];
-    let (n, _) = stack.udp_read_from(world_now, id, &mut buf).ok()?;
+    let (n, _) =
+        stack.udp(id).and_then(|mut udp| udp.recv(&mut buf[..], RecvFlags::empty())).ok()?;
     Some(buf[..n].to_vec())
 }
 
@@ -39,8 +41,8 @@ fn receive(stack: &mut Stack, world_now: pagewire_mem::Instant, id: SocketId) ->
 fn tell(world: &mut World, from: usize, to: &str, text: &[u8]) {
     let now = world.now;
     let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
-    let id = world.stacks[from].udp_bind(addr(any)).unwrap();
-    world.stacks[from].udp_write_to(now, id, text, Some(addr(to))).unwrap();
+    let id = world.stacks[from].bind_udp(addr(any), BindOptions::default()).unwrap();
+    world.stacks[from].udp(id).unwrap().send(now, text, Some(addr(to))).unwrap();
     world.run(MS);
     world.stacks[from].close(now, id);
 }
@@ -52,20 +54,23 @@ fn datagram_sockets_of_two_links_have_the_same_address_and_get_what_came_by_thei
     {
         let mut world = host();
         let links = [link_to(&world, 0), link_to(&world, 1)];
-        let ids = links.map(|link| world.middle().udp_bind_with(addr(any), on(link)).unwrap());
-        let taken = world.middle().udp_bind_with(addr(any), on(links[0]));
+        let ids = links.map(|link| world.middle().bind_udp(addr(any), on(link)).unwrap());
+        let taken = world.middle().bind_udp(addr(any), on(links[0]));
         assert_eq!(taken, Err(Error::AddressInUse), "twice on one link");
-        assert_eq!(world.middle().udp_bind(addr(any)), Err(Error::AddressInUse), "on any link");
+        assert_eq!(
+            world.middle().bind_udp(addr(any), BindOptions::default()),
+            Err(Error::AddressInUse),
+            "on any link"
+        );
         tell(&mut world, LEFT, west, b"from the left");
         // Our address, whatever link it is on: but it came by the right one.
         tell(&mut world, RIGHT, west, b"from the right");
         tell(&mut world, RIGHT, east, b"and once more");
-        let now = world.now;
         let stack = world.middle();
-        assert_eq!(receive(stack, now, ids[0]).as_deref(), Some(&b"from the left"[..]));
-        assert_eq!(receive(stack, now, ids[0]), None);
-        assert_eq!(receive(stack, now, ids[1]).as_deref(), Some(&b"from the right"[..]));
-        assert_eq!(receive(stack, now, ids[1]).as_deref(), Some(&b"and once more"[..]));
+        assert_eq!(receive(stack, ids[0]).as_deref(), Some(&b"from the left"[..]));
+        assert_eq!(receive(stack, ids[0]), None);
+        assert_eq!(receive(stack, ids[1]).as_deref(), Some(&b"from the right"[..]));
+        assert_eq!(receive(stack, ids[1]).as_deref(), Some(&b"and once more"[..]));
     }
 }
 
@@ -73,7 +78,7 @@ fn datagram_sockets_of_two_links_have_the_same_address_and_get_what_came_by_thei
 fn what_comes_by_another_link_finds_an_unbound_socket_or_nobody() {
     let mut world = host();
     let (west, any) = (link_to(&world, 0), addr("0.0.0.0:67"));
-    let bound = world.middle().udp_bind_with(any, on(west)).unwrap();
+    let bound = world.middle().bind_udp(any, on(west)).unwrap();
     tell(&mut world, RIGHT, "10.0.1.1:67", b"nobody");
     assert_eq!(world.drops(MIDDLE, DropReason::UdpNoSocket), 1);
     world.middle().bind_to_link(bound, None).unwrap();
@@ -82,12 +87,11 @@ fn what_comes_by_another_link_finds_an_unbound_socket_or_nobody() {
     tell(&mut world, RIGHT, "10.0.1.1:67", b"nobody");
     let now = world.now;
     // From ourselves, it comes by no link.
-    let own = world.middle().udp_bind(addr("0.0.0.0:0")).unwrap();
-    world.middle().udp_write_to(now, own, b"self", Some(addr("10.0.0.1:67"))).unwrap();
+    let own = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    world.middle().udp(own).unwrap().send(now, b"self", Some(addr("10.0.0.1:67"))).unwrap();
     world.run(MS);
-    let now = world.now;
-    assert_eq!(receive(world.middle(), now, bound).as_deref(), Some(&b"somebody"[..]));
-    assert_eq!(receive(world.middle(), now, bound), None);
+    assert_eq!(receive(world.middle(), bound).as_deref(), Some(&b"somebody"[..]));
+    assert_eq!(receive(world.middle(), bound), None);
 }
 
 /// Wires on which IPv4 packets from the middle with this protocol were seen.
@@ -101,14 +105,14 @@ fn what_is_sent_leaves_by_the_link_and_not_by_the_route_and_others_keep_to_the_r
     let mut world = host();
     let east = link_to(&world, 1);
     let [bound, free] = [on(east), BindOptions::default()]
-        .map(|options| world.middle().udp_bind_with(addr("0.0.0.0:0"), options).unwrap());
+        .map(|options| world.middle().bind_udp(addr("0.0.0.0:0"), options).unwrap());
     let send = |world: &mut World, id, to: &str| {
         let now = world.now;
-        world.middle().udp_write_to(now, id, b"hello", Some(addr(to))).unwrap();
+        world.middle().udp(id).unwrap().send(now, b"hello", Some(addr(to))).unwrap();
         world.run(MS);
     };
     // All hosts there are, on the link.
-    world.middle().udp_set_broadcast(bound, true).unwrap();
+    world.middle().udp(bound).unwrap().set_broadcast(true);
     send(&mut world, bound, "255.255.255.255:9");
     assert_eq!(wires(&world, 17), [EAST]);
     world.seen.clear();
@@ -121,9 +125,12 @@ fn what_is_sent_leaves_by_the_link_and_not_by_the_route_and_others_keep_to_the_r
     let asked = |s: &&Seen| s.wire == EAST && s.bytes[12..14] == [8, 6] && s.bytes[41] == 2;
     assert!(world.seen.iter().any(|s| asked(&s) && s.bytes[38..42] == [10, 0, 0, 2]));
     // IPv6 has to have a route.
-    let six = world.middle().udp_bind_with(addr("[::]:0"), on(east)).unwrap();
+    let six = world.middle().bind_udp(addr("[::]:0"), on(east)).unwrap();
     let now = world.now;
-    let sent = world.middle().udp_write_to(now, six, b"hello", Some(addr("[fd00::2]:9")));
+    let sent = world
+        .middle()
+        .udp(six)
+        .and_then(|mut udp| udp.send(now, b"hello", Some(addr("[fd00::2]:9"))));
     assert_eq!(sent, Err(Error::NetworkUnreachable));
 }
 
@@ -138,10 +145,10 @@ fn a_gateway_of_the_link_is_used_where_another_link_has_the_route() {
     world.watch = true;
     for (at, wire) in [(0, WEST), (1, EAST)] {
         let link = link_to(&world, at);
-        let id = world.middle().udp_bind_with(addr("0.0.0.0:0"), on(link)).unwrap();
+        let id = world.middle().bind_udp(addr("0.0.0.0:0"), on(link)).unwrap();
         for _ in 0..3 {
             let now = world.now;
-            world.middle().udp_write_to(now, id, b"hello", Some(addr("192.0.2.9:9"))).unwrap();
+            world.middle().udp(id).unwrap().send(now, b"hello", Some(addr("192.0.2.9:9"))).unwrap();
             world.run(MS);
         }
         let from = [10, 0, at as u8, 1];
@@ -152,23 +159,33 @@ fn a_gateway_of_the_link_is_used_where_another_link_has_the_route() {
 }
 
 /// A connection from a peer to a listener of the middle on a link: what became of it, and its end.
-fn knock(world: &mut World, peer: usize, to: &str, link: Option<usize>) -> Option<SocketId> {
+fn knock(world: &mut World, peer: usize, to: &str, link: Option<usize>) -> Option<TcpId> {
     let (now, any) = (world.now, addr("0.0.0.0:80"));
     // Earlier connections still have the port.
     let link = link.map(|at| link_to(world, at));
     let options = BindOptions { reuse: true, link, ..BindOptions::default() };
-    let (hold, local) = world.middle().tcp_bind(any, options).unwrap();
-    let listener = world.middle().tcp_listen_held(now, hold, local, false, 8).unwrap();
-    let near = world.stacks[peer].tcp_connect(now, addr(to), None).unwrap();
+    let (hold, local) = world.middle().hold(any, options).unwrap();
+    let listener = world
+        .middle()
+        .listen(
+            local,
+            pagewire_stack::ListenOptions { backlog: 8, hold: Some(hold), v6_only: false },
+        )
+        .unwrap();
+    let near = world.stacks[peer].connect(now, addr(to), None).unwrap();
     world.run(100 * MS);
-    let now = world.now;
-    let far = world.middle().tcp_accept(now, listener).ok().map(|(id, _)| id);
+    let far = world
+        .middle()
+        .listener(listener)
+        .and_then(|mut listener| listener.accept())
+        .ok()
+        .map(|(id, _)| id);
     if let Some(far) = far {
         world.exchange((peer, near), (MIDDLE, far), 50_000);
     }
     let now = world.now;
     world.middle().close(now, listener);
-    world.middle().tcp_release(hold);
+    world.middle().release(hold);
     far
 }
 
@@ -200,12 +217,17 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     let far = {
         let now = world.now;
         let west = link_to(&world, 0);
-        let (hold, local) = world.middle().tcp_bind(addr("0.0.0.0:80"), on(west)).unwrap();
-        let listener = world.middle().tcp_listen_held(now, hold, local, false, 8).unwrap();
-        let near = world.stacks[LEFT].tcp_connect(now, addr("10.0.0.1:80"), None).unwrap();
+        let (hold, local) = world.middle().hold(addr("0.0.0.0:80"), on(west)).unwrap();
+        let listener = world
+            .middle()
+            .listen(
+                local,
+                pagewire_stack::ListenOptions { backlog: 8, hold: Some(hold), v6_only: false },
+            )
+            .unwrap();
+        let near = world.stacks[LEFT].connect(now, addr("10.0.0.1:80"), None).unwrap();
         world.run(10 * MS);
-        let now = world.now;
-        let (far, _) = world.middle().tcp_accept(now, listener).unwrap();
+        let (far, _) = world.middle().listener(listener).unwrap().accept().unwrap();
         world.exchange((LEFT, near), (MIDDLE, far), 10_000);
         (near, far)
     };
@@ -216,22 +238,31 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     let east = link_to(&world, 1);
     world.middle().bind_to_link(far, Some(east)).unwrap();
     let now = world.now;
-    world.stacks[LEFT].tcp_write(now, near, b"lost").unwrap();
-    world.middle().tcp_write(now, far, b"lost").unwrap();
+    world.stacks[LEFT].tcp(near).unwrap().send(now, b"lost", SendFlags::empty()).unwrap();
+    world.middle().tcp(far).unwrap().send(now, b"lost", SendFlags::empty()).unwrap();
     world.run(100 * MS);
     assert!(world.drops(MIDDLE, DropReason::SocketOtherLink) > 0);
     assert_eq!(wires(&world, 6), Vec::<usize>::new());
-    assert_eq!(world.middle().tcp_queued(far), Ok(0));
+    assert_eq!(world.middle().tcp(far).map(|tcp| tcp.queued()), Ok(0));
     // And back: both sides send again what was lost.
     let west = link_to(&world, 0);
     world.middle().bind_to_link(far, Some(west)).unwrap();
     world.run(Duration::from_secs(10));
-    assert_eq!(world.middle().tcp_queued(far), Ok(4));
-    assert_eq!(world.stacks[LEFT].tcp_queued(near), Ok(4));
+    assert_eq!(world.middle().tcp(far).map(|tcp| tcp.queued()), Ok(4));
+    assert_eq!(world.stacks[LEFT].tcp(near).map(|tcp| tcp.queued()), Ok(4));
     // In TIME-WAIT, without an owner, it still keeps to its link.
     let now = world.now;
-    world.middle().tcp_discard(now, far, 4).unwrap();
-    world.stacks[LEFT].tcp_discard(now, near, 4).unwrap();
+    world
+        .middle()
+        .tcp(far)
+        .unwrap()
+        .recv(now, pagewire_stack::Discard(4), RecvFlags::empty())
+        .unwrap();
+    world.stacks[LEFT]
+        .tcp(near)
+        .unwrap()
+        .recv(now, pagewire_stack::Discard(4), RecvFlags::empty())
+        .unwrap();
     world.middle().close(now, far);
     world.run(10 * MS);
     let now = world.now;
@@ -245,14 +276,12 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
 #[test]
 fn a_connection_is_opened_by_the_link_that_it_is_to_be_bound_to() {
     let mut world = host();
-    let now = world.now;
-    world.stacks[LEFT].tcp_listen(now, addr("0.0.0.0:80"), 8).unwrap();
+    world.stacks[LEFT].listen(addr("0.0.0.0:80"), 8).unwrap();
     for (at, expected) in [(0, vec![WEST]), (1, vec![])] {
         world.seen.clear();
         let now = world.now;
-        let by = ConnectBy { link: Some(link_to(&world, at)), ..ConnectBy::default() };
-        let config = world.middle().tcp_default_config();
-        let id = world.middle().tcp_connect_by(now, addr("10.0.0.2:80"), None, config, by).unwrap();
+        let by = ConnectOptions { link: Some(link_to(&world, at)), ..Default::default() };
+        let id = world.middle().connect(now, addr("10.0.0.2:80"), by).unwrap();
         let local = world.middle().local_addr(id).unwrap().ip();
         assert_eq!(local, ip(["10.0.0.1", "10.0.1.1"][at]), "the link's own address");
         world.run(100 * MS);
@@ -266,15 +295,17 @@ fn a_connection_is_opened_by_the_link_that_it_is_to_be_bound_to() {
 fn a_link_that_is_removed_leaves_who_was_bound_to_it_with_nothing() {
     let mut world = host();
     let east = link_to(&world, 1);
-    let id = world.middle().udp_bind_with(addr("0.0.0.0:9"), on(east)).unwrap();
+    let id = world.middle().bind_udp(addr("0.0.0.0:9"), on(east)).unwrap();
     let now = world.now;
     world.middle().remove_link(east);
-    let sent = world.middle().udp_write_to(now, id, b"x", Some(addr("10.0.0.2:9")));
+    let sent =
+        world.middle().udp(id).and_then(|mut udp| udp.send(now, b"x", Some(addr("10.0.0.2:9"))));
     assert_eq!(sent, Err(Error::NetworkDown));
     // Another one in its place is another one.
     let again = world.middle().add_link(now, &link(able(3), &["10.0.1.1/24"])).unwrap();
     assert_eq!(again.scope_id(), east.scope_id());
-    let sent = world.middle().udp_write_to(now, id, b"x", Some(addr("10.0.0.2:9")));
+    let sent =
+        world.middle().udp(id).and_then(|mut udp| udp.send(now, b"x", Some(addr("10.0.0.2:9"))));
     assert_eq!(sent, Err(Error::NetworkDown));
     assert_eq!(world.middle().bind_to_link(id, Some(east)), Err(Error::InvalidInput));
     assert_eq!(world.middle().bind_to_link(id, Some(again)), Ok(()));

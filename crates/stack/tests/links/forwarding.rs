@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use etherparse::PacketBuilder;
 use pagewire_device::Capabilities;
-use pagewire_stack::{DropReason, Error};
+use pagewire_stack::{BindOptions, DropReason, Error, RecvFlags, SendFlags};
 
 use super::world::*;
 
@@ -207,9 +207,9 @@ fn path_mtu_discovery_works_through_it() {
     world.join((MIDDLE, 1), (RIGHT, 0), narrow(0));
     world.join((RIGHT, 1), (3, 0), able(0));
     let (near, other) = world.connect((LEFT, 3), addr("10.0.2.2:80"));
-    assert_eq!(world.stacks[LEFT].tcp_path_mtu(near), Ok(1500));
+    assert_eq!(world.stacks[LEFT].tcp(near).map(|tcp| tcp.path_mtu()), Ok(1500));
     world.exchange((LEFT, near), (3, other), 200_000);
-    assert_eq!(world.stacks[LEFT].tcp_path_mtu(near), Ok(1280));
+    assert_eq!(world.stacks[LEFT].tcp(near).map(|tcp| tcp.path_mtu()), Ok(1280));
     assert!(world.drops(MIDDLE, DropReason::ForwardTooBig) > 0);
     assert!(world.drops(RIGHT, DropReason::ForwardTooBig) > 0, "and the other way");
 }
@@ -229,7 +229,7 @@ fn without_a_route_on_the_sender_is_told() {
 fn a_neighbour_that_does_not_answer_is_reported_to_the_sender() {
     let mut world = World::three();
     let now = world.now;
-    let id = world.stacks[LEFT].tcp_connect(now, addr("10.0.1.77:80"), None).unwrap();
+    let id = world.stacks[LEFT].connect(now, addr("10.0.1.77:80"), None).unwrap();
     world.run(Duration::from_secs(10));
     assert!(world.stacks[MIDDLE].counters().neighbors_failed > 0);
     assert!(world.drops(MIDDLE, DropReason::NeighborUnreachable) > 0);
@@ -243,18 +243,31 @@ fn what_waits_for_a_neighbour_passes_when_it_answers() {
     let mut world = World::three();
     let now = world.now;
     // Nobody knows anybody yet.
-    let to = world.stacks[RIGHT].udp_bind(addr("0.0.0.0:53")).unwrap();
-    let from = world.stacks[LEFT].udp_bind(addr("0.0.0.0:0")).unwrap();
+    let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let from = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for n in 0..5 {
-        world.stacks[LEFT].udp_write_to(now, from, &[n; 700], Some(addr("10.0.1.2:53"))).unwrap();
+        world.stacks[LEFT]
+            .udp(from)
+            .unwrap()
+            .send(now, &[n; 700], Some(addr("10.0.1.2:53")))
+            .unwrap();
     }
     world.run(Duration::from_millis(10));
-    let now = world.now;
     for n in 0..5 {
-        let (datagram, _) = world.stacks[RIGHT].udp_recv_from(now, to).unwrap();
+        let (datagram, _) = world.stacks[RIGHT]
+            .udp(to)
+            .unwrap()
+            .recv(pagewire_stack::Datagram, RecvFlags::empty())
+            .unwrap();
         assert_eq!(datagram.iter().map(|f| f.len()).sum::<usize>(), 700, "datagram {n}");
     }
-    assert_eq!(world.stacks[RIGHT].udp_recv_from(now, to).err(), Some(Error::WouldBlock));
+    assert_eq!(
+        world.stacks[RIGHT]
+            .udp(to)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .err(),
+        Some(Error::WouldBlock)
+    );
 }
 
 #[test]
@@ -273,9 +286,9 @@ fn pings_pass_and_so_do_errors_about_what_was_passed_on() {
     assert_eq!(world.stacks[LEFT].counters().drops(DropReason::IcmpEchoReply), 1);
     // Nobody listens there: the peer's own error comes through.
     let now = world.now;
-    let id = world.stacks[LEFT].udp_bind(addr("0.0.0.0:0")).unwrap();
-    world.stacks[LEFT].udp_connect(now, id, addr("10.0.1.2:7")).unwrap();
-    world.stacks[LEFT].udp_write_to(now, id, b"x", None).unwrap();
+    let id = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    world.stacks[LEFT].udp(id).unwrap().connect(addr("10.0.1.2:7")).unwrap();
+    world.stacks[LEFT].udp(id).unwrap().send(now, b"x", None).unwrap();
     world.run(Duration::from_millis(1));
     assert_eq!(world.stacks[LEFT].take_error(id), Some(Error::ConnectionRefused));
 }
@@ -327,9 +340,17 @@ fn the_path_of_super_frames_that_stay_in_memory_may_get_narrower_in_mid_flight()
     for mtu in [4000, 1500, 600] {
         let now = world.now;
         // Part of it is under way, and part is gathered.
-        let sent = world.stacks[LEFT].tcp_write(now, near, &vec![mtu as u8; 400_000]).unwrap();
+        let sent = world.stacks[LEFT]
+            .tcp(near)
+            .unwrap()
+            .send(now, &vec![mtu as u8; 400_000], SendFlags::empty())
+            .unwrap();
         world.flush();
-        let more = world.stacks[LEFT].tcp_write(now, near, &vec![mtu as u8; 40_000]).unwrap();
+        let more = world.stacks[LEFT]
+            .tcp(near)
+            .unwrap()
+            .send(now, &vec![mtu as u8; 40_000], SendFlags::empty())
+            .unwrap();
         world.set_stuck(EAST, true);
         let frame = too_big(&world, mtu);
         world.inject(LEFT, 0, &frame);
@@ -337,7 +358,10 @@ fn the_path_of_super_frames_that_stay_in_memory_may_get_narrower_in_mid_flight()
         world.set_stuck(EAST, false);
         let (mut left, mut buf) = (sent + more, vec![0; 100_000]);
         world.until("the rest", |w| {
-            while let Ok(n) = w.stacks[RIGHT].tcp_read(w.now, far, &mut buf) {
+            while let Ok(n) = w.stacks[RIGHT]
+                .tcp(far)
+                .and_then(|mut tcp| tcp.recv(w.now, &mut buf[..], RecvFlags::empty()))
+            {
                 assert!(buf[..n].iter().all(|&b| b == mtu as u8));
                 left -= n;
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pagewire_device::Capabilities;
-use pagewire_stack::{DropReason, MtuDiscover};
+use pagewire_stack::{BindOptions, DropReason, MtuDiscover, RecvFlags};
 
 use super::world::*;
 
@@ -16,17 +16,21 @@ fn a_datagram_that_may_be_cut_is_and_arrives_whole() {
     for west in [able, plain] {
         let mut world = World::three_with(middle(), west, narrow);
         let now = world.now;
-        let to = world.stacks[RIGHT].udp_bind(addr("0.0.0.0:53")).unwrap();
-        let from = world.stacks[LEFT].udp_bind(addr("0.0.0.0:0")).unwrap();
+        let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+        let from = world.stacks[LEFT].bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
         // As Linux, a socket asks that its datagrams be not cut unless it says otherwise.
-        world.stacks[LEFT].udp_set_mtu_discover(from, MtuDiscover::Dont).unwrap();
+        world.stacks[LEFT].udp(from).unwrap().set_mtu_discover(MtuDiscover::Dont);
         // The second is in fragments already when it gets there.
         for len in [1400, 4000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
             let peer = Some(addr("10.0.1.2:53"));
-            world.stacks[LEFT].udp_write_to(now, from, &bytes, peer).unwrap();
+            world.stacks[LEFT].udp(from).unwrap().send(now, &bytes, peer).unwrap();
             world.run(Duration::from_millis(10));
-            let (frags, _) = world.stacks[RIGHT].udp_recv_from(world.now, to).unwrap();
+            let (frags, _) = world.stacks[RIGHT]
+                .udp(to)
+                .unwrap()
+                .recv(pagewire_stack::Datagram, RecvFlags::empty())
+                .unwrap();
             assert_eq!(bytes_of(&frags), bytes);
         }
         assert!(world.stacks[MIDDLE].counters().tx_fragments >= 2 + 4);
@@ -40,13 +44,16 @@ fn a_sender_of_datagrams_learns_of_a_narrow_link_from_the_router_and_cuts_them_i
     for (to, local) in [("10.0.1.2:53", "0.0.0.0:53"), ("[fd01::2]:53", "[::]:53")] {
         let mut world = World::three_with(middle(), able, narrow);
         world.meet();
-        let server = world.stacks[RIGHT].udp_bind(addr(local)).unwrap();
-        let client = world.stacks[LEFT].udp_bind(addr("[::]:0")).unwrap();
+        let server = world.stacks[RIGHT].bind_udp(addr(local), BindOptions::default()).unwrap();
+        let client = world.stacks[LEFT].bind_udp(addr("[::]:0"), BindOptions::default()).unwrap();
         let send = |world: &mut World| {
             let now = world.now;
-            world.stacks[LEFT].udp_write_to(now, client, &[7; 1400], Some(addr(to))).unwrap();
+            world.stacks[LEFT].udp(client).unwrap().send(now, &[7; 1400], Some(addr(to))).unwrap();
             world.run(Duration::from_millis(10));
-            world.stacks[RIGHT].udp_recv_from(world.now, server).is_ok()
+            world.stacks[RIGHT]
+                .udp(server)
+                .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+                .is_ok()
         };
         assert!(!send(&mut world), "{to}: the router may not cut it");
         assert_eq!(world.drops(MIDDLE, DropReason::ForwardTooBig), 1);

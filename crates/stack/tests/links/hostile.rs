@@ -6,11 +6,11 @@ use etherparse::PacketBuilder;
 use pagewire_device::Capabilities;
 use pagewire_device::limits::MIN_GSO_SIZE;
 use pagewire_mem::{Gso, GsoKind, RxChecksum};
-use pagewire_stack::DropReason;
 use pagewire_stack::limits::{
     FORWARD_OUT_FRAMES, ICMP_DESTINATION_BURST, ICMP_ERRORS_BURST, NEIGHBOR_QUEUE_TOTAL,
     NEIGHBORS_INCOMPLETE,
 };
+use pagewire_stack::{BindOptions, DropReason, RecvFlags};
 
 use super::world::*;
 
@@ -170,12 +170,16 @@ fn a_flood_to_nobody_leaves_room_for_our_own() {
     assert!(waiting <= NEIGHBOR_QUEUE_TOTAL / 2, "{waiting}");
     // Our own is still asked for, and gets there.
     let now = world.now;
-    let to = world.stacks[RIGHT].udp_bind(addr("0.0.0.0:53")).unwrap();
-    let id = world.middle().udp_bind(addr("0.0.0.0:0")).unwrap();
-    world.middle().udp_write_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    let to = world.stacks[RIGHT].bind_udp(addr("0.0.0.0:53"), BindOptions::default()).unwrap();
+    let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    world.middle().udp(id).unwrap().send(now, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     world.run(Duration::from_millis(10));
-    let now = world.now;
-    assert!(world.stacks[RIGHT].udp_recv_from(now, to).is_ok());
+    assert!(
+        world.stacks[RIGHT]
+            .udp(to)
+            .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))
+            .is_ok()
+    );
     assert_eq!(world.drops(MIDDLE, DropReason::NeighborQueueFull), 0);
     world.run(Duration::from_secs(10));
     world.pages_are_conserved();
@@ -192,9 +196,9 @@ fn what_waits_for_a_device_that_takes_nothing_is_bounded() {
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardQueueFull), 100);
     // There is still room for what is ours, and for the other link.
     let (now, to) = (world.now, [Some(addr("10.0.1.2:53")), Some(addr("10.0.0.2:53"))]);
-    let id = world.middle().udp_bind(addr("0.0.0.0:0")).unwrap();
+    let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
     for to in to {
-        world.middle().udp_write_to(now, id, b"x", to).unwrap();
+        world.middle().udp(id).unwrap().send(now, b"x", to).unwrap();
     }
     assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);
 }
@@ -297,8 +301,8 @@ fn a_super_frame_becomes_no_more_frames_than_the_queue_has_room_for_whatever_its
         world.middle().handle_frame_on(now, link, super_frame(64_000, MIN_GSO_SIZE));
     }
     // What is ours still finds room, ...
-    let id = world.middle().udp_bind(addr("0.0.0.0:0")).unwrap();
-    world.middle().udp_write_to(now, id, b"x", Some(addr("10.0.1.2:53"))).unwrap();
+    let id = world.middle().bind_udp(addr("0.0.0.0:0"), BindOptions::default()).unwrap();
+    world.middle().udp(id).unwrap().send(now, b"x", Some(addr("10.0.1.2:53"))).unwrap();
     assert_eq!(world.drops(MIDDLE, DropReason::OutQueueFull), 0);
     // ... because the strangers' share ended in the first of them. Each lost frame is counted once.
     assert_eq!(world.drops(MIDDLE, DropReason::ForwardQueueFull), 8000 - 1024 + 9);

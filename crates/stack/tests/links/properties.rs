@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::world::*;
+use pagewire_stack::SendFlags;
 
 /// Pages that a writer takes from the pool at once.
 const WRITER_PAGES: usize = 16;
@@ -85,7 +86,7 @@ impl Run {
                     && !(self.cut_off && (east || to == MIDDLE));
                 if !reachable {
                     let at = addr(&address(to, v6, self.port));
-                    if let Ok(id) = world.stacks[from].tcp_connect(world.now, at, None) {
+                    if let Ok(id) = world.stacks[from].connect(world.now, at, None) {
                         world.run(Duration::from_millis(100));
                         let now = world.now;
                         world.stacks[from].abort(now, id);
@@ -103,8 +104,10 @@ impl Run {
             Step::Abandon { from, len } => {
                 let to = if from == LEFT { RIGHT } else { LEFT };
                 let (at, now) = (addr(&address(to, false, 9)), world.now);
-                if let Ok(id) = world.stacks[from].tcp_connect(now, at, None) {
-                    let _ = world.stacks[from].tcp_write(now, id, &vec![1; len]);
+                if let Ok(id) = world.stacks[from].connect(now, at, None) {
+                    let _ = world.stacks[from]
+                        .tcp(id)
+                        .and_then(|mut tcp| tcp.send(now, &vec![1; len], SendFlags::empty()));
                     world.run(Duration::from_millis(1));
                     let now = world.now;
                     world.stacks[from].close(now, id);

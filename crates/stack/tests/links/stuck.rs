@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pagewire_stack::{Error, Forwarder, SocketId};
+use pagewire_stack::{Error, Forwarder, RecvFlags, SendFlags, TcpId};
 
 use super::world::*;
 
@@ -24,15 +24,15 @@ fn what_is_due_is_done_once_while_no_device_takes_anything() {
     world.meet();
     let now = world.now;
     // One connection is to acknowledge soon, the other waits for an answer to its SYN.
-    world.stacks[LEFT].tcp_write(now, left, b"news").unwrap();
-    let east = world.middle().tcp_connect(now, addr("10.0.1.2:80"), None).unwrap();
+    world.stacks[LEFT].tcp(left).unwrap().send(now, b"news", SendFlags::empty()).unwrap();
+    let east = world.middle().connect(now, addr("10.0.1.2:80"), None).unwrap();
     world.flush();
     world.set_stuck(WEST, true);
     world.set_stuck(EAST, true);
     assert!(hour(&mut world) < MANY, "somebody always has something to do at {:?}", world.now);
     assert_eq!(world.middle().take_error(east), Some(Error::TimedOut));
     assert_eq!(world.middle().take_error(west), None);
-    assert_eq!(world.middle().tcp_queued(west), Ok(4));
+    assert_eq!(world.middle().tcp(west).map(|tcp| tcp.queued()), Ok(4));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_neighbour_that_was_not_found_is_reported_while_no_device_takes_anything() {
     world.set_stuck(WEST, true);
     world.set_stuck(EAST, true);
     let now = world.now;
-    let near = world.stacks[LEFT].tcp_connect(now, addr("10.0.0.77:80"), None).unwrap();
+    let near = world.stacks[LEFT].connect(now, addr("10.0.0.77:80"), None).unwrap();
     // What it wanted to send waits for the neighbour's address.
     let mut frames = std::collections::VecDeque::new();
     world.stacks[LEFT].poll_transmit(now, &mut frames);
@@ -57,12 +57,19 @@ fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
         .map(|n| world.connect((MIDDLE, LEFT), addr(&format!("10.0.0.2:{}", 80 + n))).0)
         .collect();
     let now = world.now;
-    let waiting = world.middle().tcp_connect(now, addr("10.0.0.2:79"), None).unwrap();
+    let waiting = world.middle().connect(now, addr("10.0.0.2:79"), None).unwrap();
     world.flush();
     // And then the queue fills.
     world.set_stuck(WEST, true);
     for &near in &ends {
-        assert_eq!(world.middle().tcp_write(now, near, &[1; 12_000]), Ok(12_000));
+        assert_eq!(
+            world.middle().tcp(near).and_then(|mut tcp| tcp.send(
+                now,
+                &[1; 12_000],
+                SendFlags::empty()
+            )),
+            Ok(12_000)
+        );
     }
     world.run(HOUR);
     // Its SYN was sent, and could not be sent again.
@@ -72,7 +79,7 @@ fn timers_go_on_for_connections_that_wait_for_one_device_of_several() {
 /// A connection from the left through the stack between to the right. So much waits for the left
 /// device that the connection there has to wait, and what the right one said; what the left one said
 /// last is under way.
-fn forwarded_and_held_up(last: impl FnOnce(&mut World, SocketId)) -> (World, SocketId) {
+fn forwarded_and_held_up(last: impl FnOnce(&mut World, TcpId)) -> (World, TcpId) {
     const OTHERS: usize = 60;
     let mut world = World::three_with(middle(), plain, plain);
     let others: Vec<_> = (0..OTHERS)
@@ -91,11 +98,21 @@ fn forwarded_and_held_up(last: impl FnOnce(&mut World, SocketId)) -> (World, Soc
     world.set_stuck(WEST, true);
     let now = world.now;
     for near in others {
-        assert_eq!(world.middle().tcp_write(now, near, &[1; 12_000]), Ok(12_000));
+        assert_eq!(
+            world.middle().tcp(near).and_then(|mut tcp| tcp.send(
+                now,
+                &[1; 12_000],
+                SendFlags::empty()
+            )),
+            Ok(12_000)
+        );
     }
     world.flush();
     // It is held up before anything comes.
-    assert_eq!(world.middle().tcp_write(now, a, b"held up"), Ok(7));
+    assert_eq!(
+        world.middle().tcp(a).and_then(|mut tcp| tcp.send(now, b"held up", SendFlags::empty())),
+        Ok(7)
+    );
     world.run(Duration::from_secs(1));
     (world, right)
 }
@@ -104,10 +121,24 @@ fn forwarded_and_held_up(last: impl FnOnce(&mut World, SocketId)) -> (World, Soc
 fn what_comes_for_a_connection_that_waits_for_its_device_is_forwarded() {
     let (mut world, right) = forwarded_and_held_up(|world, left| {
         let now = world.now;
-        assert_eq!(world.stacks[LEFT].tcp_write(now, left, b"news"), Ok(4));
+        assert_eq!(
+            world.stacks[LEFT].tcp(left).and_then(|mut tcp| tcp.send(
+                now,
+                b"news",
+                SendFlags::empty()
+            )),
+            Ok(4)
+        );
     });
     let (now, mut buffer) = (world.now, [0; 10]);
-    assert_eq!(world.stacks[RIGHT].tcp_read(now, right, &mut buffer), Ok(4));
+    assert_eq!(
+        world.stacks[RIGHT].tcp(right).and_then(|mut tcp| tcp.recv(
+            now,
+            &mut buffer[..],
+            RecvFlags::empty()
+        )),
+        Ok(4)
+    );
 }
 
 #[test]

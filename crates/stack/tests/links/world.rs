@@ -9,7 +9,8 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, Instant, MAX_FRAGS, PacketBuf, RxChecksum, TxChecksum,
 };
 use pagewire_stack::{
-    DropReason, Error, Forwarder, LinkConfig, LinkId, SocketId, Stack, StackConfig,
+    DropReason, Error, Forwarder, LinkConfig, LinkId, RecvFlags, SendFlags, Stack, StackConfig,
+    TcpId,
 };
 
 /// The stacks that most tests have: two peers, and between them one with a link to each.
@@ -281,7 +282,7 @@ impl World {
             (RIGHT, "10.0.1.1:9"),
             (RIGHT, "[fd01::1]:9"),
         ] {
-            let id = self.stacks[peer].tcp_connect(self.now, addr(to), None).unwrap();
+            let id = self.stacks[peer].connect(self.now, addr(to), None).unwrap();
             self.run(Duration::from_millis(1));
             let now = self.now;
             self.stacks[peer].close(now, id);
@@ -290,18 +291,15 @@ impl World {
     }
 
     /// Opens a connection; the ends of who asked and who was asked.
-    pub(crate) fn connect(
-        &mut self,
-        (from, to): (usize, usize),
-        at: SocketAddr,
-    ) -> (SocketId, SocketId) {
+    pub(crate) fn connect(&mut self, (from, to): (usize, usize), at: SocketAddr) -> (TcpId, TcpId) {
         let now = self.now;
-        let listener = self.stacks[to].tcp_listen(now, unscoped(at), 8).unwrap();
-        let near = self.stacks[from].tcp_connect(now, at, None).unwrap();
+        let listener = self.stacks[to].listen(unscoped(at), 8).unwrap();
+        let near = self.stacks[from].connect(now, at, None).unwrap();
         let mut far = None;
         self.until("a connection", |w| {
-            let now = w.now;
-            if let Ok((id, _)) = w.stacks[to].tcp_accept(now, listener) {
+            if let Ok((id, _)) =
+                w.stacks[to].listener(listener).and_then(|mut listener| listener.accept())
+            {
                 far = Some(id);
             }
             far.is_some()
@@ -312,7 +310,7 @@ impl World {
     }
 
     /// Sends `len` bytes each way and checks them.
-    pub(crate) fn exchange(&mut self, a: (usize, SocketId), b: (usize, SocketId), len: usize) {
+    pub(crate) fn exchange(&mut self, a: (usize, TcpId), b: (usize, TcpId), len: usize) {
         let mut flows = [Flow::new(a, b, len, 1), Flow::new(b, a, len, 7)];
         self.until("a transfer", |w| {
             flows.iter_mut().for_each(|flow| flow.work(w));
@@ -335,8 +333,8 @@ fn unscoped(at: SocketAddr) -> SocketAddr {
 
 /// Bytes on their way from one socket to another.
 struct Flow {
-    from: (usize, SocketId),
-    to: (usize, SocketId),
+    from: (usize, TcpId),
+    to: (usize, TcpId),
     len: usize,
     seed: usize,
     sent: usize,
@@ -344,7 +342,7 @@ struct Flow {
 }
 
 impl Flow {
-    fn new(from: (usize, SocketId), to: (usize, SocketId), len: usize, seed: usize) -> Self {
+    fn new(from: (usize, TcpId), to: (usize, TcpId), len: usize, seed: usize) -> Self {
         Self { from, to, len, seed, sent: 0, received: 0 }
     }
 
@@ -357,7 +355,10 @@ impl Flow {
         while self.sent < self.len {
             let end = self.len.min(self.sent + 16_384);
             let bytes: Vec<u8> = (self.sent..end).map(|at| self.byte(at)).collect();
-            match world.stacks[self.from.0].tcp_write(now, self.from.1, &bytes) {
+            match world.stacks[self.from.0]
+                .tcp(self.from.1)
+                .and_then(|mut tcp| tcp.send(now, &bytes, SendFlags::empty()))
+            {
                 Ok(n) => self.sent += n,
                 Err(Error::WouldBlock) => break,
                 Err(error) => panic!("{error} after {} bytes", self.sent),
@@ -365,7 +366,10 @@ impl Flow {
         }
         let mut buf = [0; 16_384];
         loop {
-            match world.stacks[self.to.0].tcp_read(now, self.to.1, &mut buf) {
+            match world.stacks[self.to.0]
+                .tcp(self.to.1)
+                .and_then(|mut tcp| tcp.recv(now, &mut buf[..], RecvFlags::empty()))
+            {
                 Ok(n) => {
                     assert!(n > 0, "the stream ends after {} bytes", self.received);
                     let expected = (self.received..).map(|at| self.byte(at));

@@ -1,0 +1,223 @@
+//! Byte path, step S1 for datagrams: the one way in for what is sent.
+
+use std::io::IoSlice;
+use std::net::SocketAddr;
+
+use pagewire_mem::{Completion, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PacketBuf};
+
+use super::handles::Udp;
+use super::tcp::{canonical, scope_of};
+use super::udp::{Ends, append};
+use super::udp_path::longest_packet;
+use super::udp_segments::UdpTarget;
+use super::zerocopy::ZeroCopyCall;
+use crate::error::Error;
+use crate::net::wire::udp;
+use crate::net::{Mem, Outgoing, protocol};
+
+/// What is sent as a datagram, and in which way:
+///
+/// - `&[u8]`, `&[IoSlice]`: a copy;
+/// - [`FragVec`]: memory by reference;
+/// - `(FragVec, &mut ZeroCopyCall)`: the same, with a notification, see [`ZeroCopyCall`].
+pub trait DatagramPayload {
+    /// Sends it.
+    #[doc(hidden)]
+    fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error>;
+}
+
+impl DatagramPayload for FragVec {
+    fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
+        let len = self.iter().map(|f| f.len()).sum();
+        let ends = udp.ends(to, len)?;
+        udp.put(now, (ends, to.more), self, len)
+    }
+}
+
+impl DatagramPayload for (FragVec, &mut ZeroCopyCall) {
+    fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
+        udp.send_lent(now, self.0, self.1, to)
+    }
+}
+
+impl DatagramPayload for &[IoSlice<'_>] {
+    fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
+        let len = self.iter().map(|piece| piece.len()).sum();
+        let ends = udp.ends(to, len)?;
+        let Mem { pool, writer, ledger, .. } = &mut *udp.mem;
+        let mut frags = FragVec::new();
+        for piece in self {
+            let (copies, copied) = writer.write(pool, piece, ledger, CopyReason::AppWrite);
+            if copied < piece.len() {
+                return Err(Error::NoBuffers);
+            }
+            append(&mut frags, copies);
+        }
+        udp.put(now, (ends, to.more), frags, len)
+    }
+}
+
+impl DatagramPayload for &[u8] {
+    fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
+        [IoSlice::new(self)].as_slice().send(udp, now, to)
+    }
+}
+
+impl<const N: usize> DatagramPayload for &[u8; N] {
+    fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
+        self.as_slice().send(udp, now, to)
+    }
+}
+
+impl DatagramPayload for &Vec<u8> {
+    fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
+        self.as_slice().send(udp, now, to)
+    }
+}
+
+impl Udp<'_> {
+    /// Sends a datagram, to `to` or to where the socket is connected; returns its length. With a
+    /// [segment size](UdpTarget::segment), as many datagrams as that takes.
+    ///
+    /// # Errors
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments that the path does not
+    /// take whole, and for datagrams that [`MtuDiscover`](crate::MtuDiscover) says are refused,
+    /// `InvalidInput` for more than 128 of those, `DestinationRequired` without a
+    /// remote, `PermissionDenied` to a broadcast address unless that is
+    /// [allowed](Self::set_broadcast), `NetworkUnreachable` without a route,
+    /// `NoBuffers` when the queue to the device is full, and once, the error that an earlier datagram
+    /// met.
+    pub fn send(
+        &mut self,
+        now: Instant,
+        data: impl DatagramPayload,
+        to: impl Into<UdpTarget>,
+    ) -> Result<usize, Error> {
+        data.send(self, now, to.into())
+    }
+
+    /// Where a datagram of `len` bytes goes from and to, after all checks.
+    pub(super) fn ends(&mut self, to: UdpTarget, len: usize) -> Result<Ends, Error> {
+        let socket = &mut *self.socket;
+        if let Some(error) = socket.take_error() {
+            return Err(error);
+        }
+        if let Some(ends) = socket.corked(len) {
+            return ends;
+        }
+        let remote =
+            to.remote.map(canonical).or(socket.remote).ok_or(Error::DestinationRequired)?;
+        let scope = to.remote.map_or(socket.scope, scope_of);
+        let segment = usize::from(to.segment.unwrap_or(socket.segment));
+        let (local, mut marks, mtu_discover) = (socket.local, socket.marks, socket.mtu_discover);
+        let to_group = remote.ip().is_multicast().then(|| socket.multicast(remote.is_ipv6()));
+        let link = socket.link.or(to_group.and_then(|settings| settings.link));
+        let by = self.net.bound_link(link)?;
+        if remote.port() == 0 || remote.ip().is_unspecified() {
+            return Err(Error::InvalidInput);
+        }
+        if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
+            return Err(Error::PermissionDenied);
+        }
+        let source = to.source.map(|ip| canonical(SocketAddr::new(ip, 0)).ip());
+        if source.is_some_and(|ip| !self.net.is_local(ip)) {
+            return Err(Error::InvalidInput);
+        }
+        if let Some(settings) = to_group {
+            marks.hop_limit = Some(settings.hops);
+        }
+        // As on Linux, who is bound to a group sends from an address.
+        let open = local.ip().is_unspecified() || local.ip().is_multicast();
+        let given = to_group.filter(|_| open).and_then(|settings| settings.source);
+        let ip = match source.or(given).unwrap_or_else(|| local.ip()) {
+            ip if ip.is_unspecified() || ip.is_multicast() => {
+                // `0.0.0.0` is of one version, `::` of both.
+                if ip.is_ipv4() && remote.is_ipv6() {
+                    return Err(Error::AddressFamily);
+                }
+                self.net.source_by(remote.ip(), scope, by)?
+            }
+            ip if ip.is_ipv4() != remote.is_ipv4() => return Err(Error::AddressFamily),
+            ip if !self.net.is_local(ip) => return Err(Error::InvalidInput),
+            ip => ip,
+        };
+        let local = SocketAddr::new(ip, local.port());
+        let loops = to_group.is_some_and(|settings| settings.loops);
+        let ends = Ends { local, remote, marks, mtu_discover, segment, by, loops };
+        if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
+    }
+
+    pub(super) fn output(
+        &mut self,
+        now: Instant,
+        ends: Ends,
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let Ends { local, remote, marks, mtu_discover, segment, by, loops } = ends;
+        if segment > 0 {
+            ends.check_segments(len, longest_packet(self.net, &ends))?;
+            if len > segment {
+                return self.output_segments(now, ends, data, len);
+            }
+        }
+        let mut packet = PacketBuf::for_tx();
+        let header = udp::Header {
+            src_port: local.port(),
+            dst_port: remote.port(),
+            len: (udp::LEN + len) as u16,
+            checksum: 0,
+        };
+        if let Some(room) = packet.push(udp::LEN) {
+            room.copy_from_slice(&header.emit());
+        }
+        let data = if data.len() > MAX_FRAGS {
+            let joined = joined(self.mem, &data, len, CopyReason::DeviceLinearize)?;
+            data.iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
+            joined
+        } else {
+            data
+        };
+        for frag in data {
+            packet.push_frag(frag).map_err(|_| Error::MessageTooLong)?;
+        }
+        let out = Outgoing {
+            src: local.ip(),
+            dst: remote.ip(),
+            protocol: protocol::UDP,
+            ecn: marks.traffic_class,
+            dont_fragment: mtu_discover.dont_fragment(),
+            too_long: mtu_discover.too_long(),
+            hop_limit: marks.hop_limit,
+            by,
+            checksum_offset: Some(udp::CHECKSUM_OFFSET),
+            packet,
+        };
+        if loops {
+            self.net.loop_to_group(self.mem, now, &out);
+        }
+        // As on Linux, what may not go over a single hop stays on this host.
+        if out.hop_limit == Some(0) && out.dst.is_multicast() {
+            return Ok(len);
+        }
+        self.net.send(self.mem, now, out)?;
+        Ok(len)
+    }
+}
+
+/// A datagram copied into as few pieces as there can be.
+pub(super) fn joined(
+    mem: &mut Mem,
+    data: &FragVec,
+    len: usize,
+    reason: CopyReason,
+) -> Result<FragVec, Error> {
+    let Mem { pool, writer, ledger, .. } = mem;
+    let (mut joined, mut copied) = (FragVec::new(), 0);
+    for frag in data {
+        let (pieces, n) = writer.write_frag(pool, frag, ledger, reason);
+        copied += n;
+        append(&mut joined, pieces);
+    }
+    if copied < len { Err(Error::NoBuffers) } else { Ok(joined) }
+}
