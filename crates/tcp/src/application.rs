@@ -265,7 +265,7 @@ impl Connection {
     pub(crate) fn after_reading(&mut self, now: Instant) {
         self.inbound.forget_urgent();
         self.inbound.tune_recv_buffer(&self.path, now);
-        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        self.inbound.on_data_taken(&self.path, &self.out.transfer.rtt);
         if self.inbound.queue.queued() == 0 {
             self.consider_shrinking(now);
         }

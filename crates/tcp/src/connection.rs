@@ -26,7 +26,7 @@ use crate::outbound::flight::{Flight, Mark};
 use crate::outbound::loss::Loss;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
-use crate::outbound::{OutFlags, Outbound, Sender, Stats};
+use crate::outbound::{OutFlags, Outbound, Sender, Stats, Transfer};
 use crate::path::{Path, PathFlags, Ports, Timestamps};
 use crate::seq::Seq;
 use crate::shared::Shared;
@@ -108,8 +108,7 @@ impl Connection {
         let mut flags = OutFlags::empty();
         flags.set(OutFlags::NODELAY, !config.nagle);
         flags.set(OutFlags::CORK, config.cork);
-        let out = Outbound {
-            flags,
+        let transfer = Transfer {
             snd: Sender {
                 iss,
                 una: iss,
@@ -118,16 +117,9 @@ impl Connection {
                 wl2: Seq(0),
                 window: 0,
                 max_window: 0,
-                small_end: iss,
-                pushed: first,
-                push_sent: first,
-                flush_to: first,
-                piece: first,
-                buffer: 0,
                 peer_mss: DEFAULT_MSS,
                 scale: 0,
             },
-            queue: SendQueue::new(first),
             flight: Flight::default(),
             rtt: RttEstimator::new(config.rto_min, config.rto_max),
             congestion: Congestion::new(
@@ -135,18 +127,27 @@ impl Connection {
                 config.initial_cwnd,
                 config.slow_start_exit,
             ),
-            ecn: EcnFlags::empty(),
-            limit: Limit::Idle,
             loss: Loss::new(first, config.reordering),
             recovery: None,
             retransmit: Timer::default(),
-            persist: Timer::default(),
-            retries: 0,
-            persist_backoff: 0,
             sent_at: now,
             stats: Stats::default(),
-            account: Account::default(),
             rare: None,
+        };
+        let out = Outbound {
+            flags,
+            transfer,
+            queue: SendQueue::new(first),
+            limit: Limit::Idle,
+            persist: Timer::default(),
+            persist_backoff: 0,
+            account: Account::default(),
+            small_end: iss,
+            pushed: first,
+            push_sent: first,
+            flush_to: first,
+            piece: first,
+            buffer: 0,
         };
         let inbound = Inbound {
             flags: InFlags::empty(),
@@ -275,7 +276,7 @@ impl Connection {
 
     /// The next sequence number that has never been sent.
     pub fn send_next(&self) -> Seq {
-        self.out.snd.nxt
+        self.out.transfer.snd.nxt
     }
 
     /// Bytes queued that the peer has not acknowledged.
@@ -295,55 +296,68 @@ impl Connection {
 
     /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
     pub fn loss_counts(&self) -> [u32; 3] {
-        [self.out.stats.retransmits, self.out.stats.timeouts, self.out.stats.recoveries]
+        [
+            self.out.transfer.stats.retransmits,
+            self.out.transfer.stats.timeouts,
+            self.out.transfer.stats.recoveries,
+        ]
     }
 
     /// A snapshot.
     pub fn info(&self) -> Info {
         Info {
             state: self.path.state,
-            send_mss: self.out.send_mss(&self.path).try_into().unwrap_or(u16::MAX),
+            send_mss: self.out.transfer.send_mss(&self.path).try_into().unwrap_or(u16::MAX),
             recv_mss: self.inbound.mss,
-            srtt: self.out.rtt.srtt().unwrap_or_default(),
-            rttvar: self.out.rtt.rttvar(),
-            min_rtt: self.out.rtt.min().unwrap_or_default(),
-            rto: self.out.rtt.rto(),
-            backoff: self.out.rtt.backoff(),
-            congestion: self.out.congestion.kind(),
-            cwnd: self.out.congestion.cwnd().saturating_mul(self.out.send_mss(&self.path)),
-            ssthresh: if self.out.congestion.has_ssthresh() {
-                self.out.congestion.ssthresh().saturating_mul(self.out.send_mss(&self.path))
+            srtt: self.out.transfer.rtt.srtt().unwrap_or_default(),
+            rttvar: self.out.transfer.rtt.rttvar(),
+            min_rtt: self.out.transfer.rtt.min().unwrap_or_default(),
+            rto: self.out.transfer.rtt.rto(),
+            backoff: self.out.transfer.rtt.backoff(),
+            congestion: self.out.transfer.congestion.kind(),
+            cwnd: self
+                .out
+                .transfer
+                .congestion
+                .cwnd()
+                .saturating_mul(self.out.transfer.send_mss(&self.path)),
+            ssthresh: if self.out.transfer.congestion.has_ssthresh() {
+                self.out
+                    .transfer
+                    .congestion
+                    .ssthresh()
+                    .saturating_mul(self.out.transfer.send_mss(&self.path))
             } else {
                 u32::MAX
             },
-            unacked: self.out.in_flight(),
-            sacked: self.out.flight.bytes(Mark::SACKED),
-            lost: self.out.flight.bytes(Mark::LOST),
-            retransmitting: self.out.flight.bytes(Mark::RETRANSMITTED),
+            unacked: self.out.transfer.in_flight(),
+            sacked: self.out.transfer.flight.bytes(Mark::SACKED),
+            lost: self.out.transfer.flight.bytes(Mark::LOST),
+            retransmitting: self.out.transfer.flight.bytes(Mark::RETRANSMITTED),
             unsent: self.out.unsent(&self.path),
-            send_window: self.out.snd.window,
+            send_window: self.out.transfer.snd.window,
             recv_window: self.inbound.recv_window(),
-            bytes_acked: self.out.stats.bytes_acked,
+            bytes_acked: self.out.transfer.stats.bytes_acked,
             bytes_received: self.inbound.bytes_received,
-            retransmits: self.out.stats.retransmits,
-            timeouts: self.out.stats.timeouts,
-            recoveries: self.out.stats.recoveries,
-            sacks_ignored: self.out.stats.sacks_ignored,
-            ca_state: self.out.loss.state,
-            cwnd_segments: self.out.congestion.cwnd(),
-            ssthresh_segments: self.out.congestion.ssthresh(),
-            unacked_segments: self.out.flight.packets(),
-            sacked_segments: self.out.sacked_packets(),
-            lost_segments: self.out.flight.lost(),
-            retransmitting_segments: self.out.flight.retransmitted(),
-            reordering: u32::from(self.out.loss.reordering),
-            reord_seen: self.out.loss.reord_seen,
-            delivered: self.out.loss.delivered,
-            delivered_ce: self.out.loss.delivered_ce,
-            dsack_dups: self.out.loss.dsack_dups,
-            ecn: self.out.has_ecn(),
+            retransmits: self.out.transfer.stats.retransmits,
+            timeouts: self.out.transfer.stats.timeouts,
+            recoveries: self.out.transfer.stats.recoveries,
+            sacks_ignored: self.out.transfer.stats.sacks_ignored,
+            ca_state: self.out.transfer.loss.state,
+            cwnd_segments: self.out.transfer.congestion.cwnd(),
+            ssthresh_segments: self.out.transfer.congestion.ssthresh(),
+            unacked_segments: self.out.transfer.flight.packets(),
+            sacked_segments: self.out.transfer.sacked_packets(),
+            lost_segments: self.out.transfer.flight.lost(),
+            retransmitting_segments: self.out.transfer.flight.retransmitted(),
+            reordering: u32::from(self.out.transfer.loss.reordering),
+            reord_seen: self.out.transfer.loss.reord_seen,
+            delivered: self.out.transfer.loss.delivered,
+            delivered_ce: self.out.transfer.loss.delivered_ce,
+            dsack_dups: self.out.transfer.loss.dsack_dups,
+            ecn: self.out.transfer.has_ecn(),
             ecn_counts: self.ecn_counts(),
-            ecn_seen: self.out.ecn.contains(EcnFlags::SEEN),
+            ecn_seen: self.out.transfer.loss.ecn.contains(EcnFlags::SEEN),
             ..self.application_info()
         }
     }
@@ -356,9 +370,9 @@ impl Connection {
         }
         self.path.transition(event);
         self.suspect_lost_start();
-        self.out.queue.clear(self.out.snd.nxt);
-        self.out.flight.clear();
-        self.out.recovery = None;
+        self.out.queue.clear(self.out.transfer.snd.nxt);
+        self.out.transfer.flight.clear();
+        self.out.transfer.recovery = None;
         self.life.give_up_fast_open(event);
         self.inbound.tuning = None;
         self.stop_timers();

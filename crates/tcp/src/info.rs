@@ -179,7 +179,7 @@ impl Connection {
     pub fn info_at(&self, now: Instant) -> Info {
         let [busy, window_limited, buffer_limited] = self.out.busy_times(Some(now));
         Info {
-            last_data_sent: now.saturating_since(self.out.sent_at),
+            last_data_sent: now.saturating_since(self.out.transfer.sent_at),
             last_data_received: now.saturating_since(self.inbound.data_at),
             last_ack_received: now.saturating_since(self.path.heard_at),
             busy,
@@ -193,10 +193,11 @@ impl Connection {
     pub(crate) fn application_info(&self) -> Info {
         let [busy, window_limited, buffer_limited] = self.out.busy_times(None);
         let (recv_rtt, recv_space) = self.inbound.recv_tuning();
-        let again = self.out.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
-        let syn = !self.path.state.is_synchronized() && self.out.snd.una == self.out.snd.iss;
-        let first = self.out.snd.una + u32::from(syn);
-        let under_way = self.out.snd.nxt.min(self.out.queue.end()).saturating_since(first);
+        let again = self.out.transfer.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
+        let syn = !self.path.state.is_synchronized()
+            && self.out.transfer.snd.una == self.out.transfer.snd.iss;
+        let first = self.out.transfer.snd.una + u32::from(syn);
+        let under_way = self.out.transfer.snd.nxt.min(self.out.queue.end()).saturating_since(first);
         Info {
             probes: self
                 .life
@@ -207,7 +208,7 @@ impl Connection {
             sack: self.path.flags.contains(PathFlags::SACK),
             scaling: self.path.flags.contains(PathFlags::SCALING),
             syn_data: self.is_syn_data_acked(),
-            send_scale: self.out.snd.scale,
+            send_scale: self.out.transfer.snd.scale,
             recv_scale: self.inbound.scale,
             path_mss: self.path.link.mss,
             announced_mss: self.path.announced_mss(),
@@ -217,7 +218,7 @@ impl Connection {
             recv_space,
             recv_buffer: self.inbound.recv_buffer(&self.path),
             send_buffer: self.out.send_buffer(&self.path),
-            bytes_sent: self.out.stats.bytes_acked + u64::from(under_way) + again,
+            bytes_sent: self.out.transfer.stats.bytes_acked + u64::from(under_way) + again,
             bytes_retransmitted: again,
             segments_out: self.out.account.segments_out,
             segments_in: self.inbound.segments_in,

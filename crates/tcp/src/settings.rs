@@ -18,7 +18,7 @@ impl Connection {
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.out.flags.set(OutFlags::NODELAY, nodelay);
         if nodelay {
-            self.out.snd.flush_to = self.out.queue.end();
+            self.out.flush_to = self.out.queue.end();
         }
     }
 
@@ -29,7 +29,7 @@ impl Connection {
         if !cork {
             self.out.flags.remove(OutFlags::MORE);
             if self.out.flags.contains(OutFlags::NODELAY) {
-                self.out.snd.flush_to = self.out.queue.end();
+                self.out.flush_to = self.out.queue.end();
             }
         }
     }
@@ -93,7 +93,7 @@ impl Connection {
         let buffer = bytes.saturating_mul(2).min(self.path.config.recv_buffer);
         self.inbound.buffer = self.inbound.buffer.max(buffer);
         // A window that was shut may open.
-        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        self.inbound.on_data_taken(&self.path, &self.out.transfer.rtt);
     }
 
     /// See [`Config::oob_inline`].
@@ -110,7 +110,7 @@ impl Connection {
     /// algorithm knows of the path begins anew.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.path.own_config().congestion = kind;
-        self.out.congestion.change(kind);
+        self.out.transfer.congestion.change(kind);
     }
 
     /// Fixes the send buffer at `bytes`: it grows by itself no longer.

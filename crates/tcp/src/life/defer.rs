@@ -40,12 +40,12 @@ impl Connection {
     /// Whether the SYN,ACK, acknowledged, is not sent again at this timeout.
     pub(crate) fn is_silent(&self) -> bool {
         self.life.flags.contains(LifeFlags::DEFERRED)
-            && self.out.retries + 1 < self.out.deferral(&self.path)
+            && self.out.transfer.loss.retries + 1 < self.out.transfer.deferral(&self.path)
     }
 
     /// Whether data is waited for longer than a SYN,ACK is sent again.
     pub(crate) fn outlasts_retries(&self) -> bool {
-        self.life.flags.contains(LifeFlags::DEFERRED) && self.out.is_deferring(&self.path)
+        self.life.flags.contains(LifeFlags::DEFERRED) && self.out.transfer.is_deferring(&self.path)
     }
 }
 

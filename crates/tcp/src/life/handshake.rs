@@ -23,7 +23,10 @@ impl Connection {
         // > (unless the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST>
         // > [...] and discard the segment.
         let acks_syn = segment.has(Flags::ACK);
-        if acks_syn && !(header.ack.gt(self.out.snd.iss) && header.ack.le(self.out.snd.nxt)) {
+        if acks_syn
+            && !(header.ack.gt(self.out.transfer.snd.iss)
+                && header.ack.le(self.out.transfer.snd.nxt))
+        {
             if segment.has(Flags::RST) {
                 return drop_for(DropReason::RstInvalid);
             }
@@ -65,7 +68,7 @@ impl Connection {
             //
             // Text that came along is not kept: the peer will send it again.
             self.path.transition(Event::Syn);
-            self.out.flight.mark_first_lost();
+            self.out.transfer.flight.mark_first_lost();
             return Ok(());
         }
         // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
@@ -88,26 +91,26 @@ impl Connection {
 
     pub(crate) fn on_established(&mut self, now: Instant) {
         self.life.flags.insert(LifeFlags::CONNECTED);
-        self.out.snd.small_end = self.out.snd.small_end.max(self.out.snd.una);
+        self.out.small_end = self.out.small_end.max(self.out.transfer.snd.una);
         // As Linux: silence is counted from here on.
         self.inbound.data_at = now;
         self.out.grow_send_buffer(&self.path);
         // Silence is counted from here on.
-        (self.inbound.data_at, self.out.sent_at) = (now, now);
+        (self.inbound.data_at, self.out.transfer.sent_at) = (now, now);
         // Connections that come in by the thousand and fall idle: the record of the SYN was all.
-        self.out.flight.shrink();
+        self.out.transfer.flight.shrink();
         if self.life.flags.contains(LifeFlags::SYN_RESENT) {
             // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
             // > the RTO MUST be re-initialized to 3 seconds when data transmission begins
-            if self.out.rtt.srtt().is_none() {
-                self.out.rtt.on_syn_timed_out();
+            if self.out.transfer.rtt.srtt().is_none() {
+                self.out.transfer.rtt.on_syn_timed_out();
             }
             // Linux forgives one: it is the one second of RFC 6298 that may have been too short.
-            if self.out.stats.retransmits > 1 {
-                self.out.congestion.on_syn_lost();
+            if self.out.transfer.stats.retransmits > 1 {
+                self.out.transfer.congestion.on_syn_lost();
             }
         }
-        self.out.start_mtu_search(&self.path, now);
+        self.out.transfer.start_mtu_search(&self.path, now);
         self.life.start_keepalive(&self.path, now);
         // The application closed before the handshake was done.
         if self.out.flags.contains(OutFlags::FIN_QUEUED) {
@@ -126,23 +129,23 @@ impl Connection {
         // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
         // Before the peer's numbers are known, the edge counts from 0: what our SYN told.
         self.inbound.edge = first + window::initial(&self.path.config).max(self.inbound.edge.0);
-        self.out.snd.window = u32::from(syn.window);
-        self.out.snd.max_window = self.out.snd.window;
-        self.out.snd.wl1 = syn.seq;
-        self.out.snd.wl2 =
-            if syn.flags.contains(crate::Flags::ACK) { syn.ack } else { self.out.snd.iss };
+        self.out.transfer.snd.window = u32::from(syn.window);
+        self.out.transfer.snd.max_window = self.out.transfer.snd.window;
+        self.out.transfer.snd.wl1 = syn.seq;
+        self.out.transfer.snd.wl2 =
+            if syn.flags.contains(crate::Flags::ACK) { syn.ack } else { self.out.transfer.snd.iss };
 
         // > RFC 9293 section 3.7.1: If an MSS Option is not received at connection setup, TCP
         // > implementations MUST assume a default send MSS of 536 (576 - 40) for IPv4
-        self.out.snd.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
+        self.out.transfer.snd.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
         // > RFC 7323 section 2.2: both sides MUST send Window Scale options in their <SYN>
         // > segments to enable window scaling in either direction.
         match syn.options.window_scale {
             Some(scale) if self.path.config.window_scaling => {
-                self.out.snd.scale = scale.min(MAX_WINDOW_SCALE);
+                self.out.transfer.snd.scale = scale.min(MAX_WINDOW_SCALE);
                 self.path.flags.insert(PathFlags::SCALING);
             }
-            _ => (self.out.snd.scale, self.inbound.scale) = (0, 0),
+            _ => (self.out.transfer.snd.scale, self.inbound.scale) = (0, 0),
         }
         match syn.options.timestamps {
             Some((value, _)) if self.path.flags.contains(PathFlags::TIMESTAMPS) => {
@@ -155,7 +158,7 @@ impl Connection {
             self.path.flags.remove(PathFlags::SACK);
         }
         // A first guess at what the peer will send, until it has.
-        self.inbound.mss = self.out.snd.peer_mss.min(self.path.announced_mss());
-        self.out.negotiate_ecn(&self.path, syn, ecn);
+        self.inbound.mss = self.out.transfer.snd.peer_mss.min(self.path.announced_mss());
+        self.out.transfer.negotiate_ecn(&self.path, syn, ecn);
     }
 }

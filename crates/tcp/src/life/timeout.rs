@@ -17,7 +17,8 @@ impl Connection {
     pub fn poll_timeout(&self) -> Option<Instant> {
         // Without branches: it is asked for after every segment.
         let (out, life) = (&self.out, &self.life);
-        let timers = [out.retransmit, out.persist, life.keepalive, life.linger, life.shrink];
+        let timers =
+            [out.transfer.retransmit, out.persist, life.keepalive, life.linger, life.shrink];
         let delayed = self.inbound.delayed_ack.get();
         let first = timers.iter().fold(delayed, |first, timer| first.min(timer.get()));
         (first != Instant::FAR).then_some(first)
@@ -31,12 +32,12 @@ impl Connection {
                 // > RFC 9293 section 3.10.8: If the time-wait timeout expires on
                 // > a connection, delete the TCB, enter the CLOSED state, and return.
                 self.finish(Event::Expire, None);
-            } else if self.out.retransmit.pop(now) {
+            } else if self.out.transfer.retransmit.pop(now) {
                 self.out.flags.remove(OutFlags::REFUSED);
-                match self.out.loss.due {
+                match self.out.transfer.loss.due {
                     Due::Rto => self.on_retransmit_timer(now),
-                    Due::Probe => self.out.on_probe_timer(now),
-                    Due::Reorder => self.out.on_reordering_timer(now),
+                    Due::Probe => self.out.transfer.on_probe_timer(now),
+                    Due::Reorder => self.out.transfer.on_reordering_timer(now),
                 }
             } else if self.out.persist.pop(now) {
                 self.on_persist_timer(now);
@@ -44,7 +45,7 @@ impl Connection {
                 self.on_keepalive_timer(now);
             } else if self.inbound.delayed_ack.pop(now) {
                 if self.inbound.ack.due == AckDue::Delayed {
-                    self.inbound.on_ack_waited(&self.path, &self.out.rtt);
+                    self.inbound.on_ack_waited(&self.path, &self.out.transfer.rtt);
                 }
             } else if self.life.shrink.pop(now) {
                 self.on_shrink_timer(now);
@@ -56,7 +57,7 @@ impl Connection {
 
     /// Turns all timers off.
     pub(crate) fn stop_timers(&mut self) {
-        (self.out.retransmit, self.out.persist) = Default::default();
+        (self.out.transfer.retransmit, self.out.persist) = Default::default();
         self.inbound.delayed_ack.stop();
         (self.life.keepalive, self.life.linger, self.life.shrink) = Default::default();
     }
@@ -65,65 +66,68 @@ impl Connection {
     /// > expires on a segment in the retransmission queue, send the segment at the front of the
     /// > retransmission queue again, reinitialize the retransmission timer, and return.
     fn on_retransmit_timer(&mut self, now: Instant) {
-        if self.out.flight.is_empty() {
+        if self.out.transfer.flight.is_empty() {
             return;
         }
-        if self.out.retries == 2 {
+        if self.out.transfer.loss.retries == 2 {
             self.life.suspect_black_hole();
         }
-        if self.out.has_waited_too_long(&self.path, now, self.out.retries == 0) {
+        if self.out.has_waited_too_long(&self.path, now, self.out.transfer.loss.retries == 0) {
             return self.time_out();
         }
         match self.path.state {
             State::SynSent => {
                 let linear = self.path.config.syn_linear_retries;
-                if self.out.retries >= self.path.config.syn_retries.saturating_add(linear) {
+                if self.out.transfer.loss.retries
+                    >= self.path.config.syn_retries.saturating_add(linear)
+                {
                     return self.time_out();
                 }
-                self.resend_syn(self.out.retries >= linear);
+                self.resend_syn(self.out.transfer.loss.retries >= linear);
             }
             State::SynReceived => {
                 // As Linux: an application may wait for this one already, it gets one more.
                 let extra = u8::from(self.path.flags.contains(PathFlags::FAST_OPEN_SERVER));
                 let allowed = self.path.config.synack_retries.saturating_add(extra);
-                if self.out.retries >= allowed && !self.outlasts_retries() {
+                if self.out.transfer.loss.retries >= allowed && !self.outlasts_retries() {
                     return self.time_out();
                 }
                 match self.is_silent() {
-                    true => self.out.rtt.on_backoff(),
+                    true => self.out.transfer.rtt.on_backoff(),
                     false => self.resend_syn(true),
                 }
             }
             _ => {
-                if self.out.has_timed_out(&self.path, now) {
+                if self.out.transfer.has_timed_out(&self.path, now) {
                     return self.time_out();
                 }
-                self.out.suspect_mtu(&self.path, now, self.out.retries);
-                self.out.on_data_timeout(&self.path, now);
+                self.out.transfer.suspect_mtu(&self.path, now, self.out.transfer.loss.retries);
+                self.out.transfer.on_data_timeout(&self.path, now);
                 // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
-                self.out.rtt.on_backoff();
+                self.out.transfer.rtt.on_backoff();
             }
         }
-        self.out.stats.timeouts += 1;
-        self.out.retries = self.out.retries.saturating_add(1);
+        self.out.transfer.stats.timeouts += 1;
+        self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_add(1);
         // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
         // > seconds
         self.out
+            .transfer
             .retransmit
-            .set(now + self.out.within_user_timeout(&self.path, now, self.out.rtt.rto()));
+            .set(now + self.out.within_user_timeout(&self.path, now, self.out.transfer.rtt.rto()));
     }
 
     fn resend_syn(&mut self, back_off: bool) {
         self.life.flags.insert(LifeFlags::SYN_RESENT);
-        self.out.flight.mark_first_lost();
+        self.out.transfer.flight.mark_first_lost();
         if back_off {
-            self.out.rtt.on_backoff();
+            self.out.transfer.rtt.on_backoff();
         }
     }
 
     /// Nobody answers.
     pub(crate) fn time_out(&mut self) {
-        if self.out.retries < 2 {
+        if self.out.transfer.loss.retries < 2 {
             self.life.suspect_black_hole();
         }
         let error = self.life.soft_error.unwrap_or(TcpError::TimedOut);
@@ -131,10 +135,10 @@ impl Connection {
     }
 
     fn on_persist_timer(&mut self, now: Instant) {
-        if !self.out.flight.is_empty() {
+        if !self.out.transfer.flight.is_empty() {
             return;
         }
-        let allowed = self.out.send_edge().saturating_since(self.out.snd.nxt);
+        let allowed = self.out.transfer.send_edge().saturating_since(self.out.transfer.snd.nxt);
         if allowed > 0 && self.out.flags.contains(OutFlags::REFUSED) {
             return self.retry_refused(now);
         }
@@ -152,11 +156,11 @@ impl Connection {
         let orphan = self.path.flags.contains(PathFlags::ORPHAN)
             && self.out.persist_backoff >= self.path.config.orphan_retries;
         let waited = self.out.has_waited_too_long(&self.path, now, self.out.persist_backoff == 0);
-        if self.out.retries >= self.path.allowed_retries() || orphan || waited {
+        if self.out.transfer.loss.retries >= self.path.allowed_retries() || orphan || waited {
             self.reset_peer();
             return self.time_out();
         }
-        self.out.retries = self.out.retries.saturating_add(1);
+        self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_add(1);
         self.out.persist_backoff = self.out.persist_backoff.saturating_add(1);
         self.out.flags.insert(OutFlags::PROBE_DUE);
         let wait =
@@ -177,7 +181,7 @@ impl Connection {
             return;
         }
         let silence = now.saturating_since(self.path.heard_at);
-        let wait = if !self.out.flight.is_empty() || self.out.unsent(&self.path) > 0 {
+        let wait = if !self.out.transfer.flight.is_empty() || self.out.unsent(&self.path) > 0 {
             idle
         } else if silence < idle {
             idle - silence
@@ -201,16 +205,16 @@ impl Connection {
     // ---- memory ----
 
     fn on_shrink_timer(&mut self, now: Instant) {
-        let quiet = now.saturating_since(self.path.heard_at.max(self.out.sent_at));
+        let quiet = now.saturating_since(self.path.heard_at.max(self.out.transfer.sent_at));
         if quiet < self.path.config.shrink_after {
             self.life.shrink.set(now + (self.path.config.shrink_after - quiet));
             return;
         }
         self.out.queue.shrink();
-        self.out.flight.shrink();
+        self.out.transfer.flight.shrink();
         self.inbound.shrink();
-        if self.out.flight.is_empty() {
-            self.out.recovery = None;
+        if self.out.transfer.flight.is_empty() {
+            self.out.transfer.recovery = None;
         }
     }
 
@@ -230,8 +234,9 @@ impl Connection {
             // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
             //
             // As Linux, not beyond the peer's window, where it would not count.
-            let edge = self.out.send_edge();
-            let seq = if edge.lt(self.out.snd.nxt) { edge } else { self.out.snd.nxt };
+            let edge = self.out.transfer.send_edge();
+            let seq =
+                if edge.lt(self.out.transfer.snd.nxt) { edge } else { self.out.transfer.snd.nxt };
             self.life.reset = Some(Reset { seq, ack: true });
         }
     }

@@ -25,7 +25,7 @@ use crate::header::Flags;
 use crate::life::state::State;
 use crate::outbound::account::{Account, Limit};
 use crate::outbound::congestion::Congestion;
-use crate::outbound::ecn::{Accurate, EcnFlags};
+use crate::outbound::ecn::Accurate;
 use crate::outbound::flight::Flight;
 use crate::outbound::loss::Loss;
 use crate::outbound::mtu_probe::MtuSearch;
@@ -41,31 +41,46 @@ use crate::timer::Timer;
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(crate) flags: OutFlags,
-    pub(crate) snd: Sender,
+    pub(crate) transfer: Transfer,
     /// Byte path, step S2.
     pub(crate) queue: SendQueue,
+    /// What sending waits for.
+    pub(crate) limit: Limit,
+    /// Something queued cannot leave, and nothing is under way that could bring news: zero-window
+    /// probes (RFC 9293 section 3.8.6.1), and segments held back that must leave some time.
+    pub(crate) persist: Timer,
+    /// Doublings of the time between zero-window probes.
+    pub(crate) persist_backoff: u8,
+    pub(crate) account: Account,
+    /// End of the last segment sent that was not full (Minshall's variant of Nagle).
+    pub(crate) small_end: Seq,
+    /// End of the last data that is to be pushed.
+    pub(crate) pushed: Seq,
+    /// End of the last data that was sent as pushed, super-frames left aside.
+    pub(crate) push_sent: Seq,
+    /// What is queued before this leaves, whatever would hold it back.
+    pub(crate) flush_to: Seq,
+    /// Where the last piece in the queue begins (`room.rs`).
+    pub(crate) piece: Seq,
+    /// What the send buffer has grown to.
+    pub(crate) buffer: u32,
+}
+
+/// What was sent, and what the peer says of it: the flight, loss and its repair, congestion.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    pub(crate) snd: Sender,
     pub(crate) flight: Flight,
     pub(crate) rtt: RttEstimator,
     pub(crate) congestion: Congestion,
-    pub(crate) ecn: EcnFlags,
-    /// What sending waits for.
-    pub(crate) limit: Limit,
     pub(crate) loss: Loss,
     /// Present from the first sign of a loss until the connection falls idle.
     pub(crate) recovery: Option<Box<Recovery>>,
     /// Something sent is not acknowledged: SYN, data or FIN (RFC 6298).
     pub(crate) retransmit: Timer,
-    /// Something queued cannot leave, and nothing is under way that could bring news: zero-window
-    /// probes (RFC 9293 section 3.8.6.1), and segments held back that must leave some time.
-    pub(crate) persist: Timer,
-    /// Timeouts in a row without an answer: retransmissions, or probes.
-    pub(crate) retries: u8,
-    /// Doublings of the time between zero-window probes.
-    pub(crate) persist_backoff: u8,
     /// When data was sent last.
     pub(crate) sent_at: Instant,
     pub(crate) stats: Stats,
-    pub(crate) account: Account,
     /// What few connections need.
     pub(crate) rare: Option<Box<Rare>>,
 }
@@ -112,18 +127,6 @@ pub(crate) struct Sender {
     /// The peer's window in bytes, and the largest that it ever was.
     pub(crate) window: u32,
     pub(crate) max_window: u32,
-    /// End of the last segment sent that was not full (Minshall's variant of Nagle).
-    pub(crate) small_end: Seq,
-    /// End of the last data that is to be pushed.
-    pub(crate) pushed: Seq,
-    /// End of the last data that was sent as pushed, super-frames left aside.
-    pub(crate) push_sent: Seq,
-    /// What is queued before this leaves, whatever would hold it back.
-    pub(crate) flush_to: Seq,
-    /// Where the last piece in the queue begins (`room.rs`).
-    pub(crate) piece: Seq,
-    /// What the send buffer has grown to.
-    pub(crate) buffer: u32,
     /// The peer's MSS option.
     pub(crate) peer_mss: u16,
     /// Shift of the windows that the peer announces.
@@ -179,20 +182,29 @@ pub(crate) struct Rare {
 impl Outbound {
     /// Whether it owns memory that an idle connection gives back.
     pub(crate) fn has_heap(&self) -> bool {
-        self.queue.has_heap() || self.flight.has_heap() || self.recovery.is_some()
+        self.queue.has_heap() || self.transfer.flight.has_heap() || self.transfer.recovery.is_some()
     }
 
     #[cfg(test)]
     pub(crate) fn check(&self) {
-        self.flight.check(self.snd.una, self.snd.nxt);
+        self.transfer.flight.check(self.transfer.snd.una, self.transfer.snd.nxt);
     }
+}
 
+impl Transfer {
     pub(crate) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
 }
 
 impl Outbound {
+    /// Bytes queued that have never been sent.
+    pub(crate) fn unsent(&self, path: &Path) -> u32 {
+        self.queue.end().saturating_since(self.transfer.next_data(path))
+    }
+}
+
+impl Transfer {
     /// Sequence numbers sent and not cumulatively acknowledged (RFC 5681's FlightSize).
     pub(crate) fn in_flight(&self) -> u32 {
         self.snd.nxt.since(self.snd.una)
@@ -202,11 +214,6 @@ impl Outbound {
     pub(crate) fn send_edge(&self) -> Seq {
         let syn = u32::from(self.snd.una == self.snd.iss && self.snd.nxt != self.snd.iss);
         self.snd.una + syn + self.snd.window
-    }
-
-    /// Bytes queued that have never been sent.
-    pub(crate) fn unsent(&self, path: &Path) -> u32 {
-        self.queue.end().saturating_since(self.next_data(path))
     }
 
     /// The number of the first byte that was never sent: the SYN, if that is still to be sent, is none.
