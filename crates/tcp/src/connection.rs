@@ -15,14 +15,13 @@ use crate::error::TcpError;
 use crate::header::TcpHeader;
 use crate::inbound::assembler::ReceiveQueue;
 use crate::inbound::{AckState, InFlags, Inbound, window};
-use crate::info::{Info, Readiness};
+use crate::info::Readiness;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
 use crate::limits::DEFAULT_MSS;
 use crate::outbound::account::{Account, Limit};
 use crate::outbound::congestion::Congestion;
-use crate::outbound::ecn::EcnFlags;
-use crate::outbound::flight::{Flight, Mark};
+use crate::outbound::flight::Flight;
 use crate::outbound::loss::Loss;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
@@ -303,65 +302,6 @@ impl Connection {
         ]
     }
 
-    /// A snapshot.
-    pub fn info(&self) -> Info {
-        Info {
-            state: self.path.state,
-            send_mss: self.out.transfer.send_mss(&self.path).try_into().unwrap_or(u16::MAX),
-            recv_mss: self.inbound.mss,
-            srtt: self.out.transfer.rtt.srtt().unwrap_or_default(),
-            rttvar: self.out.transfer.rtt.rttvar(),
-            min_rtt: self.out.transfer.rtt.min().unwrap_or_default(),
-            rto: self.out.transfer.rtt.rto(),
-            backoff: self.out.transfer.rtt.backoff(),
-            congestion: self.out.transfer.congestion.kind(),
-            cwnd: self
-                .out
-                .transfer
-                .congestion
-                .cwnd()
-                .saturating_mul(self.out.transfer.send_mss(&self.path)),
-            ssthresh: if self.out.transfer.congestion.has_ssthresh() {
-                self.out
-                    .transfer
-                    .congestion
-                    .ssthresh()
-                    .saturating_mul(self.out.transfer.send_mss(&self.path))
-            } else {
-                u32::MAX
-            },
-            unacked: self.out.transfer.in_flight(),
-            sacked: self.out.transfer.flight.bytes(Mark::SACKED),
-            lost: self.out.transfer.flight.bytes(Mark::LOST),
-            retransmitting: self.out.transfer.flight.bytes(Mark::RETRANSMITTED),
-            unsent: self.out.unsent(&self.path),
-            send_window: self.out.transfer.snd.window,
-            recv_window: self.inbound.recv_window(),
-            bytes_acked: self.out.transfer.stats.bytes_acked,
-            bytes_received: self.inbound.bytes_received,
-            retransmits: self.out.transfer.stats.retransmits,
-            timeouts: self.out.transfer.stats.timeouts,
-            recoveries: self.out.transfer.stats.recoveries,
-            sacks_ignored: self.out.transfer.stats.sacks_ignored,
-            ca_state: self.out.transfer.loss.state,
-            cwnd_segments: self.out.transfer.congestion.cwnd(),
-            ssthresh_segments: self.out.transfer.congestion.ssthresh(),
-            unacked_segments: self.out.transfer.flight.packets(),
-            sacked_segments: self.out.transfer.sacked_packets(),
-            lost_segments: self.out.transfer.flight.lost(),
-            retransmitting_segments: self.out.transfer.flight.retransmitted(),
-            reordering: u32::from(self.out.transfer.loss.reordering),
-            reord_seen: self.out.transfer.loss.reord_seen,
-            delivered: self.out.transfer.loss.delivered,
-            delivered_ce: self.out.transfer.loss.delivered_ce,
-            dsack_dups: self.out.transfer.loss.dsack_dups,
-            ecn: self.out.transfer.has_ecn(),
-            ecn_counts: self.ecn_counts(),
-            ecn_seen: self.out.transfer.loss.ecn.contains(EcnFlags::SEEN),
-            ..self.application_info()
-        }
-    }
-
     /// The connection is over, for the application with `error`. What was received stays to be
     /// read; what was to be sent is released.
     pub(crate) fn finish(&mut self, event: Event, error: Option<TcpError>) {
@@ -370,14 +310,10 @@ impl Connection {
         }
         self.path.transition(event);
         self.suspect_lost_start();
-        self.out.queue.clear(self.out.transfer.snd.nxt);
-        self.out.transfer.flight.clear();
-        self.out.transfer.recovery = None;
+        self.out.end();
+        self.inbound.end();
+        self.life.stop_timers();
         self.life.give_up_fast_open(event);
-        self.inbound.tuning = None;
-        self.stop_timers();
-        self.inbound.ack = AckState::default();
-        self.inbound.forget_twice();
         self.out.flags.remove(OutFlags::PROBE_DUE | OutFlags::FLUSH_DUE);
     }
 

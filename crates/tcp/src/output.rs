@@ -141,22 +141,14 @@ impl Connection {
 
     /// The SYN, or the SYN that also acknowledges.
     fn poll_handshake(&mut self, now: Instant) -> Option<SegmentOut> {
-        let (iss, first) = (self.out.transfer.snd.iss, self.out.transfer.snd.iss + 1);
-        let (mut option, mut payload) = (None, FragVec::new());
-        if self.out.transfer.snd.nxt == iss {
-            if self.life.waits_for_data(&self.path) && self.out.queue.len() == 0 {
-                return None;
-            }
-            self.out.transfer.flight.push(iss, first, now, 1, false);
-            self.out.transfer.snd.nxt = first;
-            (option, payload) = self.begin_fast_open(now);
-        } else {
-            let again =
-                self.out.transfer.flight.next_lost(iss).filter(|again| again.start == iss)?;
-            self.out.transfer.flight.on_retransmit(again.start, again.end, now, 1);
-            self.out.transfer.stats.retransmits += 1;
+        if self.life.waits_for_data(&self.path) && self.out.queue.len() == 0 {
+            return None;
         }
-        self.out.transfer.retransmit.set_once(now + self.out.transfer.rtt.rto());
+        let iss = self.out.transfer.snd.iss;
+        let (mut option, mut payload) = (None, FragVec::new());
+        if self.out.transfer.send_syn(now)? {
+            (option, payload) = self.begin_fast_open(now);
+        }
         let sent = self.out.transfer.stats.retransmits;
         let flags = match self.path.state {
             State::SynSent => Flags::SYN | self.out.transfer.ecn_of_syn(&self.path, false, sent),

@@ -1,5 +1,8 @@
 //! What comes in: the receive queue, the window, and when what came is acknowledged.
 
+use crate::limits::DEFAULT_MSS;
+use crate::limits::MIN_SEND_MSS;
+
 pub(crate) mod assembler;
 mod forward;
 pub(crate) mod mapping;
@@ -8,13 +11,17 @@ pub(crate) mod tuning;
 pub(crate) mod urgent;
 pub(crate) mod window;
 
+use core::time::Duration;
+
 use pagewire_mem::Instant;
 
 use crate::connection::Env;
+use crate::header::TcpHeader;
 use crate::inbound::assembler::ReceiveQueue;
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
-use crate::path::Path;
+use crate::info::Info;
+use crate::path::{Path, PathFlags};
 use crate::seq::Seq;
 use crate::timer::Timer;
 
@@ -114,6 +121,51 @@ pub(crate) struct Rare {
 }
 
 impl Inbound {
+    /// The connection is over: nothing is acknowledged any more. What was received stays to be read.
+    pub(crate) fn end(&mut self) {
+        self.tuning = None;
+        self.ack = AckState::default();
+        self.forget_twice();
+        self.delayed_ack.stop();
+    }
+
+    /// What a SYN says of the way in.
+    pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader) {
+        let first = syn.seq + 1;
+        self.irs = syn.seq;
+        self.queue = ReceiveQueue::new(first);
+        self.acked = first;
+        // Before the peer's numbers are known, the edge counts from 0: what our SYN told.
+        self.edge = first + window::initial(&path.config).max(self.edge.0);
+        if !path.flags.contains(PathFlags::SCALING) {
+            self.scale = 0;
+        }
+        // A first guess at what the peer will send, until it has.
+        let theirs = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
+        self.mss = theirs.min(path.announced_mss());
+    }
+
+    /// Fills in what this part knows.
+    pub(crate) fn tell(&self, path: &Path, info: &mut Info) {
+        let (rtt, space) = self.recv_tuning();
+        info.recv_mss = self.mss;
+        info.recv_window = self.recv_window();
+        info.recv_scale = self.scale;
+        info.recv_ssthresh = self.ssthresh;
+        info.recv_rtt = Duration::from_micros(u64::from(rtt));
+        info.recv_space = space;
+        info.recv_buffer = self.recv_buffer(path);
+        info.ack_timeout = Duration::from_millis(u64::from(self.ack.timeout_ms));
+        info.bytes_received = self.bytes_received;
+        info.segments_in = self.segments_in;
+        info.data_segments_in = self.data_segments_in;
+    }
+
+    /// Fills in times that count up to `now`.
+    pub(crate) fn tell_times(&self, now: Instant, info: &mut Info) {
+        info.last_data_received = now.saturating_since(self.data_at);
+    }
+
     /// What has come twice and is to be reported.
     pub(crate) fn twice(&self) -> Option<(Seq, Seq)> {
         self.rare.as_ref()?.twice

@@ -233,10 +233,9 @@ impl Connection {
     /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
     /// > the other timers.
     pub(crate) fn enter_time_wait(&mut self, now: Instant) {
-        self.stop_timers();
-        self.out.transfer.flight.clear();
-        self.out.transfer.recovery = None;
-        self.out.queue.clear(self.out.transfer.snd.nxt);
+        self.out.end();
+        self.inbound.delayed_ack.stop();
+        self.life.stop_timers();
         self.life.linger.set(now + self.path.config.time_wait);
     }
 }

@@ -10,9 +10,33 @@ use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags, Reset};
 use crate::outbound::OutFlags;
 use crate::outbound::loss::Due;
-use crate::path::{Path, PathFlags};
+use crate::outbound::timeout::Waited;
+use crate::path::Path;
 
 impl Connection {
+    fn on_retransmit_timer(&mut self, now: Instant) {
+        let retries = self.out.transfer.loss.retries;
+        if retries == 2 && !self.out.transfer.flight.is_empty() {
+            self.life.suspect_black_hole();
+        }
+        let deferred = self.life.flags.contains(LifeFlags::DEFERRED);
+        let waited = self.out.on_retransmit_timer(&self.path, now, deferred);
+        self.after_waiting(waited);
+    }
+
+    /// What comes of a timer of what was sent.
+    fn after_waiting(&mut self, waited: Waited) {
+        match waited {
+            Waited::InVain => {}
+            Waited::ForSyn => self.life.flags.insert(LifeFlags::SYN_RESENT),
+            Waited::TooLong => self.time_out(),
+            Waited::TooLongForProbes => {
+                self.reset_peer();
+                self.time_out();
+            }
+        }
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         // Without branches: it is asked for after every segment.
@@ -40,7 +64,8 @@ impl Connection {
                     Due::Reorder => self.out.transfer.on_reordering_timer(now),
                 }
             } else if self.out.persist.pop(now) {
-                self.on_persist_timer(now);
+                let waited = self.out.on_persist_timer(&self.path, now);
+                self.after_waiting(waited);
             } else if self.life.keepalive.pop(now) {
                 self.on_keepalive_timer(now);
             } else if self.inbound.delayed_ack.pop(now) {
@@ -55,76 +80,6 @@ impl Connection {
         }
     }
 
-    /// Turns all timers off.
-    pub(crate) fn stop_timers(&mut self) {
-        (self.out.transfer.retransmit, self.out.persist) = Default::default();
-        self.inbound.delayed_ack.stop();
-        (self.life.keepalive, self.life.linger, self.life.shrink) = Default::default();
-    }
-
-    /// > RFC 9293 section 3.10.8: For any state if the retransmission timeout
-    /// > expires on a segment in the retransmission queue, send the segment at the front of the
-    /// > retransmission queue again, reinitialize the retransmission timer, and return.
-    fn on_retransmit_timer(&mut self, now: Instant) {
-        if self.out.transfer.flight.is_empty() {
-            return;
-        }
-        if self.out.transfer.loss.retries == 2 {
-            self.life.suspect_black_hole();
-        }
-        if self.out.has_waited_too_long(&self.path, now, self.out.transfer.loss.retries == 0) {
-            return self.time_out();
-        }
-        match self.path.state {
-            State::SynSent => {
-                let linear = self.path.config.syn_linear_retries;
-                if self.out.transfer.loss.retries
-                    >= self.path.config.syn_retries.saturating_add(linear)
-                {
-                    return self.time_out();
-                }
-                self.resend_syn(self.out.transfer.loss.retries >= linear);
-            }
-            State::SynReceived => {
-                // As Linux: an application may wait for this one already, it gets one more.
-                let extra = u8::from(self.path.flags.contains(PathFlags::FAST_OPEN_SERVER));
-                let allowed = self.path.config.synack_retries.saturating_add(extra);
-                if self.out.transfer.loss.retries >= allowed && !self.outlasts_retries() {
-                    return self.time_out();
-                }
-                match self.is_silent() {
-                    true => self.out.transfer.rtt.on_backoff(),
-                    false => self.resend_syn(true),
-                }
-            }
-            _ => {
-                if self.out.transfer.has_timed_out(&self.path, now) {
-                    return self.time_out();
-                }
-                self.out.transfer.suspect_mtu(&self.path, now, self.out.transfer.loss.retries);
-                self.out.transfer.on_data_timeout(&self.path, now);
-                // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
-                self.out.transfer.rtt.on_backoff();
-            }
-        }
-        self.out.transfer.stats.timeouts += 1;
-        self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_add(1);
-        // > RFC 6298 section 5.6: Start the retransmission timer, such that it expires after RTO
-        // > seconds
-        self.out
-            .transfer
-            .retransmit
-            .set(now + self.out.within_user_timeout(&self.path, now, self.out.transfer.rtt.rto()));
-    }
-
-    fn resend_syn(&mut self, back_off: bool) {
-        self.life.flags.insert(LifeFlags::SYN_RESENT);
-        self.out.transfer.flight.mark_first_lost();
-        if back_off {
-            self.out.transfer.rtt.on_backoff();
-        }
-    }
-
     /// Nobody answers.
     pub(crate) fn time_out(&mut self) {
         if self.out.transfer.loss.retries < 2 {
@@ -132,40 +87,6 @@ impl Connection {
         }
         let error = self.life.soft_error.unwrap_or(TcpError::TimedOut);
         self.finish(Event::Expire, Some(error));
-    }
-
-    fn on_persist_timer(&mut self, now: Instant) {
-        if !self.out.transfer.flight.is_empty() {
-            return;
-        }
-        let allowed = self.out.transfer.send_edge().saturating_since(self.out.transfer.snd.nxt);
-        if allowed > 0 && self.out.flags.contains(OutFlags::REFUSED) {
-            return self.retry_refused(now);
-        }
-        if allowed > 0 {
-            // > RFC 9293 section 3.8.6.2.1: (4) or if the override timeout occurs.
-            self.out.flags.insert(OutFlags::FLUSH_DUE);
-            return;
-        }
-        // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
-        // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
-        // > connection to stay open
-        //
-        // `retries` counts probes without an answer. A connection that its application has let go
-        // does not stay for ever.
-        let orphan = self.path.flags.contains(PathFlags::ORPHAN)
-            && self.out.persist_backoff >= self.path.config.orphan_retries;
-        let waited = self.out.has_waited_too_long(&self.path, now, self.out.persist_backoff == 0);
-        if self.out.transfer.loss.retries >= self.path.allowed_retries() || orphan || waited {
-            self.reset_peer();
-            return self.time_out();
-        }
-        self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_add(1);
-        self.out.persist_backoff = self.out.persist_backoff.saturating_add(1);
-        self.out.flags.insert(OutFlags::PROBE_DUE);
-        let wait =
-            self.out.within_user_timeout(&self.path, now, self.out.persist_interval(&self.path));
-        self.out.persist.set(now + wait);
     }
 
     /// > RFC 9293 section 3.8.4: Keep-alive packets MUST only be sent when no sent data is
@@ -210,12 +131,8 @@ impl Connection {
             self.life.shrink.set(now + (self.path.config.shrink_after - quiet));
             return;
         }
-        self.out.queue.shrink();
-        self.out.transfer.flight.shrink();
+        self.out.shrink();
         self.inbound.shrink();
-        if self.out.transfer.flight.is_empty() {
-            self.out.transfer.recovery = None;
-        }
     }
 
     // ---- resets ----
@@ -243,6 +160,10 @@ impl Connection {
 }
 
 impl Life {
+    pub(crate) fn stop_timers(&mut self) {
+        (self.keepalive, self.linger, self.shrink) = Default::default();
+    }
+
     // ---- keep-alive ----
 
     pub(crate) fn start_keepalive(&mut self, path: &Path, now: Instant) {

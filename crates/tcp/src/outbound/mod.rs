@@ -6,6 +6,8 @@ mod collect;
 pub(crate) mod congestion;
 pub(crate) mod ecn;
 pub(crate) mod flight;
+mod handshake;
+mod info;
 pub(crate) mod loss;
 pub(crate) mod mtu_probe;
 mod next;
@@ -14,7 +16,7 @@ pub(crate) mod refused;
 mod room;
 pub(crate) mod rtt;
 pub(crate) mod send_queue;
-mod timeout;
+pub(crate) mod timeout;
 mod urgent;
 
 use core::time::Duration;
@@ -180,6 +182,24 @@ pub(crate) struct Rare {
 }
 
 impl Outbound {
+    /// The connection is over: nothing is sent any more.
+    pub(crate) fn end(&mut self) {
+        self.queue.clear(self.transfer.snd.nxt);
+        self.transfer.flight.clear();
+        self.transfer.recovery = None;
+        self.transfer.retransmit.stop();
+        self.persist.stop();
+    }
+
+    /// Gives back what an idle connection does not need.
+    pub(crate) fn shrink(&mut self) {
+        self.queue.shrink();
+        self.transfer.flight.shrink();
+        if self.transfer.flight.is_empty() {
+            self.transfer.recovery = None;
+        }
+    }
+
     /// Whether it owns memory that an idle connection gives back.
     pub(crate) fn has_heap(&self) -> bool {
         self.queue.has_heap() || self.transfer.flight.has_heap() || self.transfer.recovery.is_some()

@@ -14,6 +14,7 @@ use pagewire_mem::Instant;
 use crate::connection::Connection;
 use crate::limits::REFUSED_RETRY_MS;
 use crate::outbound::loss::{CaState, Due};
+use crate::outbound::timeout::Waited;
 use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
@@ -73,24 +74,25 @@ impl Connection {
             self.life.keepalive_probes = self.life.keepalive_probes.saturating_sub(1);
         }
     }
-
-    /// What the device refused may be tried again.
-    pub(crate) fn retry_refused(&mut self, now: Instant) {
-        self.out.flags.remove(OutFlags::REFUSED);
-        self.out.flags.insert(OutFlags::FLUSH_DUE);
-        let Some(refused) = self.out.refused(&self.path) else { return };
-        let waited = self.out.has_waited_too_long(&self.path, now, refused.tries == 0);
-        let limit = self.path.backed_off_for(self.path.allowed_retries());
-        let too_long = now.saturating_since(refused.since) >= limit;
-        if waited || (too_long && self.path.config.user_timeout.is_none()) {
-            return self.time_out();
-        }
-        let tries = refused.tries.saturating_add(1);
-        self.out.transfer.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
-    }
 }
 
 impl Outbound {
+    /// What the device refused may be tried again.
+    pub(crate) fn retry_refused(&mut self, path: &Path, now: Instant) -> Waited {
+        self.flags.remove(OutFlags::REFUSED);
+        self.flags.insert(OutFlags::FLUSH_DUE);
+        let Some(refused) = self.refused(path) else { return Waited::InVain };
+        let waited = self.has_waited_too_long(path, now, refused.tries == 0);
+        let limit = path.backed_off_for(path.allowed_retries());
+        let too_long = now.saturating_since(refused.since) >= limit;
+        if waited || (too_long && path.config.user_timeout.is_none()) {
+            return Waited::TooLong;
+        }
+        let tries = refused.tries.saturating_add(1);
+        self.transfer.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
+        Waited::InVain
+    }
+
     /// Nothing new leaves for a while.
     pub(crate) fn hold_new(&mut self, path: &Path, now: Instant) {
         let first = now + self.persist_interval(path);

@@ -143,19 +143,8 @@ impl Connection {
             return (option.filter(|_| !active), FragVec::new());
         }
         fast_open.deferred = false;
-        let (first, len) = (self.out.transfer.snd.iss + 1, self.out.queue.len().min(room));
-        let (payload, taken) = self.out.queue.slice(first, len);
-        if taken > 0 {
-            fast_open.syn_data = taken;
-            if first + taken == self.out.queue.end() {
-                // Should it be sent again, then as the segment that it was, as in Linux.
-                self.out.queue.end_record();
-            }
-            self.out.transfer.flight.push(first, first + taken, now, taken, false);
-            self.out.transfer.snd.nxt = first + taken;
-            self.out.transfer.sent_at = now;
-            self.out.transfer.rare().syn_data_end = Some(first + taken);
-        }
+        let (payload, taken) = self.out.send_in_syn(now, room);
+        fast_open.syn_data = taken;
         self.life.flags.set(LifeFlags::FAST_OPEN_CLIENT, option.is_some() || taken > 0);
         (option, payload)
     }

@@ -110,7 +110,7 @@ impl Accurate {
         }
     }
 
-    fn counts(&self) -> EcnCounts {
+    pub(crate) fn counts(&self) -> EcnCounts {
         let since = |counters: [u32; 3]| {
             let mut counts = counters;
             for (count, first) in counts.iter_mut().zip(FIRST_BYTES) {
@@ -200,11 +200,6 @@ fn handshake_code(bits: u8) -> u32 {
 }
 
 impl Connection {
-    /// The counters, if the connection has accurate feedback.
-    pub fn ecn_counts(&self) -> Option<EcnCounts> {
-        self.out.transfer.accurate().map(Accurate::counts)
-    }
-
     // ---- the handshake ----
 
     /// How the SYN of a connection that was [accepted](Self::accept) was marked: the ECN bits of its IP
