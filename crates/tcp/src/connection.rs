@@ -13,23 +13,14 @@ use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
 use crate::config::{Config, LinkLimits};
 use crate::error::TcpError;
 use crate::header::TcpHeader;
-use crate::inbound::assembler::ReceiveQueue;
-use crate::inbound::{AckState, InFlags, Inbound, window};
+use crate::inbound::{InFlags, Inbound};
 use crate::info::Readiness;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
-use crate::limits::DEFAULT_MSS;
-use crate::outbound::account::{Account, Limit};
-use crate::outbound::congestion::Congestion;
-use crate::outbound::flight::Flight;
-use crate::outbound::loss::Loss;
-use crate::outbound::rtt::RttEstimator;
-use crate::outbound::send_queue::SendQueue;
-use crate::outbound::{OutFlags, Outbound, Sender, Stats, Transfer};
+use crate::outbound::Outbound;
 use crate::path::{Path, PathFlags, Ports, Timestamps};
 use crate::seq::Seq;
 use crate::shared::Shared;
-use crate::timer::Timer;
 
 /// What a connection borrows from its host while it works.
 #[allow(missing_debug_implementations, reason = "borrows of the host's own things")]
@@ -103,73 +94,8 @@ impl Connection {
         iss: Seq,
         ts_offset: u32,
     ) -> Self {
-        let first = iss + 1;
-        let mut flags = OutFlags::empty();
-        flags.set(OutFlags::NODELAY, !config.nagle);
-        flags.set(OutFlags::CORK, config.cork);
-        let transfer = Transfer {
-            snd: Sender {
-                iss,
-                una: iss,
-                nxt: iss,
-                wl1: Seq(0),
-                wl2: Seq(0),
-                window: 0,
-                max_window: 0,
-                peer_mss: DEFAULT_MSS,
-                scale: 0,
-            },
-            flight: Flight::default(),
-            rtt: RttEstimator::new(config.rto_min, config.rto_max),
-            congestion: Congestion::new(
-                config.congestion,
-                config.initial_cwnd,
-                config.slow_start_exit,
-            ),
-            loss: Loss::new(first, config.reordering),
-            recovery: None,
-            retransmit: Timer::default(),
-            sent_at: now,
-            stats: Stats::default(),
-            rare: None,
-        };
-        let out = Outbound {
-            flags,
-            transfer,
-            queue: SendQueue::new(first),
-            limit: Limit::Idle,
-            persist: Timer::default(),
-            persist_backoff: 0,
-            account: Account::default(),
-            small_end: iss,
-            pushed: first,
-            push_sent: first,
-            flush_to: first,
-            piece: first,
-            buffer: 0,
-        };
-        let inbound = Inbound {
-            flags: InFlags::empty(),
-            irs: Seq(0),
-            queue: ReceiveQueue::new(Seq(0)),
-            edge: Seq(0),
-            acked: Seq(0),
-            fin: None,
-            allowance: u32::MAX,
-            buffer: 0,
-            ssthresh: window::initial(&config),
-            tuning: None,
-            data_at: now,
-            mss: DEFAULT_MSS.min(link.recv_mss),
-            scale: if config.window_scaling { window::scale_for(&config) } else { 0 },
-            ack: AckState::default(),
-            delayed_ack: Timer::default(),
-            challenge_after: Instant::ZERO,
-            bytes_received: 0,
-            segments_in: 0,
-            data_segments_in: 0,
-            rare: None,
-        };
+        let out = Outbound::new(now, &config, iss);
+        let inbound = Inbound::new(now, &config, link);
         let path = Path {
             config,
             link,
@@ -200,7 +126,7 @@ impl Connection {
             Readiness::READ_CLOSED,
             closed || fin || self.inbound.flags.contains(InFlags::READ_SHUT),
         );
-        ready.set(Readiness::WRITE_CLOSED, closed || self.out.flags.contains(OutFlags::FIN_QUEUED));
+        ready.set(Readiness::WRITE_CLOSED, closed || self.out.is_closing());
         ready.set(
             Readiness::WRITABLE,
             self.life.takes_data(&self.path) && self.out.is_writable(&self.path),
@@ -275,7 +201,7 @@ impl Connection {
 
     /// The next sequence number that has never been sent.
     pub fn send_next(&self) -> Seq {
-        self.out.transfer.snd.nxt
+        self.out.transfer.snd().nxt
     }
 
     /// Bytes queued that the peer has not acknowledged.
@@ -296,9 +222,9 @@ impl Connection {
     /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
     pub fn loss_counts(&self) -> [u32; 3] {
         [
-            self.out.transfer.stats.retransmits,
-            self.out.transfer.stats.timeouts,
-            self.out.transfer.stats.recoveries,
+            self.out.transfer.stats().retransmits,
+            self.out.transfer.stats().timeouts,
+            self.out.transfer.stats().recoveries,
         ]
     }
 
@@ -311,10 +237,10 @@ impl Connection {
         self.path.transition(event);
         self.suspect_lost_start();
         self.out.end();
+        self.out.forget_due();
         self.inbound.end();
         self.life.stop_timers();
         self.life.give_up_fast_open(event);
-        self.out.flags.remove(OutFlags::PROBE_DUE | OutFlags::FLUSH_DUE);
     }
 
     /// After work that may have left a queue empty: its memory goes back if that lasts.

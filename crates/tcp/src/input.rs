@@ -13,7 +13,6 @@ use crate::header::{Flags, TcpHeader};
 use crate::inbound::InFlags;
 use crate::life::Reset;
 use crate::life::state::{Event, State};
-use crate::outbound::OutFlags;
 use crate::outbound::ecn::EcnFlags;
 use crate::path::{PathFlags, seconds};
 use crate::segment::{Arrival, Disposition};
@@ -93,7 +92,7 @@ impl Connection {
         self.path.state == State::Established
             && header.flags & RELEVANT == Flags::ACK
             && header.seq == self.inbound.queue.next()
-            && header.ack.between(self.out.transfer.snd.una, self.out.transfer.snd.nxt)
+            && header.ack.between(self.out.transfer.snd().una, self.out.transfer.snd().nxt)
             && fresh
             && header.options.sack.is_empty()
             && !self.inbound.queue.has_gaps()
@@ -116,8 +115,8 @@ impl Connection {
         if let Err(reason) = self.hear_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
-        if !self.out.transfer.loss.ecn.is_empty() {
-            if self.out.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
+        if !self.out.transfer.loss().ecn.is_empty() {
+            if self.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
                 self.take_accurate_mark(len, arrival);
             } else {
                 self.take_classic_mark(header, len, arrival.ecn);
@@ -129,14 +128,14 @@ impl Connection {
             if inserted.advanced > 0 {
                 self.inbound.on_data_arrived(
                     &self.path,
-                    &self.out.transfer.rtt,
+                    self.out.transfer.rtt(),
                     env.now,
                     header,
                     len,
                 );
                 self.inbound.schedule_ack(
                     &self.path,
-                    &self.out.transfer.rtt,
+                    self.out.transfer.rtt(),
                     env.now,
                     len,
                     header.flags.contains(Flags::PSH),
@@ -171,8 +170,7 @@ impl Connection {
     pub(crate) fn on_heard(&mut self, now: Instant) {
         self.path.heard_at = now;
         self.life.keepalive_probes = 0;
-        self.out.flags.insert(OutFlags::ACKED);
-        self.out.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
+        self.out.on_heard();
     }
 
     /// Has the acknowledgement in a segment taken in; see [`Outbound::take_ack`].
@@ -200,11 +198,11 @@ impl Connection {
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         if self.inbound.is_syn_again(&self.path, segment) {
             if self.out.transfer.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
-                self.life.reset = Some(Reset { seq: self.out.transfer.snd.nxt, ack: true });
+                self.life.reset = Some(Reset { seq: self.out.transfer.snd().nxt, ack: true });
                 self.finish(Event::Reset, None);
                 return drop_for(DropReason::Flags);
             }
-            self.out.transfer.flight.mark_first_lost();
+            self.out.transfer.resend_syn();
             return drop_for(DropReason::Duplicate);
         }
         if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
@@ -217,7 +215,7 @@ impl Connection {
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
-        if self.out.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
+        if self.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
             self.take_accurate_mark(segment.len, segment.arrival);
         }
         self.remember_timestamp(env.now, segment.header, segment.seq);
@@ -295,7 +293,7 @@ impl Connection {
         let completes = self.path.state == State::SynReceived
             && segment.has(Flags::ACK)
             && segment.seq == self.inbound.irs
-            && segment.header.ack == self.out.transfer.snd.nxt;
+            && segment.header.ack == self.out.transfer.snd().nxt;
         if completes {
             // It is the peer's SYN once more: as Linux, it is acknowledged as such.
             self.inbound.note_twice(&self.path, segment.seq, segment.seq + 1);
@@ -317,8 +315,8 @@ impl Connection {
             // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
             // > processing [...] If the segment acknowledgment is not acceptable, form a reset
             // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
-            if !(header.ack.gt(self.out.transfer.snd.una)
-                && header.ack.le(self.out.transfer.snd.nxt))
+            if !(header.ack.gt(self.out.transfer.snd().una)
+                && header.ack.le(self.out.transfer.snd().nxt))
             {
                 self.life.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
@@ -335,8 +333,7 @@ impl Connection {
         }
 
         // What is new once our FIN is acknowledged.
-        let fin_acked = self.out.flags.contains(OutFlags::FIN_QUEUED)
-            && self.out.transfer.snd.una.gt(self.out.queue.end());
+        let fin_acked = self.out.is_closed();
         match self.path.state {
             // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 if fin_acked => {
@@ -418,14 +415,14 @@ impl Connection {
         if inserted.advanced > 0 {
             self.inbound.on_data_arrived(
                 &self.path,
-                &self.out.transfer.rtt,
+                self.out.transfer.rtt(),
                 now,
                 segment.header,
                 segment.len,
             );
             self.inbound.schedule_ack(
                 &self.path,
-                &self.out.transfer.rtt,
+                self.out.transfer.rtt(),
                 now,
                 segment.len,
                 segment.has(Flags::PSH),

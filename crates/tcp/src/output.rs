@@ -12,8 +12,8 @@ use crate::inbound::{AckDue, window};
 use crate::life::Reset;
 use crate::life::state::State;
 use crate::options::{SackBlocks, TcpOptions};
+use crate::outbound::Outgoing;
 use crate::outbound::mtu_probe::ProbeStep;
-use crate::outbound::{OutFlags, Outgoing};
 use crate::path::PathFlags;
 use crate::segment::SegmentOut;
 use crate::seq::Seq;
@@ -36,7 +36,7 @@ impl Connection {
     /// After a segment has left: whether [`poll_transmit`](Self::poll_transmit) would be in vain, for
     /// nothing is left or the rest waits to become a full segment. It need not be asked then.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
-        let quiet = self.inbound.ack.due == AckDue::No && self.out.transfer.recovery.is_none();
+        let quiet = self.inbound.ack.due == AckDue::No && !self.out.transfer.is_repairing();
         if !quiet {
             return false;
         }
@@ -81,12 +81,12 @@ impl Connection {
         {
             return Some(self.build_segment(
                 now,
-                self.out.transfer.snd.nxt,
+                self.out.transfer.snd().nxt,
                 Flags::ACK,
                 FragVec::new(),
             ));
         }
-        if self.path.state.may_transmit() && !self.out.flags.contains(OutFlags::REFUSED) {
+        if self.path.state.may_transmit() && !self.out.is_refused() {
             if self.out.transfer.take_probe_due()
                 && let Some(probe) = self.poll_tail_probe(now)
             {
@@ -114,8 +114,7 @@ impl Connection {
             }
             self.out.consider_probing(&self.path, now);
         }
-        if self.out.flags.contains(OutFlags::PROBE_DUE) {
-            self.out.flags.remove(OutFlags::PROBE_DUE);
+        if self.out.take_probe() {
             return Some(self.build_probe(now));
         }
         if self.inbound.ack.due == AckDue::Challenge {
@@ -129,7 +128,7 @@ impl Connection {
         if self.inbound.ack.due == AckDue::Now && self.path.may_acknowledge() {
             return Some(self.build_segment(
                 now,
-                self.out.transfer.snd.nxt,
+                self.out.transfer.snd().nxt,
                 Flags::ACK,
                 FragVec::new(),
             ));
@@ -144,12 +143,12 @@ impl Connection {
         if self.life.waits_for_data(&self.path) && self.out.queue.len() == 0 {
             return None;
         }
-        let iss = self.out.transfer.snd.iss;
+        let iss = self.out.transfer.snd().iss;
         let (mut option, mut payload) = (None, FragVec::new());
         if self.out.transfer.send_syn(now)? {
             (option, payload) = self.begin_fast_open(now);
         }
-        let sent = self.out.transfer.stats.retransmits;
+        let sent = self.out.transfer.stats().retransmits;
         let flags = match self.path.state {
             State::SynSent => Flags::SYN | self.out.transfer.ecn_of_syn(&self.path, false, sent),
             _ => Flags::SYN | Flags::ACK | self.out.transfer.ecn_of_syn(&self.path, true, sent),
@@ -161,7 +160,7 @@ impl Connection {
 
     /// What was lost and is to be sent again.
     fn poll_lost(&mut self, now: Instant) -> Option<SegmentOut> {
-        if !self.out.transfer.flight.has_lost() {
+        if !self.out.transfer.flight().has_lost() {
             return None;
         }
         let mss = self.mss_now(now);
@@ -173,7 +172,7 @@ impl Connection {
     /// answer (RFC 8985 section 7.3).
     fn poll_tail_probe(&mut self, now: Instant) -> Option<SegmentOut> {
         let mss = self.mss_now(now);
-        let allowed = self.out.transfer.send_edge().saturating_since(self.out.transfer.snd.nxt);
+        let allowed = self.out.transfer.send_edge().saturating_since(self.out.transfer.snd().nxt);
         let fresh = self.out.unsent(&self.path).min(mss);
         let probe = if fresh > 0 && allowed >= fresh {
             self.send_new(now, fresh, mss).map(|segment| (segment, None))
@@ -202,10 +201,10 @@ impl Connection {
 
     /// What was never sent: data, and the FIN behind it.
     fn poll_new(&mut self, now: Instant) -> Option<SegmentOut> {
-        let start = self.out.transfer.snd.nxt;
+        let start = self.out.transfer.snd().nxt;
         let data_end = self.out.queue.end();
         let unsent = data_end.saturating_since(start);
-        let fin = self.out.flags.contains(OutFlags::FIN_QUEUED) && start.le(data_end);
+        let fin = self.out.is_closing() && start.le(data_end);
         if unsent == 0 && !fin {
             return None;
         }
@@ -268,7 +267,7 @@ impl Connection {
         if flags.contains(Flags::SYN) {
             self.out.transfer.note_told(&options);
         } else {
-            let fresh = !payload.is_empty() && seq.ge(self.out.transfer.snd.nxt);
+            let fresh = !payload.is_empty() && seq.ge(self.out.transfer.snd().nxt);
             let pure = payload.is_empty() && !flags.contains(Flags::FIN);
             let (more, bits) = self.out.transfer.ecn_of_segment(fresh, pure, &options);
             flags |= more;
@@ -278,7 +277,7 @@ impl Connection {
             let window = if flags.contains(Flags::SYN) {
                 self.inbound.announce_first_window(&self.path, self.inbound.rcv_nxt())
             } else {
-                self.inbound.announce_window(&self.path, &self.out.transfer.rtt)
+                self.inbound.announce_window(&self.path, self.out.transfer.rtt())
             };
             self.inbound.on_ack_sent();
             (self.inbound.rcv_nxt(), window)
@@ -339,7 +338,7 @@ impl Connection {
     /// acknowledgement (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it asks about the
     /// window too.
     fn build_probe(&mut self, now: Instant) -> SegmentOut {
-        self.build_segment(now, self.out.transfer.snd.una - 1, Flags::ACK, FragVec::new())
+        self.build_segment(now, self.out.transfer.snd().una - 1, Flags::ACK, FragVec::new())
     }
 
     fn build_reset(&mut self, now: Instant, reset: Reset) -> SegmentOut {

@@ -1,7 +1,16 @@
 //! What comes in: the receive queue, the window, and when what came is acknowledged.
 
-use crate::limits::DEFAULT_MSS;
-use crate::limits::MIN_SEND_MSS;
+use crate::config::{Config, LinkLimits};
+use crate::connection::Env;
+use crate::header::TcpHeader;
+use crate::inbound::assembler::ReceiveQueue;
+use crate::inbound::tuning::Tuning;
+use crate::inbound::urgent::UrgentIn;
+use crate::info::Info;
+use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
+use crate::path::{Path, PathFlags};
+use crate::seq::Seq;
+use crate::timer::Timer;
 
 pub(crate) mod assembler;
 mod forward;
@@ -14,16 +23,6 @@ pub(crate) mod window;
 use core::time::Duration;
 
 use pagewire_mem::Instant;
-
-use crate::connection::Env;
-use crate::header::TcpHeader;
-use crate::inbound::assembler::ReceiveQueue;
-use crate::inbound::tuning::Tuning;
-use crate::inbound::urgent::UrgentIn;
-use crate::info::Info;
-use crate::path::{Path, PathFlags};
-use crate::seq::Seq;
-use crate::timer::Timer;
 
 /// The part of a connection that receives.
 #[derive(Debug)]
@@ -121,6 +120,32 @@ pub(crate) struct Rare {
 }
 
 impl Inbound {
+    /// Nothing is known of the peer.
+    pub(crate) fn new(now: Instant, config: &Config, link: LinkLimits) -> Self {
+        Self {
+            flags: InFlags::empty(),
+            irs: Seq(0),
+            queue: ReceiveQueue::new(Seq(0)),
+            edge: Seq(0),
+            acked: Seq(0),
+            fin: None,
+            allowance: u32::MAX,
+            buffer: 0,
+            ssthresh: window::initial(config),
+            tuning: None,
+            data_at: now,
+            mss: DEFAULT_MSS.min(link.recv_mss),
+            scale: if config.window_scaling { window::scale_for(config) } else { 0 },
+            ack: AckState::default(),
+            delayed_ack: Timer::default(),
+            challenge_after: Instant::ZERO,
+            bytes_received: 0,
+            segments_in: 0,
+            data_segments_in: 0,
+            rare: None,
+        }
+    }
+
     /// The connection is over: nothing is acknowledged any more. What was received stays to be read.
     pub(crate) fn end(&mut self) {
         self.tuning = None;

@@ -8,7 +8,6 @@ use crate::header::{Flags, TcpHeader};
 use crate::input::{Segment, Step, drop_for};
 use crate::life::state::Event;
 use crate::life::{LifeFlags, Reset};
-use crate::outbound::OutFlags;
 use crate::segment::Disposition;
 
 impl Connection {
@@ -19,7 +18,7 @@ impl Connection {
         self.out.on_established(&self.path, now, self.life.flags.contains(LifeFlags::SYN_RESENT));
         self.life.start_keepalive(&self.path, now);
         // The application closed before the handshake was done.
-        if self.out.flags.contains(OutFlags::FIN_QUEUED) {
+        if self.out.is_closing() {
             self.path.transition(Event::Close);
         }
     }
@@ -40,8 +39,8 @@ impl Connection {
         // > [...] and discard the segment.
         let acks_syn = segment.has(Flags::ACK);
         if acks_syn
-            && !(header.ack.gt(self.out.transfer.snd.iss)
-                && header.ack.le(self.out.transfer.snd.nxt))
+            && !(header.ack.gt(self.out.transfer.snd().iss)
+                && header.ack.le(self.out.transfer.snd().nxt))
         {
             if segment.has(Flags::RST) {
                 return drop_for(DropReason::RstInvalid);
@@ -84,7 +83,7 @@ impl Connection {
             //
             // Text that came along is not kept: the peer will send it again.
             self.path.transition(Event::Syn);
-            self.out.transfer.flight.mark_first_lost();
+            self.out.transfer.resend_syn();
             return Ok(());
         }
         // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on

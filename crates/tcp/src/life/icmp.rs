@@ -17,7 +17,7 @@ impl Connection {
     pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) -> bool {
         let _ = env;
         let outstanding =
-            notice.seq.since(self.out.transfer.snd.una) < self.out.transfer.in_flight();
+            notice.seq.since(self.out.transfer.snd().una) < self.out.transfer.in_flight();
         if !outstanding {
             return false;
         }
@@ -60,7 +60,7 @@ impl Connection {
             // back may be as narrow, and the peer need not find out with data.
             self.path.link.recv_mss = mss;
             self.life.flags.insert(LifeFlags::SYN_RESENT);
-            self.out.transfer.flight.mark_first_lost();
+            self.out.transfer.resend_syn();
         }
     }
 

@@ -197,7 +197,7 @@ impl Connection {
             config: Arc::clone(&self.path.config),
             until: self.life.linger.get(),
             challenge_after: self.inbound.challenge_after,
-            snd_nxt: self.out.transfer.snd.nxt,
+            snd_nxt: self.out.transfer.snd().nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
             stamps,
             ports: self.path.ports,

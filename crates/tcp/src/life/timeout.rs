@@ -8,15 +8,14 @@ use crate::error::TcpError;
 use crate::inbound::AckDue;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags, Reset};
-use crate::outbound::OutFlags;
 use crate::outbound::loss::Due;
 use crate::outbound::timeout::Waited;
 use crate::path::Path;
 
 impl Connection {
     fn on_retransmit_timer(&mut self, now: Instant) {
-        let retries = self.out.transfer.loss.retries;
-        if retries == 2 && !self.out.transfer.flight.is_empty() {
+        let retries = self.out.transfer.loss().retries;
+        if retries == 2 && !self.out.transfer.flight().is_empty() {
             self.life.suspect_black_hole();
         }
         let deferred = self.life.flags.contains(LifeFlags::DEFERRED);
@@ -40,10 +39,9 @@ impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         // Without branches: it is asked for after every segment.
-        let (out, life) = (&self.out, &self.life);
-        let timers =
-            [out.transfer.retransmit, out.persist, life.keepalive, life.linger, life.shrink];
-        let delayed = self.inbound.delayed_ack.get();
+        let (sent, life) = (self.out.next_timeout(), &self.life);
+        let timers = [life.keepalive, life.linger, life.shrink];
+        let delayed = sent.min(self.inbound.delayed_ack.get());
         let first = timers.iter().fold(delayed, |first, timer| first.min(timer.get()));
         (first != Instant::FAR).then_some(first)
     }
@@ -56,21 +54,20 @@ impl Connection {
                 // > RFC 9293 section 3.10.8: If the time-wait timeout expires on
                 // > a connection, delete the TCB, enter the CLOSED state, and return.
                 self.finish(Event::Expire, None);
-            } else if self.out.transfer.retransmit.pop(now) {
-                self.out.flags.remove(OutFlags::REFUSED);
-                match self.out.transfer.loss.due {
+            } else if let Some(due) = self.out.pop_retransmit(now) {
+                match due {
                     Due::Rto => self.on_retransmit_timer(now),
                     Due::Probe => self.out.transfer.on_probe_timer(now),
                     Due::Reorder => self.out.transfer.on_reordering_timer(now),
                 }
-            } else if self.out.persist.pop(now) {
+            } else if self.out.pop_persist(now) {
                 let waited = self.out.on_persist_timer(&self.path, now);
                 self.after_waiting(waited);
             } else if self.life.keepalive.pop(now) {
                 self.on_keepalive_timer(now);
             } else if self.inbound.delayed_ack.pop(now) {
                 if self.inbound.ack.due == AckDue::Delayed {
-                    self.inbound.on_ack_waited(&self.path, &self.out.transfer.rtt);
+                    self.inbound.on_ack_waited(&self.path, self.out.transfer.rtt());
                 }
             } else if self.life.shrink.pop(now) {
                 self.on_shrink_timer(now);
@@ -82,7 +79,7 @@ impl Connection {
 
     /// Nobody answers.
     pub(crate) fn time_out(&mut self) {
-        if self.out.transfer.loss.retries < 2 {
+        if self.out.transfer.loss().retries < 2 {
             self.life.suspect_black_hole();
         }
         let error = self.life.soft_error.unwrap_or(TcpError::TimedOut);
@@ -102,7 +99,7 @@ impl Connection {
             return;
         }
         let silence = now.saturating_since(self.path.heard_at);
-        let wait = if !self.out.transfer.flight.is_empty() || self.out.unsent(&self.path) > 0 {
+        let wait = if !self.out.transfer.flight().is_empty() || self.out.unsent(&self.path) > 0 {
             idle
         } else if silence < idle {
             idle - silence
@@ -117,7 +114,7 @@ impl Connection {
             return self.time_out();
         } else {
             self.life.keepalive_probes += 1;
-            self.out.flags.insert(OutFlags::PROBE_DUE);
+            self.out.ask_for_probe();
             interval
         };
         self.life.keepalive.set(now + wait);
@@ -126,7 +123,7 @@ impl Connection {
     // ---- memory ----
 
     fn on_shrink_timer(&mut self, now: Instant) {
-        let quiet = now.saturating_since(self.path.heard_at.max(self.out.transfer.sent_at));
+        let quiet = now.saturating_since(self.path.heard_at.max(self.out.transfer.sent_at()));
         if quiet < self.path.config.shrink_after {
             self.life.shrink.set(now + (self.path.config.shrink_after - quiet));
             return;
@@ -152,8 +149,11 @@ impl Connection {
             //
             // As Linux, not beyond the peer's window, where it would not count.
             let edge = self.out.transfer.send_edge();
-            let seq =
-                if edge.lt(self.out.transfer.snd.nxt) { edge } else { self.out.transfer.snd.nxt };
+            let seq = if edge.lt(self.out.transfer.snd().nxt) {
+                edge
+            } else {
+                self.out.transfer.snd().nxt
+            };
             self.life.reset = Some(Reset { seq, ack: true });
         }
     }

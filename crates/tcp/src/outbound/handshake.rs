@@ -9,6 +9,27 @@ use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 
 impl Transfer {
+    /// Our SYN,ACK was sent by a listener that remembered nothing.
+    pub(crate) fn note_syn_sent(&mut self) {
+        self.snd.nxt = self.snd.iss + 1;
+    }
+
+    /// A SYN leaves once more.
+    pub(crate) fn resend_syn(&mut self) {
+        self.flight.mark_first_lost();
+    }
+
+    /// Data of the SYN that the SYN,ACK does not acknowledge is sent again, and the path not blamed.
+    pub(crate) fn resend_all(&mut self) {
+        self.flight.mark_all_lost();
+        self.resend_without_blame();
+    }
+
+    /// SYN and data were one segment.
+    pub(crate) fn count_as_one(&mut self) {
+        self.loss.delivered = self.loss.delivered.saturating_sub(1);
+    }
+
     /// What a SYN says of the way out.
     pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader, ecn: u8) {
         let snd = &mut self.snd;

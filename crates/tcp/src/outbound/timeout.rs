@@ -2,6 +2,7 @@
 
 use crate::life::state::State;
 use crate::limits::FLUSH_AFTER_MS;
+use crate::outbound::loss::Due;
 use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::{Path, PathFlags};
 use core::time::Duration;
@@ -21,6 +22,25 @@ pub(crate) enum Waited {
 }
 
 impl Outbound {
+    /// The earlier of this part's two timers.
+    pub(crate) fn next_timeout(&self) -> Instant {
+        self.transfer.retransmit.get().min(self.persist.get())
+    }
+
+    /// Whether the retransmission timer goes off, and what for.
+    pub(crate) fn pop_retransmit(&mut self, now: Instant) -> Option<Due> {
+        if !self.transfer.retransmit.pop(now) {
+            return None;
+        }
+        self.flags.remove(OutFlags::REFUSED);
+        Some(self.transfer.loss.due)
+    }
+
+    /// Whether it is time to probe a window, or to send what was held back.
+    pub(crate) fn pop_persist(&mut self, now: Instant) -> bool {
+        self.persist.pop(now)
+    }
+
     /// > RFC 9293 section 3.10.8: For any state if the retransmission timeout
     /// > expires on a segment in the retransmission queue, send the segment at the front of the
     /// > retransmission queue again, reinitialize the retransmission timer, and return.
