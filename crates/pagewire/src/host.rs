@@ -5,11 +5,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
-use pagewire_mem::{Deferral, Instant, PAGE_SIZE, PageBudget};
+use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
 use pagewire_stack::TcpConfig;
 use pagewire_stack::{
     Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
@@ -18,11 +17,12 @@ use pagewire_stack::{
 use crate::devices::Devices;
 use crate::driver;
 use crate::exit;
+use crate::handle::Handle;
 use crate::inside::{self, Call};
 use crate::leave::{SHUTDOWN_LIMIT, ShutdownReport};
 use crate::link::Link;
 use crate::proxy::Service;
-use crate::shared::{Attached, Interest, Shared};
+use crate::shared::{Attached, Shared};
 use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
@@ -45,17 +45,12 @@ const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 /// # What may be called where
 /// The host calls code of the application. A [`Service`], an observer ([`on_event`](Self::on_event))
 /// and a verb of [`with_stack`](Self::with_stack) run under its lock: calls of the host in there
-/// panic, and the panic is contained; sockets that are dropped in there are closed afterwards. Wakers
+/// panic, and the panic is contained; sockets, futures, rings and proxies that are dropped in there are
+/// closed afterwards. Wakers
 /// and the owners of memory are called without the lock, perhaps by the host's own thread: calls work
 /// there, but those that would have to wait fail with [`Deadlock`](io::ErrorKind::Deadlock).
 #[derive(Clone)]
 pub struct Host(Arc<Handle>);
-
-/// What clones and sockets hold; its drop stops the driver.
-pub(crate) struct Handle {
-    pub(crate) shared: Arc<Shared>,
-    driver: Option<JoinHandle<()>>,
-}
 
 /// Settings of a host that is to be started; see [`Host::builder`].
 #[must_use]
@@ -691,72 +686,6 @@ where
 {
     let why = |e: T::Err| StartError::Address { text: text.to_owned(), why: e.to_string() };
     text.parse().map_err(why)
-}
-
-impl Handle {
-    /// Closes a socket whose owner is gone: at once, or if that was dropped in code that this host calls
-    /// under its lock, when the lock is let go of.
-    pub(crate) fn close(self: &Arc<Self>, id: pagewire_stack::SocketId) {
-        if inside::is_called_by(self.shared.id) {
-            return Deferral::later(Box::new(CloseLater(Arc::clone(self), id)));
-        }
-        self.close_now(id);
-    }
-
-    fn close_now(&self, id: pagewire_stack::SocketId) {
-        let (mut inner, now) = self.shared.lock_now();
-        inner.forget(id);
-        inner.stack.close(now, id);
-        inner.flush(now);
-        self.shared.unlock_and_wake(inner);
-    }
-
-    pub(crate) fn wait<T>(
-        &self,
-        id: pagewire_stack::SocketId,
-        interest: Interest,
-        patience: Patience,
-        op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.shared.wait(id, interest, patience, op)
-    }
-}
-
-/// A socket that is closed by the drop of this.
-struct CloseLater(Arc<Handle>, pagewire_stack::SocketId);
-
-impl Drop for CloseLater {
-    fn drop(&mut self) {
-        self.0.close_now(self.1);
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if self.shared.process != std::process::id() {
-            // A copy that came with a fork: the devices and their connections are the parent's.
-            return;
-        }
-        match self.driver.take() {
-            // Its thread does the rest. Where it can be waited for, the devices are free after this.
-            Some(_) => {
-                let limit = self.shared.shutdown_limit;
-                self.shared.ask_to_leave(limit, false);
-                if !inside::drives_any() && !is_asynchronous() {
-                    self.shared.wait_until_left(Shared::latest_end(limit));
-                }
-            }
-            None => self.shared.reset_all(),
-        }
-    }
-}
-
-/// Whether this thread runs the tasks of a runtime, which must not be held up.
-fn is_asynchronous() -> bool {
-    #[cfg(feature = "tokio")]
-    return ::tokio::runtime::Handle::try_current().is_ok();
-    #[cfg(not(feature = "tokio"))]
-    false
 }
 
 impl std::fmt::Debug for Host {

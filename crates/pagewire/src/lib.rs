@@ -126,6 +126,7 @@ mod datagrams;
 mod devices;
 mod driver;
 mod exit;
+mod handle;
 mod host;
 mod inside;
 mod leave;

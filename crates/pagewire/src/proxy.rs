@@ -192,7 +192,14 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.stop_listening();
-        self.abort_all();
+        let engine = self.engine.clone();
+        self.host.handle().outside(move |host| {
+            host.shared.with(|stack, now| {
+                engine.with(|forwarder| {
+                    forwarder.stop_listening(now, stack);
+                    forwarder.abort_all(now, stack);
+                });
+            });
+        });
     }
 }

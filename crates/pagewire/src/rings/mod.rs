@@ -59,6 +59,7 @@
 mod buf;
 mod datagrams;
 mod futures;
+mod router;
 pub(crate) mod serve;
 
 use std::io;
@@ -79,7 +80,8 @@ pub use buf::RingBuf;
 pub use datagrams::{Datagram, RingSocket};
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
 
-use crate::host::{Handle, Host};
+use crate::handle::Handle;
+use crate::host::Host;
 use serve::RingWaker;
 
 /// An application's end of rings. One thread at a time; their drop closes the sockets made through
@@ -383,7 +385,8 @@ const LENT_ENTRIES: u32 = 4096;
 
 impl Drop for Rings {
     fn drop(&mut self) {
-        self.host.shared.detach(self.id);
+        let id = self.id;
+        self.host.outside(move |host| host.shared.detach(id));
     }
 }
 
