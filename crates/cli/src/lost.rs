@@ -56,7 +56,7 @@ impl Opened {
         for gateway in &options.gateway {
             link = link.gateway(gateway);
         }
-        self.host.add_link(link).map_err(net::start_failure)
+        Ok(self.host.add_link(link)?)
     }
 
     /// It is there and cannot be used, or not yet: says so, once for each reason.

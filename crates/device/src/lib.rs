@@ -38,6 +38,7 @@ pub use tap::{Tap, TapBuilder};
 pub use vhost_user::{VhostUser, VhostUserBuilder};
 
 /// Doors for the fuzz targets. Not part of the interface.
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::tap::fuzzing::tap_frame;

@@ -56,6 +56,7 @@ impl Carver {
 
     /// Room for `len` bytes, at most a page, beginning on a cache line; `None` if the pool has no page
     /// free, or none that are private.
+    #[inline(always)]
     pub fn room(&mut self, pool: &mut PagePool, len: usize) -> Option<Room<'_>> {
         let whole = len.max(1).checked_next_multiple_of(CACHE_LINE)?;
         let left = self.page.as_ref().map_or(0, |_| PAGE_SIZE - self.next);

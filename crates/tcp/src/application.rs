@@ -4,12 +4,14 @@ use core::time::Duration;
 
 use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
 
-use crate::connection::{ConnFlags, Connection, Env};
+use crate::connection::{Connection, Env};
 use crate::error::TcpError;
+use crate::inbound::InFlags;
+use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
-use crate::limits::MAX_MERGED_FRAG;
-use crate::state::{Event, State};
-use crate::urgent::Bounds;
+use crate::life::state::{Event, State};
+use crate::outbound::OutFlags;
+use crate::path::PathFlags;
 
 /// How fragments become part of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,22 +44,22 @@ impl Connection {
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
         let room = self.check_send(wanted)?;
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         for frag in frags.iter_mut() {
-            if sent == room || !self.queue.has_entry_room() {
+            if sent == room || !self.out.queue.has_entry_room() {
                 break;
             }
             let part = frag.split_to(room - sent);
             sent += part.len();
-            self.queue.push(part, longest);
+            self.out.queue.push(part, longest);
             if !frag.is_empty() {
                 break;
             }
             whole += 1;
         }
         drop(frags.drain(..whole));
-        self.after_queueing(env.now, sent, wanted, flags);
+        self.out.after_queueing(env.now, sent, wanted, flags);
         Ok(sent)
     }
 
@@ -76,19 +78,19 @@ impl Connection {
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
         let room = self.check_send(wanted)?;
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         let mut apart = pieces == Pieces::Apart;
         for frag in frags.iter_mut() {
-            if sent == room || !self.queue.has_entry_room() {
+            if sent == room || !self.out.queue.has_entry_room() {
                 break;
             }
             let mut made = 0;
             for piece in make(env, frag.slice(0..room - sent)) {
                 made += piece.len();
                 match pieces {
-                    Pieces::Joined => self.queue.push(piece, longest),
-                    _ => self.queue.push_piece(piece, core::mem::take(&mut apart)),
+                    Pieces::Joined => self.out.queue.push(piece, longest),
+                    _ => self.out.queue.push_piece(piece, core::mem::take(&mut apart)),
                 }
             }
             sent += made;
@@ -99,7 +101,7 @@ impl Connection {
             whole += 1;
         }
         drop(frags.drain(..whole));
-        self.after_queueing(env.now, sent, wanted, flags);
+        self.out.after_queueing(env.now, sent, wanted, flags);
         Ok(sent)
     }
 
@@ -122,36 +124,31 @@ impl Connection {
         if copied == 0 && !part.is_empty() {
             return Err(TcpError::NoBuffers);
         }
-        let longest = self.longest_frag();
+        let longest = self.path.longest_frag();
         for frag in frags {
-            self.queue.push(frag, longest);
+            self.out.queue.push(frag, longest);
         }
-        self.after_queueing(env.now, copied, data.len(), flags);
+        self.out.after_queueing(env.now, copied, data.len(), flags);
         Ok(copied)
-    }
-
-    /// Bytes up to which pieces that lie side by side in memory become one fragment.
-    pub(crate) fn longest_frag(&self) -> usize {
-        MAX_MERGED_FRAG.max(self.link.max_super_payload as usize)
     }
 
     /// How many of `wanted` bytes can be queued now; at least one.
     fn check_send(&mut self, wanted: usize) -> Result<usize, TcpError> {
-        if let Some(error) = self.error.take() {
+        if let Some(error) = self.life.error.take() {
             return Err(error);
         }
-        if self.flags.contains(ConnFlags::FIN_QUEUED) {
+        if self.out.flags.contains(OutFlags::FIN_QUEUED) {
             return Err(TcpError::BrokenPipe);
         }
-        match self.state {
+        match self.path.state {
             State::Established | State::CloseWait => {}
-            _ if self.takes_data() => {}
+            _ if self.life.takes_data(&self.path) => {}
             State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
             _ => return Err(TcpError::BrokenPipe),
         }
         match self.take_room(wanted.max(1)) {
             0 => {
-                self.flags.insert(ConnFlags::WAITS_FOR_ROOM);
+                self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
                 Err(TcpError::WouldBlock)
             }
             room => Ok(room),
@@ -182,11 +179,11 @@ impl Connection {
             None => out,
         };
         if flags.contains(RecvFlags::PEEK) {
-            return Ok(self.rcv.queue.peek(env, bounds.skip, out));
+            return Ok(self.inbound.queue.peek(env, bounds.skip, out));
         }
-        self.drop_queued(bounds.skip);
-        let n = self.rcv.queue.read(env, out);
-        self.note_allowance(env);
+        self.inbound.drop_queued(bounds.skip);
+        let n = self.inbound.queue.read(env, out);
+        self.inbound.note_allowance(env);
         self.after_reading(env.now);
         Ok(n)
     }
@@ -222,11 +219,11 @@ impl Connection {
         let bounds = self.begin_reading(max, flags)?;
         let max = bounds.max;
         if flags.contains(RecvFlags::PEEK) {
-            return Ok(self.rcv.queue.peek_frags(bounds.skip, max, out));
+            return Ok(self.inbound.queue.peek_frags(bounds.skip, max, out));
         }
-        self.drop_queued(bounds.skip);
-        let n = self.rcv.queue.take(max, out);
-        self.note_allowance(env);
+        self.inbound.drop_queued(bounds.skip);
+        let n = self.inbound.queue.take(max, out);
+        self.inbound.note_allowance(env);
         self.after_reading(env.now);
         Ok(n)
     }
@@ -234,42 +231,42 @@ impl Connection {
     /// What a read of up to `max` bytes may take; an error, or nothing to be taken, if there is
     /// nothing.
     fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
-        let bounds = self.bounds(max, flags);
-        if self.rcv.queue.queued() > bounds.skip {
+        let bounds = self.inbound.bounds(&self.path, max, flags);
+        if self.inbound.queue.queued() > bounds.skip {
             return Ok(bounds);
         }
         // Nothing but an urgent byte, which is stepped over.
-        self.drop_queued(bounds.skip);
-        self.forget_urgent();
+        self.inbound.drop_queued(bounds.skip);
+        self.inbound.forget_urgent();
         self.nothing_to_read().map(|max| Bounds { skip: 0, max })
     }
 
     /// Replaces received data that is a sender's own memory, passed by reference, by private copies:
     /// the sender waits for it. `false`: out of pages, the rest stays.
     pub fn give_back_received(&mut self, env: &mut Env<'_>) -> bool {
-        self.rcv.queue.give_back(env)
+        self.inbound.queue.give_back(env)
     }
 
     /// Payload bytes that arrived in order and were read, since the connection began.
     pub fn bytes_read(&self) -> u64 {
-        self.stats.bytes_received.saturating_sub(self.rcv.queue.queued() as u64)
+        self.inbound.bytes_received.saturating_sub(self.inbound.queue.queued() as u64)
     }
 
     /// Replaces memory that is to be sent, and that the application wants back as soon as it has
     /// closed ([`Frag::lent`]), by private copies. `false`: out of pages.
     pub fn keep_lent(&mut self, env: &mut Env<'_>) -> bool {
         let Env { writer, pool, ledger, .. } = env;
-        self.queue.keep_lent(|frag| {
+        self.out.queue.keep_lent(|frag| {
             let (copies, n) = writer.write_frag(pool, frag, ledger, CopyReason::AppWrite);
             (n == frag.len()).then_some(copies)
         })
     }
 
     pub(crate) fn after_reading(&mut self, now: Instant) {
-        self.forget_urgent();
-        self.tune_recv_buffer(now);
-        self.on_data_taken();
-        if self.rcv.queue.queued() == 0 {
+        self.inbound.forget_urgent();
+        self.inbound.tune_recv_buffer(&self.path, now);
+        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        if self.inbound.queue.queued() == 0 {
             self.consider_shrinking(now);
         }
     }
@@ -277,10 +274,10 @@ impl Connection {
     fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
         // As in Linux: whoever has read all up to the peer's FIN is told of the end, not of what became
         // of the connection after it.
-        if self.flags.contains(ConnFlags::FIN_RECEIVED) {
+        if self.inbound.flags.contains(InFlags::FIN_RECEIVED) {
             return Ok(0);
         }
-        if let Some(error) = self.error.take() {
+        if let Some(error) = self.life.error.take() {
             return Err(error);
         }
         if self.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
@@ -291,7 +288,7 @@ impl Connection {
     /// Closes our sending direction: a FIN follows what is queued. Repeated calls do nothing.
     pub fn shutdown_write(&mut self, env: &mut Env<'_>) -> Result<(), TcpError> {
         let _ = env;
-        match self.state {
+        match self.path.state {
             State::Closed => Err(TcpError::NotConnected),
             // > RFC 9293 section 3.10.4: SYN-SENT STATE [...] Delete the TCB and return "error: closing"
             // > responses to any queued SENDs, or RECEIVEs.
@@ -302,15 +299,15 @@ impl Connection {
             // > SYN-RECEIVED STATE [...] otherwise, queue for processing after entering ESTABLISHED
             // > state.
             State::SynReceived => {
-                self.flags.insert(ConnFlags::FIN_QUEUED);
+                self.out.flags.insert(OutFlags::FIN_QUEUED);
                 Ok(())
             }
             // > ESTABLISHED STATE [...] Queue this until all preceding SENDs have been segmentized,
             // > then form a FIN segment and send it. In any case, enter FIN-WAIT-1 state. [...]
             // > CLOSE-WAIT STATE [...] enter LAST-ACK state.
             State::Established | State::CloseWait => {
-                self.flags.insert(ConnFlags::FIN_QUEUED);
-                self.transition(Event::Close);
+                self.out.flags.insert(OutFlags::FIN_QUEUED);
+                self.path.transition(Event::Close);
                 Ok(())
             }
             _ => Ok(()),
@@ -321,10 +318,10 @@ impl Connection {
     /// the peer is not told.
     pub fn shutdown_read(&mut self, env: &mut Env<'_>) -> Result<(), TcpError> {
         let _ = env;
-        if self.state == State::Closed {
+        if self.path.state == State::Closed {
             return Err(TcpError::NotConnected);
         }
-        self.flags.insert(ConnFlags::READ_SHUT);
+        self.inbound.flags.insert(InFlags::READ_SHUT);
         Ok(())
     }
 
@@ -339,16 +336,16 @@ impl Connection {
     /// > new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show
     /// > that data was lost (SHLD-3).
     pub fn close(&mut self, env: &mut Env<'_>) {
-        self.flags.insert(ConnFlags::ORPHAN);
-        let at_once = self.config.linger == Some(Duration::ZERO);
-        if (self.rcv.queue.queued() > 0 || at_once) && self.state != State::TimeWait {
-            self.drop_received();
+        self.path.flags.insert(PathFlags::ORPHAN);
+        let at_once = self.path.config.linger == Some(Duration::ZERO);
+        if (self.inbound.queue.queued() > 0 || at_once) && self.path.state != State::TimeWait {
+            self.inbound.drop_received();
             self.reset_and_finish(None);
             return;
         }
-        self.drop_received();
+        self.inbound.drop_received();
         let _ = self.shutdown_write(env);
-        self.limit_fin_wait2(env.now);
+        self.life.limit_fin_wait2(&self.path, env.now);
     }
 
     /// Ends the connection at once, with a reset if the peer knows of it. What is queued in either
@@ -357,34 +354,23 @@ impl Connection {
     /// > RFC 9293 section 3.10.5: All queued SENDs and RECEIVEs should be given "connection reset"
     /// > notification.
     pub fn abort(&mut self) {
-        self.flags.insert(ConnFlags::ORPHAN);
-        self.drop_received();
+        self.path.flags.insert(PathFlags::ORPHAN);
+        self.inbound.drop_received();
         self.reset_and_finish(Some(TcpError::ConnectionAborted));
     }
 
     /// The way to the peer is gone for good: the connection is over for the application, with `error`,
     /// and nothing is sent any more. What was received stays to be read, its end included.
     pub fn fail(&mut self, error: TcpError) {
-        if self.state != State::Closed {
+        if self.path.state != State::Closed {
             self.finish(Event::Reset, Some(error));
         }
     }
 
     fn reset_and_finish(&mut self, error: Option<TcpError>) {
-        if self.state != State::Closed {
+        if self.path.state != State::Closed {
             self.reset_peer();
             self.finish(Event::Reset, error);
         }
-    }
-
-    fn drop_received(&mut self) {
-        // The window stays as it was announced; only the memory goes.
-        while self.rcv.queue.queued() > 0 {
-            let mut dropped = Vec::new();
-            if self.rcv.queue.take(usize::MAX, &mut dropped) == 0 {
-                break;
-            }
-        }
-        self.rcv.queue.shrink();
     }
 }

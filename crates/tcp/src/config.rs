@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use crate::congestion::{CongestionKind, SlowStartExit};
-use crate::ecn::EcnMode;
+use crate::outbound::congestion::{CongestionKind, SlowStartExit};
+use crate::outbound::ecn::EcnMode;
 
 /// When an idle connection asks whether the peer is still there (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,11 +4,12 @@ use core::time::Duration;
 
 use pagewire_mem::Instant;
 
-use crate::congestion::CongestionKind;
-use crate::connection::{ConnFlags, Connection};
-use crate::ecn::EcnCounts;
-use crate::loss::CaState;
-use crate::state::State;
+use crate::connection::Connection;
+use crate::life::state::State;
+use crate::outbound::congestion::CongestionKind;
+use crate::outbound::ecn::EcnCounts;
+use crate::outbound::loss::CaState;
+use crate::path::PathFlags;
 
 bitflags::bitflags! {
     /// What an application can do now without blocking.
@@ -176,11 +177,11 @@ impl Connection {
     /// A snapshot in which times count up to `now`; those of [`info`](Self::info) stand still between
     /// segments.
     pub fn info_at(&self, now: Instant) -> Info {
-        let [busy, window_limited, buffer_limited] = self.busy_times(Some(now));
+        let [busy, window_limited, buffer_limited] = self.out.busy_times(Some(now));
         Info {
-            last_data_sent: now.saturating_since(self.sent_at),
-            last_data_received: now.saturating_since(self.rcv.data_at),
-            last_ack_received: now.saturating_since(self.heard_at),
+            last_data_sent: now.saturating_since(self.out.sent_at),
+            last_data_received: now.saturating_since(self.inbound.data_at),
+            last_ack_received: now.saturating_since(self.path.heard_at),
             busy,
             window_limited,
             buffer_limited,
@@ -190,34 +191,38 @@ impl Connection {
 
     /// What is known of the connection apart from losses.
     pub(crate) fn application_info(&self) -> Info {
-        let [busy, window_limited, buffer_limited] = self.busy_times(None);
-        let (recv_rtt, recv_space) = self.recv_tuning();
-        let again = self.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
-        let syn = !self.state.is_synchronized() && self.snd.una == self.snd.iss;
-        let first = self.snd.una + u32::from(syn);
-        let under_way = self.snd.nxt.min(self.queue.end()).saturating_since(first);
+        let [busy, window_limited, buffer_limited] = self.out.busy_times(None);
+        let (recv_rtt, recv_space) = self.inbound.recv_tuning();
+        let again = self.out.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
+        let syn = !self.path.state.is_synchronized() && self.out.snd.una == self.out.snd.iss;
+        let first = self.out.snd.una + u32::from(syn);
+        let under_way = self.out.snd.nxt.min(self.out.queue.end()).saturating_since(first);
         Info {
-            probes: self.keepalive_probes.max(self.persist_backoff).max(self.refused_tries()),
-            timestamps: self.flags.contains(ConnFlags::TIMESTAMPS),
-            sack: self.flags.contains(ConnFlags::SACK),
-            scaling: self.flags.contains(ConnFlags::SCALING),
+            probes: self
+                .life
+                .keepalive_probes
+                .max(self.out.persist_backoff)
+                .max(self.out.refused_tries(&self.path)),
+            timestamps: self.path.flags.contains(PathFlags::TIMESTAMPS),
+            sack: self.path.flags.contains(PathFlags::SACK),
+            scaling: self.path.flags.contains(PathFlags::SCALING),
             syn_data: self.is_syn_data_acked(),
-            send_scale: self.snd.scale,
-            recv_scale: self.rcv.scale,
-            path_mss: self.link.mss,
-            announced_mss: self.announced_mss(),
-            ack_timeout: Duration::from_millis(u64::from(self.ack.timeout_ms)),
-            recv_ssthresh: self.rcv.ssthresh,
+            send_scale: self.out.snd.scale,
+            recv_scale: self.inbound.scale,
+            path_mss: self.path.link.mss,
+            announced_mss: self.path.announced_mss(),
+            ack_timeout: Duration::from_millis(u64::from(self.inbound.ack.timeout_ms)),
+            recv_ssthresh: self.inbound.ssthresh,
             recv_rtt: Duration::from_micros(u64::from(recv_rtt)),
             recv_space,
-            recv_buffer: self.recv_buffer(),
-            send_buffer: self.send_buffer(),
-            bytes_sent: self.stats.bytes_acked + u64::from(under_way) + again,
+            recv_buffer: self.inbound.recv_buffer(&self.path),
+            send_buffer: self.out.send_buffer(&self.path),
+            bytes_sent: self.out.stats.bytes_acked + u64::from(under_way) + again,
             bytes_retransmitted: again,
-            segments_out: self.account.segments_out,
-            segments_in: self.account.segments_in,
-            data_segments_out: self.account.data_segments_out,
-            data_segments_in: self.account.data_segments_in,
+            segments_out: self.out.account.segments_out,
+            segments_in: self.inbound.segments_in,
+            data_segments_out: self.out.account.data_segments_out,
+            data_segments_in: self.inbound.data_segments_in,
             busy,
             window_limited,
             buffer_limited,

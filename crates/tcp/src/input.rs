@@ -7,14 +7,17 @@
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
-use crate::connection::{ConnFlags, Connection, Env, Reset, seconds};
-use crate::ecn::EcnFlags;
+use crate::connection::{Connection, Env};
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
-use crate::limits::TIMESTAMP_VALID_SECONDS;
+use crate::inbound::InFlags;
+use crate::life::Reset;
+use crate::life::state::{Event, State};
+use crate::outbound::OutFlags;
+use crate::outbound::ecn::EcnFlags;
+use crate::path::{PathFlags, seconds};
 use crate::segment::{Arrival, Disposition};
 use crate::seq::Seq;
-use crate::state::{Event, State};
 
 /// A segment on its way through the steps.
 pub(crate) struct Segment<'a> {
@@ -61,12 +64,12 @@ impl Connection {
     ) -> Disposition {
         let arrival = arrival.into();
         let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
-        self.count_in(len);
+        self.inbound.count_in(len);
         if self.predicted(header, len) {
             return self.take_predicted(env, header, payload, len, arrival);
         }
         let mut segment = Segment { header, payload, len, seq: header.seq, arrival };
-        let step = match self.state {
+        let step = match self.path.state {
             State::Closed | State::Listen => drop_for(DropReason::Closed),
             State::SynSent => self.in_syn_sent(env, &mut segment),
             State::TimeWait => self.in_time_wait(env.now, &segment),
@@ -82,21 +85,21 @@ impl Connection {
     fn predicted(&self, header: &TcpHeader, len: u32) -> bool {
         const RELEVANT: Flags =
             Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
-        let fresh = match (self.has_timestamps(), header.options.timestamps) {
-            (true, Some((value, _))) => value.wrapping_sub(self.ts.recent) as i32 >= 0,
+        let fresh = match (self.path.has_timestamps(), header.options.timestamps) {
+            (true, Some((value, _))) => value.wrapping_sub(self.path.ts.recent) as i32 >= 0,
             (true, None) => false,
             (false, _) => true,
         };
-        self.state == State::Established
+        self.path.state == State::Established
             && header.flags & RELEVANT == Flags::ACK
-            && header.seq == self.rcv.queue.next()
-            && header.ack.between(self.snd.una, self.snd.nxt)
+            && header.seq == self.inbound.queue.next()
+            && header.ack.between(self.out.snd.una, self.out.snd.nxt)
             && fresh
             && header.options.sack.is_empty()
-            && !self.rcv.queue.has_gaps()
-            && self.rcv.fin.is_none()
-            && !self.flags.contains(ConnFlags::URGENT_IN)
-            && len <= self.rcv.edge.saturating_since(header.seq)
+            && !self.inbound.queue.has_gaps()
+            && self.inbound.fin.is_none()
+            && !self.inbound.flags.contains(InFlags::URGENT_IN)
+            && len <= self.inbound.edge.saturating_since(header.seq)
     }
 
     /// What is left of the steps when nothing can be wrong: acknowledgement and payload.
@@ -110,137 +113,123 @@ impl Connection {
     ) -> Disposition {
         self.on_heard(env.now);
         self.remember_timestamp(env.now, header, header.seq);
-        if let Err(reason) = self.take_ack(env.now, header, len) {
+        if let Err(reason) = self.hear_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
-        if !self.loss.ecn.is_empty() {
-            self.take_ecn(header, len, arrival);
+        if !self.out.ecn.is_empty() {
+            if self.out.ecn.contains(EcnFlags::ACCURATE) {
+                self.take_accurate_mark(len, arrival);
+            } else {
+                self.take_classic_mark(header, len, arrival.ecn);
+            }
         }
         if len > 0 {
-            let inserted = self.rcv.queue.insert(env, header.seq, payload);
-            self.stats.bytes_received += u64::from(inserted.advanced);
+            let inserted = self.inbound.queue.insert(env, header.seq, payload);
+            self.inbound.bytes_received += u64::from(inserted.advanced);
             if inserted.advanced > 0 {
-                self.on_data_arrived(env.now, header, len);
-                self.schedule_ack(env.now, len, header.flags.contains(Flags::PSH));
+                self.inbound.on_data_arrived(&self.path, &self.out.rtt, env.now, header, len);
+                self.inbound.schedule_ack(
+                    &self.path,
+                    &self.out.rtt,
+                    env.now,
+                    len,
+                    header.flags.contains(Flags::PSH),
+                );
             }
             if let Some(reason) = inserted.dropped {
-                self.ack_now();
+                self.inbound.ack_now();
                 return Disposition::Dropped(reason);
             }
         }
         Disposition::Accepted
     }
 
+    fn take_accurate_mark(&mut self, len: u32, arrival: Arrival) {
+        let waiting = self.inbound.rcv_nxt() != self.inbound.acked;
+        if self.out.take_accurate(len, arrival, waiting) {
+            self.inbound.ack_now();
+        }
+    }
+
+    fn take_classic_mark(&mut self, header: &TcpHeader, len: u32, bits: u8) {
+        let (due, quick) = self.out.take_classic(header, len, bits);
+        if due {
+            self.inbound.ack_now();
+        }
+        if quick > 0 {
+            self.inbound.quicken(quick);
+        }
+    }
+
     /// A segment came that only the peer can have sent, as far as numbers tell.
     pub(crate) fn on_heard(&mut self, now: Instant) {
-        self.heard_at = now;
-        self.keepalive_probes = 0;
-        self.flags.insert(ConnFlags::ACKED);
-        self.flags.remove(ConnFlags::MORE | ConnFlags::REFUSED);
+        self.path.heard_at = now;
+        self.life.keepalive_probes = 0;
+        self.out.flags.insert(OutFlags::ACKED);
+        self.out.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
+    }
+
+    /// Has the acknowledgement in a segment taken in; see [`Outbound::take_ack`].
+    pub(crate) fn hear_ack(
+        &mut self,
+        now: Instant,
+        header: &TcpHeader,
+        len: u32,
+    ) -> Result<(), DropReason> {
+        match self.out.take_ack(&self.path, now, header, len) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                self.consider_shrinking(now);
+                Ok(())
+            }
+            Err(reason) => {
+                self.inbound.challenge_ack(&self.path, now);
+                Err(reason)
+            }
+        }
     }
 
     // ---- 3.10.7.4: all other states ----
 
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
-        if self.is_syn_again(segment) {
-            if self.take_syn_again(segment.header, segment.arrival.ecn) {
-                self.reset = Some(Reset { seq: self.snd.nxt, ack: true });
+        if self.inbound.is_syn_again(&self.path, segment) {
+            if self.out.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
+                self.life.reset = Some(Reset { seq: self.out.snd.nxt, ack: true });
                 self.finish(Event::Reset, None);
                 return drop_for(DropReason::Flags);
             }
-            self.flight.mark_first_lost();
+            self.out.flight.mark_first_lost();
             return drop_for(DropReason::Duplicate);
         }
-        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.rcv.irs {
-            self.take_syn_ack_again(segment.header, segment.arrival.ecn);
+        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
+            self.out.take_syn_ack_again(segment.header, segment.arrival.ecn);
         }
-        self.check_timestamp(env.now, segment)?;
-        self.first_sequence(env.now, segment)?;
+        self.inbound.check_timestamp(&self.path, env.now, segment)?;
+        self.inbound.first_sequence(&self.path, env.now, segment)?;
         self.on_heard(env.now);
         self.second_reset(env.now, segment)?;
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
-        if self.loss.ecn.contains(EcnFlags::ACCURATE) {
-            self.take_accurate(segment.len, segment.arrival);
+        if self.out.ecn.contains(EcnFlags::ACCURATE) {
+            self.take_accurate_mark(segment.len, segment.arrival);
         }
         self.remember_timestamp(env.now, segment.header, segment.seq);
-        self.sixth_urgent(env, segment);
+        self.inbound.sixth_urgent(&self.path, env, segment);
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
     }
 
-    /// Whether the peer did not get our SYN,ACK, and says its SYN again. Before the other checks, as
-    /// in Linux: with data in it, the SYN may begin before what is acknowledged already.
-    fn is_syn_again(&self, segment: &Segment<'_>) -> bool {
-        self.state == State::SynReceived
-            && segment.has(Flags::SYN)
-            && !segment.header.flags.intersects(Flags::ACK | Flags::RST)
-            && segment.seq == self.rcv.irs
-    }
-
-    /// > RFC 7323 section 5.3: R1) If there is a Timestamps option in the arriving segment, SEG.TSval
-    /// > < TS.Recent, TS.Recent is valid (see later discussion), and if the RST bit is not set, then
-    /// > treat the arriving segment as not acceptable: Send an acknowledgment in reply [...] and drop
-    /// > the segment.
-    ///
-    /// A segment without the option passes, as in Linux.
-    fn check_timestamp(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        let Some((value, _)) = segment.header.options.timestamps else { return Ok(()) };
-        if !self.has_timestamps() || segment.has(Flags::RST) || !self.is_stale(now, value) {
-            return Ok(());
-        }
-        self.answer_unacceptable(now, segment);
-        drop_for(DropReason::Paws)
-    }
-
-    pub(crate) fn is_stale(&self, now: Instant, value: u32) -> bool {
-        let age = u64::from(seconds(now).wrapping_sub(self.ts.recent_at));
-        (value.wrapping_sub(self.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
-    }
-
     /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
     /// > is copied to TS.Recent; otherwise, it is ignored.
     pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
-        if let (true, Some((value, _))) = (self.has_timestamps(), header.options.timestamps)
-            && seq.le(self.rcv.acked)
-            && !self.is_stale(now, value)
+        if let (true, Some((value, _))) = (self.path.has_timestamps(), header.options.timestamps)
+            && seq.le(self.inbound.acked)
+            && !self.path.is_stale(now, value)
         {
-            self.ts.recent = value;
-            self.ts.recent_at = seconds(now);
-        }
-    }
-
-    /// > First, check sequence number: [...] There are four cases for the acceptability test for an
-    /// > incoming segment [...] If an incoming segment is not acceptable, an acknowledgment should be
-    /// > sent in reply (unless the RST bit is set, if so drop the segment and return)
-    ///
-    /// As Linux, a little wider, so that the acknowledgement of a segment counts whose text does
-    /// not: the end may be where our last acknowledgement was, the start where the window ends.
-    fn first_sequence(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        let (seq, end) = (segment.seq, segment.end());
-        if end.ge(self.rcv.acked) && seq.le(self.rcv.edge.max(self.rcv_nxt())) {
-            return Ok(());
-        }
-        if segment.has(Flags::RST) {
-            return drop_for(DropReason::OutsideWindow);
-        }
-        self.answer_unacceptable(now, segment);
-        drop_for(DropReason::OutsideWindow)
-    }
-
-    /// Answers a segment that does not fit. An answer to data cannot start an endless exchange of
-    /// acknowledgements, so only the others are limited in rate.
-    fn answer_unacceptable(&mut self, now: Instant, segment: &Segment<'_>) {
-        if segment.len > 0 && !segment.has(Flags::SYN) {
-            let (seq, nxt) = (segment.seq, self.rcv_nxt());
-            if seq.lt(nxt) {
-                self.note_twice(seq, (seq + segment.len).min(nxt));
-            }
-            self.ack_duplicate();
-        } else {
-            self.challenge_ack(now);
+            self.path.ts.recent = value;
+            self.path.ts.recent_at = seconds(now);
         }
     }
 
@@ -254,15 +243,15 @@ impl Connection {
         if !segment.has(Flags::RST) {
             return Ok(());
         }
-        if segment.seq != self.rcv_nxt() {
-            self.challenge_ack(now);
-            if self.state == State::Established && self.stats.bytes_received == 0 {
-                self.suspect_black_hole();
+        if segment.seq != self.inbound.rcv_nxt() {
+            self.inbound.challenge_ack(&self.path, now);
+            if self.path.state == State::Established && self.inbound.bytes_received == 0 {
+                self.life.suspect_black_hole();
             }
             return drop_for(DropReason::RstNotNext);
         }
-        let active = self.flags.contains(ConnFlags::ACTIVE);
-        let error = match self.state {
+        let active = self.path.flags.contains(PathFlags::ACTIVE);
+        let error = match self.path.state {
             // > If this connection was initiated with a passive OPEN (i.e., came from
             // > the LISTEN state), then return this connection to LISTEN state and return. The user
             // > need not be informed. If this connection was initiated with an active OPEN (i.e.,
@@ -270,7 +259,7 @@ impl Connection {
             // > "connection refused".
             State::SynReceived if active => Some(TcpError::ConnectionRefused),
             // The application may have it already, or its data.
-            State::SynReceived if self.flags.contains(ConnFlags::FAST_OPEN_SERVER) => {
+            State::SynReceived if self.path.flags.contains(PathFlags::FAST_OPEN_SERVER) => {
                 Some(TcpError::ConnectionReset)
             }
             State::SynReceived => None,
@@ -297,18 +286,18 @@ impl Connection {
         if !segment.has(Flags::SYN) {
             return Ok(());
         }
-        let completes = self.state == State::SynReceived
+        let completes = self.path.state == State::SynReceived
             && segment.has(Flags::ACK)
-            && segment.seq == self.rcv.irs
-            && segment.header.ack == self.snd.nxt;
+            && segment.seq == self.inbound.irs
+            && segment.header.ack == self.out.snd.nxt;
         if completes {
             // It is the peer's SYN once more: as Linux, it is acknowledged as such.
-            self.note_twice(segment.seq, segment.seq + 1);
-            self.ack_now();
+            self.inbound.note_twice(&self.path, segment.seq, segment.seq + 1);
+            self.inbound.ack_now();
             segment.seq += 1;
             return Ok(());
         }
-        self.challenge_ack(now);
+        self.inbound.challenge_ack(&self.path, now);
         drop_for(DropReason::SynUnexpected)
     }
 
@@ -318,37 +307,37 @@ impl Connection {
             return drop_for(DropReason::AckMissing);
         }
         let header = segment.header;
-        if self.state == State::SynReceived {
+        if self.path.state == State::SynReceived {
             // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
             // > processing [...] If the segment acknowledgment is not acceptable, form a reset
             // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
-            if !(header.ack.gt(self.snd.una) && header.ack.le(self.snd.nxt)) {
-                self.reset = Some(Reset { seq: header.ack, ack: false });
+            if !(header.ack.gt(self.out.snd.una) && header.ack.le(self.out.snd.nxt)) {
+                self.life.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
-            if self.is_deferring() && segment.end() == self.rcv.irs + 1 {
+            if self.out.is_deferring(&self.path) && segment.end() == self.inbound.irs + 1 {
                 return self.defer(now, segment);
             }
         }
-        self.take_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
-        if self.state == State::SynReceived {
-            self.transition(Event::AckOfSyn);
-            self.fast_open = None;
+        self.hear_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
+        if self.path.state == State::SynReceived {
+            self.path.transition(Event::AckOfSyn);
+            self.life.fast_open = None;
             self.on_established(now);
         }
 
         // What is new once our FIN is acknowledged.
-        let fin_acked =
-            self.flags.contains(ConnFlags::FIN_QUEUED) && self.snd.una.gt(self.queue.end());
-        match self.state {
+        let fin_acked = self.out.flags.contains(OutFlags::FIN_QUEUED)
+            && self.out.snd.una.gt(self.out.queue.end());
+        match self.path.state {
             // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 if fin_acked => {
-                self.transition(Event::AckOfFin);
-                self.limit_fin_wait2(now);
+                self.path.transition(Event::AckOfFin);
+                self.life.limit_fin_wait2(&self.path, now);
             }
             // > if the ACK acknowledges our FIN, then enter the TIME-WAIT state
             State::Closing if fin_acked => {
-                self.transition(Event::AckOfFin);
+                self.path.transition(Event::AckOfFin);
                 self.enter_time_wait(now);
             }
             // > If our FIN is now acknowledged, delete the TCB, enter the CLOSED state, and return.
@@ -370,65 +359,78 @@ impl Connection {
             return Ok(());
         }
         let now = env.now;
-        if !self.state.can_receive() {
+        if !self.path.state.can_receive() {
             // > This should not occur since a FIN has been received from the remote side. Ignore
             // > the segment text.
-            self.ack_duplicate();
-            return drop_for(if segment.end().gt(self.rcv_nxt()) {
+            self.inbound.ack_duplicate(&self.path);
+            return drop_for(if segment.end().gt(self.inbound.rcv_nxt()) {
                 DropReason::AfterFin
             } else {
                 DropReason::Duplicate
             });
         }
-        let fresh = (segment.seq + segment.len).gt(self.rcv_nxt());
+        let fresh = (segment.seq + segment.len).gt(self.inbound.rcv_nxt());
         if fresh
-            && self.state != State::Established
-            && self.flags.intersects(ConnFlags::READ_SHUT | ConnFlags::ORPHAN)
+            && self.path.state != State::Established
+            && (self.inbound.flags.contains(InFlags::READ_SHUT)
+                || self.path.flags.contains(PathFlags::ORPHAN))
         {
             // > RFC 9293 section 3.6.1: If such a host issues a CLOSE call while received data is
             // > still pending in the TCP connection, or if new data is received after CLOSE is
             // > called, its TCP implementation SHOULD send a RST to show that data was lost.
             let reset = Reset { seq: segment.header.ack, ack: false };
             self.finish(Event::Reset, None);
-            self.reset = Some(reset);
+            self.life.reset = Some(reset);
             return drop_for(DropReason::ReceiveClosed);
         }
         // > RFC 9293 section 3.10.7.4: one could tailor actual segments to fit this assumption by
         // > trimming off any portions that lie outside the window
-        let limit = self.rcv.fin.map_or(self.rcv.edge, |fin| fin.min(self.rcv.edge));
+        let limit = self.inbound.fin.map_or(self.inbound.edge, |fin| fin.min(self.inbound.edge));
         let keep = limit.saturating_since(segment.seq).min(segment.len);
         let cut = keep < segment.len;
         if cut {
             truncate(&mut segment.payload, keep as usize);
         }
         if keep == 0 {
-            self.ack_duplicate();
-            return drop_for(if self.rcv.fin.is_some() && limit.lt(self.rcv.edge) {
+            self.inbound.ack_duplicate(&self.path);
+            return drop_for(if self.inbound.fin.is_some() && limit.lt(self.inbound.edge) {
                 DropReason::AfterFin
             } else {
                 DropReason::OutsideWindow
             });
         }
-        self.take_classic(segment.header, segment.len, segment.arrival.ecn);
-        let had_gaps = self.rcv.queue.has_gaps();
+        self.take_classic_mark(segment.header, segment.len, segment.arrival.ecn);
+        let had_gaps = self.inbound.queue.has_gaps();
         let payload = core::mem::take(&mut segment.payload);
-        let inserted = self.rcv.queue.insert(env, segment.seq, payload);
-        self.stats.bytes_received += u64::from(inserted.advanced);
+        let inserted = self.inbound.queue.insert(env, segment.seq, payload);
+        self.inbound.bytes_received += u64::from(inserted.advanced);
         if let Some((left, right)) = inserted.duplicate {
-            self.note_twice(left, right);
+            self.inbound.note_twice(&self.path, left, right);
         }
         if inserted.advanced > 0 {
-            self.on_data_arrived(now, segment.header, segment.len);
-            self.schedule_ack(now, segment.len, segment.has(Flags::PSH));
+            self.inbound.on_data_arrived(
+                &self.path,
+                &self.out.rtt,
+                now,
+                segment.header,
+                segment.len,
+            );
+            self.inbound.schedule_ack(
+                &self.path,
+                &self.out.rtt,
+                now,
+                segment.len,
+                segment.has(Flags::PSH),
+            );
         }
         // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
         // > segment fills in all or part of a gap in the sequence space.
         //
         // One for each: a sender without SACK counts them.
         if inserted.advanced == 0 {
-            self.ack_duplicate();
+            self.inbound.ack_duplicate(&self.path);
         } else if had_gaps || cut || inserted.dropped.is_some() {
-            self.ack_now();
+            self.inbound.ack_now();
         }
         match inserted.dropped {
             Some(reason) => drop_for(reason),
@@ -447,28 +449,28 @@ impl Connection {
     pub(crate) fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
         if segment.has(Flags::FIN) {
             let fin = segment.seq + segment.len;
-            if self.flags.contains(ConnFlags::FIN_RECEIVED) {
+            if self.inbound.flags.contains(InFlags::FIN_RECEIVED) {
                 // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
                 // > in the LAST-ACK state.
-                self.ack_now();
-            } else if self.state.can_receive()
-                && fin.le(self.rcv.edge)
-                && fin.ge(self.rcv.queue.next())
+                self.inbound.ack_now();
+            } else if self.path.state.can_receive()
+                && fin.le(self.inbound.edge)
+                && fin.ge(self.inbound.queue.next())
             {
                 // A FIN beyond a gap is remembered; what comes before it decides. Two different
                 // ones: the first stays.
-                self.rcv.fin.get_or_insert(fin);
-                self.ack_now();
+                self.inbound.fin.get_or_insert(fin);
+                self.inbound.ack_now();
             }
         }
-        if self.rcv.fin == Some(self.rcv.queue.next())
-            && !self.flags.contains(ConnFlags::FIN_RECEIVED)
-            && self.state.can_receive()
+        if self.inbound.fin == Some(self.inbound.queue.next())
+            && !self.inbound.flags.contains(InFlags::FIN_RECEIVED)
+            && self.path.state.can_receive()
         {
-            self.flags.insert(ConnFlags::FIN_RECEIVED);
-            self.ack_now();
-            self.transition(Event::Fin);
-            if self.state == State::TimeWait {
+            self.inbound.flags.insert(InFlags::FIN_RECEIVED);
+            self.inbound.ack_now();
+            self.path.transition(Event::Fin);
+            if self.path.state == State::TimeWait {
                 self.enter_time_wait(now);
             }
         }

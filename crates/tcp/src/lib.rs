@@ -23,80 +23,58 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
-mod account;
-mod ack;
 mod application;
-mod assembler;
-mod collect;
 mod config;
-mod congestion;
 mod connection;
-mod defer;
-mod ecn;
 mod error;
-mod fast_open;
-mod flight;
-mod forward;
-mod handshake;
 mod header;
-mod icmp;
+mod inbound;
 mod info;
 mod input;
 mod io_flags;
 mod isn;
+mod life;
 pub mod limits;
-mod loss;
-mod mapping;
-mod mtu_probe;
 mod options;
+mod outbound;
 mod output;
 mod pages;
-mod rare;
-mod recovery;
-mod refused;
+mod path;
 mod reset;
-mod room;
-mod rtt;
 mod segment;
-mod send_queue;
 mod seq;
 mod settings;
 mod shared;
-mod state;
 mod syn_cookie;
-mod time_wait;
-mod timeout;
-mod timers;
-mod tuning;
-mod urgent;
-mod window;
+mod timer;
 
 pub use application::Pieces;
-pub use assembler::Parts;
 pub use config::{Config, KeepAlive, LinkLimits, MtuProbing};
-pub use congestion::{CongestionKind, SlowStartExit};
-pub use connection::{Connection, Env, Ports};
-pub use defer::{defer_accept_time, defer_accept_timeouts};
-pub use ecn::{AccurateEcnOption, EcnCounts, EcnMode};
+pub use connection::{Connection, Env};
 pub use error::{DropReason, TcpError};
-pub use fast_open::{
-    CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, FastOpenOutcome,
-    SynData, TryExperimental,
-};
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
 };
+pub use inbound::assembler::Parts;
+pub use inbound::mapping::{Available, MapRefusal, check_map_len};
 pub use info::{Info, Readiness};
 pub use io_flags::{RecvFlags, SendFlags};
 pub use isn::IsnGenerator;
-pub use loss::CaState;
-pub use mapping::{Available, MapRefusal, check_map_len};
+pub use life::defer::{defer_accept_time, defer_accept_timeouts};
+pub use life::fast_open::{
+    CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, FastOpenOutcome,
+    SynData, TryExperimental,
+};
+pub use life::state::{Event, State};
+pub use life::time_wait::{TimeWait, TimeWaitStep};
 pub use options::{OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
+pub use outbound::congestion::{CongestionKind, SlowStartExit};
+pub use outbound::ecn::{AccurateEcnOption, EcnCounts, EcnMode};
+pub use outbound::loss::CaState;
 pub use pages::{mss_of_pages, mtu_of_pages};
+pub use path::Ports;
 pub use reset::reset_for;
 pub use segment::{Arrival, Disposition, IcmpKind, IcmpNotice, SegmentOut};
 pub use seq::Seq;
 pub use shared::{ChallengeLimit, ReceiveBudget, Shared};
-pub use state::{Event, State};
 pub use syn_cookie::{Cookie, CookieJar};
-pub use time_wait::{TimeWait, TimeWaitStep};

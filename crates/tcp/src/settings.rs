@@ -1,142 +1,139 @@
 //! What an application sets of a connection while it exists.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use pagewire_mem::Instant;
 
-use crate::config::{Config, KeepAlive};
-use crate::congestion::CongestionKind;
-use crate::connection::{ConnFlags, Connection};
-use crate::state::State;
+use crate::config::KeepAlive;
+use crate::connection::Connection;
+use crate::inbound::AckDue;
+use crate::life::LifeFlags;
+use crate::life::state::State;
+use crate::outbound::OutFlags;
+use crate::outbound::congestion::CongestionKind;
 
 impl Connection {
     /// Turns Nagle's algorithm off (`true`) or on. Turning it off sends what is queued, cork or not, as
     /// in Linux.
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.flags.set(ConnFlags::NODELAY, nodelay);
+        self.out.flags.set(OutFlags::NODELAY, nodelay);
         if nodelay {
-            self.snd.flush_to = self.queue.end();
+            self.out.snd.flush_to = self.out.queue.end();
         }
     }
 
     /// Holds back every segment that is not full (`true`), for 200 ms at most when nothing is under
     /// way, or does so no longer.
     pub fn set_cork(&mut self, cork: bool) {
-        self.flags.set(ConnFlags::CORK, cork);
+        self.out.flags.set(OutFlags::CORK, cork);
         if !cork {
-            self.flags.remove(ConnFlags::MORE);
-            if self.flags.contains(ConnFlags::NODELAY) {
-                self.snd.flush_to = self.queue.end();
+            self.out.flags.remove(OutFlags::MORE);
+            if self.out.flags.contains(OutFlags::NODELAY) {
+                self.out.snd.flush_to = self.out.queue.end();
             }
         }
     }
 
     /// Turns keep-alive on or off.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<KeepAlive>) {
-        self.own_config().keepalive = keepalive;
-        if self.flags.contains(ConnFlags::CONNECTED) && self.state != State::TimeWait {
-            self.start_keepalive(now);
+        self.path.own_config().keepalive = keepalive;
+        if self.life.flags.contains(LifeFlags::CONNECTED) && self.path.state != State::TimeWait {
+            self.life.start_keepalive(&self.path, now);
         }
     }
 
     /// How long data may go unanswered (RFC 5482); `None`: the counts of retransmissions rule.
     pub fn set_user_timeout(&mut self, limit: Option<Duration>) {
-        self.own_config().user_timeout = limit;
+        self.path.own_config().user_timeout = limit;
     }
 
     /// Upper bound of the MSS that we use, and announce if the SYN has not left yet.
     pub fn set_max_mss(&mut self, mss: Option<u16>) {
-        self.own_config().max_mss = mss;
+        self.path.own_config().max_mss = mss;
     }
 
     /// Retransmissions of a SYN before connecting fails.
     pub fn set_syn_retries(&mut self, retries: u8) {
-        let config = self.own_config();
+        let config = self.path.own_config();
         config.syn_retries = retries;
         config.syn_linear_retries = 0;
     }
 
     /// See [`Config::defer_accept`]: of a connection whose SYN is not answered yet.
     pub fn set_defer_accept(&mut self, timeouts: u8) {
-        if self.state == State::SynSent {
-            self.own_config().defer_accept = timeouts;
+        if self.path.state == State::SynSent {
+            self.path.own_config().defer_accept = timeouts;
         }
     }
 
     /// How long a closed connection waits for the peer's FIN (`TCP_LINGER2`).
     pub fn set_fin_wait2(&mut self, limit: Duration) {
-        self.own_config().fin_wait2 = limit;
+        self.path.own_config().fin_wait2 = limit;
     }
 
     /// See [`Config::linger`].
     pub fn set_linger(&mut self, linger: Option<Duration>) {
-        self.own_config().linger = linger;
+        self.path.own_config().linger = linger;
     }
 
     /// See [`Config::notsent_lowat`].
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
-        self.own_config().notsent_lowat = bytes;
+        self.path.own_config().notsent_lowat = bytes;
     }
 
     /// See [`Config::recv_lowat`]. As in Linux, the receive buffer grows so that they fit.
     pub fn set_recv_lowat(&mut self, bytes: u32) {
-        self.own_config().recv_lowat = bytes.max(1);
+        self.path.own_config().recv_lowat = bytes.max(1);
         self.make_room(bytes);
     }
 
     /// Has the receive buffer grow, within its limit, so that `bytes` can be queued: twice as much,
     /// for the memory that they pin.
     pub fn make_room(&mut self, bytes: u32) {
-        let buffer = bytes.saturating_mul(2).min(self.config.recv_buffer);
-        self.rcv.buffer = self.rcv.buffer.max(buffer);
+        let buffer = bytes.saturating_mul(2).min(self.path.config.recv_buffer);
+        self.inbound.buffer = self.inbound.buffer.max(buffer);
         // A window that was shut may open.
-        self.on_data_taken();
+        self.inbound.on_data_taken(&self.path, &self.out.rtt);
     }
 
     /// See [`Config::oob_inline`].
     pub fn set_oob_inline(&mut self, inline: bool) {
-        self.own_config().oob_inline = inline;
+        self.path.own_config().oob_inline = inline;
     }
 
     /// See [`Config::window_clamp`].
     pub fn set_window_clamp(&mut self, bytes: Option<u32>) {
-        self.own_config().window_clamp = bytes;
+        self.path.own_config().window_clamp = bytes;
     }
 
     /// Changes the congestion control. As in Linux the window and its threshold stay; what the new
     /// algorithm knows of the path begins anew.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
-        self.own_config().congestion = kind;
-        self.congestion.change(kind);
+        self.path.own_config().congestion = kind;
+        self.out.congestion.change(kind);
     }
 
     /// Fixes the send buffer at `bytes`: it grows by itself no longer.
     pub fn set_send_buffer(&mut self, bytes: u32) {
-        let config = self.own_config();
+        let config = self.path.own_config();
         (config.send_buffer, config.send_buffer_initial) = (bytes, bytes);
     }
 
     /// Fixes the receive buffer at `bytes`: it grows by itself no longer.
     pub fn set_recv_buffer(&mut self, bytes: u32) {
-        let config = self.own_config();
+        let config = self.path.own_config();
         (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
     }
 
     /// Acknowledges at once (`true`), or delays acknowledgements again; for now only, as in Linux:
     /// what happens next on the connection may change it.
     pub fn set_quick_ack(&mut self, quick: bool) {
-        self.ack.interactive = !quick;
+        self.inbound.ack.interactive = !quick;
         if quick {
-            self.quicken(self.config.quick_acks);
-            if self.ack.due == crate::connection::AckDue::Delayed {
-                self.ack_now();
+            self.inbound.quicken(self.path.config.quick_acks);
+            if self.inbound.ack.due == AckDue::Delayed {
+                self.inbound.ack_now();
             }
         }
-    }
-
-    /// Settings are shared; who wants other ones gets its own copy.
-    fn own_config(&mut self) -> &mut Config {
-        Arc::make_mut(&mut self.config)
     }
 }

@@ -20,13 +20,14 @@ use pagewire_mem::Instant;
 use siphasher::sip::SipHasher13;
 
 use crate::config::{Config, LinkLimits};
-use crate::connection::{Connection, Ports};
+use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
+use crate::inbound::window;
 use crate::isn::hash_ends;
 use crate::limits::DEFAULT_MSS;
 use crate::options::TcpOptions;
+use crate::path::Ports;
 use crate::seq::Seq;
-use crate::window;
 
 /// Seconds in a cookie's minute: a power of two.
 const MINUTE: u64 = 64;
@@ -204,7 +205,7 @@ impl Connection {
         cookie: &Cookie,
     ) -> Self {
         let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
-        conn.snd.nxt = cookie.iss + 1;
+        conn.out.snd.nxt = cookie.iss + 1;
         conn
     }
 }

@@ -22,6 +22,7 @@
 //!   so a limit would only make good frames wait.
 
 mod builder;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
 mod lanes;
 #[cfg(test)]

@@ -29,9 +29,11 @@ mod builder;
 mod chain;
 mod control;
 mod counters;
+#[cfg(any(test, feature = "testing"))]
 pub mod double;
 mod events;
 mod features;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
 mod held;
 pub mod limits;

@@ -2,7 +2,7 @@
 //! The unsafe code of this device is here and in `ring`.
 
 use core::ptr::NonNull;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pagewire_mem::{Access, CopyLedger, CopyReason, Frag, MemError, Owner, PAGE_SIZE, Region};
@@ -73,17 +73,20 @@ impl Window {
         Some(Self { region, base, _share: None })
     }
 
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn len(&self) -> usize {
         self.region.len()
     }
 
     /// Where it is mapped in this process: how a front end names it.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn user(&self) -> u64 {
         self.base.as_ptr().addr() as u64
     }
 
     /// The file behind it.
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.region.fd()
     }
 

@@ -194,7 +194,12 @@ impl Stack {
             Err(reason) => return self.net.counters.drop_one(reason),
         };
         let from = SocketAddr::new(received.src, header.src_port);
-        let tuple = Tuple::new(SocketAddr::new(received.dst, header.dst_port), from);
+        let tuple = Tuple {
+            local: received.dst,
+            remote: received.src,
+            local_port: header.dst_port,
+            remote_port: header.src_port,
+        };
         let scope = self.net.scope_of(received.src, received.link);
         if received.dst.is_multicast() {
             return self.udp_input_group(now, received, &tuple, scope, packet);
@@ -567,7 +572,9 @@ impl Stack {
     ) -> Result<(FragVec, SocketAddr), Error> {
         let _ = now;
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        if let Some(error) = socket.take_error() {
+        if socket.error.is_some()
+            && let Some(error) = socket.take_error()
+        {
             return Err(error);
         }
         let Some(datagram) = socket.queue.pop_front() else {

@@ -7,18 +7,12 @@ use super::*;
 #[test]
 fn connection_is_at_most_720_bytes() {
     println!(
-        "{} = snd {} rcv {} queue {} flight {} rtt {} congestion {} timers {} ts {} ack {} stats {}",
+        "{} = path {} life {} out {} inbound {}",
         size_of::<Connection>(),
-        size_of::<Sender>(),
-        size_of::<Receiver>(),
-        size_of::<SendQueue>(),
-        size_of::<Flight>(),
-        size_of::<RttEstimator>(),
-        size_of::<Congestion>(),
-        size_of::<Timers>(),
-        size_of::<Timestamps>(),
-        size_of::<AckState>(),
-        size_of::<Stats>(),
+        size_of::<Path>(),
+        size_of::<Life>(),
+        size_of::<Outbound>(),
+        size_of::<Inbound>(),
     );
     assert!(size_of::<Connection>() <= 720, "{}", size_of::<Connection>());
 }
@@ -54,7 +48,7 @@ fn idle_connection_owns_no_heap() {
             if !core::mem::take(&mut lose) {
                 let _ = b.handle_segment(&mut env, &s.header, s.payload, 0);
             }
-            a.flight.check(a.snd.una, a.snd.nxt);
+            a.out.check();
         }
         let mut buffer = vec![0; 200_000];
         let _ = b.read(&mut env, &mut buffer);
@@ -67,10 +61,10 @@ fn idle_connection_owns_no_heap() {
             }
         }
     }
-    assert_eq!((a.stats.bytes_acked, b.stats.bytes_received), (100_000, 100_000));
-    assert_eq!(a.stats.recoveries, 1);
+    assert_eq!((a.out.stats.bytes_acked, b.inbound.bytes_received), (100_000, 100_000));
+    assert_eq!(a.out.stats.recoveries, 1);
     for conn in [&a, &b] {
-        assert!(!conn.queue.has_heap() && !conn.flight.has_heap() && conn.recovery.is_none());
+        assert!(!conn.out.has_heap());
         assert_eq!(conn.poll_timeout(), None);
     }
 }

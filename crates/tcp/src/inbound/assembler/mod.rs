@@ -1,0 +1,393 @@
+//! Byte path, step R6: the receive queue. Payload waits here, by reference, until the application
+//! takes it.
+//!
+//! ```text
+//!          in_order                        out_of_order (boxed, only after a loss)
+//!   |frag|frag|frag......|          |frag|frag|        |frag|
+//!   ^                    ^          ^         ^        ^    ^
+//!   read, take        next        start      end     start end
+//!                     (rcv_nxt)     \__ a range _/   \_ range _/
+//! ```
+//!
+//! Two numbers are kept: bytes *buffered*, and bytes of memory *pinned* for them, which is what
+//! the window is charged with. A peer that sends a byte at a time must not pin a page for each:
+//! a small segment is copied into shared pages at once ([`SMALL_SEGMENT`]), and beyond a threshold
+//! the whole queue is packed ([`COMPACT_FACTOR`]). Both are counted in the copy ledger.
+//!
+//! Of bytes that arrive twice the first stay: what was once acknowledged selectively does not
+//! change under the application.
+
+mod out_of_order;
+mod pages;
+mod run;
+
+use pagewire_mem::{Frag, FragVec};
+
+use crate::connection::Env;
+use crate::error::DropReason;
+use crate::limits::{
+    COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, RESERVE_SEGMENT,
+    SMALL_SEGMENT,
+};
+use crate::options::SackBlocks;
+use crate::seq::Seq;
+use out_of_order::OutOfOrder;
+pub use pages::Parts;
+use run::{Run, split_front};
+
+/// Payload on its way to the application.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    in_order: Run,
+    out_of_order: Option<Box<OutOfOrder>>,
+    /// Compaction is not tried below this many pinned bytes: it rises when packing did not help,
+    /// so that the work stays proportional to what arrives.
+    compact_at: u32,
+    next: Seq,
+    /// The last compaction ran out of pages.
+    starved: bool,
+    /// The application has taken something, once.
+    read_from: bool,
+    /// Bytes of memory that were taken and still wait to be sent on: as good as unread.
+    held: u32,
+}
+
+/// What became of a segment's payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inserted {
+    /// Bytes by which the in-order data has grown.
+    pub(crate) advanced: u32,
+    /// The payload lies beyond a gap, whether it was new or not.
+    pub(crate) out_of_order: bool,
+    /// The first range of the payload that had arrived before: what D-SACK reports (RFC 2883).
+    pub(crate) duplicate: Option<(Seq, Seq)>,
+    /// Why the payload, or a part of it, was dropped although it was new.
+    pub(crate) dropped: Option<DropReason>,
+}
+
+impl Inserted {
+    /// > RFC 2883 section 4: (1) A D-SACK block is only used to report a duplicate contiguous
+    /// > sequence of data received by the receiver in the most recent packet.
+    ///
+    /// There is one such block in an acknowledgement: of several ranges the first is kept.
+    fn note_duplicate(&mut self, left: Seq, right: Seq) {
+        match &mut self.duplicate {
+            None => self.duplicate = Some((left, right)),
+            Some((_, end)) if *end == left => *end = right,
+            Some(_) => {}
+        }
+    }
+}
+
+impl ReceiveQueue {
+    /// An empty queue that waits for the byte numbered `next`. No heap.
+    pub(crate) const fn new(next: Seq) -> Self {
+        Self {
+            in_order: Run::new(),
+            out_of_order: None,
+            compact_at: COMPACT_MIN_PINNED as u32,
+            next,
+            starved: false,
+            read_from: false,
+            held: 0,
+        }
+    }
+
+    /// The number of the first byte that is missing.
+    pub(crate) const fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Bytes that the application can take.
+    pub(crate) const fn queued(&self) -> usize {
+        self.in_order.len()
+    }
+
+    /// Fragments that the application can take.
+    pub(crate) fn frags(&self) -> usize {
+        self.in_order.frags().len()
+    }
+
+    /// Bytes held, those beyond gaps included.
+    pub(crate) fn buffered(&self) -> usize {
+        self.in_order.len() + self.out_of_order.as_ref().map_or(0, |o| o.len())
+    }
+
+    /// Bytes of memory kept from other use by what is held, with the bookkeeping for it.
+    pub(crate) fn pinned(&self) -> usize {
+        self.in_order.pinned() + self.out_of_order.as_ref().map_or(0, |o| o.pinned())
+    }
+
+    /// What of the host's memory is charged for it: what it pins, as far as that is its own. The
+    /// pages that small segments are copied into are shared with other connections.
+    pub(crate) fn charge(&self) -> usize {
+        self.pinned().min(COMPACT_FACTOR * self.buffered() + SMALL_SEGMENT)
+    }
+
+    /// What the connection keeps of the host's memory: also what was taken and waits to be sent on,
+    /// which is charged to the connection that sends it.
+    pub(crate) fn charge_with_held(&self) -> usize {
+        self.charge() + self.held as usize
+    }
+
+    /// So many bytes of memory that were taken wait to be sent on; whether fewer than before.
+    pub(crate) fn set_held(&mut self, bytes: usize) -> bool {
+        let held = saturated(bytes);
+        core::mem::replace(&mut self.held, held) > held
+    }
+
+    /// Whether something is held beyond a gap.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.out_of_order.as_ref().is_some_and(|o| !o.is_empty())
+    }
+
+    /// Takes in the payload `frags`, whose first byte is numbered `seq`.
+    ///
+    /// The caller has cut it to the window: nothing in it is 2^30 or more from
+    /// [`next`](Self::next).
+    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, mut frags: FragVec) -> Inserted {
+        let mut len = frags.iter().map(Frag::len).sum::<usize>() as u32;
+        if len == 0 {
+            return Inserted::default();
+        }
+        let mut dropped = None;
+        if !env.shared.receive.is_ample(len as usize) {
+            let most = self.most_at_once(env, seq, len);
+            let refused = self.is_refused(env, seq, most);
+            if refused || most < len {
+                dropped = Some(DropReason::HostMemory);
+            }
+            if refused {
+                let out_of_order = seq.gt(self.next);
+                return Inserted { out_of_order, dropped, ..Inserted::default() };
+            }
+            if most < len {
+                frags = split_front(&mut frags, most as usize);
+                len = most;
+            }
+        }
+        let mut inserted = if seq == self.next && !self.has_gaps() && !self.pins_too_much() {
+            self.in_order.push_segment(env, frags, len as usize);
+            self.next += len;
+            Inserted { advanced: len, ..Inserted::default() }
+        } else {
+            self.insert_anywhere(env, seq, frags, len)
+        };
+        let pinned = self.pinned();
+        if pinned > self.compact_at as usize && pinned > COMPACT_FACTOR * self.buffered() {
+            self.compact(env);
+        }
+        inserted.dropped = inserted.dropped.or(dropped);
+        inserted
+    }
+
+    /// How much of a segment may be taken at once where memory is short. A connection that holds
+    /// nothing is let in beyond its share, but not with a super-frame that would leave nothing to
+    /// others: the rest comes again, as far as the window allows by then.
+    #[cold]
+    fn most_at_once(&self, env: &Env<'_>, seq: Seq, len: u32) -> u32 {
+        if seq != self.next || !self.in_order.is_empty() || self.held > 0 {
+            return len;
+        }
+        len.min(saturated(env.shared.receive.ample().max(RESERVE_SEGMENT)))
+    }
+
+    /// Whether the host has no memory for this payload, or none for this connection.
+    #[cold]
+    fn is_refused(&mut self, env: &Env<'_>, seq: Seq, len: u32) -> bool {
+        let (budget, len) = (&env.shared.receive, len as usize);
+        if (seq + len as u32).le(self.next) {
+            return false;
+        }
+        // What lies beyond a gap is no use to anybody yet.
+        if seq.gt(self.next) {
+            return true;
+        }
+        if !self.in_order.is_empty() || self.held > 0 {
+            return !budget.has_room(len, self.read_from, true)
+                || self.charge_with_held() + len > budget.allowance();
+        }
+        // The application has nothing to read, and what comes next in order is what it waits for.
+        // It has precedence over what was kept beyond gaps:
+        //
+        // > RFC 2018 section 8: the data receiver is permitted to discard data in its queue that
+        // > has not been acknowledged to the data sender, even if the data has already been
+        // > reported in a SACK option. Such discarding of SACKed packets is discouraged, but may
+        // > be used if the receiver runs out of buffer space.
+        if !budget.has_room(len, self.read_from, false) {
+            // For less than it needs nothing is thrown away.
+            if self.charge() < len {
+                return true;
+            }
+            self.out_of_order = None;
+        }
+        false
+    }
+
+    /// The long way: what overlaps, lies beyond a gap, or fills one.
+    fn insert_anywhere(
+        &mut self,
+        env: &mut Env<'_>,
+        mut seq: Seq,
+        mut frags: FragVec,
+        mut len: u32,
+    ) -> Inserted {
+        let mut inserted = Inserted::default();
+        if seq.lt(self.next) {
+            let old = self.next.since(seq).min(len);
+            inserted.note_duplicate(seq, seq + old);
+            if old == len {
+                return inserted;
+            }
+            drop(split_front(&mut frags, old as usize));
+            (seq, len) = (seq + old, len - old);
+        }
+        inserted.out_of_order = seq != self.next;
+
+        if self.pins_too_much() && self.starved && env.pool.stats().free > 0 {
+            self.compact(env);
+        }
+        // What comes next in order is always let in when the application has nothing to read:
+        // otherwise it could never fill the gap that holds the rest.
+        if self.pins_too_much() && (inserted.out_of_order || !self.in_order.is_empty()) {
+            inserted.dropped = Some(DropReason::ReceiveMemory);
+            return inserted;
+        }
+
+        if inserted.out_of_order {
+            let ranges = self.out_of_order.get_or_insert_with(Box::default);
+            ranges.insert(env, seq, frags, len, &mut inserted);
+        } else {
+            let before = self.next;
+            self.fill(env, frags, len, &mut inserted);
+            inserted.advanced = self.next.since(before);
+        }
+        inserted
+    }
+
+    /// Appends `len` bytes in order, and whatever was waiting for them.
+    fn fill(&mut self, env: &mut Env<'_>, mut frags: FragVec, len: u32, inserted: &mut Inserted) {
+        let end = self.next + len;
+        // The ranges that begin within the segment, or right behind it.
+        while let Some(range) =
+            self.out_of_order.as_mut().and_then(|ranges| ranges.pop_front_if_at_or_before(end))
+        {
+            let fresh = split_front(&mut frags, range.start.since(self.next) as usize);
+            self.append(env, fresh);
+            // The range's bytes arrived first: they stay, the segment's go.
+            let overlap = range.end().min(end).since(range.start);
+            if overlap > 0 {
+                drop(split_front(&mut frags, overlap as usize));
+                inserted.note_duplicate(range.start, range.start + overlap);
+            }
+            self.next = range.end();
+            self.in_order.append(range.run);
+        }
+        self.append(env, frags);
+    }
+
+    fn append(&mut self, env: &mut Env<'_>, frags: FragVec) {
+        let len = frags.iter().map(Frag::len).sum::<usize>();
+        self.next += len as u32;
+        self.in_order.push_segment(env, frags, len);
+    }
+
+    /// Fills `out` with what is held beyond gaps, behind the blocks that are in it already.
+    pub(crate) fn sack_blocks(&self, out: &mut SackBlocks) {
+        if let Some(ranges) = &self.out_of_order {
+            ranges.sack_blocks(out);
+        }
+    }
+
+    /// Byte path, step R7: copies in-order bytes into `dst` and forgets them; returns how many.
+    pub(crate) fn read(&mut self, env: &mut Env<'_>, dst: &mut [u8]) -> usize {
+        let n = self.in_order.read(env, dst);
+        self.settle();
+        n
+    }
+
+    /// Byte path, step R7: moves up to `max` in-order bytes to `out`, by reference; returns how
+    /// many.
+    pub(crate) fn take(&mut self, max: usize, out: &mut impl Extend<Frag>) -> usize {
+        let n = self.in_order.take(max, out);
+        self.settle();
+        n
+    }
+
+    /// Copies in-order bytes into `dst`, but for the first `skip`, and keeps them; returns how many.
+    pub(crate) fn peek(&self, env: &mut Env<'_>, skip: usize, dst: &mut [u8]) -> usize {
+        self.in_order.peek(env, skip, dst)
+    }
+
+    /// Appends references to up to `max` in-order bytes to `out`, but for the first `skip`, and keeps
+    /// them; returns how many bytes.
+    pub(crate) fn peek_frags(&self, skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
+        self.in_order.peek_frags(skip, max, out)
+    }
+
+    /// In-order bytes at the front that lie in whole pages, at most `max`.
+    pub(crate) fn whole_pages(&self, max: usize) -> usize {
+        self.in_order.whole_pages(max)
+    }
+
+    /// The fragments that the first `len` bytes lie in.
+    pub(crate) fn parts(&self, len: usize) -> Parts<'_> {
+        self.in_order.parts(len)
+    }
+
+    /// In-order bytes from the one numbered `from` on to the next whole page.
+    pub(crate) fn to_next_page(&self, from: usize) -> usize {
+        self.in_order.to_next_page(from)
+    }
+
+    /// Gives back the heap of what is empty.
+    pub(crate) fn shrink(&mut self) {
+        if self.in_order.is_empty() {
+            self.in_order = Run::new();
+        }
+        if !self.has_gaps() {
+            self.out_of_order = None;
+        }
+    }
+
+    /// Replaces what is somebody's who waits for it by private copies, as far as there are pages.
+    #[cold]
+    pub(crate) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
+        let copied = self.in_order.give_back(env);
+        copied & self.out_of_order.as_mut().is_none_or(|ranges| ranges.give_back(env))
+    }
+
+    /// A queue that was emptied may be compacted early again.
+    fn settle(&mut self) {
+        self.read_from = true;
+        if self.in_order.is_empty() && !self.has_gaps() {
+            self.compact_at = COMPACT_MIN_PINNED as u32;
+            self.starved = false;
+        }
+    }
+
+    fn pins_too_much(&self) -> bool {
+        let pinned = self.pinned();
+        pinned > REFUSE_MIN_PINNED && pinned > REFUSE_FACTOR * self.buffered()
+    }
+
+    /// Packs what is held into as few pages as the pool can give for it.
+    #[cold]
+    fn compact(&mut self, env: &mut Env<'_>) {
+        let mut packed = self.in_order.compact(env);
+        if let Some(ranges) = &mut self.out_of_order {
+            packed &= ranges.compact(env);
+        }
+        self.starved = !packed;
+        self.compact_at = saturated(COMPACT_MIN_PINNED.max(2 * self.pinned()));
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// Sizes of memory are kept in 32 bits, which is more than a window can be, so that a connection
+/// stays small.
+fn saturated(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,317 @@
+//! A run: fragments whose bytes follow each other in the stream, with what they pin.
+
+use std::collections::{VecDeque, vec_deque};
+
+use pagewire_mem::{CopyReason, Frag, FragVec, PAGE_SIZE};
+
+use crate::connection::Env;
+use crate::limits::{SMALL_SEGMENT, SMALL_SEGMENT_PINNED_FACTOR};
+
+/// Consecutive bytes of the stream.
+///
+/// `pinned` is the sum of [`charge`] over the fragments, less [`shared`] for each two neighbours.
+#[derive(Debug, Default)]
+pub(super) struct Run {
+    frags: VecDeque<Frag>,
+    len: usize,
+    pinned: usize,
+}
+
+/// Memory that a fragment pins on its own, its place in the deque included: otherwise many tiny
+/// fragments of one page would look cheap.
+fn charge(frag: &Frag) -> usize {
+    frag.pinned() + size_of::<Frag>()
+}
+
+/// What is counted twice when `b` follows `a`: the page that both have a part of. Frames of a
+/// burst lie one behind the other in the same pages, with their headers between the payloads.
+///
+/// Depends on where `a` ends and `b` begins only, so it stays true when either grows or shrinks at
+/// its other end: memory that is counted in pages pins more than its length whenever an end of it
+/// is not on a page boundary.
+fn shared(a: &Frag, b: &Frag) -> usize {
+    let (end, start) = (a.addr() + a.len(), b.addr());
+    let one_page = !end.is_multiple_of(PAGE_SIZE)
+        && !start.is_multiple_of(PAGE_SIZE)
+        && end / PAGE_SIZE == start / PAGE_SIZE;
+    if one_page && a.pinned() > a.len() && b.pinned() > b.len() { PAGE_SIZE } else { 0 }
+}
+
+impl Run {
+    pub(super) const fn new() -> Self {
+        Self { frags: VecDeque::new(), len: 0, pinned: 0 }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) const fn pinned(&self) -> usize {
+        self.pinned
+    }
+
+    pub(super) fn frags(&self) -> vec_deque::Iter<'_, Frag> {
+        self.frags.iter()
+    }
+
+    /// Appends the `len` bytes of a segment; small ones that pin far more than they are, as
+    /// copies.
+    pub(super) fn push_segment(&mut self, env: &mut Env<'_>, frags: FragVec, len: usize) {
+        for frag in frags {
+            if frag.is_empty() {
+                continue;
+            }
+            let Err(frag) = self.extend_back(frag) else { continue };
+            // One alone is mostly read before the next comes.
+            if len < SMALL_SEGMENT && !(self.is_empty() && frag.is_carved()) {
+                for piece in small(env, frag) {
+                    self.push_back(piece);
+                }
+            } else {
+                self.attach_back(frag);
+            }
+        }
+    }
+
+    /// Puts the `len` bytes of a segment in front.
+    pub(super) fn push_segment_front(&mut self, env: &mut Env<'_>, frags: FragVec, len: usize) {
+        for frag in frags.into_iter().rev().filter(|frag| !frag.is_empty()) {
+            if len < SMALL_SEGMENT {
+                for piece in small(env, frag).into_iter().rev() {
+                    self.push_front(piece);
+                }
+            } else {
+                self.push_front(frag);
+            }
+        }
+    }
+
+    /// Appends another run. Moves the shorter of the two.
+    pub(super) fn append(&mut self, mut other: Self) {
+        if self.frags.len() >= other.frags.len() {
+            for frag in other.frags.drain(..) {
+                self.push_back(frag);
+            }
+        } else {
+            core::mem::swap(self, &mut other);
+            while let Some(frag) = other.detach_back() {
+                self.push_front(frag);
+            }
+        }
+    }
+
+    /// Copies the first bytes into `dst` and drops them.
+    pub(super) fn read(&mut self, env: &mut Env<'_>, dst: &mut [u8]) -> usize {
+        let mut at = 0;
+        while let Some(to) = dst.get_mut(at..).filter(|to| !to.is_empty()) {
+            let Some(mut frag) = self.detach_front() else { break };
+            let n = frag.copy_to(0, to, env.ledger, CopyReason::AppRead);
+            at += n;
+            if n < frag.len() {
+                frag.advance(n);
+                self.attach_front(frag);
+            }
+        }
+        at
+    }
+
+    /// Copies bytes into `dst` from the one numbered `skip` on.
+    pub(super) fn peek(&self, env: &mut Env<'_>, mut skip: usize, dst: &mut [u8]) -> usize {
+        let mut at = 0;
+        for frag in &self.frags {
+            let Some(to) = dst.get_mut(at..).filter(|to| !to.is_empty()) else { break };
+            let from = skip.min(frag.len());
+            skip -= from;
+            if from < frag.len() {
+                at += frag.copy_to(from, to, env.ledger, CopyReason::AppRead);
+            }
+        }
+        at
+    }
+
+    /// Appends references to up to `max` bytes to `out`, from the one numbered `skip` on.
+    pub(super) fn peek_frags(&self, mut skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
+        let mut taken = 0;
+        for frag in &self.frags {
+            let from = skip.min(frag.len());
+            skip -= from;
+            let n = (max - taken).min(frag.len() - from);
+            if n > 0 {
+                out.push(frag.slice(from..from + n));
+                taken += n;
+            }
+        }
+        taken
+    }
+
+    /// Moves the first bytes, up to `max`, to `out`.
+    pub(super) fn take(&mut self, max: usize, out: &mut impl Extend<Frag>) -> usize {
+        if max >= self.len {
+            out.extend(core::iter::from_fn(|| self.frags.pop_front()));
+            self.pinned = 0;
+            return core::mem::take(&mut self.len);
+        }
+        let mut left = max;
+        while left > 0 {
+            let Some(mut frag) = self.detach_front() else { break };
+            if frag.len() <= left {
+                left -= frag.len();
+                out.extend([frag]);
+            } else {
+                out.extend([frag.split_to(left)]);
+                left = 0;
+                self.attach_front(frag);
+            }
+        }
+        max - left
+    }
+
+    /// Copies every fragment shorter than a page, so that those side by side become one. Longer
+    /// ones pin less than four times their length wherever they lie. `false`: out of pages, the
+    /// rest stays as it is.
+    pub(super) fn compact(&mut self, env: &mut Env<'_>) -> bool {
+        self.copy(env, CopyReason::Compact, |frag| frag.len() < PAGE_SIZE)
+    }
+
+    /// Copies every fragment that is somebody's who waits for it. `false`: out of pages, the rest
+    /// stays as it is.
+    pub(super) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
+        self.copy(env, CopyReason::LoopPrivate, |frag| frag.completion().is_some())
+    }
+
+    fn copy(
+        &mut self,
+        env: &mut Env<'_>,
+        reason: CopyReason,
+        wanted: impl Fn(&Frag) -> bool,
+    ) -> bool {
+        let mut packed = true;
+        for frag in core::mem::take(self).frags {
+            if packed && wanted(&frag) {
+                let (copies, copied) = env.writer.write_frag(env.pool, &frag, env.ledger, reason);
+                if copied == frag.len() {
+                    if let Some(completion) = frag.completion() {
+                        completion.mark_copied();
+                    }
+                    for copy in copies {
+                        self.push_back(copy);
+                    }
+                    continue;
+                }
+                packed = false;
+            }
+            self.push_back(frag);
+        }
+        packed
+    }
+
+    fn push_back(&mut self, frag: Frag) {
+        if let Err(frag) = self.extend_back(frag) {
+            self.attach_back(frag);
+        }
+    }
+
+    fn push_front(&mut self, mut frag: Frag) {
+        if let Some(front) = self.detach_front()
+            && let Err(front) = frag.try_append(front)
+        {
+            self.attach_front(front);
+        }
+        self.attach_front(frag);
+    }
+
+    /// Makes `frag` part of the last fragment, if it continues it in memory.
+    fn extend_back(&mut self, frag: Frag) -> Result<(), Frag> {
+        let Some(back) = self.frags.back_mut() else { return Err(frag) };
+        let (n, before) = (frag.len(), charge(back));
+        back.try_append(frag)?;
+        self.len += n;
+        self.pinned = self.pinned + charge(back) - before;
+        Ok(())
+    }
+
+    fn attach_back(&mut self, frag: Frag) {
+        let twice = self.frags.back().map_or(0, |back| shared(back, &frag));
+        self.len += frag.len();
+        self.pinned = self.pinned + charge(&frag) - twice;
+        self.frags.push_back(frag);
+    }
+
+    fn attach_front(&mut self, frag: Frag) {
+        let twice = self.frags.front().map_or(0, |front| shared(&frag, front));
+        self.len += frag.len();
+        self.pinned = self.pinned + charge(&frag) - twice;
+        self.frags.push_front(frag);
+    }
+
+    fn detach_front(&mut self) -> Option<Frag> {
+        let frag = self.frags.pop_front()?;
+        let twice = self.frags.front().map_or(0, |front| shared(&frag, front));
+        self.len -= frag.len();
+        self.pinned = self.pinned + twice - charge(&frag);
+        Some(frag)
+    }
+
+    fn detach_back(&mut self) -> Option<Frag> {
+        let frag = self.frags.pop_back()?;
+        let twice = self.frags.back().map_or(0, |back| shared(back, &frag));
+        self.len -= frag.len();
+        self.pinned = self.pinned + twice - charge(&frag);
+        Some(frag)
+    }
+}
+
+#[cfg(test)]
+impl Run {
+    pub(super) fn capacity(&self) -> usize {
+        self.frags.capacity()
+    }
+
+    /// Recounts the running sums.
+    pub(super) fn check(&self) {
+        assert!(self.frags.iter().all(|frag| !frag.is_empty()));
+        assert_eq!(self.len, self.frags.iter().map(Frag::len).sum::<usize>());
+        let charges: usize = self.frags.iter().map(charge).sum();
+        let neighbours = self.frags.iter().zip(self.frags.iter().skip(1));
+        let twice: usize = neighbours.map(|(a, b)| shared(a, b)).sum();
+        assert_eq!(self.pinned, charges - twice);
+    }
+}
+
+/// A fragment of a small segment: as a copy in pages shared with others, if it pins far more
+/// memory than it has bytes. Without free pages it stays what it is.
+fn small(env: &mut Env<'_>, frag: Frag) -> FragVec {
+    if frag.pinned() > SMALL_SEGMENT_PINNED_FACTOR * frag.len() {
+        let (copies, copied) =
+            env.writer.write_frag(env.pool, &frag, env.ledger, CopyReason::SmallSegment);
+        if copied == frag.len() {
+            return copies;
+        }
+    }
+    core::iter::once(frag).collect()
+}
+
+/// Takes the first `n` bytes off (all, if there are fewer).
+pub(super) fn split_front(frags: &mut FragVec, mut n: usize) -> FragVec {
+    let whole = frags
+        .iter()
+        .position(|frag| match n.checked_sub(frag.len()) {
+            Some(rest) => {
+                n = rest;
+                false
+            }
+            None => true,
+        })
+        .unwrap_or(frags.len());
+    let mut front: FragVec = frags.drain(..whole).collect();
+    if n > 0
+        && let Some(cut) = frags.first_mut()
+    {
+        front.push(cut.split_to(n));
+    }
+    front
+}

@@ -1,0 +1,467 @@
+//! The receive queue: what it keeps, what it reports, what it copies, and what a hostile peer can
+//! make it pin.
+
+mod hostile;
+mod model;
+
+use bytes::Bytes;
+use pagewire_mem::{
+    Carver, CopyLedger, CopyReason, Frag, FragVec, GROUP_PAGES, Instant, PAGE_SIZE, PagePool,
+    PageWriter,
+};
+
+use super::*;
+use crate::connection::Env;
+use crate::error::DropReason;
+use crate::limits::{SMALL_SEGMENT, SMALL_SEGMENT_PINNED_FACTOR};
+use crate::options::SackBlocks;
+use crate::seq::Seq;
+use crate::shared::Shared;
+
+/// A host with a pool, and a device that fills pages of the same pool.
+struct Host {
+    pool: PagePool,
+    writer: PageWriter,
+    shared: Shared,
+    device: PageWriter,
+    ledger: CopyLedger,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self::with_groups(8)
+    }
+
+    fn with_groups(groups: usize) -> Self {
+        let pool = PagePool::new("test", groups * GROUP_PAGES * PAGE_SIZE).unwrap();
+        let (writer, device) = (PageWriter::new(), PageWriter::new());
+        Self { pool, writer, shared: Shared::default(), device, ledger: CopyLedger::new() }
+    }
+
+    fn env(&mut self) -> Env<'_> {
+        Env {
+            now: Instant::ZERO,
+            ledger: &mut self.ledger,
+            pool: &mut self.pool,
+            writer: &mut self.writer,
+            shared: &mut self.shared,
+        }
+    }
+
+    /// Payload behind the last, in the same pages.
+    fn received(&mut self, bytes: &[u8]) -> FragVec {
+        let reason = CopyReason::DeviceRx;
+        let (frags, n) = self.device.write(&mut self.pool, bytes, &mut self.ledger, reason);
+        assert_eq!(n, bytes.len(), "the pool is too small for this test");
+        frags
+    }
+
+    /// Payload that starts a page which nothing else uses.
+    fn received_alone(&mut self, bytes: &[u8]) -> FragVec {
+        self.device.align();
+        let frags = self.received(bytes);
+        self.device.align();
+        frags
+    }
+
+    fn read_all(&mut self, queue: &mut ReceiveQueue) -> Vec<u8> {
+        let mut out = vec![0; queue.queued()];
+        assert_eq!(queue.read(&mut self.env(), &mut out), out.len());
+        out
+    }
+}
+
+impl ReceiveQueue {
+    /// Recounts everything that is kept as a running sum.
+    fn check(&self) {
+        self.in_order.check();
+        if let Some(ranges) = &self.out_of_order {
+            let all: Vec<_> = ranges.ranges().collect();
+            for range in &all {
+                range.run.check();
+                assert!(!range.run.is_empty());
+                assert!(range.start.gt(self.next), "a range that is no longer beyond a gap");
+            }
+            for two in all.windows(2) {
+                assert!(two[0].end().lt(two[1].start), "ranges touch or overlap");
+            }
+            assert_eq!(ranges.len(), all.iter().map(|r| r.run.len()).sum::<usize>());
+            assert_eq!(ranges.pinned(), all.iter().map(|r| r.run.pinned()).sum::<usize>());
+        }
+    }
+}
+
+fn kept(bytes: &'static [u8]) -> FragVec {
+    FragVec::from_iter([Frag::from_bytes(Bytes::from_static(bytes))])
+}
+
+fn sack(queue: &ReceiveQueue) -> Vec<(u32, u32)> {
+    let mut out = SackBlocks::new();
+    queue.sack_blocks(&mut out);
+    out.iter().map(|(l, r)| (l.get(), r.get())).collect()
+}
+
+#[test]
+fn the_queue_takes_few_bytes_in_a_connection_and_no_heap_when_new() {
+    assert!(size_of::<ReceiveQueue>() <= 120, "{}", size_of::<ReceiveQueue>());
+    assert_eq!(ReceiveQueue::new(Seq(7)).in_order.capacity(), 0);
+}
+
+#[test]
+fn payload_in_order_is_readable_at_once() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(100));
+    let inserted = queue.insert(&mut host.env(), Seq(100), kept(b"hello "));
+    assert_eq!(inserted, Inserted { advanced: 6, ..Inserted::default() });
+    queue.insert(&mut host.env(), Seq(106), kept(b"world"));
+    assert_eq!((queue.next(), queue.queued(), queue.has_gaps()), (Seq(111), 11, false));
+    assert_eq!(host.read_all(&mut queue), b"hello world");
+    assert_eq!((queue.queued(), queue.buffered(), queue.pinned()), (0, 0, 0));
+}
+
+#[test]
+fn payload_beyond_a_gap_waits_until_the_gap_is_filled() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let beyond = queue.insert(&mut host.env(), Seq(3), kept(b"def"));
+    assert_eq!(beyond, Inserted { out_of_order: true, ..Inserted::default() });
+    assert_eq!((queue.next(), queue.queued(), queue.buffered()), (Seq(0), 0, 3));
+    assert!(queue.has_gaps());
+    let filled = queue.insert(&mut host.env(), Seq(0), kept(b"abc"));
+    assert_eq!(filled, Inserted { advanced: 6, ..Inserted::default() });
+    assert!(!queue.has_gaps());
+    assert_eq!(host.read_all(&mut queue), b"abcdef");
+}
+
+#[test]
+fn sequence_numbers_may_wrap_within_the_queue() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(u32::MAX - 1));
+    queue.insert(&mut host.env(), Seq(2), kept(b"ef"));
+    assert_eq!(sack(&queue), [(2, 4)]);
+    let inserted = queue.insert(&mut host.env(), Seq(u32::MAX - 1), kept(b"abcd"));
+    assert_eq!(inserted.advanced, 6);
+    assert_eq!(queue.next(), Seq(4));
+    assert_eq!(host.read_all(&mut queue), b"abcdef");
+}
+
+#[test]
+fn payload_that_was_read_already_is_a_duplicate() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(10));
+    queue.insert(&mut host.env(), Seq(10), kept(b"abc"));
+    let again = queue.insert(&mut host.env(), Seq(10), kept(b"XYZ"));
+    let duplicate = Some((Seq(10), Seq(13)));
+    assert_eq!(again, Inserted { duplicate, ..Inserted::default() });
+    let longer = queue.insert(&mut host.env(), Seq(12), kept(b"Zde"));
+    let duplicate = Some((Seq(12), Seq(13)));
+    assert_eq!(longer, Inserted { advanced: 2, duplicate, ..Inserted::default() });
+    assert_eq!(host.read_all(&mut queue), b"abcde");
+}
+
+#[test]
+fn of_bytes_that_overlap_the_first_to_arrive_stay() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    queue.insert(&mut host.env(), Seq(2), kept(b"cd"));
+    queue.insert(&mut host.env(), Seq(6), kept(b"gh"));
+    let spanning = queue.insert(&mut host.env(), Seq(1), kept(b"BCDEFGHI"));
+    assert_eq!(spanning.duplicate, Some((Seq(2), Seq(4))), "the first of two");
+    assert!(spanning.out_of_order);
+    assert_eq!(sack(&queue), [(1, 9)]);
+    let filling = queue.insert(&mut host.env(), Seq(0), kept(b"abcdefghij"));
+    assert_eq!(filling.advanced, 10);
+    assert_eq!(filling.duplicate, Some((Seq(1), Seq(9))));
+    assert_eq!(host.read_all(&mut queue), b"aBcdEFghIj");
+}
+
+#[test]
+fn filling_a_gap_stops_at_the_next_gap() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    for (seq, bytes) in [(2, b"c"), (4, b"e"), (6, b"g")] {
+        queue.insert(&mut host.env(), Seq(seq), kept(bytes));
+    }
+    assert_eq!(queue.insert(&mut host.env(), Seq(0), kept(b"abCD")).advanced, 5);
+    assert_eq!((queue.next(), queue.buffered()), (Seq(5), 6));
+    assert_eq!(sack(&queue), [(6, 7)]);
+    assert_eq!(host.read_all(&mut queue), b"abcDe");
+}
+
+#[test]
+fn empty_payload_changes_nothing() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(5));
+    for seq in [4, 5, 6] {
+        let frags = FragVec::from_iter([Frag::empty()]);
+        assert_eq!(queue.insert(&mut host.env(), Seq(seq), frags), Inserted::default());
+    }
+    assert_eq!(queue.buffered(), 0);
+}
+
+/// > RFC 2018 section 4: The first SACK block [...] MUST specify the contiguous block of data
+/// > containing the segment which triggered this ACK
+#[test]
+fn the_first_sack_block_holds_the_latest_segment_and_others_follow_by_age() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    for seq in [10, 30, 20, 50, 40] {
+        queue.insert(&mut host.env(), Seq(seq), kept(b"abcd"));
+    }
+    assert_eq!(sack(&queue), [(40, 44), (50, 54), (20, 24), (30, 34)]);
+    // It grows at its end: the whole block, first.
+    queue.insert(&mut host.env(), Seq(24), kept(b"ef"));
+    assert_eq!(sack(&queue), [(20, 26), (40, 44), (50, 54), (30, 34)]);
+    // Two become one.
+    queue.insert(&mut host.env(), Seq(26), kept(b"ghij"));
+    assert_eq!(sack(&queue), [(20, 34), (40, 44), (50, 54), (10, 14)]);
+    // The gap before one is filled: it is acknowledged, and no longer reported.
+    queue.insert(&mut host.env(), Seq(0), kept(b"0123456789"));
+    assert_eq!(sack(&queue), [(20, 34), (40, 44), (50, 54)]);
+}
+
+/// > RFC 2883 section 4: (4) If the D-SACK block reports a duplicate contiguous sequence from a
+/// > (possibly larger) block of data in the receiver's data queue above the cumulative
+/// > acknowledgement, then the second SACK block in that SACK option should specify that (possibly
+/// > larger) block of data.
+#[test]
+fn a_duplicate_beyond_a_gap_moves_its_block_to_the_front_behind_the_callers() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    queue.insert(&mut host.env(), Seq(10), kept(b"abcd"));
+    queue.insert(&mut host.env(), Seq(20), kept(b"abcd"));
+    let again = queue.insert(&mut host.env(), Seq(11), kept(b"bc"));
+    assert_eq!(again.duplicate, Some((Seq(11), Seq(13))));
+    assert!(again.out_of_order);
+    let mut out = SackBlocks::new();
+    out.push(Seq(11), Seq(13));
+    queue.sack_blocks(&mut out);
+    let blocks = [(Seq(11), Seq(13)), (Seq(10), Seq(14)), (Seq(20), Seq(24))];
+    assert_eq!(out.as_slice(), blocks);
+}
+
+#[test]
+fn taking_moves_fragments_and_splits_the_last() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let page = vec![1u8; PAGE_SIZE];
+    for i in 0..3 {
+        let frags = host.received_alone(&page);
+        queue.insert(&mut host.env(), Seq(i * PAGE_SIZE as u32), frags);
+    }
+    let before = host.ledger;
+    let mut out = Vec::new();
+    assert_eq!(queue.take(PAGE_SIZE + 100, &mut out), PAGE_SIZE + 100);
+    assert_eq!(out.iter().map(Frag::len).sum::<usize>(), PAGE_SIZE + 100);
+    assert_eq!(queue.queued(), 2 * PAGE_SIZE - 100);
+    queue.check();
+    assert_eq!(queue.take(usize::MAX, &mut out), 2 * PAGE_SIZE - 100);
+    assert_eq!((queue.take(1, &mut out), queue.pinned()), (0, 0));
+    assert_eq!(host.ledger, before, "nothing is copied");
+}
+
+#[test]
+fn reading_copies_and_counts_and_frees_pages_as_it_goes() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let bytes: Vec<u8> = (0..2 * PAGE_SIZE).map(|i| i as u8).collect();
+    let frags = host.received_alone(&bytes);
+    queue.insert(&mut host.env(), Seq(0), frags);
+    let pinned = queue.pinned();
+    let mut out = vec![0; PAGE_SIZE];
+    assert_eq!(queue.read(&mut host.env(), &mut out), PAGE_SIZE);
+    assert_eq!(out, bytes[..PAGE_SIZE]);
+    assert_eq!(host.ledger.get(CopyReason::AppRead), PAGE_SIZE as u64);
+    assert_eq!(queue.pinned(), pinned - PAGE_SIZE);
+    queue.check();
+}
+
+#[test]
+fn frames_that_follow_each_other_in_memory_become_one_fragment() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let bytes = vec![3u8; 1460];
+    for i in 0..40 {
+        let frags = host.received(&bytes);
+        queue.insert(&mut host.env(), Seq(i * 1460), frags);
+    }
+    let mut out = Vec::new();
+    queue.take(usize::MAX, &mut out);
+    assert_eq!(out.len(), 1);
+}
+
+#[test]
+fn frames_that_share_pages_are_charged_for_each_page_once() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    for i in 0..28 {
+        drop(host.received(&[0; 54])); // headers, that lie between the payloads
+        let frags = host.received(&[1; 1460]);
+        queue.insert(&mut host.env(), Seq(i * 1460), frags);
+        queue.check();
+    }
+    let (pages, frags) = ((28 * 1514usize).div_ceil(PAGE_SIZE), 28);
+    assert!(queue.pinned() <= pages * PAGE_SIZE + frags * size_of::<Frag>());
+}
+
+#[test]
+fn in_order_bulk_does_not_allocate_once_it_flows() {
+    let mut host = Host::with_groups(16);
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let frame = vec![9u8; 15 * PAGE_SIZE];
+    let mut out = Vec::with_capacity(64);
+    let mut capacity = None;
+    let mut seq = Seq(0);
+    for _ in 0..100 {
+        for _ in 0..4 {
+            let frags = host.received(&frame);
+            queue.insert(&mut host.env(), seq, frags);
+            seq += frame.len() as u32;
+        }
+        queue.take(usize::MAX, &mut out);
+        out.clear();
+        host.pool.drain();
+        let now = queue.in_order.capacity();
+        assert_eq!(*capacity.get_or_insert(now), now);
+    }
+    assert!(queue.out_of_order.is_none());
+}
+
+#[test]
+fn a_small_segment_alone_in_a_page_is_copied_and_its_page_freed() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let out_before = host.pool.audit().out;
+    let frags = host.received_alone(&[5; 64]);
+    queue.insert(&mut host.env(), Seq(0), frags);
+    assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64);
+    // The copy's page is the writer's, and shared with what comes next.
+    let frags = host.received_alone(&[6; 64]);
+    queue.insert(&mut host.env(), Seq(64), frags);
+    assert_eq!(queue.in_order.frags().count(), 1);
+    assert_eq!(queue.pinned(), PAGE_SIZE + size_of::<Frag>());
+    drop((host.read_all(&mut queue), out_before));
+}
+
+#[test]
+fn of_small_segments_in_carved_pages_the_first_waits_by_reference_and_the_next_are_copied() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let mut carver = Carver::new();
+    let mut carved = |host: &mut Host| {
+        // Headers lie in front.
+        let mut room = carver.room(&mut host.pool, 128).unwrap();
+        room.bytes_mut().fill(5);
+        FragVec::from_iter([room.commit(64..128)])
+    };
+    for i in 0..4 {
+        let frags = carved(&mut host);
+        queue.insert(&mut host.env(), Seq(64 * i), frags);
+        assert_eq!(host.ledger.get(CopyReason::SmallSegment), 64 * u64::from(i));
+    }
+    // The page of the first, and the one that the others share.
+    assert_eq!(queue.pinned(), 2 * (PAGE_SIZE + size_of::<Frag>()));
+    assert_eq!(host.read_all(&mut queue), [5; 256]);
+    // Read at once, none is.
+    let frags = carved(&mut host);
+    queue.insert(&mut host.env(), Seq(256), frags);
+    assert_eq!(host.ledger.get(CopyReason::SmallSegment), 3 * 64);
+    assert_eq!(host.read_all(&mut queue), [5; 64]);
+}
+
+/// A peer sends one small segment in each page, and the application reads none of them.
+#[test]
+fn segments_that_keep_a_port_s_page_each_are_compacted_like_all_others() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    for i in 0..100 {
+        let mut room = Carver::new();
+        let room = room.room(&mut host.pool, 600).unwrap();
+        let frags = FragVec::from_iter([room.commit(0..600)]);
+        queue.insert(&mut host.env(), Seq(600 * i), frags);
+        let bound = COMPACT_MIN_PINNED.max(COMPACT_FACTOR * queue.buffered()) + PAGE_SIZE;
+        assert!(queue.pinned() <= bound, "{} for {}", queue.pinned(), queue.buffered());
+    }
+    assert!(host.ledger.get(CopyReason::Compact) > 0);
+}
+
+#[test]
+fn a_small_segment_that_continues_the_last_fragment_is_not_copied() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let frags = host.received(&[5; 1000]);
+    queue.insert(&mut host.env(), Seq(0), frags);
+    let frags = host.received(&[6; 10]);
+    queue.insert(&mut host.env(), Seq(1000), frags);
+    assert_eq!(host.ledger.get(CopyReason::SmallSegment), 0);
+    assert_eq!(queue.in_order.frags().count(), 1);
+}
+
+#[test]
+fn a_small_segment_by_reference_to_exactly_its_bytes_is_not_copied() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    queue.insert(&mut host.env(), Seq(0), kept(b"0123456789"));
+    assert_eq!(host.ledger.ours(), 0);
+}
+
+#[test]
+fn a_segment_at_the_limit_or_above_is_not_copied_and_one_byte_below_is() {
+    for (len, copied) in [(SMALL_SEGMENT - 1, SMALL_SEGMENT - 1), (SMALL_SEGMENT, 0)] {
+        assert!(PAGE_SIZE > SMALL_SEGMENT_PINNED_FACTOR * len);
+        let mut host = Host::new();
+        let mut queue = ReceiveQueue::new(Seq(0));
+        let frags = host.received_alone(&vec![5; len]);
+        queue.insert(&mut host.env(), Seq(0), frags);
+        assert_eq!(host.ledger.get(CopyReason::SmallSegment), copied as u64);
+    }
+}
+
+#[test]
+fn the_short_end_of_a_long_segment_is_not_copied() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    let mut frags = host.received_alone(&[1; 4096]);
+    frags.extend(host.received_alone(&[2; 8]));
+    queue.insert(&mut host.env(), Seq(0), frags);
+    assert_eq!(host.ledger.ours(), 0);
+}
+
+#[test]
+fn shrinking_frees_the_heap_of_an_empty_queue_only() {
+    let mut host = Host::new();
+    let mut queue = ReceiveQueue::new(Seq(0));
+    queue.insert(&mut host.env(), Seq(4), kept(b"ef"));
+    queue.insert(&mut host.env(), Seq(0), kept(b"ab"));
+    queue.shrink();
+    assert_eq!((queue.queued(), queue.buffered()), (2, 4));
+    queue.insert(&mut host.env(), Seq(2), kept(b"cd"));
+    assert_eq!(host.read_all(&mut queue), b"abcdef");
+    assert!(queue.in_order.capacity() > 0 && queue.out_of_order.is_some());
+    queue.shrink();
+    assert!(queue.in_order.capacity() == 0 && queue.out_of_order.is_none());
+}
+
+#[test]
+fn of_a_super_frame_no_more_is_taken_of_the_last_eighth_than_one_on_a_wire_has() {
+    const FRAME: &[u8] = &[7; 200_000];
+    // What is pinned, and how much of the frame is taken.
+    let (limit, reserve) = (8 << 20, 1 << 20);
+    for (used, taken) in [
+        (0, FRAME.len()),
+        (limit - reserve - 100_000, 100_000),
+        (limit - reserve, 65_536),
+        (limit - 65_536 - reserve / 4, 65_536),
+        (limit - 65_535 - reserve / 4, 0),
+    ] {
+        let mut host = Host::new();
+        host.shared.receive = crate::ReceiveBudget::new(limit);
+        host.shared.receive.charge(0, used);
+        let mut queue = ReceiveQueue::new(Seq(0));
+        let inserted = queue.insert(&mut host.env(), Seq(0), kept(FRAME));
+        assert_eq!((inserted.advanced as usize, queue.queued()), (taken, taken), "{used}");
+        let dropped = (taken < FRAME.len()).then_some(DropReason::HostMemory);
+        assert_eq!(inserted.dropped, dropped, "{used}");
+        queue.check();
+    }
+}

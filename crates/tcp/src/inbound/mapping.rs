@@ -1,0 +1,166 @@
+//! Byte path, step R7 by mapping: what may be mapped, and taking it once it is.
+//!
+//! Whoever calls brings the memory's side: `prepare` sees the fragments that the pages lie in
+//! ([`Parts`]) and finds them a place. Only when it has is anything consumed, as by a read.
+
+use pagewire_mem::{FragVec, PAGE_SIZE};
+
+use crate::connection::{Connection, Env};
+use crate::inbound::InFlags;
+use crate::inbound::assembler::Parts;
+use crate::io_flags::RecvFlags;
+use crate::life::state::State;
+
+/// Why nothing is mapped, in the order in which it is looked for. Nothing was consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapRefusal {
+    /// The length is 0 or no multiple of the page size.
+    #[error("the length of a mapping is a positive multiple of {PAGE_SIZE} bytes")]
+    Length,
+    /// Fewer bytes are queued, and more may come.
+    #[error("fewer bytes are queued")]
+    NotEnough,
+    /// Fewer bytes are queued, and no more can come.
+    #[error("fewer bytes are left before the end of the stream")]
+    Ended,
+    /// An urgent byte lies in the range.
+    #[error("urgent data lies in the range: read past it")]
+    Urgent,
+    /// There is no memory for it.
+    #[error("out of memory for the mapping")]
+    NoMemory,
+    /// A part of the range does not lie in whole pages.
+    #[error("a part of the range does not lie in whole pages: read it")]
+    NotPages,
+}
+
+/// What [`Connection::map_available`] found.
+#[derive(Debug)]
+pub struct Available<P> {
+    /// A place, and the fragments that belong there: whole pages. `None`: none at the front.
+    pub mapped: Option<(P, FragVec)>,
+    /// Bytes to be read by copy before the next page can be mapped; 0 when as much was mapped as
+    /// was asked for, or the rest can be mapped by another call.
+    pub copy_next: usize,
+}
+
+impl Connection {
+    /// Takes the next `len` bytes as whole pages, for which `prepare` finds a place.
+    ///
+    /// # Errors
+    /// The first that applies of [`MapRefusal`], in its order; then nothing is consumed.
+    pub fn map<P>(
+        &mut self,
+        env: &mut Env<'_>,
+        len: usize,
+        prepare: impl FnOnce(Parts<'_>) -> Result<P, MapRefusal>,
+    ) -> Result<(P, FragVec), MapRefusal> {
+        check_map_len(len)?;
+        if self.inbound.queue.queued() < len {
+            return Err(if self.has_end() { MapRefusal::Ended } else { MapRefusal::NotEnough });
+        }
+        if self.inbound.urgent_ahead().is_some_and(|ahead| ahead < len) {
+            return Err(MapRefusal::Urgent);
+        }
+        let mut frags = FragVec::new();
+        let count = self.inbound.queue.parts(len).count();
+        frags.try_reserve(count).map_err(|_| MapRefusal::NoMemory)?;
+        if self.inbound.queue.whole_pages(len) < len {
+            return Err(MapRefusal::NotPages);
+        }
+        let place = prepare(self.inbound.queue.parts(len))?;
+        self.take_mapped(env, len, &mut frags);
+        Ok((place, frags))
+    }
+
+    /// Takes as many whole pages as `prepare` finds a place for, up to `max` bytes, and says how far
+    /// it is to the next that can be mapped. Stops before an urgent byte, and steps over one as a
+    /// read does. `prepare` also says for how many bytes it found a place.
+    ///
+    /// # Errors
+    /// What `prepare` met, but for `NotPages`.
+    pub fn map_available<P>(
+        &mut self,
+        env: &mut Env<'_>,
+        max: usize,
+        prepare: impl FnOnce(Parts<'_>) -> Result<(P, usize), MapRefusal>,
+    ) -> Result<Available<P>, MapRefusal> {
+        let skip =
+            if max > 0 { self.inbound.bounds(&self.path, max, RecvFlags::empty()).skip } else { 0 };
+        if skip > 0 {
+            self.inbound.drop_queued(skip);
+            self.inbound.forget_urgent();
+        }
+        let queued = self.inbound.queue.queued();
+        let ahead = self.inbound.urgent_ahead().filter(|&ahead| ahead < queued);
+        let reach = max.min(ahead.unwrap_or(queued));
+        let whole = self.inbound.queue.whole_pages(reach);
+        let (mut mapped, mut taken) = (None, 0);
+        if whole > 0 {
+            match prepare(self.inbound.queue.parts(whole)) {
+                Ok((place, placed)) => {
+                    let mut frags = FragVec::new();
+                    taken = placed.min(whole);
+                    self.take_mapped(env, taken, &mut frags);
+                    mapped = Some((place, frags));
+                }
+                Err(MapRefusal::NotPages) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        let next = self.inbound.queue.to_next_page(0);
+        let copy_next = if taken > 0 && taken == max / PAGE_SIZE * PAGE_SIZE {
+            0
+        } else if taken == 0 && whole > 0 {
+            // What has no place can be had by copy.
+            whole
+        } else if max < PAGE_SIZE {
+            reach
+        } else {
+            match ahead.map(|ahead| ahead - taken) {
+                None => next,
+                // In line: the byte itself, and what comes behind it.
+                Some(0) => 1 + self.inbound.queue.to_next_page(1),
+                Some(ahead) if next + PAGE_SIZE <= ahead => next,
+                Some(ahead) => ahead,
+            }
+        };
+        Ok(Available { mapped, copy_next })
+    }
+
+    /// Whether the peer has closed: its FIN is in order (Linux's `SOCK_DONE`).
+    pub fn has_fin(&self) -> bool {
+        self.inbound.flags.contains(InFlags::FIN_RECEIVED)
+    }
+
+    /// Whether no more bytes can come behind those that are queued.
+    pub fn has_end(&self) -> bool {
+        self.inbound.flags.intersects(InFlags::FIN_RECEIVED | InFlags::READ_SHUT)
+            || self.path.state == State::Closed
+    }
+
+    /// Whether `len` bytes will never be queued at once, because the window closes before.
+    pub fn is_beyond_window(&self, len: usize) -> bool {
+        self.inbound.queue.queued() < len
+            && !self.has_end()
+            && self.path.state.is_synchronized()
+            && self.inbound.window_to_offer(&self.path, &self.out.rtt)
+                <= u32::from(self.inbound.mss)
+    }
+
+    fn take_mapped(&mut self, env: &mut Env<'_>, len: usize, frags: &mut FragVec) {
+        let taken = self.inbound.queue.take(len, frags);
+        debug_assert_eq!(taken, len, "what was looked at is there");
+        self.inbound.note_allowance(env);
+        self.after_reading(env.now);
+    }
+}
+
+/// Whether a mapping may have this length: looked at before the socket is.
+pub const fn check_map_len(len: usize) -> Result<(), MapRefusal> {
+    match len > 0 && len.is_multiple_of(PAGE_SIZE) {
+        true => Ok(()),
+        false => Err(MapRefusal::Length),
+    }
+}

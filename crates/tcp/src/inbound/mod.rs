@@ -1,0 +1,184 @@
+//! What comes in: the receive queue, the window, and when what came is acknowledged.
+
+pub(crate) mod assembler;
+mod forward;
+pub(crate) mod mapping;
+mod sequence;
+pub(crate) mod tuning;
+pub(crate) mod urgent;
+pub(crate) mod window;
+
+use pagewire_mem::Instant;
+
+use crate::connection::Env;
+use crate::inbound::assembler::ReceiveQueue;
+use crate::inbound::tuning::Tuning;
+use crate::inbound::urgent::UrgentIn;
+use crate::path::Path;
+use crate::seq::Seq;
+use crate::timer::Timer;
+
+/// The part of a connection that receives.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    pub(crate) flags: InFlags,
+    pub(crate) irs: Seq,
+    /// Byte path, step R6. Its `next` is RCV.NXT, less the FIN.
+    pub(crate) queue: ReceiveQueue,
+    /// One past the last byte that we ever allowed the peer to send. Never moves back.
+    pub(crate) edge: Seq,
+    /// The acknowledgement number sent last.
+    pub(crate) acked: Seq,
+    /// The number of the peer's FIN, once seen.
+    pub(crate) fin: Option<Seq>,
+    /// Bytes of memory that may be pinned for what is received, as of the last turn: what the host's
+    /// other connections leave.
+    pub(crate) allowance: u32,
+    /// What the buffer has grown to, and up to where the window may be told at present.
+    pub(crate) buffer: u32,
+    pub(crate) ssthresh: u32,
+    /// Present once data has come.
+    pub(crate) tuning: Option<Box<Tuning>>,
+    /// When data arrived last.
+    pub(crate) data_at: Instant,
+    /// Payload of the largest wire segment that the peer seems to send.
+    pub(crate) mss: u16,
+    /// Shift of the windows that we announce.
+    pub(crate) scale: u8,
+    pub(crate) ack: AckState,
+    /// An acknowledgement waits for company (RFC 9293 section 3.8.6.3).
+    pub(crate) delayed_ack: Timer,
+    /// Before this, no more answers to segments that make no sense.
+    pub(crate) challenge_after: Instant,
+    /// Payload bytes that arrived in order.
+    pub(crate) bytes_received: u64,
+    /// Segments received, and those of them with payload.
+    pub(crate) segments_in: u32,
+    pub(crate) data_segments_in: u32,
+    /// What few connections need.
+    pub(crate) rare: Option<Box<Rare>>,
+}
+
+bitflags::bitflags! {
+    /// What is true of what is received.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct InFlags: u8 {
+        /// The application reads no more.
+        const READ_SHUT = 1 << 0;
+        /// The peer's FIN is in order and counted.
+        const FIN_RECEIVED = 1 << 1;
+        /// The peer has announced an urgent byte.
+        const URGENT_IN = 1 << 2;
+    }
+}
+
+/// Whether and when an acknowledgement is due (see `window.rs`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AckState {
+    pub(crate) due: AckDue,
+    /// Acknowledgements to be sent beyond the next, one for each segment beyond a gap, to a peer
+    /// that counts them because it has no SACK.
+    pub(crate) duplicates: u8,
+    /// Acknowledgements still to be sent without delay.
+    pub(crate) quick: u8,
+    /// The application answers what it gets: acknowledgements ride on the answers.
+    pub(crate) interactive: bool,
+    /// How long an acknowledgement waits, in milliseconds: follows the time between segments. 0
+    /// before the first.
+    pub(crate) timeout_ms: u16,
+    /// Segments that were pushed and not full since the last acknowledgement, up to 2.
+    pub(crate) pushed: u8,
+}
+
+/// How much an acknowledgement is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum AckDue {
+    #[default]
+    No,
+    /// When the timer goes off, or on the next segment.
+    Delayed,
+    /// In answer to nonsense, if the host still answers such.
+    Challenge,
+    Now,
+}
+
+/// What few connections need, or none most of the time: boxed, so that the others do not pay.
+#[derive(Debug, Default)]
+pub(crate) struct Rare {
+    /// Bytes of memory that the application took by reference and keeps.
+    pub(crate) kept: u32,
+    /// The urgent byte that the peer has announced.
+    pub(crate) urgent_in: Option<UrgentIn>,
+    /// What has come twice and is to be reported (RFC 2883).
+    pub(crate) twice: Option<(Seq, Seq)>,
+}
+
+impl Inbound {
+    /// What has come twice and is to be reported.
+    pub(crate) fn twice(&self) -> Option<(Seq, Seq)> {
+        self.rare.as_ref()?.twice
+    }
+
+    pub(crate) fn forget_twice(&mut self) {
+        if let Some(rare) = self.rare.as_deref_mut() {
+            rare.twice = None;
+        }
+    }
+
+    /// Gives back what an idle connection does not need.
+    pub(crate) fn shrink(&mut self) {
+        self.queue.shrink();
+        self.tuning = None;
+        let needless = |r: &Rare| r.kept == 0 && r.urgent_in.is_none() && r.twice.is_none();
+        if self.rare.as_deref().is_some_and(needless) {
+            self.rare = None;
+        }
+    }
+
+    pub(crate) fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+}
+
+impl Inbound {
+    /// Whether as much is queued as the application waits for, or as can come. An urgent byte that is
+    /// not in line is none of it.
+    pub(crate) fn is_readable(&self, path: &Path) -> bool {
+        let urgent = usize::from(self.is_at_mark() && !path.config.oob_inline);
+        let Some(queued) = self.queue.queued().checked_sub(urgent).filter(|&n| n > 0) else {
+            return false;
+        };
+        queued >= path.config.recv_lowat as usize
+            || self.flags.contains(InFlags::FIN_RECEIVED)
+            || self.recv_window() <= u32::from(self.mss)
+    }
+
+    // ---- what all parts ask ----
+
+    /// Looks at how much memory the host has for what is received: windows open only so far.
+    pub(crate) fn note_allowance(&mut self, env: &Env<'_>) {
+        self.allowance = u32::try_from(env.shared.receive.allowance()).unwrap_or(u32::MAX);
+    }
+
+    /// RCV.NXT: the next number expected, the peer's FIN counted.
+    pub(crate) fn rcv_nxt(&self) -> Seq {
+        self.queue.next() + u32::from(self.flags.contains(InFlags::FIN_RECEIVED))
+    }
+
+    pub(crate) fn drop_received(&mut self) {
+        // The window stays as it was announced; only the memory goes.
+        while self.queue.queued() > 0 {
+            let mut dropped = Vec::new();
+            if self.queue.take(usize::MAX, &mut dropped) == 0 {
+                break;
+            }
+        }
+        self.queue.shrink();
+    }
+
+    /// A segment arrived.
+    pub(crate) fn count_in(&mut self, len: u32) {
+        self.segments_in = self.segments_in.wrapping_add(1);
+        self.data_segments_in = self.data_segments_in.wrapping_add(u32::from(len > 0));
+    }
+}

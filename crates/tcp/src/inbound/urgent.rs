@@ -1,0 +1,208 @@
+//! Urgent data (RFC 9293 section 3.8.5, RFC 6093), as Linux has it: one byte, out of line unless
+//! the application asks for it in line.
+//!
+//! > RFC 6093 section 6.1: new applications SHOULD NOT employ the TCP urgent mechanism. However,
+//! > TCP implementations MUST still include support for the urgent mechanism
+//!
+//! > RFC 6093 section 3.1: virtually all TCP implementations process TCP urgent indications in this
+//! > way: the Urgent Pointer points to the byte of data following the last byte of "urgent data"
+//!
+//! ```text
+//!    read so far          next to be read    urgent byte
+//!   -----------------|-----------------------|u|---------------
+//!                    copied                   ^ what the pointer says, less 1
+//!                    \__ one read ends here __/
+//! ```
+
+use pagewire_mem::CopyReason;
+
+use crate::connection::{Connection, Env};
+use crate::error::TcpError;
+use crate::header::{Flags, TcpHeader};
+use crate::inbound::{InFlags, Inbound};
+use crate::input::Segment;
+use crate::io_flags::RecvFlags;
+use crate::life::state::State;
+use crate::path::Path;
+use crate::seq::Seq;
+
+/// The urgent byte that the peer has announced last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UrgentIn {
+    /// Its number.
+    seq: Seq,
+    what: Urgent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgent {
+    /// Still to come.
+    Announced,
+    /// Here.
+    Byte(u8),
+    /// The application has it.
+    Read,
+}
+
+/// Where a read has to look and to stop.
+pub(crate) struct Bounds {
+    /// Bytes to be stepped over first.
+    pub(crate) skip: usize,
+    /// Bytes to be read at most.
+    pub(crate) max: usize,
+}
+
+impl Connection {
+    /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is none, it has been read, or it is in line; `WouldBlock` if it has
+    /// been announced and is still to come; `BrokenPipe` if it cannot come any more.
+    pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
+        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config.oob_inline) else {
+            return Err(TcpError::InvalidInput);
+        };
+        match urgent.what {
+            Urgent::Read => Err(TcpError::InvalidInput),
+            Urgent::Byte(byte) => {
+                if !flags.contains(RecvFlags::PEEK) {
+                    self.inbound.set_urgent_in(Some(UrgentIn { what: Urgent::Read, ..urgent }));
+                }
+                Ok(byte)
+            }
+            Urgent::Announced => {
+                let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
+                if self.path.state == State::Closed || self.inbound.flags.intersects(over) {
+                    return Err(TcpError::BrokenPipe);
+                }
+                Err(TcpError::WouldBlock)
+            }
+        }
+    }
+
+    /// Whether the stream has been read up to the urgent byte (`SIOCATMARK`).
+    pub fn at_urgent_mark(&self) -> bool {
+        self.inbound.is_at_mark()
+    }
+
+    /// Bytes that a read can get before it has to stop for an urgent byte (`SIOCINQ`).
+    pub fn queued_to_mark(&self) -> usize {
+        let queued = self.inbound.queue.queued();
+        match self.inbound.urgent_in() {
+            Some(urgent)
+                if !self.path.config.oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
+            {
+                queued.min(urgent.seq.saturating_since(self.inbound.copied()) as usize)
+            }
+            _ => queued,
+        }
+    }
+}
+
+impl Inbound {
+    /// The number of the first byte that the application has not read.
+    pub(crate) fn copied(&self) -> Seq {
+        let queued = u32::try_from(self.queue.queued()).unwrap_or(u32::MAX);
+        Seq(self.queue.next().0.wrapping_sub(queued))
+    }
+
+    pub(crate) fn urgent_in(&self) -> Option<UrgentIn> {
+        self.rare.as_ref()?.urgent_in
+    }
+
+    pub(crate) fn set_urgent_in(&mut self, urgent: Option<UrgentIn>) {
+        self.flags.set(InFlags::URGENT_IN, urgent.is_some());
+        if urgent.is_some() || self.rare.is_some() {
+            self.rare().urgent_in = urgent;
+        }
+    }
+
+    /// > RFC 9293 section 3.10.7.4: Sixth, check the URG bit: [...] If the URG bit is set, RCV.UP <-
+    /// > max(RCV.UP,SEG.UP), and signal the user that the remote side has urgent data if the urgent
+    /// > pointer (RCV.UP) is in advance of the data consumed.
+    pub(crate) fn sixth_urgent(&mut self, path: &Path, env: &mut Env<'_>, segment: &Segment<'_>) {
+        if segment.has(Flags::URG) {
+            self.note_urgent(path, env, segment.header, segment.seq);
+        }
+        if !self.flags.contains(InFlags::URGENT_IN) {
+            return;
+        }
+        let Some(urgent) = self.urgent_in().filter(|u| u.what == Urgent::Announced) else { return };
+        let mut at = urgent.seq.saturating_since(segment.seq) as usize;
+        if urgent.seq.lt(segment.seq) || at >= segment.len as usize {
+            return;
+        }
+        for frag in &segment.payload {
+            if at < frag.len() {
+                let mut byte = [0];
+                frag.copy_to(at, &mut byte, env.ledger, CopyReason::AppRead);
+                self.set_urgent_in(Some(UrgentIn { what: Urgent::Byte(byte[0]), ..urgent }));
+                return;
+            }
+            at -= frag.len();
+        }
+    }
+
+    fn note_urgent(&mut self, path: &Path, env: &mut Env<'_>, header: &TcpHeader, seq: Seq) {
+        let seq = seq + u32::from(header.urgent.saturating_sub(1));
+        let copied = self.copied();
+        let known = self.urgent_in();
+        // Old news: read, received without the announcement, or announced before.
+        if copied.gt(seq) || seq.lt(self.rcv_nxt()) || known.is_some_and(|k| seq.le(k.seq)) {
+            return;
+        }
+        // A second urgent byte while the first has not been read, with the stream read up to it:
+        // the first is lost.
+        if known.is_some_and(|k| k.seq == copied)
+            && !path.config.oob_inline
+            && self.queue.queued() > 0
+        {
+            self.drop_queued(1);
+        }
+        let _ = env;
+        self.set_urgent_in(Some(UrgentIn { seq, what: Urgent::Announced }));
+    }
+
+    /// Throws away the first `n` bytes of what is queued.
+    pub(crate) fn drop_queued(&mut self, n: usize) -> usize {
+        let mut dropped = Vec::new();
+        self.queue.take(n, &mut dropped)
+    }
+
+    /// Where a read of `max` bytes begins and ends: it stops at the mark, and one that begins there
+    /// steps over the byte, unless that is in line.
+    pub(crate) fn bounds(&self, path: &Path, max: usize, flags: RecvFlags) -> Bounds {
+        let Some(urgent) = self.urgent_in() else { return Bounds { skip: 0, max } };
+        match urgent.seq.saturating_since(self.copied()) as usize {
+            0 if path.config.oob_inline || self.queue.queued() == 0 => Bounds { skip: 0, max },
+            0 if flags.contains(RecvFlags::STOP_AT_URGENT) => Bounds { skip: 0, max: 0 },
+            0 => Bounds { skip: 1, max },
+            ahead => Bounds { skip: 0, max: max.min(ahead) },
+        }
+    }
+
+    /// How far ahead the urgent byte lies, whether the application has it already or not.
+    pub(crate) fn urgent_ahead(&self) -> Option<usize> {
+        let urgent = self.urgent_in()?;
+        Some(urgent.seq.saturating_since(self.copied()) as usize)
+    }
+
+    /// The application has read on: an urgent byte behind it is gone.
+    pub(crate) fn forget_urgent(&mut self) {
+        if self.flags.contains(InFlags::URGENT_IN)
+            && self.urgent_in().is_none_or(|u| self.copied().gt(u.seq))
+        {
+            self.set_urgent_in(None);
+        }
+    }
+
+    /// Whether an urgent byte waits (`POLLPRI`).
+    pub(crate) fn has_urgent(&self) -> bool {
+        self.flags.contains(InFlags::URGENT_IN)
+            && self.urgent_in().is_some_and(|u| matches!(u.what, Urgent::Byte(_)))
+    }
+
+    pub(crate) fn is_at_mark(&self) -> bool {
+        self.urgent_in().is_some_and(|u| u.seq == self.copied())
+    }
+}

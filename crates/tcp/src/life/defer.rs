@@ -1,0 +1,68 @@
+//! Listeners whose applications want connections only once there is something to read (Linux's
+//! `TCP_DEFER_ACCEPT`).
+//!
+//! The acknowledgement that would complete the handshake is forgotten. Then the SYN,ACK's timer runs
+//! on without a word, up to the last timeout of the time that is given: there the SYN,ACK leaves once
+//! more, and what the peer answers completes the handshake, with data or without.
+
+use core::time::Duration;
+
+use pagewire_mem::Instant;
+
+use crate::connection::Connection;
+use crate::error::DropReason;
+use crate::input::{Segment, Step, drop_for};
+use crate::life::LifeFlags;
+use crate::limits::{DEFER_FIRST_SECONDS, DEFER_LONGEST_SECONDS};
+
+/// How many timeouts of a SYN,ACK reach beyond `time`, as Linux counts them: of 1 s, 2 s, 4 s and so
+/// on, none longer than 120 s. No time is no timeout; 255 are the most.
+pub fn defer_accept_timeouts(time: Duration) -> u8 {
+    let enough = (0..u8::MAX).find(|&timeouts| defer_accept_time(timeouts) >= time);
+    enough.unwrap_or(u8::MAX)
+}
+
+/// How long so many timeouts take: what Linux rounds the time up to.
+pub fn defer_accept_time(timeouts: u8) -> Duration {
+    let one =
+        |n: u32| DEFER_FIRST_SECONDS.saturating_mul(1 << n.min(16)).min(DEFER_LONGEST_SECONDS);
+    Duration::from_secs((0..u32::from(timeouts)).map(one).sum())
+}
+
+impl Connection {
+    /// Forgets an acknowledgement of our SYN,ACK.
+    pub(crate) fn defer(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        self.remember_timestamp(now, segment.header, segment.seq);
+        self.life.flags.insert(LifeFlags::DEFERRED);
+        drop_for(DropReason::Deferred)
+    }
+
+    /// Whether the SYN,ACK, acknowledged, is not sent again at this timeout.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.life.flags.contains(LifeFlags::DEFERRED)
+            && self.out.retries + 1 < self.out.deferral(&self.path)
+    }
+
+    /// Whether data is waited for longer than a SYN,ACK is sent again.
+    pub(crate) fn outlasts_retries(&self) -> bool {
+        self.life.flags.contains(LifeFlags::DEFERRED) && self.out.is_deferring(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_rounded_up_to_timeouts_of_the_syn_ack_as_in_linux() {
+        let seconds = |s| {
+            let timeouts = defer_accept_timeouts(Duration::from_secs(s));
+            (timeouts, defer_accept_time(timeouts).as_secs())
+        };
+        assert_eq!(seconds(0), (0, 0));
+        assert_eq!(seconds(1), (1, 1));
+        assert_eq!([seconds(2), seconds(3), seconds(4)], [(2, 3), (2, 3), (3, 7)]);
+        assert_eq!([seconds(127), seconds(128)], [(7, 127), (8, 247)]);
+        assert_eq!(seconds(u64::from(u32::MAX)).0, u8::MAX);
+    }
+}

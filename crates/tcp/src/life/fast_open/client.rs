@@ -1,0 +1,291 @@
+//! The side that connects (RFC 7413 sections 4.1.3 and 4.2).
+
+use pagewire_mem::{FragVec, Instant};
+
+use crate::connection::Connection;
+use crate::header::TcpHeader;
+use crate::inbound::InFlags;
+use crate::life::fast_open::FastOpenCookie;
+use crate::life::state::{Event, State};
+use crate::life::{Life, LifeFlags};
+use crate::limits::FAST_OPEN_OPTION_ROOM;
+use crate::outbound::ecn::EcnFlags;
+use crate::path::{Path, PathFlags};
+
+/// How a connection opens with Fast Open: see [`Connection::use_fast_open`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenConnect {
+    /// The option of the SYN: a cookie, or the request for one. `None`: data without a cookie.
+    pub option: Option<FastOpenCookie>,
+    /// The MSS that the peer announced last, if it is known: data in the SYN has to fit it.
+    pub mss: Option<u16>,
+    /// The SYN waits for the application's first data, and takes it along. Without a cookie to
+    /// show, or leave to do without, there is nothing to wait for.
+    pub deferred: bool,
+}
+
+/// What a handshake, or its failure, taught about a peer's Fast Open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenOutcome {
+    /// The MSS that the peer announced, if it did.
+    pub mss: Option<u16>,
+    /// The cookie that it gave.
+    pub cookie: Option<FastOpenCookie>,
+    /// Whether our SYN had the option: a cookie, or the request for one.
+    pub had_option: bool,
+    /// What became of data in our SYN.
+    pub syn_data: SynData,
+    /// How to ask for a cookie next time.
+    pub try_experimental: TryExperimental,
+}
+
+/// What became of data in a SYN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynData {
+    /// There was none; or it was not taken, but the peer gave a new cookie for the next.
+    #[default]
+    Unknown,
+    /// All of it or a part was acknowledged.
+    Taken,
+    /// None of it was acknowledged, nobody answered, or the network reported an error.
+    Refused,
+}
+
+/// Which form of the option to ask for a cookie with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TryExperimental {
+    /// That of the RFC, as nothing is known.
+    #[default]
+    No,
+    /// The one before the RFC: the RFC's was not answered.
+    Once,
+    /// That of the RFC: neither was answered.
+    Never,
+}
+
+impl Connection {
+    /// Opens with Fast Open. To be called after [`connect`](Self::connect) and before the SYN is
+    /// polled.
+    pub fn use_fast_open(&mut self, how: FastOpenConnect) {
+        let fast_open = self.life.fast_open.get_or_insert_default();
+        fast_open.option = how.option;
+        fast_open.sent = how.option;
+        fast_open.cached_mss = how.mss;
+        fast_open.deferred = how.deferred;
+    }
+
+    /// Whether the SYN waits for data: the first write sends it.
+    pub fn is_deferred(&self) -> bool {
+        self.life.waits_for_data(&self.path)
+    }
+
+    /// The SYN waits for data no longer: it leaves with what there is.
+    pub fn send_deferred_syn(&mut self) {
+        if let Some(fast_open) = self.life.fast_open.as_deref_mut() {
+            fast_open.deferred = false;
+        }
+    }
+
+    /// The application waits to send more than the SYN took (`true`): the acknowledgement of the
+    /// SYN,ACK waits for that data, for as long as any acknowledgement may be delayed.
+    pub fn set_write_pending(&mut self, pending: bool) {
+        self.life.flags.set(LifeFlags::WRITE_PENDING, pending);
+    }
+
+    /// Whether a handshake with Fast Open lasts, or has taught what nobody has asked for.
+    pub fn is_opening_fast(&self) -> bool {
+        self.life.fast_open.is_some()
+    }
+
+    /// What the handshake taught, once.
+    pub fn take_fast_open_outcome(&mut self) -> Option<FastOpenOutcome> {
+        let outcome = self.life.fast_open.as_mut()?.outcome.take();
+        if outcome.is_some() {
+            self.life.fast_open = None;
+        }
+        outcome
+    }
+
+    /// Whether something on the path seems to swallow Fast Open connections, once: it is better to
+    /// do without for a while.
+    pub fn take_black_hole(&mut self) -> bool {
+        let suspected = self.life.flags.contains(LifeFlags::BLACK_HOLE);
+        self.life.flags.remove(LifeFlags::BLACK_HOLE);
+        suspected
+    }
+
+    /// Whether data of the peer has come in over a connection that we opened with Fast Open.
+    pub fn has_fast_opened(&self) -> bool {
+        self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) && self.inbound.bytes_received > 0
+    }
+
+    /// Whether all data of the SYN was taken by the other side: ours by the peer, or the peer's by
+    /// us.
+    pub fn is_syn_data_acked(&self) -> bool {
+        self.life.flags.contains(LifeFlags::SYN_DATA_ACKED)
+    }
+
+    /// The first SYN or SYN,ACK leaves: its Fast Open option and its data.
+    ///
+    /// > RFC 7413 section 4.2.2: Advance to SYN-SENT state and update SND.NXT to include the data
+    /// > accordingly. To deal with network or servers dropping SYN packets with payload or unknown
+    /// > options, when the SYN timer fires, the client SHOULD retransmit a SYN packet without data
+    /// > and Fast Open options.
+    pub(crate) fn begin_fast_open(&mut self, now: Instant) -> (Option<FastOpenCookie>, FragVec) {
+        let room = self.life.syn_data_room(&self.path);
+        let Some(fast_open) = self.life.fast_open.as_deref_mut() else {
+            return (None, FragVec::new());
+        };
+        let option = fast_open.option.take();
+        if self.path.state != State::SynSent {
+            // Of a SYN,ACK: not if it crosses with a SYN of the peer's.
+            let active = self.path.flags.contains(PathFlags::ACTIVE);
+            return (option.filter(|_| !active), FragVec::new());
+        }
+        fast_open.deferred = false;
+        let (first, len) = (self.out.snd.iss + 1, self.out.queue.len().min(room));
+        let (payload, taken) = self.out.queue.slice(first, len);
+        if taken > 0 {
+            fast_open.syn_data = taken;
+            if first + taken == self.out.queue.end() {
+                // Should it be sent again, then as the segment that it was, as in Linux.
+                self.out.queue.end_record();
+            }
+            self.out.flight.push(first, first + taken, now, taken, false);
+            self.out.snd.nxt = first + taken;
+            self.out.sent_at = now;
+            self.out.rare().syn_data_end = Some(first + taken);
+        }
+        self.life.flags.set(LifeFlags::FAST_OPEN_CLIENT, option.is_some() || taken > 0);
+        (option, payload)
+    }
+
+    /// The SYN,ACK to our SYN has been taken in: what it says about Fast Open.
+    pub(crate) fn end_fast_open(&mut self, syn_ack: &TcpHeader) {
+        let resent = self.life.flags.contains(LifeFlags::SYN_RESENT);
+        let Some(fast_open) = self.life.fast_open.as_deref_mut() else { return };
+        if !self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
+            self.life.fast_open = None;
+            return;
+        }
+        let unacked = !self.out.flight.is_empty();
+        // As Linux: a cookie counts if the SYN had the option.
+        let offered = syn_ack.options.fast_open.filter(|c| !c.is_request());
+        let cookie = offered.filter(|_| fast_open.sent.is_some());
+        let had_data = fast_open.syn_data > 0;
+        let mut outcome = FastOpenOutcome {
+            mss: Some(self.out.snd.peer_mss),
+            cookie,
+            had_option: fast_open.sent.is_some(),
+            ..FastOpenOutcome::default()
+        };
+        // > RFC 7413 section 4.1.3.1: The client MUST cache negative responses from the server in
+        // > order to avoid potential connection failures. Negative responses include the server not
+        // > acknowledging the data in the SYN
+        //
+        // One with a new cookie invites to the next attempt.
+        if had_data && self.out.snd.una != self.out.snd.iss + 1 {
+            outcome.syn_data = SynData::Taken;
+        } else if had_data && cookie.is_none() {
+            outcome.syn_data = SynData::Refused;
+        }
+        if let (Some(sent), None) = (fast_open.sent, cookie)
+            && !resent
+            && !had_data
+        {
+            outcome.try_experimental = match sent.is_experimental() {
+                true => TryExperimental::Never,
+                false => TryExperimental::Once,
+            };
+        }
+        fast_open.outcome = Some(outcome);
+        if unacked {
+            // > RFC 7413 section 4.2.2: The client SHOULD retransmit any unacknowledged data in the
+            // > first ACK packet in step 2.
+            self.out.flight.mark_all_lost();
+            self.out.resend_without_blame();
+        } else if had_data {
+            self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
+            // SYN and data were one segment.
+            self.out.loss.delivered = self.out.loss.delivered.saturating_sub(1);
+        }
+    }
+
+    /// The handshake is complete for us; the peer is to know.
+    ///
+    /// > RFC 7413 section 4.2.2: Send an ACK packet. Set acknowledgment number to RCV.NXT and include
+    /// > the data after SND.UNA if data is available.
+    pub(crate) fn acknowledge_syn(&mut self, now: Instant) {
+        // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
+        let expected =
+            self.life.flags.contains(LifeFlags::WRITE_PENDING) || self.path.config.defer_accept > 0;
+        let pending = expected && self.out.flight.is_empty();
+        if pending && !self.out.ecn.contains(EcnFlags::TELL_SYN) {
+            self.life.flags.remove(LifeFlags::WRITE_PENDING);
+            self.inbound.quicken(self.path.config.quick_acks);
+            // Such an answer shows what acknowledgements can ride on from now on.
+            self.inbound.ack.interactive = true;
+            self.inbound.delay_ack(&self.path, &self.out.rtt, now);
+        } else {
+            self.inbound.ack_now();
+        }
+    }
+
+    /// The connection ends. If all that ever came was a FIN beyond a gap, what came before it was
+    /// swallowed.
+    pub(crate) fn suspect_lost_start(&mut self) {
+        let fin_beyond_gap =
+            self.inbound.fin.is_some() && !self.inbound.flags.contains(InFlags::FIN_RECEIVED);
+        if fin_beyond_gap && self.inbound.bytes_received == 0 {
+            self.life.suspect_black_hole();
+        }
+    }
+}
+
+impl Life {
+    pub(crate) fn waits_for_data(&self, path: &Path) -> bool {
+        path.state == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
+    }
+
+    /// Bytes of data that fit the SYN.
+    ///
+    /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
+    ///
+    /// As Linux: the link's MSS for a default, because a SYN that is too long is dropped and sent
+    /// again without data; and 40 less, whatever options there are, because middleboxes may add
+    /// some.
+    pub(crate) fn syn_data_room(&self, path: &Path) -> u32 {
+        let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
+        u32::from(path.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
+    }
+
+    /// The connection ends by `event`. If its SYN had data and was not answered by the peer, that is
+    /// an outcome too.
+    ///
+    /// > RFC 7413 section 4.1.3.1: Negative responses include [...] ICMP error messages, and (most
+    /// > importantly) no response (SYN-ACK) from the server at all, i.e., connection timeout.
+    pub(crate) fn give_up_fast_open(&mut self, event: Event) {
+        let Some(fast_open) = self.fast_open.as_deref_mut() else { return };
+        let unanswered = event == Event::Expire && fast_open.outcome.is_none();
+        if !unanswered || fast_open.syn_data == 0 || self.flags.contains(LifeFlags::CONNECTED) {
+            self.fast_open = None;
+            return;
+        }
+        fast_open.outcome = Some(FastOpenOutcome {
+            had_option: fast_open.sent.is_some(),
+            syn_data: SynData::Refused,
+            ..FastOpenOutcome::default()
+        });
+    }
+
+    // ---- paths that swallow Fast Open ----
+
+    /// As Linux, extremely conservative: the third timeout in a row, or giving up before, of any
+    /// connection that was opened with Fast Open is taken for a path that swallows such
+    /// connections. What a single server is remembered for is in [`FastOpenOutcome`].
+    pub(crate) fn suspect_black_hole(&mut self) {
+        if self.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
+            self.flags.insert(LifeFlags::BLACK_HOLE);
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The side that listens (RFC 7413 sections 4.1.2 and 4.2).
+
+use pagewire_mem::FragVec;
+
+use crate::connection::{Connection, Env};
+use crate::inbound::window;
+use crate::life::fast_open::FastOpenCookie;
+use crate::life::state::State;
+use crate::life::{Life, LifeFlags};
+use crate::path::{Path, PathFlags};
+
+impl Connection {
+    /// The SYN,ACK is to carry this cookie. To be called after [`accept`](Self::accept).
+    pub fn offer_cookie(&mut self, cookie: FastOpenCookie) {
+        self.life.fast_open.get_or_insert_default().option = Some(cookie);
+    }
+
+    /// Opens with Fast Open: the cookie in the SYN was good, `payload` is the SYN's. To be called
+    /// after [`accept`](Self::accept). The application may have the connection at once: it reads
+    /// what came with the SYN, and what it sends leaves without waiting for the handshake.
+    ///
+    /// > RFC 7413 section 4.2.2: Buffer the data and notify the application. [...] If the FastOpened
+    /// > flag is set, the packet acknowledges the SYN and data sequence.
+    pub fn accept_fast(&mut self, env: &mut Env<'_>, payload: FragVec) {
+        self.path.flags.insert(PathFlags::FAST_OPEN_SERVER);
+        let first = self.inbound.irs + 1;
+        let inserted = self.inbound.queue.insert(env, first, payload);
+        if inserted.advanced > 0 {
+            self.inbound.bytes_received += u64::from(inserted.advanced);
+            self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
+        }
+        // The SYN,ACK announces a window behind the data.
+        self.inbound.edge = self.inbound.rcv_nxt() + window::initial(&self.path.config);
+        self.inbound.quicken(self.path.config.quick_acks);
+    }
+
+    /// The application has taken the connection. As long as the handshake lasts, an ICMP error ends
+    /// one that still waits to be accepted, and not one that somebody works with already.
+    pub fn on_accepted(&mut self) {
+        if self.path.state == State::SynReceived {
+            self.life.flags.insert(LifeFlags::ACCEPTED_EARLY);
+        }
+    }
+}
+
+impl Life {
+    /// Whether the application may hand over data: in states that send, in a SYN that waits for it,
+    /// and behind a SYN that came with a cookie.
+    pub(crate) fn takes_data(&self, path: &Path) -> bool {
+        path.state.can_send()
+            || self.waits_for_data(path)
+            || (path.state == State::SynReceived
+                && path.flags.contains(PathFlags::FAST_OPEN_SERVER))
+    }
+}

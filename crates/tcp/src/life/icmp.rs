@@ -1,0 +1,73 @@
+//! ICMP errors about our own segments, believed as far as RFC 5927 advises.
+
+use crate::config::LinkLimits;
+use crate::connection::{Connection, Env};
+use crate::life::LifeFlags;
+use crate::life::state::{Event, State};
+use crate::limits::MIN_PATH_MSS;
+use crate::segment::{IcmpKind, IcmpNotice};
+
+impl Connection {
+    /// An ICMP error quotes a segment of this connection.
+    ///
+    /// > RFC 5927 section 4.1: TCP SHOULD check that the TCP sequence number contained in the payload
+    /// > of the ICMP error message is within the range SND.UNA =< SEG.SEQ < SND.NXT.
+    ///
+    /// Whether it does: `false` is a forgery, or too late.
+    pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) -> bool {
+        let _ = env;
+        let outstanding = notice.seq.since(self.out.snd.una) < self.out.in_flight();
+        if !outstanding {
+            return false;
+        }
+        match notice.kind {
+            IcmpKind::PacketTooBig { mss } => self.on_path_mss(mss),
+            IcmpKind::Unreachable { error, .. } => match self.path.state {
+                // Nothing is established yet: whoever waits is told at once, as in Linux.
+                // But an application that works with a connection before the handshake is complete
+                // (Fast Open) does so as if it were.
+                State::SynReceived if self.life.flags.contains(LifeFlags::ACCEPTED_EARLY) => {
+                    self.life.soft_error = Some(error);
+                }
+                State::SynSent | State::SynReceived => self.finish(Event::Expire, Some(error)),
+                // RFC 5927 section 5.2: once synchronised, even a hard error is a soft one.
+                _ => self.life.soft_error = Some(error),
+            },
+        }
+        true
+    }
+
+    /// RFC 1191 section 6.3 and RFC 8201 section 5.4: what was too big is sent again in smaller
+    /// segments, and the congestion window stays, because nothing was congested.
+    fn on_path_mss(&mut self, mss: u16) {
+        let mss = mss.max(MIN_PATH_MSS);
+        if mss >= self.path.link.mss {
+            return;
+        }
+        if self.path.link.max_super_payload <= u32::from(self.path.link.mss) {
+            // No super-frames before, none now.
+            self.path.link.max_super_payload = u32::from(mss);
+        }
+        self.path.link.mss = mss;
+        if self.path.state.is_synchronized() {
+            self.out.on_too_big(self.out.send_mss(&self.path));
+        } else if self.path.state == State::SynSent
+            && self.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
+        {
+            // A SYN with data was too big. It leaves again at once without data, as in Linux; the
+            // data follows the handshake. As there, too, it announces what the path takes: the way
+            // back may be as narrow, and the peer need not find out with data.
+            self.path.link.recv_mss = mss;
+            self.life.flags.insert(LifeFlags::SYN_RESENT);
+            self.out.flight.mark_first_lost();
+        }
+    }
+
+    /// The link, or the way to the peer, has changed.
+    pub fn set_link_limits(&mut self, link: LinkLimits) {
+        if link.mss > self.path.link.mss {
+            self.out.doubt_longer_path(&self.path);
+        }
+        self.path.link = link;
+    }
+}

@@ -1,0 +1,251 @@
+//! TIME-WAIT (RFC 9293 section 3.6.1): what is left of a connection, small, because there may be
+//! many; and how long its neighbour FIN-WAIT-2 may last.
+
+use std::sync::Arc;
+
+use pagewire_mem::Instant;
+
+use crate::config::Config;
+use crate::connection::Connection;
+use crate::error::DropReason;
+use crate::header::{Flags, TcpHeader};
+use crate::input::{Segment, Step, drop_for};
+use crate::life::Life;
+use crate::life::state::{Event, State};
+use crate::limits::TIMESTAMP_VALID_SECONDS;
+use crate::options::TcpOptions;
+use crate::path::{Path, PathFlags, Ports, seconds};
+use crate::segment::Disposition;
+use crate::seq::Seq;
+
+/// A connection in TIME-WAIT whose application has let go: enough to answer what is still under
+/// way, and to tell an old duplicate from a new connection.
+#[derive(Clone, Debug)]
+pub struct TimeWait {
+    config: Arc<Config>,
+    until: Instant,
+    challenge_after: Instant,
+    snd_nxt: Seq,
+    rcv_nxt: Seq,
+    stamps: Option<Stamps>,
+    ports: Ports,
+    /// As it stands in headers.
+    window: u16,
+    /// The count of congestion marks that its segments tell (RFC 9768).
+    ecn: Flags,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stamps {
+    offset: u32,
+    recent: u32,
+    recent_at: u32,
+}
+
+/// What a segment does to a connection in TIME-WAIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum TimeWaitStep {
+    /// Nothing.
+    Ignored(DropReason),
+    /// It is noted.
+    Noted,
+    /// This is sent in answer; the segment was dropped for a reason, unless it was the peer's FIN
+    /// once more.
+    Answered(TcpHeader, Option<DropReason>),
+    /// The wait is over, for a reset.
+    Over,
+    /// It may open a new connection in place of this one; see [`Disposition::SynInTimeWait`].
+    Reopens {
+        /// The largest sequence number of ours that the old connection used.
+        iss_above: Seq,
+    },
+}
+
+impl TimeWait {
+    /// When the wait is over.
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// The first number that a new connection of ours between the same ends may use must be beyond
+    /// this one, if there may be such a connection now.
+    ///
+    /// > RFC 6191 section 2 goes for the passive side; the active one, who knows that its own
+    /// > timestamps grow, may do the same: the old incarnation's segments fall to PAWS.
+    ///
+    /// As Linux: more than a second after the last timestamp, so that ours have grown too.
+    pub fn reusable(&self, now: Instant) -> Option<Seq> {
+        let stamps = self.stamps?;
+        (seconds(now).wrapping_sub(stamps.recent_at) > 1).then_some(self.snd_nxt)
+    }
+
+    /// > RFC 9293 section 3.10.7.4: The only thing that can arrive in this state is a
+    /// > retransmission of the remote FIN. Acknowledge it, and restart the 2 MSL timeout.
+    ///
+    /// What else arrives is treated as Linux does. `len` is the length of the payload.
+    pub fn handle_segment(&mut self, now: Instant, header: &TcpHeader, len: u32) -> TimeWaitStep {
+        let has = |flags| header.flags.contains(flags);
+        let space = len + u32::from(has(Flags::SYN)) + u32::from(has(Flags::FIN));
+        let value = self.stamps.and(header.options.timestamps).map(|(value, _)| value);
+        let (stale, newer) = match (self.stamps, value) {
+            (Some(stamps), Some(value)) => {
+                (stamps.is_stale(now, value), (stamps.recent.wrapping_sub(value) as i32) < 0)
+            }
+            _ => (false, false),
+        };
+        if has(Flags::RST) {
+            // > RFC 1337 section 3: (F1) Ignore RST segments in TIME-WAIT state.
+            //
+            // Linux does so if it is told to: who resets on purpose wants the ports back.
+            if stale || header.seq != self.rcv_nxt || self.config.rfc1337 {
+                return TimeWaitStep::Ignored(DropReason::RstNotNext);
+            }
+            return TimeWaitStep::Over;
+        }
+        // > RFC 6191 section 2: if the timestamp of the incoming SYN segment is greater than the
+        // > last timestamp seen on the previous incarnation of the connection [...] honor the
+        // > connection request; [without timestamps] if the Sequence Number of the incoming SYN
+        // > segment is greater than the last sequence number seen [...] honor it.
+        //
+        // A SYN that also ends what it begins opens nothing: it is like any other.
+        let reopens = has(Flags::SYN) && !header.flags.intersects(Flags::ACK | Flags::FIN);
+        let reopens = reopens && !stale;
+        if reopens && (newer || header.seq.gt(self.rcv_nxt)) {
+            return TimeWaitStep::Reopens { iss_above: self.snd_nxt };
+        }
+        let edge = self.rcv_nxt + u32::from(self.window);
+        let fits = (header.seq + space).ge(self.rcv_nxt) && header.seq.le(edge);
+        if !header.flags.intersects(Flags::ACK | Flags::SYN) && fits && !stale {
+            // > RFC 9293 section 3.10.7.4: if the ACK bit is off, drop the segment and return
+            return TimeWaitStep::Ignored(DropReason::AckMissing);
+        }
+        if space == 0 && header.seq == self.rcv_nxt && !stale {
+            // Nothing but an acknowledgement.
+            self.restart(now);
+            if let (Some(stamps), Some(value)) = (&mut self.stamps, value) {
+                (stamps.recent, stamps.recent_at) = (value, seconds(now));
+            }
+            return TimeWaitStep::Noted;
+        }
+        if has(Flags::ACK) || stale {
+            self.restart(now);
+        }
+        let reason = match stale {
+            true => DropReason::Paws,
+            false if has(Flags::SYN) && header.seq.ge(self.rcv_nxt) => DropReason::SynUnexpected,
+            false => DropReason::OutsideWindow,
+        };
+        if has(Flags::FIN) && !has(Flags::SYN) && header.seq + space == self.rcv_nxt {
+            return TimeWaitStep::Answered(self.acknowledgement(now), None);
+        }
+        // An answer to data or a FIN cannot start an endless exchange of acknowledgements; to
+        // whatever else the rate of answers is limited.
+        if space > 0 && !has(Flags::SYN) {
+            return TimeWaitStep::Answered(self.acknowledgement(now), Some(reason));
+        }
+        if now < self.challenge_after {
+            return TimeWaitStep::Ignored(reason);
+        }
+        self.challenge_after = now + self.config.challenge_interval;
+        TimeWaitStep::Answered(self.acknowledgement(now), Some(reason))
+    }
+
+    fn restart(&mut self, now: Instant) {
+        self.until = now + self.config.time_wait;
+    }
+
+    /// What is said to whatever comes late.
+    pub fn acknowledgement(&self, now: Instant) -> TcpHeader {
+        let stamp = |s: Stamps| ((now.as_millis() as u32).wrapping_add(s.offset), s.recent);
+        let options = TcpOptions { timestamps: self.stamps.map(stamp), ..TcpOptions::default() };
+        TcpHeader {
+            src_port: self.ports.local,
+            dst_port: self.ports.remote,
+            seq: self.snd_nxt,
+            ack: self.rcv_nxt,
+            flags: Flags::ACK | self.ecn,
+            window: self.window,
+            urgent: 0,
+            options,
+        }
+    }
+}
+
+impl Stamps {
+    fn is_stale(&self, now: Instant, value: u32) -> bool {
+        let age = u64::from(seconds(now).wrapping_sub(self.recent_at));
+        (value.wrapping_sub(self.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
+    }
+}
+
+impl Connection {
+    /// What is left of this connection, if it is in TIME-WAIT and has nothing more to say: it can
+    /// take the connection's place.
+    pub fn time_wait(&self) -> Option<TimeWait> {
+        if self.path.state != State::TimeWait {
+            return None;
+        }
+        let stamps = self.path.has_timestamps().then_some(Stamps {
+            offset: self.path.ts.offset,
+            recent: self.path.ts.recent,
+            recent_at: self.path.ts.recent_at,
+        });
+        let window =
+            (self.inbound.recv_window() >> self.inbound.scale).min(u32::from(u16::MAX)) as u16;
+        Some(TimeWait {
+            config: Arc::clone(&self.path.config),
+            until: self.life.linger.get(),
+            challenge_after: self.inbound.challenge_after,
+            snd_nxt: self.out.snd.nxt,
+            rcv_nxt: self.inbound.rcv_nxt(),
+            stamps,
+            ports: self.path.ports,
+            window,
+            ecn: self.out.told_marks(),
+        })
+    }
+
+    /// A segment in TIME-WAIT, while the application still holds the connection.
+    pub(crate) fn in_time_wait(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
+        let Some(mut left) = self.time_wait() else { return drop_for(DropReason::Closed) };
+        let step = left.handle_segment(now, segment.header, segment.len);
+        self.life.linger.set(left.until);
+        self.inbound.challenge_after = left.challenge_after;
+        if let Some(stamps) = left.stamps {
+            (self.path.ts.recent, self.path.ts.recent_at) = (stamps.recent, stamps.recent_at);
+        }
+        match step {
+            TimeWaitStep::Noted => Ok(()),
+            TimeWaitStep::Ignored(reason) => drop_for(reason),
+            TimeWaitStep::Answered(_, dropped) => {
+                self.inbound.ack_now();
+                dropped.map_or(Ok(()), drop_for)
+            }
+            TimeWaitStep::Over => {
+                self.finish(Event::Reset, None);
+                Ok(())
+            }
+            TimeWaitStep::Reopens { iss_above } => Err(Disposition::SynInTimeWait { iss_above }),
+        }
+    }
+
+    /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
+    /// > the other timers.
+    pub(crate) fn enter_time_wait(&mut self, now: Instant) {
+        self.stop_timers();
+        self.out.flight.clear();
+        self.out.recovery = None;
+        self.out.queue.clear(self.out.snd.nxt);
+        self.life.linger.set(now + self.path.config.time_wait);
+    }
+}
+
+impl Life {
+    /// A connection whose application is gone does not wait for the peer's FIN for ever.
+    pub(crate) fn limit_fin_wait2(&mut self, path: &Path, now: Instant) {
+        if path.state == State::FinWait2 && path.flags.contains(PathFlags::ORPHAN) {
+            self.linger.set(now + path.config.fin_wait2);
+        }
+    }
+}

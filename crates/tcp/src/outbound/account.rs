@@ -1,0 +1,112 @@
+//! What a connection counts for [`Info`](crate::Info): segments, and what its sending waits for.
+
+use core::time::Duration;
+
+use pagewire_mem::{Frag, Instant};
+
+use crate::outbound::{OutFlags, Outbound};
+use crate::path::Path;
+use crate::segment::SegmentOut;
+
+/// What sending waits for; the time is added up for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Nothing is queued.
+    #[default]
+    Idle,
+    /// The network.
+    Busy,
+    /// The peer's window.
+    Window,
+    /// The application, which waits for room in the send buffer.
+    Buffer,
+}
+
+/// Counts of segments and the time that there was something to send.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Account {
+    since: Instant,
+    /// Nanoseconds.
+    busy: u64,
+    pub(crate) segments_out: u32,
+    pub(crate) data_segments_out: u32,
+}
+
+impl Outbound {
+    /// A segment leaves.
+    pub(crate) fn count_out(&mut self, segment: &SegmentOut) {
+        let len: usize = segment.payload.iter().map(Frag::len).sum();
+        let segments = segment.gso_size.map_or(1, |size| len.div_ceil(usize::from(size)) as u32);
+        let account = &mut self.account;
+        account.segments_out = account.segments_out.wrapping_add(segments);
+        if len > 0 {
+            account.data_segments_out = account.data_segments_out.wrapping_add(segments);
+        }
+    }
+
+    /// `bytes` of payload are sent again.
+    pub(crate) fn note_sent_again(&mut self, bytes: u32) {
+        if bytes > 0 {
+            self.rare().bytes_retransmitted += u64::from(bytes);
+        }
+    }
+
+    /// Something was queued.
+    pub(crate) fn note_busy(&mut self, now: Instant) {
+        if self.limit == Limit::Idle {
+            self.set_limit(now, Limit::Busy);
+        }
+    }
+
+    /// All that can leave has left: what does sending wait for?
+    pub(crate) fn note_limit(&mut self, path: &Path, now: Instant) {
+        if self.limit == Limit::Idle && self.queue.len() == 0 {
+            return;
+        }
+        let unsent = self.unsent(path);
+        let limit = if self.queue.len() == 0 {
+            Limit::Idle
+        } else if unsent == 0 {
+            let waits = self.flags.contains(OutFlags::WAITS_FOR_ROOM) && path.state.can_send();
+            if waits { Limit::Buffer } else { Limit::Busy }
+        } else {
+            let allowed = self.send_edge().saturating_since(self.snd.nxt);
+            let by_peer = self.packets_in_flight() < self.congestion.cwnd()
+                && allowed < unsent.min(self.send_mss(path));
+            if by_peer { Limit::Window } else { Limit::Busy }
+        };
+        if limit != self.limit {
+            self.set_limit(now, limit);
+        }
+    }
+
+    fn set_limit(&mut self, now: Instant, limit: Limit) {
+        let passed = now.saturating_since(self.account.since);
+        match self.limit {
+            Limit::Idle => {}
+            Limit::Busy => self.account.busy += passed.as_nanos() as u64,
+            Limit::Window => self.rare().window_limited += passed,
+            Limit::Buffer => self.rare().buffer_limited += passed,
+        }
+        self.account.since = now;
+        self.limit = limit;
+    }
+
+    /// Time with something in the send queue; of this, held back by the peer's window, and by the
+    /// send buffer.
+    pub(crate) fn busy_times(&self, now: Option<Instant>) -> [Duration; 3] {
+        let running = now.map_or(Duration::ZERO, |now| now.saturating_since(self.account.since));
+        let mut times = [Duration::from_nanos(self.account.busy), Duration::ZERO, Duration::ZERO];
+        if let Some(rare) = &self.rare {
+            (times[1], times[2]) = (rare.window_limited, rare.buffer_limited);
+        }
+        match self.limit {
+            Limit::Idle => {}
+            Limit::Busy => times[0] += running,
+            Limit::Window => times[1] += running,
+            Limit::Buffer => times[2] += running,
+        }
+        times[0] += times[1] + times[2];
+        times
+    }
+}

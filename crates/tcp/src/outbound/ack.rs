@@ -1,0 +1,366 @@
+//! Byte path, step S7: the acknowledgement field of a segment (RFC 9293 section 3.10.7.4, fifth
+//! step, from ESTABLISHED on), and everything that follows from it on the sending side.
+
+use core::time::Duration;
+
+use pagewire_mem::Instant;
+
+use crate::error::DropReason;
+use crate::header::{Flags, TcpHeader};
+use crate::life::state::State;
+use crate::outbound::Outbound;
+use crate::outbound::ecn::EcnFlags;
+use crate::outbound::flight::{Delivered, Mark};
+use crate::outbound::loss::CaState;
+use crate::outbound::recovery::{Heard, News, Resend};
+use crate::path::{Path, PathFlags};
+use crate::seq::Seq;
+
+/// Where an acknowledgement number lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AckRange {
+    /// Older than anything that could still be under way.
+    TooOld,
+    /// Before `una`: overtaken by a later one.
+    Old,
+    /// In `una..=nxt`.
+    Acceptable,
+    /// Beyond `nxt`.
+    Unsent,
+}
+
+impl Outbound {
+    /// Takes in the acknowledgement, window and SACK blocks of a segment that passed the checks
+    /// before. `len` is how many sequence numbers the segment itself takes up.
+    ///
+    /// Whether it has acknowledged the last that was under way. What it is refused for is to be answered.
+    pub(crate) fn take_ack(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        header: &TcpHeader,
+        len: u32,
+    ) -> Result<bool, DropReason> {
+        match self.ack_range(header) {
+            // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
+            // > SND.NXT), then send an ACK, drop the segment, and return.
+            AckRange::Unsent => return Err(DropReason::AckUnsent),
+            // > RFC 5961 section 5.2: The ACK value is considered acceptable only if it is in the
+            // > range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT). All incoming segments
+            // > whose ACK value doesn't satisfy the above condition MUST be discarded and an ACK
+            // > sent back.
+            AckRange::TooOld => return Err(DropReason::AckTooOld),
+            // > RFC 9293 section 3.10.7.4: If the ACK is a duplicate (SEG.ACK =< SND.UNA), it can
+            // > be ignored.
+            //
+            // Its SACK blocks may still be news.
+            AckRange::Old => {
+                if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+                    self.take_old_sacks(path, now, header);
+                }
+                return Ok(false);
+            }
+            AckRange::Acceptable => {}
+        }
+        // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
+        // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
+        // > connection to stay open
+        //
+        // Whatever the peer says, it is there. If it took its window back with data under way,
+        // that data is what it is probed with.
+        let probing = self.snd.window == 0 && !path.flags.contains(PathFlags::ORPHAN);
+        if self.flight.is_empty() || probing {
+            self.retries = 0;
+        }
+        let prior_una = self.snd.una;
+        let advanced = header.ack.since(prior_una);
+        let mut heard = self.hear(path, header);
+        heard.news.set(News::ADVANCED, advanced > 0);
+        heard.news.set(News::DATA, len > 0);
+        heard.news.set(News::WINDOW, self.take_window(header, advanced));
+        heard.news.set(News::ECHO, self.echoes_mark(header));
+        if advanced > 0 {
+            self.retries = 0;
+            self.snd.una = header.ack;
+            self.take_mtu_answer(path);
+            self.settle_urgent();
+        }
+        if self.flight.is_empty() {
+            // Nothing is under way; a duplicate may still be reported.
+            self.take_late_dsack(path, now, header, prior_una, &mut heard);
+            return Ok(false);
+        }
+        let mut delivered = self.delivered(now, &heard);
+        let prior_high = self.flight.high_sacked();
+        if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+            let blocks = header.options.sack;
+            self.take_sacks(path, &blocks, header.ack, prior_una, &mut heard, &mut delivered);
+            self.learn_reordering(path, &mut delivered);
+        }
+        self.take_cumulative(path, now, header, prior_una, prior_high, &mut heard, &mut delivered);
+        if self.ecn.contains(EcnFlags::ACCURATE) {
+            self.take_accurate_feedback(path, header, &mut heard);
+        }
+        self.react(path, now, prior_una, &mut heard);
+        Ok(self.flight.is_empty())
+    }
+
+    /// What the header of an acknowledgement says by itself.
+    fn hear(&self, path: &Path, header: &TcpHeader) -> Heard {
+        let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
+        let echo_ms = echo.filter(|_| path.has_timestamps());
+        Heard { echo_ms: echo_ms.map(|e| e.wrapping_sub(path.ts.offset)), ..Heard::default() }
+    }
+
+    fn delivered(&self, now: Instant, heard: &Heard) -> Delivered {
+        let min_rtt = self.rtt.min().unwrap_or_default();
+        Delivered { echo_ms: heard.echo_ms, ..Delivered::new(now, min_rtt, self.loss.high) }
+    }
+
+    /// What SACK blocks told of reordering.
+    fn learn_reordering(&mut self, path: &Path, delivered: &mut Delivered) {
+        let late = delivered.late.take();
+        if self.loss.state != CaState::Loss || self.may_take_back() {
+            let high = self.flight.high_sacked();
+            self.note_reordering(path, late, high);
+        }
+    }
+
+    /// What is acknowledged cumulatively leaves the flight and the queue; the round trip is
+    /// measured.
+    fn take_cumulative(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        header: &TcpHeader,
+        prior_una: Seq,
+        prior_high: Option<Seq>,
+        heard: &mut Heard,
+        delivered: &mut Delivered,
+    ) {
+        let of_syn = prior_una == self.snd.iss;
+        let (newest, rack_rtt) = (delivered.newest, delivered.rack_rtt);
+        self.flight.ack_to(header.ack, delivered);
+        if of_syn {
+            // A SYN tells how long the handshake took, and nothing of data that left with it.
+            (delivered.newest, delivered.rack_rtt) = (newest, rack_rtt);
+        }
+        let acked_bytes = self.queue.ack_to(header.ack);
+        self.stats.bytes_acked += u64::from(acked_bytes);
+        self.stats.sacks_ignored = self.stats.sacks_ignored.saturating_add(delivered.ignored);
+        let acked = delivered.acked > 0;
+        if acked && !path.flags.contains(PathFlags::SACK) {
+            // Without SACK nobody can tell which transmission arrived.
+            delivered.original &= !delivered.ambiguous;
+            delivered.packets = self.spend_emulated(delivered.acked);
+        }
+        heard.delivered += delivered.packets;
+        heard.news.set(News::ACKED, acked);
+        heard.news.set(News::SACKED, delivered.sacked);
+        heard.news.set(News::ORIGINAL, delivered.original);
+        let first = self.flight.first();
+        heard.news.set(News::RENEGED, first.is_some_and(|r| r.mark.contains(Mark::SACKED)));
+        let head_at = first.map(|r| r.at);
+        self.advance_rack(path, delivered);
+        let measured = self.measure(now, heard, delivered, of_syn);
+        if acked {
+            heard.news.insert(News::SET_TIMER);
+            if path.flags.contains(PathFlags::SACK) {
+                // A hole that nothing was sent again for has been filled: that is reordering.
+                self.note_reordering(path, delivered.late, prior_high);
+            }
+        } else if let (true, Some((first, _)), Some(head)) =
+            (measured, delivered.sacked_at, head_at)
+            && first < head
+        {
+            // Measured on something older than the head's last transmission: as Linux, the timer
+            // is not put off by what was sent after it.
+            heard.news.insert(News::SET_TIMER);
+        }
+    }
+
+    /// Loss recovery, the timer and the congestion window, once all is known.
+    fn react(&mut self, path: &Path, now: Instant, prior_una: Seq, heard: &mut Heard) {
+        let echo = heard.news.contains(News::ECHO);
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.resend = Resend::No;
+            self.adapt_reordering_window(heard);
+            self.take_probe_answer(heard);
+        }
+        // Whatever became of data in a SYN: the transfer begins with the initial window, and what the
+        // SYN,ACK does not acknowledge is sent again without blaming the path (`fast_open/`).
+        let opening = path.state == State::SynSent;
+        if !opening && self.is_dubious(heard.news) {
+            let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;
+            heard.duplicates = u32::from(!heard.news.intersects(plain));
+            self.alert(path, now, heard, prior_una);
+        }
+        if heard.news.contains(News::SET_TIMER) {
+            self.restart_retransmit_timer(path, now);
+        }
+        let marked = match (echo, heard.marked) {
+            (false, _) => 0,
+            // A classic echo stands for all that arrived under it.
+            (true, 0) => heard.delivered,
+            (true, marked) => marked,
+        };
+        self.count_delivered(heard.delivered, marked);
+        if opening {
+            return;
+        }
+        if self.loss.is_reducing() {
+            self.reduce(heard);
+        } else if prior_una != self.snd.iss && self.may_grow(path, heard.news) {
+            if self.is_cwnd_limited() {
+                self.congestion.on_ack(now, heard.delivered);
+            } else {
+                self.congestion.on_application_limited(now);
+            }
+        }
+    }
+
+    /// SACK blocks beside an acknowledgement that was overtaken.
+    #[cold]
+    fn take_old_sacks(&mut self, path: &Path, now: Instant, header: &TcpHeader) {
+        let una = self.snd.una;
+        let mut heard = self.hear(path, header);
+        let mut delivered = self.delivered(now, &heard);
+        let blocks = header.options.sack;
+        self.take_sacks(path, &blocks, header.ack, una, &mut heard, &mut delivered);
+        self.learn_reordering(path, &mut delivered);
+        heard.delivered += delivered.packets;
+        heard.news.set(News::SACKED, delivered.sacked);
+        heard.news.set(News::ORIGINAL, delivered.original);
+        self.advance_rack(path, &delivered);
+        self.alert(path, now, &mut heard, una);
+        self.count_delivered(heard.delivered, 0);
+    }
+
+    /// A duplicate reported when nothing is under way: what was done may be undone.
+    fn take_late_dsack(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        header: &TcpHeader,
+        prior_una: Seq,
+        heard: &mut Heard,
+    ) {
+        if self.recovery.is_none() {
+            return;
+        }
+        if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+            let blocks = header.options.sack;
+            let mut delivered = self.delivered(now, heard);
+            self.take_sacks(path, &blocks, header.ack, prior_una, heard, &mut delivered);
+        }
+        if heard.news.contains(News::DSACK) {
+            self.adapt_reordering_window(heard);
+            self.alert(path, now, heard, prior_una);
+            self.count_delivered(heard.delivered, 0);
+        }
+        self.take_probe_answer(heard);
+    }
+
+    // ---- the congestion window's validation ----
+
+    /// > RFC 7661, RFC 9438 section 5.8: CUBIC does not increase its congestion window if a flow is
+    /// > application limited.
+    ///
+    /// As Linux: in slow start the window may lead to twice what was in flight.
+    fn is_cwnd_limited(&self) -> bool {
+        self.loss.cwnd_limited
+            || (self.congestion.in_slow_start()
+                && self.congestion.cwnd() < 2 * self.loss.max_packets)
+    }
+
+    /// Something was sent, or held back for the window: was the window the limit? The answer holds
+    /// for a round trip, but that something else is the limit is only believed at its end.
+    pub(crate) fn validate_cwnd(&mut self, limited: bool) {
+        let packets = self.flight.packets();
+        let more = !self.loss.cwnd_limited && packets > self.loss.max_packets;
+        if self.snd.una.ge(self.loss.usage_end) || limited || more {
+            self.loss.cwnd_limited = limited;
+            self.loss.max_packets = packets;
+            self.loss.usage_end = self.snd.nxt;
+        }
+    }
+
+    fn ack_range(&self, header: &TcpHeader) -> AckRange {
+        let (ack, una) = (header.ack, self.snd.una);
+        if ack.gt(self.snd.nxt) {
+            AckRange::Unsent
+        } else if ack.ge(una) {
+            AckRange::Acceptable
+        } else if una.since(ack) <= self.snd.max_window {
+            AckRange::Old
+        } else {
+            AckRange::TooOld
+        }
+    }
+
+    /// Measures the round trip; whether there was something to measure.
+    ///
+    /// > RFC 6298 section 3: RTT samples MUST NOT be made using segments that were retransmitted
+    ///
+    /// > RFC 7323 section 4.1: a TSecr value received in a segment MAY be used to update the
+    /// > averaged RTT measurement only if the segment advances the left edge of the send window
+    ///
+    /// The timestamp is coarser than our own records, but it tells apart the transmissions of one
+    /// segment.
+    fn measure(
+        &mut self,
+        now: Instant,
+        heard: &Heard,
+        delivered: &Delivered,
+        of_syn: bool,
+    ) -> bool {
+        let own = delivered.acked_at.filter(|_| !delivered.ambiguous).or(delivered.sacked_at);
+        let (oldest, newest) = match (own, heard.echo_ms) {
+            (Some((oldest, newest)), _) => {
+                (now.saturating_since(oldest), now.saturating_since(newest))
+            }
+            (None, Some(echo)) if delivered.acked > 0 => {
+                let ms = (now.as_millis() as u32).wrapping_sub(echo);
+                if ms >= 1 << 22 {
+                    return false;
+                }
+                let rtt = Duration::from_millis(u64::from(ms.max(1)));
+                (rtt, rtt)
+            }
+            _ => return false,
+        };
+        self.rtt.on_sample(oldest, newest);
+        if !of_syn {
+            self.congestion.on_rtt(now, newest, self.snd.una, self.snd.nxt);
+        }
+        true
+    }
+
+    /// Takes in the window; whether it changed.
+    ///
+    /// > RFC 9293 section 3.10.7.4: If SND.UNA =< SEG.ACK =< SND.NXT, the send window should be
+    /// > updated. If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND
+    /// > <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
+    ///
+    /// As Linux: an acknowledgement of something new counts whatever its sequence number.
+    fn take_window(&mut self, header: &TcpHeader, advanced: u32) -> bool {
+        let (seq, snd) = (header.seq, &mut self.snd);
+        let fresh = snd.wl1.lt(seq) || (snd.wl1 == seq && snd.wl2.le(header.ack)) || advanced > 0;
+        if !fresh {
+            return false;
+        }
+        (snd.wl1, snd.wl2) = (seq, header.ack);
+        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
+        // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
+        let scale = if header.flags.contains(Flags::SYN) { 0 } else { snd.scale };
+        let window = u32::from(header.window) << scale;
+        if window == snd.window {
+            return false;
+        }
+        snd.window = window;
+        if window > snd.max_window {
+            snd.max_window = window;
+        }
+        true
+    }
+}

@@ -1,0 +1,178 @@
+//! Explicit congestion notification: marks instead of drops.
+//!
+//! ```text
+//!   sender  --ECT(0)-->  router  --CE-->  receiver  --feedback-->  sender: window reduced
+//! ```
+//!
+//! Two kinds of feedback, of which a connection uses one, or none. The handshake decides
+//! (`ecn_of_syn`, `negotiate_ecn`):
+//!
+//! - classic (RFC 3168, `classic.rs`): the receiver sets ECE until the sender says CWR;
+//! - accurate (RFC 9768, `accurate.rs`): the receiver counts, and tells the count in every segment.
+
+mod accurate;
+mod classic;
+mod option;
+
+pub(crate) use accurate::Accurate;
+pub use accurate::EcnCounts;
+pub use option::AccurateEcnOption;
+pub(crate) use option::{KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
+
+use crate::header::{Flags, TcpHeader};
+use crate::options::TcpOptions;
+use crate::outbound::Outbound;
+use crate::path::Path;
+
+/// Whether connections use explicit congestion notification, and with which feedback; the numbers are
+/// those of Linux's `tcp_ecn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EcnMode {
+    /// Never (0).
+    Off,
+    /// Classic feedback is asked for when we open, and agreed to when the peer asks (1).
+    Request,
+    /// Classic feedback is agreed to when the peer asks (2).
+    #[default]
+    Accept,
+    /// Accurate feedback is asked for when we open; either is agreed to when the peer asks (3).
+    Accurate,
+    /// Classic feedback is asked for when we open; either is agreed to when the peer asks (4).
+    RequestAcceptAccurate,
+    /// Either is agreed to when the peer asks (5).
+    AcceptAccurate,
+}
+
+impl EcnMode {
+    const fn accepts_accurate(self) -> bool {
+        matches!(self, Self::Accurate | Self::RequestAcceptAccurate | Self::AcceptAccurate)
+    }
+
+    const fn requests_classic(self) -> bool {
+        matches!(self, Self::Request | Self::RequestAcceptAccurate)
+    }
+}
+
+bitflags::bitflags! {
+    /// What is true of a connection. Empty without ECN, which is what the data path asks first.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct EcnFlags: u8 {
+        /// Both sides do classic feedback.
+        const CLASSIC = 1;
+        /// Classic: our window was reduced, and the peer is to be told with the next new data.
+        const QUEUE_CWR = 2;
+        /// Classic: something of the peer's was marked, and it is told until it says that it has
+        /// reacted.
+        const ECHO = 4;
+        /// The peer sends packets that may be marked.
+        const SEEN = 8;
+        /// Both sides do accurate feedback; the counters are in [`Accurate`].
+        const ACCURATE = 16;
+        /// Accurate: the next pure acknowledgement says how the peer's SYN,ACK was marked.
+        const TELL_SYN = 32;
+        /// Accurate: the next segment has the option, because a byte counter has changed.
+        const TELL_BYTES = 64;
+        /// Accurate: the first data has the option, because the first acknowledgement may be lost.
+        const TELL_WITH_DATA = 128;
+    }
+}
+
+/// The ECN bits of an IP header (RFC 3168 section 5).
+pub(crate) const NOT_ECT: u8 = 0b00;
+pub(crate) const ECT1: u8 = 0b01;
+pub(crate) const ECT0: u8 = 0b10;
+pub(crate) const CE: u8 = 0b11;
+
+/// The flags that a handshake negotiates with.
+const ALL: Flags = Flags::AE.union(Flags::CWR).union(Flags::ECE);
+
+impl Outbound {
+    /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it was sent before.
+    ///
+    /// > RFC 3168 section 6.1.1: a host [...] sends a SYN with both ECE and CWR set [...] If the
+    /// > responding host is willing it sets the ECE flag in the SYN-ACK; the CWR flag is cleared.
+    ///
+    /// > section 6.1.1.1: a host that receives no reply to an ECN-setup SYN within the normal SYN
+    /// > retransmission timeout interval MAY resend the SYN and any subsequent SYN retransmissions with
+    /// > CWR and ECE cleared.
+    ///
+    /// > RFC 9768 section 3.1.4.1: it SHOULD attempt to negotiate the use of AccECN at least one more
+    /// > time by continuing to set all three TCP ECN flags [...] on the first retransmitted SYN [...]
+    /// > If this first retransmission also fails to be acknowledged, [...] the TCP Client SHOULD send
+    /// > subsequent retransmissions of the SYN with the three TCP-ECN flags cleared
+    pub(crate) fn ecn_of_syn(&mut self, path: &Path, answers: bool, sent: u32) -> Flags {
+        let ecn = self.ecn;
+        if answers && ecn.contains(EcnFlags::ACCURATE) {
+            self.accurate_syn_ack(sent)
+        } else if answers {
+            if ecn.contains(EcnFlags::CLASSIC) { Flags::ECE } else { Flags::empty() }
+        } else if path.config.ecn == EcnMode::Accurate && sent <= 1 {
+            ALL
+        } else if path.config.ecn.requests_classic() && sent == 0 {
+            Flags::ECE | Flags::CWR
+        } else {
+            Flags::empty()
+        }
+    }
+
+    /// A SYN, or a SYN,ACK, says whether the peer takes part, and how (RFC 9768 section 3.1.2, table
+    /// 2). `bits` are the ECN bits of its IP header.
+    pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
+        let (mode, said) = (path.config.ecn, syn.flags & ALL);
+        let classic = Flags::ECE | Flags::CWR;
+        self.ecn = EcnFlags::empty();
+        if syn.flags.contains(Flags::ACK) {
+            // A SYN,ACK that echoes all that the SYN said comes from a host that reflects what it
+            // does not know (RFC 3168 section 6.1.1; "Broken" in RFC 9768's table).
+            let none = said.is_empty() || said == ALL;
+            if mode == EcnMode::Accurate && !none && said != Flags::ECE {
+                self.begin_accurate(bits);
+                self.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
+                self.take_syn_feedback(said);
+            } else {
+                let asked = mode.requests_classic() || mode == EcnMode::Accurate;
+                let agrees = said & classic == Flags::ECE;
+                self.ecn.set(EcnFlags::CLASSIC, asked && agrees);
+            }
+            return;
+        }
+        // > RFC 9768 section 3.1.3: If a TCP Server that implements AccECN receives a SYN with the
+        // > three TCP header flags (AE,CWR,ECE) set to any combination other than (0,0,0), (0,1,1) or
+        // > (1,1,1) [...] the Server MUST negotiate the use of AccECN as if the three flags had been
+        // > set to (1,1,1).
+        if mode.accepts_accurate() && !said.is_empty() && said != classic {
+            self.begin_accurate(bits);
+        } else {
+            let on = mode != EcnMode::Off && said.contains(classic);
+            self.ecn.set(EcnFlags::CLASSIC, on);
+        }
+    }
+
+    /// The flags and the ECN bits of a segment that is no SYN. `fresh`: it carries data that was never
+    /// sent; `pure`: it is nothing but an acknowledgement.
+    pub(crate) fn ecn_of_segment(
+        &mut self,
+        fresh: bool,
+        pure: bool,
+        options: &TcpOptions,
+    ) -> (Flags, u8) {
+        if self.ecn.is_empty() {
+            (Flags::empty(), NOT_ECT)
+        } else if self.ecn.contains(EcnFlags::ACCURATE) {
+            self.accurate_of_segment(fresh, pure && options.sack.is_empty(), options)
+        } else {
+            self.classic_of_segment(fresh)
+        }
+    }
+
+    /// Whether the connection does explicit congestion notification.
+    pub(crate) fn has_ecn(&self) -> bool {
+        self.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
+    }
+
+    /// Counts what was delivered, and how much of it was marked.
+    pub(crate) fn count_delivered(&mut self, packets: u32, marked: u32) {
+        self.loss.delivered = self.loss.delivered.wrapping_add(packets);
+        self.loss.delivered_ce = self.loss.delivered_ce.wrapping_add(marked);
+    }
+}

@@ -1,0 +1,107 @@
+//! What a connection knows of losses all the time, in a few bytes. What it needs only while one is
+//! repaired is boxed: [`Recovery`](crate::outbound::recovery::Recovery).
+
+use pagewire_mem::Instant;
+
+use crate::seq::Seq;
+
+/// What loss recovery is about (Linux's names and numbers).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum CaState {
+    /// Nothing is wrong.
+    #[default]
+    Open = 0,
+    /// Something arrived out of order; nothing is held for lost.
+    Disorder = 1,
+    /// The window is being reduced for a congestion mark (RFC 3168).
+    Cwr = 2,
+    /// Fast recovery.
+    Recovery = 3,
+    /// After a retransmission timeout.
+    Loss = 4,
+}
+
+/// What the retransmission timer stands for. As in Linux there is one timer for the three: each
+/// takes the place of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// The retransmission timeout (RFC 6298).
+    #[default]
+    Rto,
+    /// A tail loss probe (RFC 8985 section 7).
+    Probe,
+    /// The reordering window closes (RFC 8985 section 6).
+    Reorder,
+}
+
+/// State of RACK (RFC 8985 section 5.2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rack {
+    /// RACK.xmit_ts: when that segment was sent that was sent last of all delivered.
+    pub(crate) at: Instant,
+    /// RACK.end_seq: its end.
+    pub(crate) end: Seq,
+    /// RACK.rtt: its round trip, microseconds.
+    pub(crate) rtt_us: u32,
+}
+
+/// What is known all the time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loss {
+    pub(crate) rack: Rack,
+    /// `snd.nxt` when the state began; acknowledged, it ends the state (RecoveryPoint, "recover").
+    pub(crate) high: Seq,
+    /// Wire segments delivered, ever; wraps.
+    pub(crate) delivered: u32,
+    /// Of these, while the peer echoed congestion marks; wraps.
+    pub(crate) delivered_ce: u32,
+    /// Segments that the peer got twice.
+    pub(crate) dsack_dups: u32,
+    /// Times that reordering was seen.
+    pub(crate) reord_seen: u32,
+    /// Most wire segments under way in the current round trip of the window's validation, and
+    /// where it ends.
+    pub(crate) max_packets: u32,
+    pub(crate) usage_end: Seq,
+    /// The degree of reordering, in wire segments.
+    pub(crate) reordering: u16,
+    /// RACK.reo_wnd_mult: quarters of the least round trip that make the reordering window.
+    pub(crate) steps: u8,
+    /// RACK.reo_wnd_persist: recoveries for which it stays.
+    pub(crate) persist: u8,
+    /// RACK has moved, or something else asks for a new judgement.
+    pub(crate) advanced: bool,
+    /// In that round trip, the window was the limit.
+    pub(crate) cwnd_limited: bool,
+    pub(crate) state: CaState,
+    pub(crate) due: Due,
+}
+
+impl Loss {
+    /// Nothing was ever lost. `first` is the first number of data.
+    pub(crate) const fn new(first: Seq, reordering: u8) -> Self {
+        Self {
+            rack: Rack { at: Instant::ZERO, end: first, rtt_us: 0 },
+            high: first,
+            delivered: 0,
+            delivered_ce: 0,
+            dsack_dups: 0,
+            reord_seen: 0,
+            max_packets: 0,
+            usage_end: first,
+            reordering: reordering as u16,
+            steps: 1,
+            persist: 0,
+            advanced: false,
+            cwnd_limited: false,
+            state: CaState::Open,
+            due: Due::Rto,
+        }
+    }
+
+    /// Whether proportional rate reduction has the window in hand.
+    pub(crate) fn is_reducing(&self) -> bool {
+        matches!(self.state, CaState::Cwr | CaState::Recovery)
+    }
+}

@@ -1,0 +1,214 @@
+//! Path MTU discovery by probing (RFC 4821): the connection sends a longer segment now and then, and
+//! sees whether it arrives. For paths that swallow what is too big without a word.
+//!
+//! ```text
+//!    low (known to pass) ------ cap: what segments are bounded to ------ high (worth trying)
+//!                  probe: half way;  acknowledged: the new low;  lost alone: the new high
+//! ```
+//!
+//! As Linux does it (`tcp_mtu_probing`): probes are part of the stream, and leave only when much
+//! more is to be sent and nothing is wrong; the third timeout in a row is taken for a black hole.
+//! Sizes are those of an MSS without options.
+
+use pagewire_mem::Instant;
+
+use crate::config::MtuProbing;
+use crate::header::Flags;
+use crate::limits::{MIN_MTU_PROBE_CWND, MIN_SEND_MSS};
+use crate::outbound::loss::CaState;
+use crate::outbound::{Outbound, Outgoing};
+use crate::path::{Path, PathFlags};
+use crate::seq::Seq;
+
+/// What is known of the path.
+#[derive(Debug)]
+pub(crate) struct MtuSearch {
+    /// Known to pass, or small enough to be believed so.
+    low: u16,
+    /// Not known not to pass. The link's MSS bounds it too.
+    high: u16,
+    /// Segments are no longer than that.
+    cap: u16,
+    probe: Option<Probe>,
+    /// When the range was set anew.
+    since: Instant,
+}
+
+/// A probe that is under way.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    start: Seq,
+    end: Seq,
+    size: u16,
+}
+
+/// What comes of thinking of a probe.
+pub(crate) enum ProbeStep {
+    /// Nothing: what is new leaves as usual.
+    No,
+    /// It leaves when some of what is under way has arrived; what is new waits.
+    Wait,
+    /// This leaves.
+    Send(Outgoing),
+}
+
+impl Outbound {
+    /// The handshake is complete.
+    pub(crate) fn start_mtu_search(&mut self, path: &Path, now: Instant) {
+        let Some(probing) = path.config.mtu_probing.filter(|probing| probing.from_start) else {
+            return;
+        };
+        self.search_mtu(path, now, probing);
+        let whole = path.link.mss;
+        // As Linux: whoever listens begins with what the link takes.
+        if !path.flags.contains(PathFlags::ACTIVE)
+            && let Some(search) = self.mtu_mut()
+        {
+            search.cap = whole;
+        }
+    }
+
+    fn search_mtu(&mut self, path: &Path, now: Instant, probing: MtuProbing) {
+        let high = self.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
+        let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link.mss));
+        let search = MtuSearch { low, high, cap: low, probe: None, since: now };
+        self.rare().mtu = Some(search);
+    }
+
+    fn mtu(&self) -> Option<&MtuSearch> {
+        self.rare.as_ref()?.mtu.as_ref()
+    }
+
+    fn mtu_mut(&mut self) -> Option<&mut MtuSearch> {
+        self.rare.as_mut()?.mtu.as_mut()
+    }
+
+    /// Whether a probe is under way.
+    pub(crate) fn probes_mtu(&self) -> bool {
+        self.mtu().is_some_and(|search| search.probe.is_some())
+    }
+
+    /// What probing says of the longest segment.
+    pub(crate) fn probed_mss(&self) -> u16 {
+        self.mtu().map_or(u16::MAX, |search| search.cap)
+    }
+
+    /// The path takes longer segments than it did, it is said: a probe will show.
+    pub(crate) fn doubt_longer_path(&mut self, path: &Path) {
+        let before = path.link.mss;
+        if let Some(search) = self.mtu_mut() {
+            search.cap = search.cap.min(before);
+        }
+    }
+
+    /// Whether the next new data leaves as a probe.
+    ///
+    /// RFC 4821 section 7.4, probing preconditions: no probe and no loss is outstanding, the window
+    /// takes it, enough data is there to fill it, and enough behind it for its loss to be noticed by
+    /// what acknowledges the rest. `has_gaps`: something that comes in is missing.
+    pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
+        let Some(search) = self.mtu() else { return ProbeStep::No };
+        let quiet = search.probe.is_none()
+            && self.loss.state == CaState::Open
+            && self.congestion.cwnd() >= MIN_MTU_PROBE_CWND
+            && !has_gaps;
+        let Some(probing) = path.config.mtu_probing.filter(|_| quiet) else {
+            return ProbeStep::No;
+        };
+        let (low, high) = (search.low, search.high.min(path.link.mss));
+        let size = low.midpoint(high);
+        let mss = self.send_mss(path);
+        let len = u32::from(size).saturating_sub(u32::from(path.option_bytes()));
+        if high < low || high - low < probing.threshold || len <= mss {
+            self.search_again(path, now, probing);
+            return ProbeStep::No;
+        }
+        let needed = len + (u32::from(self.loss.reordering) + 1) * mss;
+        if self.unsent(path) < needed || self.snd.window < needed {
+            return ProbeStep::No;
+        }
+        let in_flight = self.packets_in_flight();
+        let room = self.send_edge().saturating_since(self.snd.nxt) >= needed;
+        if !room || in_flight + 2 > self.congestion.cwnd() {
+            return if in_flight > 0 { ProbeStep::Wait } else { ProbeStep::No };
+        }
+        let start = self.snd.nxt;
+        let (payload, taken) = self.queue.slice(start, len);
+        if taken < len {
+            // It does not fit one packet, or a record ends within.
+            return ProbeStep::No;
+        }
+        let end = start + len;
+        self.on_sent(path, now, start, end, len);
+        if let Some(search) = self.mtu_mut() {
+            search.probe = Some(Probe { start, end, size });
+        }
+        ProbeStep::Send(Outgoing { start, end, flags: Flags::ACK, payload, len, mss: len })
+    }
+
+    /// The range is used up. After a while it is searched again: the path may have changed.
+    fn search_again(&mut self, path: &Path, now: Instant, probing: MtuProbing) {
+        let current = u16::try_from(self.send_mss(path)).unwrap_or(u16::MAX);
+        let low = current.saturating_add(path.option_bytes());
+        let high = self.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
+        if let Some(search) = self.mtu_mut()
+            && now.saturating_since(search.since) >= probing.interval
+        {
+            (search.low, search.high, search.since) = (low, high, now);
+        }
+    }
+
+    /// Something was acknowledged: perhaps the probe.
+    ///
+    /// > RFC 4821 section 7.6.1: When the probe is delivered, it is an indication that the Path MTU is
+    /// > at least as large as the probe size. Set search_low to the probe size.
+    pub(crate) fn take_mtu_answer(&mut self, path: &Path) {
+        let (una, before) = (self.snd.una, self.send_mss(path));
+        let Some(search) = self.mtu_mut() else { return };
+        if search.probe.is_none_or(|probe| una.lt(probe.end)) {
+            return;
+        }
+        let Some(probe) = search.probe.take() else { return };
+        search.low = probe.size;
+        search.cap = probe.size;
+        // The window is counted in segments, and stays what it was in bytes.
+        let cwnd = u64::from(self.congestion.cwnd()) * u64::from(before);
+        let after = u64::from(self.send_mss(path)).max(1);
+        self.congestion.set_cwnd(u32::try_from(cwnd / after).unwrap_or(u32::MAX));
+    }
+
+    /// Something is held for lost. If it is the probe, the path does not take that much, and is not
+    /// congested: true, and it is sent again in shorter segments.
+    ///
+    /// > RFC 4821 section 7.6.2: When only the probe is lost, it is treated as an indication that the
+    /// > Path MTU is smaller than the probe size.
+    pub(crate) fn is_probe_lost(&mut self, path: &Path) -> bool {
+        let una = self.snd.una;
+        let Some(search) = self.mtu_mut() else { return false };
+        let Some(probe) = search.probe.filter(|probe| probe.start == una) else { return false };
+        search.probe = None;
+        search.high = probe.size - 1;
+        let mss = self.send_mss(path);
+        self.on_too_big(mss);
+        true
+    }
+
+    /// The retransmission timer has gone off on data, for the time after `retries` others.
+    ///
+    /// RFC 4821 section 7.7: a full-stop timeout, one that keeps coming, is taken for a routing change
+    /// to a path with a smaller MTU. What became of a probe is not known then (section 7.6.4).
+    pub(crate) fn suspect_mtu(&mut self, path: &Path, now: Instant, retries: u8) {
+        let Some(probing) = path.config.mtu_probing else { return };
+        let options = path.option_bytes();
+        match self.mtu_mut() {
+            Some(search) => search.probe = None,
+            None if retries >= probing.retries => return self.search_mtu(path, now, probing),
+            None => return,
+        }
+        if let Some(search) = self.mtu_mut().filter(|_| retries >= probing.retries) {
+            let half = (search.low.saturating_sub(options) / 2).min(probing.base_mss);
+            search.low = half.max(probing.floor).max(MIN_SEND_MSS) + options;
+            search.cap = search.low;
+        }
+    }
+}

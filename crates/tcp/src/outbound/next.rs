@@ -1,0 +1,335 @@
+//! Byte path, part of step S3: which bytes leave next, how many of them, and what waits for more.
+
+use pagewire_mem::Instant;
+
+use crate::header::Flags;
+use crate::limits::{DEFAULT_MSS, MAX_SUPER_SEGMENTS, MIN_SEND_MSS};
+use crate::options::TcpOptions;
+use crate::outbound::loss::CaState;
+use crate::outbound::rtt::DEFER_WITHIN;
+use crate::outbound::{OutFlags, Outbound, Outgoing};
+use crate::path::Path;
+use crate::seq::Seq;
+
+/// Bytes that a super-frame may have beside those that leave in a millisecond; halved for each half
+/// millisecond of the shortest round trip.
+const LONGEST_SUPER: u64 = 65_536;
+
+/// Microseconds, as a power of two, of the shortest round trip that halve a super-frame.
+const MIN_RTT_SHIFT: u32 = 9;
+
+impl Outbound {
+    /// A segment that was sent before.
+    pub(crate) fn cut_again(&mut self, start: Seq, len: u32, mss: u32) -> Option<Outgoing> {
+        self.suspect_option(start);
+        let data_end = self.queue.end();
+        let data = data_end.saturating_since(start).min(len);
+        let (payload, taken) = self.queue.slice(start, data);
+        let mut flags = Flags::ACK;
+        let mut end = start + taken;
+        if taken > 0 && self.is_pushed(end, taken, mss) {
+            flags |= Flags::PSH;
+        }
+        if end == data_end && taken < len {
+            flags |= Flags::FIN;
+            end += 1;
+        }
+        self.note_sent_again(taken);
+        if start == end {
+            debug_assert!(false, "nothing to send again at {start}");
+            return None;
+        }
+        Some(Outgoing { start, end, flags, payload, len: taken, mss })
+    }
+
+    /// Up to `len` bytes that were never sent, and the FIN if it follows.
+    pub(crate) fn cut_new(&mut self, path: &Path, len: u32, mss: u32) -> Option<Outgoing> {
+        let start = self.snd.nxt;
+        let data_end = self.queue.end();
+        let fin = self.flags.contains(OutFlags::FIN_QUEUED) && start.le(data_end);
+        let (payload, taken) = self.queue.slice(start, len);
+
+        let mut flags = Flags::ACK;
+        let mut end = start + taken;
+        let allowed = self.send_edge().saturating_since(start);
+        let flush = self.flags.contains(OutFlags::FLUSH_DUE);
+        // What is out of fragments before it is full is pushed, as in Linux, and what ends a record,
+        // what a timer sends, and a piece once more than half of the peer's window was sent without.
+        let far = end.saturating_since(self.snd.push_sent) > self.snd.max_window / 2
+            && self.left_of_piece(
+                data_end.saturating_since(start),
+                self.piece(path, self.send_mss(path)),
+            ) == taken;
+        if taken > 0 && (taken < len || flush || far || self.is_pushed(end, taken, mss)) {
+            flags |= Flags::PSH;
+            if far || end == self.snd.pushed {
+                self.snd.push_sent = end;
+            }
+        }
+        if end == data_end && fin && (taken < allowed || flush) {
+            flags |= Flags::FIN;
+            end += 1;
+        }
+        if end == start {
+            return None;
+        }
+        if taken % mss != 0 {
+            self.snd.small_end = end;
+        }
+        Some(Outgoing { start, end, flags, payload, len: taken, mss })
+    }
+
+    pub(crate) fn on_sent(&mut self, path: &Path, now: Instant, start: Seq, end: Seq, mss: u32) {
+        let first = self.flight.is_empty();
+        if self.packets_in_flight() == 0 {
+            self.congestion.on_transmit_start(now, self.sent_at);
+        }
+        let before = self.flight.packets();
+        self.flight.push(start, end, now, mss, end.gt(self.queue.end()));
+        self.snd.nxt = end;
+        self.note_reduced_send(self.flight.packets() - before);
+        self.validate_cwnd(self.packets_in_flight() >= self.congestion.cwnd());
+        self.start_retransmit_timer(path, now, first);
+        self.persist.stop();
+        self.persist_backoff = 0;
+        self.flags.remove(OutFlags::FLUSH_DUE);
+        self.sent_at = now;
+    }
+
+    /// > RFC 5681 section 4.1: a TCP SHOULD set cwnd to no more than RW before beginning
+    /// > transmission if the TCP has not sent data in an interval exceeding the retransmission
+    /// > timeout.
+    pub(crate) fn restart_after_idle(&mut self, path: &Path, now: Instant) {
+        // As Linux: not while the peer's window is what nothing can be sent for.
+        let shut = self.send_edge().le(self.snd.nxt);
+        if !self.flight.is_empty() || shut || !path.config.slow_start_after_idle {
+            return;
+        }
+        let (idle, rto) = (now.saturating_since(self.sent_at), self.rtt.rto());
+        if idle > rto {
+            self.congestion.on_restart_after_idle(idle, rto);
+            self.sent_at = now;
+        }
+    }
+
+    // ---- how much of it ----
+
+    /// How many of the `unsent` bytes leave in the next segment; `Some(0)` is a FIN alone.
+    pub(crate) fn plan(
+        &self,
+        path: &Path,
+        now: Instant,
+        unsent: u32,
+        fin: bool,
+        mss: u32,
+        piece: u32,
+    ) -> Option<u32> {
+        let flush = self.flags.contains(OutFlags::FLUSH_DUE);
+        let allowed = self.send_edge().saturating_since(self.snd.nxt);
+        if unsent == 0 {
+            // As Linux: the last FIN does not wait for the congestion window.
+            return (allowed > 0 || flush).then_some(0);
+        }
+        let usable = self.cwnd_room(mss).min(allowed);
+        let full = self.paced_payload(path, mss);
+        let piece = self.left_of_piece(unsent, piece);
+        let wanted = piece.min(full);
+        // > RFC 9293 section 3.8.6.2.1: Send data: (1) if a maximum-sized segment can be sent, i.e.,
+        // > if: min(D,U) >= Eff.snd.MSS; (2) or if the data is pushed and all queued data can be
+        // > sent now [...] (4) or if the override timeout occurs.
+        let len = if usable >= wanted {
+            wanted
+        } else if flush && usable > 0 {
+            usable.min(mss)
+        } else {
+            usable - usable % mss
+        };
+        if len == 0
+            || (piece > mss && self.waits_for_more(path, now, piece, piece < unsent, full, mss))
+        {
+            return None;
+        }
+        // > RFC 9293 section 3.7.4: If there is unacknowledged data (i.e., SND.NXT > SND.UNA), then
+        // > the sending TCP endpoint buffers all user data (regardless of the PSH bit) until the
+        // > outstanding data has been acknowledged or until the TCP endpoint can send a full-sized
+        // > segment
+        let partial = len % mss;
+        let held = len == unsent && partial > 0 && !fin && !flush && self.holds_back_small();
+        if held && !(len > partial && self.small_rides_along(path)) {
+            return (len > partial).then_some(len - partial);
+        }
+        Some(len)
+    }
+
+    /// Whether a segment that is not full leaves with the full ones before it. To a peer in the same
+    /// machine they are one frame, which costs the same with it: Nagle's algorithm has nothing to save,
+    /// and would make it a frame of its own later. Who corks means it.
+    fn small_rides_along(&self, path: &Path) -> bool {
+        path.link.stays_in_memory()
+            && self.rtt.is_near()
+            && !self.flags.intersects(OutFlags::CORK | OutFlags::MORE)
+            && !self.sends_urgent()
+    }
+
+    /// Whether a segment that is not full waits. Nagle's algorithm in Minshall's variant, as in
+    /// Linux: it waits for small segments only, not for full ones.
+    pub(crate) fn holds_back_small(&self) -> bool {
+        // The queue never ends before what is to be flushed; and 2 GiB later "before" means nothing.
+        if self.queue.end() == self.snd.flush_to || self.sends_urgent() {
+            return false;
+        }
+        if self.flags.intersects(OutFlags::CORK | OutFlags::MORE) {
+            return true;
+        }
+        // One that is under way ends in `una..=nxt`: one of long ago may seem to be still to come.
+        let small = self.snd.small_end;
+        !self.flags.contains(OutFlags::NODELAY) && small.gt(self.snd.una) && small.le(self.snd.nxt)
+    }
+
+    /// Whether a segment that ends at `end` and has `taken` bytes is pushed: it ends a write, or is a
+    /// super-frame, which Linux pushes so that receivers put its segments together again at once.
+    fn is_pushed(&self, end: Seq, taken: u32, mss: u32) -> bool {
+        let syn_data_end = self.rare.as_ref().and_then(|r| r.syn_data_end);
+        taken > mss
+            || end == self.snd.pushed
+            || syn_data_end == Some(end)
+            || self.queue.begins_segment(end)
+    }
+
+    /// Whether more than a segment waits for the next acknowledgement to become a longer super-frame,
+    /// as in Linux: if one is expected within half a round trip and a millisecond, if data was sent in
+    /// the last millisecond, and if the windows let less go than a third of them.
+    fn waits_for_more(
+        &self,
+        path: &Path,
+        now: Instant,
+        waiting: u32,
+        more: bool,
+        full: u32,
+        mss: u32,
+    ) -> bool {
+        let Some(head) = self.flight.first() else { return false };
+        if self.loss.state >= CaState::Recovery
+            || now.saturating_since(self.sent_at) >= DEFER_WITHIN
+        {
+            return false;
+        }
+        let allowed = self.send_edge().saturating_since(self.snd.nxt);
+        let room = self.window_room(mss);
+        let limit = room.min(allowed);
+        let part =
+            self.whole_window(mss).min(self.snd.window) / path.config.super_frame_divisor.max(1);
+        if limit >= full || limit >= part || (more && limit >= waiting) {
+            return false;
+        }
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        let expected = (head.at + srtt).saturating_since(now);
+        if expected > DEFER_WITHIN.min(srtt / 2) {
+            return false;
+        }
+        // Held back by a window, or by the application that may add to it.
+        limit <= waiting
+            || !(self.flags.contains(OutFlags::FIN_QUEUED)
+                || self.queue.begins_segment(self.queue.end()))
+    }
+
+    /// Payload that the congestion window lets go.
+    pub(crate) fn window_room(&self, mss: u32) -> u32 {
+        self.congestion.cwnd().saturating_sub(self.packets_in_flight()).saturating_mul(mss)
+    }
+
+    /// The congestion window in bytes.
+    fn whole_window(&self, mss: u32) -> u32 {
+        self.congestion.cwnd().saturating_mul(mss)
+    }
+
+    /// Payload of a super-frame: about as much as leaves in a millisecond, and more on short paths,
+    /// so that a slow path is not sent bursts (Linux's `tcp_tso_autosize`).
+    fn paced_payload(&self, path: &Path, mss: u32) -> u32 {
+        let longest = self.super_payload(path, mss);
+        if self.sends_urgent() {
+            return mss;
+        }
+        if longest <= mss {
+            // No super-frames: nothing to choose.
+            return longest;
+        }
+        if path.link.stays_in_memory() && self.rtt.is_near() {
+            // Nothing between the two can be sent a burst too many.
+            return longest;
+        }
+        let Some(srtt) = self.rtt.srtt() else { return longest };
+        let nanos = (srtt.as_nanos() as u64).max(1);
+        let window = u64::from(self.whole_window(mss).max(self.in_flight()));
+        // Twice the window each round trip while it grows, as much as Linux paces.
+        let slow_start = self.congestion.in_slow_start();
+        let rate = if slow_start { window * 2 } else { window + window / 5 };
+        let paced = rate.saturating_mul(1_000_000_000) / nanos / 1024;
+        let shift = self.rtt.min().unwrap_or_default().as_micros() >> MIN_RTT_SHIFT;
+        let near = if shift < 32 { LONGEST_SUPER >> shift } else { 0 };
+        let bytes = paced.saturating_add(near).min(u64::from(longest)) as u32;
+        let least = mss.saturating_mul(u32::from(path.config.min_super_segments.max(1)));
+        (bytes - bytes % mss.max(1)).max(least).min(longest)
+    }
+
+    /// Bytes that the congestion window has room for in one super-frame. As Linux: at most half of
+    /// the window, so that there are two on the way.
+    pub(crate) fn cwnd_room(&self, mss: u32) -> u32 {
+        let (cwnd, in_flight) = (self.congestion.cwnd(), self.packets_in_flight());
+        cwnd.saturating_sub(in_flight).min((cwnd / 2).max(1)).saturating_mul(mss)
+    }
+
+    /// Whether it is the congestion window for which data waits.
+    pub(crate) fn is_held_by_cwnd(&self, unsent: u32, mss: u32) -> bool {
+        let allowed = self.send_edge().saturating_since(self.snd.nxt);
+        unsent > 0
+            && (self.packets_in_flight() >= self.congestion.cwnd()
+                || self.cwnd_room(mss) < allowed.min(unsent))
+    }
+
+    /// Nothing is under way and something cannot leave: only a timer can get things going again.
+    pub(crate) fn consider_probing(&mut self, path: &Path, now: Instant) {
+        let waiting = self.flight.is_empty()
+            && (self.unsent(path) > 0
+                || self.flags.contains(OutFlags::FIN_QUEUED) && self.snd.nxt.le(self.queue.end()));
+        if waiting {
+            self.persist.set_once(now + self.persist_interval(path));
+        } else {
+            self.persist.stop();
+        }
+    }
+
+    /// Payload of the longest super-frame, in whole segments.
+    pub(crate) fn super_payload(&self, path: &Path, mss: u32) -> u32 {
+        let max = path.link.max_super_payload;
+        if max <= u32::from(path.link.mss) || self.forbids_super_frames() {
+            return mss;
+        }
+        let max = max.min(mss.saturating_mul(MAX_SUPER_SEGMENTS));
+        (max - max % mss.max(1)).max(mss)
+    }
+
+    /// Payload and options of a full wire segment.
+    ///
+    /// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
+    fn base_mss(&self, path: &Path) -> u32 {
+        let mss = u32::from(path.path_mss().min(self.snd.peer_mss).min(self.probed_mss()));
+        // As Linux: at most half of the largest window that the peer ever offered, or the window
+        // could never be filled with full segments.
+        let window = self.snd.max_window;
+        let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
+        let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };
+        mss.min(bound).max(u32::from(MIN_SEND_MSS))
+    }
+
+    /// Payload of a full wire segment, with the options that are always there.
+    pub(crate) fn send_mss(&self, path: &Path) -> u32 {
+        let options = u32::from(path.option_bytes());
+        self.base_mss(path).saturating_sub(options).max(1)
+    }
+
+    /// Payload of a full wire segment with these options.
+    pub(crate) fn mss_beside(&self, path: &Path, options: &TcpOptions) -> u32 {
+        self.base_mss(path).saturating_sub(options.len() as u32).max(1)
+    }
+}

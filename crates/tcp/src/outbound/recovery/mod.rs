@@ -1,0 +1,489 @@
+//! Loss: how it is noticed, and what is done about it (RFC 5681, 6582, 6675, 8985).
+//!
+//! ```text
+//!            something out of order          something is held for lost
+//!     Open ------------------------> Disorder --------------------------> Recovery
+//!      ^ \__ mark echoed __> Cwr ____/   |                                 |   |
+//!      |                      |          |  timer                          |   | timer
+//!      |                      |          +----------> Loss <---------------|---+
+//!      +--- `high` is acknowledged, or what was done turns out to be spurious ---+
+//! ```
+//!
+//! What became of each transmission is in `flight`. This file has the states, as in Linux; the
+//! parts of it: [`sack`] (what selective acknowledgements say, and what stands for them without),
+//! [`rack`] (loss by time), [`probe`] (tail loss probes), [`prr`] (the window meanwhile), [`undo`]
+//! (spurious recoveries, F-RTO), [`resend`] (what leaves again), [`timer`].
+
+mod probe;
+mod prr;
+mod rack;
+mod resend;
+mod sack;
+mod timer;
+mod undo;
+
+use core::time::Duration;
+
+use pagewire_mem::Instant;
+
+use crate::options::SackBlocks;
+use crate::outbound::Outbound;
+use crate::outbound::flight::{Mark, Resent};
+use crate::outbound::loss::CaState;
+use crate::path::Path;
+use crate::seq::Seq;
+
+bitflags::bitflags! {
+    /// What an acknowledgement said.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct News: u16 {
+        /// `una` moved.
+        const ADVANCED = 1 << 0;
+        /// Its segment takes up sequence numbers itself.
+        const DATA = 1 << 1;
+        /// It changed the window.
+        const WINDOW = 1 << 2;
+        /// A whole segment, or more, was acknowledged cumulatively.
+        const ACKED = 1 << 3;
+        /// Something was acknowledged selectively.
+        const SACKED = 1 << 4;
+        /// It echoes a congestion mark.
+        const ECHO = 1 << 5;
+        /// It reports a duplicate of something that was sent again (RFC 2883).
+        const DSACK = 1 << 6;
+        /// The duplicate is the last tail loss probe.
+        const DSACK_OF_PROBE = 1 << 7;
+        /// Something arrived that was sent once, before this state began.
+        const ORIGINAL = 1 << 8;
+        /// A retransmission was lost.
+        const LOST_AGAIN = 1 << 9;
+        /// The retransmission timer starts anew.
+        const SET_TIMER = 1 << 10;
+        /// The first segment not acknowledged was acknowledged selectively before.
+        const RENEGED = 1 << 11;
+        /// What makes an acknowledgement no duplicate.
+        const NO_DUPLICATE = Self::DATA.bits() | Self::WINDOW.bits() | Self::ACKED.bits();
+        /// What is always looked into.
+        const ALERT = Self::SACKED.bits() | Self::ECHO.bits() | Self::DSACK.bits();
+    }
+}
+
+/// What an acknowledgement said, as far as losses are concerned.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) news: News,
+    /// Wire segments delivered.
+    pub(crate) delivered: u32,
+    /// Wire segments newly held for lost.
+    pub(crate) lost: u32,
+    /// Wire segments that it says were marked, where that is counted (RFC 9768).
+    pub(crate) marked: u32,
+    /// Duplicate acknowledgements in it: 0 or 1.
+    pub(crate) duplicates: u32,
+    /// What its timestamp echoes: milliseconds of our clock.
+    pub(crate) echo_ms: Option<u32>,
+}
+
+/// What is sent again after an acknowledgement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Resend {
+    /// Nothing.
+    #[default]
+    No,
+    /// What is lost.
+    Lost,
+    /// What is new; if there is nothing, what is lost (RFC 5682 section 3.1 step 2b).
+    NewFirst,
+}
+
+/// What only a connection with a loss needs.
+#[derive(Debug)]
+pub(crate) struct Recovery {
+    /// `una` when the window was reduced, while that can be taken back.
+    marker: Option<Seq>,
+    /// Retransmissions that the peer has not reported as duplicates; `None`: none was made.
+    unexcused: Option<u32>,
+    /// When the first retransmission since then left.
+    first_resent: Option<Instant>,
+    /// Threshold and window before the reduction; 0: not to be restored.
+    prior_ssthresh: u32,
+    prior_cwnd: u32,
+    /// Wire segments delivered and sent during the reduction (RFC 6937).
+    prr_delivered: u32,
+    prr_out: u32,
+    /// The end of the tail loss probe that is not answered, and whether it was old data.
+    probe_end: Option<Seq>,
+    probe_resent: bool,
+    probe_due: bool,
+    /// Finding out whether the timeout was spurious (RFC 5682).
+    frto: bool,
+    pub(crate) resend: Resend,
+    /// Wire segments that duplicate acknowledgements stand for, without SACK.
+    emulated: u32,
+    /// The SACK blocks of the last acknowledgement: what they said is known.
+    known: SackBlocks,
+    /// Nothing before this waits to be sent again.
+    next: Seq,
+    /// Every first transmission before this has been judged.
+    judged: Seq,
+    resent: Resent,
+    /// RACK.dsack_round: the reordering window has grown in this round trip.
+    dsack_round: Option<Seq>,
+    /// When the first of the timeouts in a row happened.
+    pub(crate) since: Instant,
+}
+
+impl Recovery {
+    fn new(una: Seq) -> Self {
+        Self {
+            marker: None,
+            unexcused: None,
+            first_resent: None,
+            prior_ssthresh: 0,
+            prior_cwnd: 0,
+            prr_delivered: 0,
+            prr_out: 0,
+            probe_end: None,
+            probe_resent: false,
+            probe_due: false,
+            frto: false,
+            resend: Resend::No,
+            emulated: 0,
+            known: SackBlocks::new(),
+            next: una,
+            judged: una,
+            resent: Resent::default(),
+            dsack_round: None,
+            since: Instant::ZERO,
+        }
+    }
+}
+
+impl Outbound {
+    pub(crate) fn recovery_mut(&mut self) -> &mut Recovery {
+        let una = self.snd.una;
+        self.recovery.get_or_insert_with(|| Box::new(Recovery::new(una)))
+    }
+
+    /// Wire segments known to have arrived beyond a gap; guessed from duplicates without SACK.
+    pub(crate) fn sacked_packets(&self) -> u32 {
+        self.flight.sacked() + self.recovery.as_ref().map_or(0, |r| r.emulated)
+    }
+
+    /// Wire segments thought to be under way (RFC 6675 section 4, "pipe").
+    pub(crate) fn packets_in_flight(&self) -> u32 {
+        // A SYN is nothing that congestion control counts.
+        let syn = u32::from(self.snd.una == self.snd.iss);
+        let left = self.sacked_packets() + self.flight.lost() + syn;
+        (self.flight.packets() + self.flight.retransmitted()).saturating_sub(left)
+    }
+
+    /// Whether this acknowledgement is the loss recovery's business.
+    pub(crate) fn is_dubious(&self, news: News) -> bool {
+        !news.intersects(News::NO_DUPLICATE)
+            || news.intersects(News::ALERT)
+            || self.loss.state != CaState::Open
+    }
+
+    /// Enters, works on and leaves the states.
+    #[cold]
+    pub(crate) fn alert(&mut self, path: &Path, now: Instant, heard: &mut Heard, prior_una: Seq) {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let echo = heard.news.contains(News::ECHO);
+        let recovery = self.recovery_mut();
+        // What is no number under way is one of long ago, even if it seems to be ahead.
+        for at in [&mut recovery.next, &mut recovery.judged] {
+            *at = if at.between(una, nxt) { *at } else { una };
+        }
+        if echo {
+            // The network says that it is congested: whatever the reason, the cut was right.
+            recovery.prior_ssthresh = 0;
+        }
+        if self.flight.is_empty() {
+            self.forget_emulated();
+        }
+        if self.has_reneged(now, heard) {
+            return;
+        }
+        // Leaving: `high` is acknowledged.
+        if self.loss.state == CaState::Open {
+            self.recovery_mut().first_resent = None;
+        } else if una.ge(self.loss.high) {
+            match self.loss.state {
+                CaState::Cwr if una != self.loss.high => {
+                    self.end_reduction();
+                    self.loss.state = CaState::Open;
+                }
+                CaState::Recovery => {
+                    self.forget_emulated();
+                    if self.try_undo_recovery(path, heard) {
+                        return;
+                    }
+                    self.end_reduction();
+                }
+                _ => {}
+            }
+        }
+        match self.loss.state {
+            CaState::Recovery => {
+                if !heard.news.contains(News::ADVANCED) {
+                    self.emulate_sacks(path, heard);
+                } else if self.try_undo_partial(path, heard, prior_una) {
+                    return;
+                }
+                if self.try_undo_dsack() {
+                    self.try_to_open(heard);
+                }
+                self.identify_losses(path, now, heard);
+                if self.loss.state != CaState::Recovery {
+                    // Undone. What is lost all the same is a new loss.
+                    if self.flight.lost() == 0 {
+                        return;
+                    }
+                    self.enter_recovery(now, echo);
+                }
+            }
+            CaState::Loss => {
+                self.on_ack_in_loss(path, heard);
+                self.identify_losses(path, now, heard);
+                let lost_again = heard.news.contains(News::LOST_AGAIN);
+                match self.loss.state {
+                    CaState::Open => {}
+                    CaState::Loss if lost_again => {}
+                    _ => return,
+                }
+                if !self.work_in_disorder(path, now, heard, false) {
+                    return;
+                }
+            }
+            _ => {
+                if !self.work_in_disorder(path, now, heard, true) {
+                    return;
+                }
+            }
+        }
+        self.recovery_mut().resend = Resend::Lost;
+    }
+
+    /// Open, Disorder and Cwr; `true`: recovery has begun.
+    fn work_in_disorder(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        heard: &mut Heard,
+        identify: bool,
+    ) -> bool {
+        if heard.news.contains(News::ADVANCED) {
+            self.forget_emulated();
+        }
+        self.emulate_sacks(path, heard);
+        if self.loss.state <= CaState::Disorder {
+            self.try_undo_dsack();
+        }
+        if identify || !path.has_sack() {
+            self.identify_losses(path, now, heard);
+        }
+        // As Linux: what is held for lost begins a recovery; duplicates are counted where loss
+        // is detected.
+        if self.flight.lost() == 0 {
+            self.try_to_open(heard);
+            return false;
+        }
+        if self.is_probe_lost(path) {
+            return false;
+        }
+        self.enter_recovery(now, heard.news.contains(News::ECHO));
+        true
+    }
+
+    /// Marks what is lost: by time with SACK; without, the first segment.
+    fn identify_losses(&mut self, path: &Path, now: Instant, heard: &mut Heard) {
+        if self.flight.is_empty() {
+            return;
+        }
+        if !path.has_sack() {
+            // > RFC 5681 section 3.2: The TCP sender SHOULD use the "fast retransmit" algorithm to
+            // > detect and repair loss, based on incoming duplicate ACKs [...] 3 duplicate ACKs
+            //
+            // > RFC 6582 section 3.2 step 3 (partial acknowledgement): retransmit the first
+            // > unacknowledged segment.
+            let state = self.loss.state;
+            let enough = self.sacked_packets() >= u32::from(self.loss.reordering);
+            let partial = heard.news.contains(News::ADVANCED);
+            if (state < CaState::Recovery && enough) || (state == CaState::Recovery && partial) {
+                heard.lost += self.flight.mark_head_lost();
+                let una = self.snd.una;
+                self.recovery_mut().next = una;
+            }
+            return;
+        }
+        let aged = self.detect_by_time(now);
+        heard.lost += aged.lost;
+        if aged.again {
+            heard.news.insert(News::LOST_AGAIN);
+        }
+        if let Some(wait) = aged.wait {
+            self.await_reordering(now, wait);
+            heard.news.remove(News::SET_TIMER);
+        }
+    }
+
+    /// > RFC 2018 section 8: the data receiver is permitted to discard data in its queue that has
+    /// > not been acknowledged to the data sender, even if the data has already been reported in a
+    /// > SACK option.
+    ///
+    /// As Linux: a short timeout gives it the chance to acknowledge after all.
+    fn has_reneged(&mut self, now: Instant, heard: &mut Heard) -> bool {
+        if !heard.news.contains(News::RENEGED | News::ADVANCED) {
+            return false;
+        }
+        const LEAST: Duration = Duration::from_millis(10);
+        let srtt = self.rtt.srtt().unwrap_or_default();
+        self.set_retransmit_timer(now, (srtt / 2).max(LEAST));
+        heard.news.remove(News::SET_TIMER);
+        true
+    }
+
+    /// Nothing is lost: back to Open, or to Disorder while something is out of order.
+    fn try_to_open(&mut self, heard: &Heard) {
+        if !self.has_resent() {
+            self.recovery_mut().first_resent = None;
+        }
+        if heard.news.contains(News::ECHO) {
+            self.enter_cwr();
+        }
+        if self.loss.state != CaState::Cwr {
+            self.keep_open();
+        }
+    }
+
+    pub(crate) fn keep_open(&mut self) {
+        let left = self.sacked_packets() + self.flight.lost();
+        let state = if left > 0 || self.has_resent() { CaState::Disorder } else { CaState::Open };
+        if self.loss.state != state {
+            self.loss.state = state;
+            self.loss.high = self.snd.nxt;
+        }
+    }
+
+    /// Something sent again may still be on its way.
+    pub(crate) fn has_resent(&self) -> bool {
+        self.flight.retransmitted() > 0
+            || self.flight.first().is_some_and(|r| r.mark.contains(Mark::AMBIGUOUS))
+    }
+
+    /// > RFC 6675 section 5: (4.1) RecoveryPoint = HighData
+    pub(crate) fn enter_recovery(&mut self, now: Instant, echo: bool) {
+        self.stats.recoveries += 1;
+        self.begin_undo();
+        let reducing = self.loss.is_reducing();
+        let ssthresh = self.current_ssthresh();
+        let una = self.snd.una;
+        let recovery = self.recovery_mut();
+        recovery.prior_ssthresh = 0;
+        recovery.next = una;
+        recovery.since = now;
+        if !reducing {
+            if !echo {
+                recovery.prior_ssthresh = ssthresh;
+            }
+            self.begin_reduction();
+        }
+        self.loss.state = CaState::Recovery;
+    }
+
+    /// The retransmission timer has gone off on data.
+    ///
+    /// > RFC 6298 section 5.4: Retransmit the earliest segment that has not been acknowledged by
+    /// > the TCP receiver.
+    ///
+    /// As Linux: what was sent less than a round trip ago is not held for lost.
+    pub(crate) fn on_data_timeout(&mut self, path: &Path, now: Instant) {
+        let (una, nxt) = (self.snd.una, self.snd.nxt);
+        let state = self.loss.state;
+        let first = state < CaState::Recovery;
+        let many_out_of_order = self.sacked_packets() >= u32::from(path.config.reordering);
+        // > RFC 2018 section 8: After a retransmit timeout the data sender SHOULD turn off all of
+        // > the SACKed bits
+        //
+        // only if the head is sacked and still not acknowledged: then the receiver went back on
+        // its word.
+        if self.flight.first().is_some_and(|r| r.mark.contains(Mark::SACKED)) {
+            self.flight.forget_sacks();
+            self.recovery_mut().known = SackBlocks::new();
+        }
+        self.forget_emulated();
+        let age = Duration::from_micros(u64::from(self.loss.rack.rtt_us));
+        self.flight.mark_lost_for_timeout(now, age);
+        // > RFC 5681 section 3.1: when a TCP sender detects segment loss using the retransmission
+        // > timer and the given segment has already been retransmitted by way of the
+        // > retransmission timer at least once, the value of ssthresh is held constant.
+        if state <= CaState::Disorder
+            || self.loss.high.le(una)
+            || (state == CaState::Loss && self.retries == 0)
+        {
+            let (ssthresh, cwnd) = (self.current_ssthresh(), self.congestion.cwnd());
+            let in_flight = self.flight.packets();
+            self.congestion.cut(in_flight);
+            self.congestion.on_timeout();
+            let recovery = self.recovery_mut();
+            recovery.prior_ssthresh = ssthresh;
+            recovery.prior_cwnd = cwnd;
+            self.begin_undo();
+        }
+        // > RFC 5681 section 3.1: upon a timeout [...] cwnd MUST be set to no more than the loss
+        // > window, LW, which equals 1 full-sized segment
+        //
+        // beside what is not held for lost.
+        self.congestion.set_cwnd(self.packets_in_flight() + 1);
+        if first && many_out_of_order {
+            // The degree of reordering was overestimated.
+            self.loss.reordering = self.loss.reordering.min(u16::from(path.config.reordering));
+        }
+        self.loss.state = CaState::Loss;
+        self.loss.high = nxt;
+        self.queue_cwr();
+        // > RFC 5682 section 3.1: 1) When the retransmission timer expires, retransmit the first
+        // > unacknowledged segment
+        let frto = path.config.frto && (first || self.retries > 0);
+        let retries = self.retries;
+        let recovery = self.recovery_mut();
+        recovery.probe_end = None;
+        recovery.frto = frto;
+        recovery.resend = Resend::Lost;
+        recovery.next = una;
+        recovery.judged = una;
+        if retries == 0 {
+            recovery.since = now;
+        }
+    }
+
+    /// Every segment under way that is longer than `mss` was dropped for its length: it is sent
+    /// again in shorter ones, and the network is not held for congested.
+    pub(crate) fn on_too_big(&mut self, mss: u32) {
+        self.flight.mark_long_lost(mss);
+        self.resend_without_blame();
+    }
+
+    /// What the flight holds for lost is sent again, and the network is not held for congested.
+    pub(crate) fn resend_without_blame(&mut self) {
+        if self.flight.lost() == 0 {
+            return;
+        }
+        // As Linux: like a timeout, but the window stays.
+        if self.loss.state != CaState::Loss {
+            self.loss.high = self.snd.nxt;
+            let ssthresh = self.current_ssthresh();
+            self.congestion.set_ssthresh(ssthresh);
+            let recovery = self.recovery_mut();
+            recovery.prior_ssthresh = 0;
+            recovery.marker = None;
+            recovery.frto = false;
+            self.loss.state = CaState::Loss;
+        }
+        let una = self.snd.una;
+        let recovery = self.recovery_mut();
+        recovery.next = una;
+        recovery.resend = Resend::Lost;
+    }
+}

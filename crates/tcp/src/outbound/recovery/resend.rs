@@ -1,0 +1,104 @@
+//! What leaves again, and how much of it.
+
+use pagewire_mem::Instant;
+
+use super::Resend;
+use crate::outbound::Outbound;
+use crate::outbound::flight::Sent;
+use crate::outbound::loss::{CaState, Due};
+use crate::path::Path;
+use crate::seq::Seq;
+
+impl Outbound {
+    /// Whether lost data waits until new data has been tried (RFC 5682 section 3.1 step 2b).
+    pub(crate) fn sends_new_first(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|r| r.resend == Resend::NewFirst)
+    }
+
+    /// New data was tried before lost data; whether the lost data goes now.
+    pub(crate) fn new_data_tried(&mut self) {
+        let sent = self.snd.nxt.gt(self.loss.high);
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            if sent {
+                recovery.resend = Resend::No;
+            } else {
+                recovery.frto = false;
+                recovery.resend = Resend::Lost;
+            }
+        }
+    }
+
+    /// What is to be sent again next: where it begins and how many sequence numbers it is. `mss` is
+    /// the payload of a full segment now.
+    pub(crate) fn next_retransmission(&mut self, path: &Path, mss: u32) -> Option<(Seq, u32)> {
+        let una = self.snd.una;
+        let recovery = self.recovery.as_deref_mut()?;
+        if recovery.resend != Resend::Lost {
+            return None;
+        }
+        let record = self.flight.next_lost(recovery.next.max(una))?;
+        recovery.next = record.start;
+        self.fit(path, &record, mss)
+    }
+
+    /// As much of a record as congestion window and peer allow.
+    fn fit(&self, path: &Path, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
+        let packets = self.congestion.cwnd().saturating_sub(self.packets_in_flight());
+        let mut room = packets.saturating_mul(mss);
+        // A peer that shrinks its window gets the first segment all the same, as a probe.
+        let allowed = self.send_edge().saturating_since(record.start);
+        room = match (allowed, record.start == self.snd.una) {
+            (0, false) => return None,
+            (0, true) => room.min(mss),
+            _ => room.min(allowed.max(mss)),
+        };
+        if room == 0 {
+            return None;
+        }
+        // A FIN takes no room in the last wire segment.
+        let room = room.min(self.super_payload(path, mss));
+        if record.payload() <= room {
+            Some((record.start, record.len()))
+        } else {
+            Some((record.start, (room - room % mss).max(room.min(mss))))
+        }
+    }
+
+    /// `start..end` has been sent again, in wire segments of `mss` payload bytes.
+    pub(crate) fn on_retransmitted(&mut self, now: Instant, start: Seq, end: Seq, mss: u32) {
+        let packets = self.flight.on_retransmit(start, end, now, mss);
+        self.stats.retransmits = self.stats.retransmits.saturating_add(packets);
+        self.count_unexcused(now, packets);
+        self.note_reduced_send(packets);
+        self.recovery_mut();
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.next = recovery.next.max(end);
+            self.flight.list_resent(start, end, now, &mut recovery.resent);
+        }
+        // After a timeout the timer was set when it went off.
+        if start == self.snd.una
+            && self.loss.due != Due::Reorder
+            && (self.loss.state != CaState::Loss || self.retries == 0)
+        {
+            self.loss.due = Due::Rto;
+            self.rearm_timeout(now);
+        }
+    }
+
+    /// What was sent again from `start` on, `packets` wire segments, has not left: it waits to be sent
+    /// again as before.
+    pub(crate) fn on_retransmission_refused(&mut self, start: Seq, packets: u32) {
+        self.stats.retransmits = self.stats.retransmits.saturating_sub(packets);
+        let reducing = self.loss.is_reducing();
+        let Some(recovery) = self.recovery.as_deref_mut() else { return };
+        if start.lt(recovery.next) {
+            recovery.next = start;
+        }
+        if reducing {
+            recovery.prr_out = recovery.prr_out.saturating_sub(packets);
+        }
+        // None at all is not the same as none that is not excused: that would undo the reduction.
+        let left = recovery.unexcused.and_then(|count| count.checked_sub(packets));
+        recovery.unexcused = left.filter(|&left| left > 0);
+    }
+}

@@ -1,0 +1,277 @@
+//! Byte path, step S2: what the application handed over, until the peer has acknowledged it.
+//!
+//! ```text
+//!   start            acked so far                 sent so far             end
+//!   |---- frag 0 ----|------ frag 1 ------|-- frag 2 --|------ frag 3 ----|
+//!                        ^ una                  ^ cursor: where the last slice ended
+//! ```
+//!
+//! The queue knows fragments by the sequence number of their first byte; which bytes have been
+//! sent is not its business (see `flight.rs`). A fragment is released when its last byte is
+//! acknowledged; slices of it that a device still holds keep the memory by themselves.
+
+use std::collections::VecDeque;
+
+use pagewire_mem::{Completion, Frag, FragVec, MAX_FRAGS};
+
+use crate::limits::{COMPACT_FACTOR, MAX_SEND_FRAGS, SMALL_SEGMENT};
+use crate::seq::Seq;
+
+/// Fragments by sequence range.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    entries: VecDeque<Entry>,
+    /// First byte not acknowledged.
+    una: Seq,
+    /// One past the last byte.
+    end: Seq,
+    /// Bytes of memory that the fragments keep from reuse, each by itself.
+    pinned: usize,
+    /// Index of the entry where the last slice ended: where the next one most likely begins.
+    cursor: u32,
+    /// The last byte ends a record: what follows begins a segment.
+    record_ended: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    start: Seq,
+    /// Begins a segment: what is before it ends a record, or belongs to another completion.
+    apart: bool,
+    frag: Frag,
+}
+
+impl Entry {
+    fn end(&self) -> Seq {
+        self.start + self.frag.len() as u32
+    }
+}
+
+impl SendQueue {
+    /// An empty queue whose first byte will be `start`.
+    pub(crate) const fn new(start: Seq) -> Self {
+        Self {
+            entries: VecDeque::new(),
+            una: start,
+            end: start,
+            pinned: 0,
+            cursor: 0,
+            record_ended: false,
+        }
+    }
+
+    /// Bytes queued and not acknowledged.
+    pub(crate) fn len(&self) -> u32 {
+        self.end.since(self.una)
+    }
+
+    /// One past the last byte; a FIN has this number.
+    pub(crate) fn end(&self) -> Seq {
+        self.end
+    }
+
+    /// What is charged for the memory that is held, see
+    /// [`ReceiveQueue::charge`](crate::inbound::assembler::ReceiveQueue::charge).
+    pub(crate) fn charge(&self) -> usize {
+        self.pinned.min(COMPACT_FACTOR * self.len() as usize + SMALL_SEGMENT)
+    }
+
+    /// Whether one more fragment may be queued.
+    pub(crate) fn has_entry_room(&self) -> bool {
+        self.entries.len() < MAX_SEND_FRAGS
+    }
+
+    /// How many more fragments may be queued.
+    pub(crate) fn entry_room(&self) -> usize {
+        MAX_SEND_FRAGS.saturating_sub(self.entries.len())
+    }
+
+    /// Appends bytes. Pieces that lie one behind the other in memory become one fragment, of up to
+    /// `longest` bytes.
+    pub(crate) fn push(&mut self, frag: Frag, longest: usize) {
+        if frag.is_empty() {
+            return;
+        }
+        let len = frag.len() as u32;
+        let frag = match self.entries.back_mut() {
+            // A fragment that grew for ever would never be released.
+            Some(last) if !self.record_ended && last.frag.len() + frag.len() <= longest => {
+                let before = last.frag.pinned();
+                match last.frag.try_append(frag) {
+                    Ok(()) => {
+                        self.pinned += last.frag.pinned() - before;
+                        self.end += len;
+                        return;
+                    }
+                    Err(frag) => frag,
+                }
+            }
+            _ => frag,
+        };
+        self.push_entry(frag, false);
+    }
+
+    /// Has `grow` add bytes to the last fragment, if there is one that may: returns what it returns.
+    /// What would make it longer than `longest` becomes a fragment behind it.
+    pub(crate) fn grow_last<T>(
+        &mut self,
+        longest: usize,
+        grow: impl FnOnce(&mut Frag) -> T,
+    ) -> Option<T> {
+        if self.record_ended {
+            return None;
+        }
+        let last = self.entries.back_mut()?;
+        let (len, pinned) = (last.frag.len(), last.frag.pinned());
+        let result = grow(&mut last.frag);
+        self.end += (last.frag.len() - len) as u32;
+        self.pinned += last.frag.pinned() - pinned;
+        // A fragment that grew for ever would never be released.
+        if last.frag.len() > longest && len > 0 {
+            let front = last.frag.split_to(len);
+            let (start, frag) =
+                (last.start + len as u32, core::mem::replace(&mut last.frag, front));
+            self.entries.push_back(Entry { start, apart: false, frag });
+        }
+        Some(result)
+    }
+
+    /// Appends bytes as a fragment of their own, which begins a segment if `apart`.
+    pub(crate) fn push_piece(&mut self, frag: Frag, apart: bool) {
+        if !frag.is_empty() {
+            self.push_entry(frag, apart);
+        }
+    }
+
+    fn push_entry(&mut self, frag: Frag, apart: bool) {
+        let (start, len) = (self.end, frag.len() as u32);
+        let apart = core::mem::take(&mut self.record_ended) || apart;
+        self.pinned += frag.pinned();
+        self.entries.push_back(Entry { start, apart, frag });
+        self.end += len;
+    }
+
+    /// Whether what is behind `seq` shares no segment with what is before it.
+    pub(crate) fn begins_segment(&self, seq: Seq) -> bool {
+        if seq == self.end {
+            return self.record_ended;
+        }
+        let index = self.find(seq);
+        self.entries.get(index).is_some_and(|e| e.apart && e.start == seq)
+    }
+
+    /// What is queued from now on shares no segment with what is queued already.
+    pub(crate) fn end_record(&mut self) {
+        self.record_ended = true;
+    }
+
+    /// Everything before `seq` is acknowledged. Returns how many bytes that are.
+    pub(crate) fn ack_to(&mut self, seq: Seq) -> u32 {
+        let seq = seq.min(self.end);
+        let acked = seq.saturating_since(self.una);
+        self.una += acked;
+        while let Some(entry) = self.entries.pop_front_if(|e| e.end().le(seq)) {
+            self.pinned -= entry.frag.pinned();
+            self.cursor = self.cursor.saturating_sub(1);
+        }
+        acked
+    }
+
+    /// Slices of the bytes from `start` on, up to `len` of them, up to [`MAX_FRAGS`] fragments, and
+    /// not into a fragment that begins a segment. Returns the slices and how many bytes they are.
+    pub(crate) fn slice(&mut self, start: Seq, len: u32) -> (FragVec, u32) {
+        let mut out = FragVec::new();
+        let mut taken = 0;
+        let mut index = self.find(start);
+        while taken < len && out.len() < MAX_FRAGS {
+            let Some(entry) = self.entries.get(index) else { break };
+            if entry.apart && taken > 0 {
+                break;
+            }
+            let offset = (start + taken).saturating_since(entry.start) as usize;
+            let want = (len - taken) as usize;
+            let part = if offset == 0 && entry.frag.len() <= want {
+                entry.frag.clone()
+            } else {
+                entry.frag.slice(offset..offset + want)
+            };
+            taken += part.len() as u32;
+            let used_up = offset + part.len() >= entry.frag.len();
+            out.push(part);
+            if used_up {
+                index += 1;
+            }
+        }
+        self.cursor = index as u32;
+        (out, taken)
+    }
+
+    /// Replaces memory that its owner will want back by what `copy` makes of it; `false` if that
+    /// fails for some, which is as it was.
+    pub(crate) fn keep_lent(&mut self, mut copy: impl FnMut(&Frag) -> Option<FragVec>) -> bool {
+        let mut all = true;
+        let is_lent = |frag: &Frag| frag.completion().is_some_and(Completion::lends);
+        let mut entries = VecDeque::with_capacity(self.entries.len());
+        for Entry { mut start, mut apart, frag } in core::mem::take(&mut self.entries) {
+            match is_lent(&frag).then(|| copy(&frag)) {
+                Some(Some(copies)) => {
+                    for frag in copies {
+                        let len = frag.len() as u32;
+                        entries.push_back(Entry {
+                            start,
+                            apart: core::mem::take(&mut apart),
+                            frag,
+                        });
+                        start += len;
+                    }
+                }
+                kept => {
+                    all &= kept.is_none();
+                    entries.push_back(Entry { start, apart, frag });
+                }
+            }
+        }
+        self.pinned = entries.iter().map(|e| e.frag.pinned()).sum();
+        self.entries = entries;
+        self.cursor = 0;
+        all
+    }
+
+    /// The index of the entry that holds byte `seq`: where the last slice ended or right behind,
+    /// or else by bisection.
+    fn find(&self, seq: Seq) -> usize {
+        let hint = self.cursor as usize;
+        if self.entries.get(hint).is_some_and(|e| e.start.le(seq) && seq.lt(e.end())) {
+            return hint;
+        }
+        self.entries.partition_point(|e| e.end().le(seq))
+    }
+
+    /// Drops everything, the connection is over: first what was never sent (from `unsent` on), then
+    /// the rest. As in Linux, so completions of the two are told in this order.
+    pub(crate) fn clear(&mut self, unsent: Seq) {
+        let first = self.entries.partition_point(|e| e.start.lt(unsent));
+        drop(self.entries.split_off(first));
+        self.entries = VecDeque::new();
+        self.una = self.end;
+        self.pinned = 0;
+        self.cursor = 0;
+    }
+
+    /// Gives back the memory of the list if it is empty.
+    pub(crate) fn shrink(&mut self) {
+        if self.entries.is_empty() && self.entries.capacity() > 0 {
+            self.entries = VecDeque::new();
+            self.cursor = 0;
+        }
+    }
+
+    /// Whether it owns memory of its own.
+    pub(crate) fn has_heap(&self) -> bool {
+        self.entries.capacity() > 0
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/send_queue.rs"]
+mod tests;

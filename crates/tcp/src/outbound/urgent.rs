@@ -1,0 +1,45 @@
+//! The urgent byte that we send; see `inbound/urgent.rs`.
+
+use crate::outbound::{OutFlags, Outbound};
+use crate::seq::Seq;
+
+impl Outbound {
+    // ---- the way out ----
+
+    /// > RFC 9293 section 3.8.5: the urgent pointer [...] communicates the current value of the
+    /// > urgent pointer as a positive offset from the sequence number in this segment
+    ///
+    /// The urgent pointer of a segment that begins at `seq`. As in Linux, one too far away is left
+    /// out until segments come nearer.
+    pub(crate) fn urgent_pointer(&self, seq: Seq) -> Option<u16> {
+        if !self.flags.contains(OutFlags::URGENT_OUT) {
+            return None;
+        }
+        let up = self.rare.as_ref()?.urgent_out?;
+        if !seq.lt(up) {
+            return None;
+        }
+        match u16::try_from(up.since(seq)) {
+            Ok(pointer) => Some(pointer),
+            Err(_) if (seq + 0xffff).gt(self.snd.nxt) => Some(u16::MAX),
+            Err(_) => None,
+        }
+    }
+
+    /// Whether urgent data is on its way: it is not held back, nor sent in super-frames.
+    pub(crate) fn sends_urgent(&self) -> bool {
+        self.flags.contains(OutFlags::URGENT_OUT)
+    }
+
+    /// Everything before `una` is acknowledged.
+    pub(crate) fn settle_urgent(&mut self) {
+        if !self.flags.contains(OutFlags::URGENT_OUT) {
+            return;
+        }
+        let una = self.snd.una;
+        if self.rare.as_ref().and_then(|r| r.urgent_out).is_none_or(|up| up.le(una)) {
+            self.rare().urgent_out = None;
+            self.flags.remove(OutFlags::URGENT_OUT);
+        }
+    }
+}
