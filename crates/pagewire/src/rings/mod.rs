@@ -56,6 +56,7 @@
 //! holds, only bytes of shared memory can be had, from [`View::copy_out`]; those of private memory are
 //! for [`AsyncRings`].
 
+mod attach;
 mod buf;
 mod datagrams;
 mod futures;
