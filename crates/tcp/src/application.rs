@@ -10,7 +10,6 @@ use crate::inbound::InFlags;
 use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
-use crate::outbound::OutFlags;
 use crate::path::PathFlags;
 
 /// How fragments become part of the send queue.
@@ -137,7 +136,7 @@ impl Connection {
         if let Some(error) = self.life.error.take() {
             return Err(error);
         }
-        if self.out.flags.contains(OutFlags::FIN_QUEUED) {
+        if self.out.is_closing() {
             return Err(TcpError::BrokenPipe);
         }
         match self.path.state {
@@ -148,7 +147,7 @@ impl Connection {
         }
         match self.take_room(wanted.max(1)) {
             0 => {
-                self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
+                self.out.wait_for_room();
                 Err(TcpError::WouldBlock)
             }
             room => Ok(room),
@@ -265,7 +264,7 @@ impl Connection {
     pub(crate) fn after_reading(&mut self, now: Instant) {
         self.inbound.forget_urgent();
         self.inbound.tune_recv_buffer(&self.path, now);
-        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
         if self.inbound.queue.queued() == 0 {
             self.consider_shrinking(now);
         }
@@ -299,14 +298,14 @@ impl Connection {
             // > SYN-RECEIVED STATE [...] otherwise, queue for processing after entering ESTABLISHED
             // > state.
             State::SynReceived => {
-                self.out.flags.insert(OutFlags::FIN_QUEUED);
+                self.out.close();
                 Ok(())
             }
             // > ESTABLISHED STATE [...] Queue this until all preceding SENDs have been segmentized,
             // > then form a FIN segment and send it. In any case, enter FIN-WAIT-1 state. [...]
             // > CLOSE-WAIT STATE [...] enter LAST-ACK state.
             State::Established | State::CloseWait => {
-                self.out.flags.insert(OutFlags::FIN_QUEUED);
+                self.out.close();
                 self.path.transition(Event::Close);
                 Ok(())
             }

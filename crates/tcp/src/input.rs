@@ -13,7 +13,6 @@ use crate::header::{Flags, TcpHeader};
 use crate::inbound::InFlags;
 use crate::life::Reset;
 use crate::life::state::{Event, State};
-use crate::outbound::OutFlags;
 use crate::outbound::ecn::EcnFlags;
 use crate::path::{PathFlags, seconds};
 use crate::segment::{Arrival, Disposition};
@@ -93,7 +92,7 @@ impl Connection {
         self.path.state == State::Established
             && header.flags & RELEVANT == Flags::ACK
             && header.seq == self.inbound.queue.next()
-            && header.ack.between(self.out.snd.una, self.out.snd.nxt)
+            && header.ack.between(self.out.transfer.snd().una, self.out.transfer.snd().nxt)
             && fresh
             && header.options.sack.is_empty()
             && !self.inbound.queue.has_gaps()
@@ -116,8 +115,8 @@ impl Connection {
         if let Err(reason) = self.hear_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
-        if !self.out.ecn.is_empty() {
-            if self.out.ecn.contains(EcnFlags::ACCURATE) {
+        if !self.out.transfer.loss().ecn.is_empty() {
+            if self.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
                 self.take_accurate_mark(len, arrival);
             } else {
                 self.take_classic_mark(header, len, arrival.ecn);
@@ -127,10 +126,16 @@ impl Connection {
             let inserted = self.inbound.queue.insert(env, header.seq, payload);
             self.inbound.bytes_received += u64::from(inserted.advanced);
             if inserted.advanced > 0 {
-                self.inbound.on_data_arrived(&self.path, &self.out.rtt, env.now, header, len);
+                self.inbound.on_data_arrived(
+                    &self.path,
+                    self.out.transfer.rtt(),
+                    env.now,
+                    header,
+                    len,
+                );
                 self.inbound.schedule_ack(
                     &self.path,
-                    &self.out.rtt,
+                    self.out.transfer.rtt(),
                     env.now,
                     len,
                     header.flags.contains(Flags::PSH),
@@ -146,13 +151,13 @@ impl Connection {
 
     fn take_accurate_mark(&mut self, len: u32, arrival: Arrival) {
         let waiting = self.inbound.rcv_nxt() != self.inbound.acked;
-        if self.out.take_accurate(len, arrival, waiting) {
+        if self.out.transfer.take_accurate(len, arrival, waiting) {
             self.inbound.ack_now();
         }
     }
 
     fn take_classic_mark(&mut self, header: &TcpHeader, len: u32, bits: u8) {
-        let (due, quick) = self.out.take_classic(header, len, bits);
+        let (due, quick) = self.out.transfer.take_classic(header, len, bits);
         if due {
             self.inbound.ack_now();
         }
@@ -165,8 +170,7 @@ impl Connection {
     pub(crate) fn on_heard(&mut self, now: Instant) {
         self.path.heard_at = now;
         self.life.keepalive_probes = 0;
-        self.out.flags.insert(OutFlags::ACKED);
-        self.out.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
+        self.out.on_heard();
     }
 
     /// Has the acknowledgement in a segment taken in; see [`Outbound::take_ack`].
@@ -193,16 +197,16 @@ impl Connection {
 
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         if self.inbound.is_syn_again(&self.path, segment) {
-            if self.out.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
-                self.life.reset = Some(Reset { seq: self.out.snd.nxt, ack: true });
+            if self.out.transfer.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
+                self.life.reset = Some(Reset { seq: self.out.transfer.snd().nxt, ack: true });
                 self.finish(Event::Reset, None);
                 return drop_for(DropReason::Flags);
             }
-            self.out.flight.mark_first_lost();
+            self.out.transfer.resend_syn();
             return drop_for(DropReason::Duplicate);
         }
         if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
-            self.out.take_syn_ack_again(segment.header, segment.arrival.ecn);
+            self.out.transfer.take_syn_ack_again(segment.header, segment.arrival.ecn);
         }
         self.inbound.check_timestamp(&self.path, env.now, segment)?;
         self.inbound.first_sequence(&self.path, env.now, segment)?;
@@ -211,7 +215,7 @@ impl Connection {
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
-        if self.out.ecn.contains(EcnFlags::ACCURATE) {
+        if self.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
             self.take_accurate_mark(segment.len, segment.arrival);
         }
         self.remember_timestamp(env.now, segment.header, segment.seq);
@@ -289,7 +293,7 @@ impl Connection {
         let completes = self.path.state == State::SynReceived
             && segment.has(Flags::ACK)
             && segment.seq == self.inbound.irs
-            && segment.header.ack == self.out.snd.nxt;
+            && segment.header.ack == self.out.transfer.snd().nxt;
         if completes {
             // It is the peer's SYN once more: as Linux, it is acknowledged as such.
             self.inbound.note_twice(&self.path, segment.seq, segment.seq + 1);
@@ -311,11 +315,13 @@ impl Connection {
             // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
             // > processing [...] If the segment acknowledgment is not acceptable, form a reset
             // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
-            if !(header.ack.gt(self.out.snd.una) && header.ack.le(self.out.snd.nxt)) {
+            if !(header.ack.gt(self.out.transfer.snd().una)
+                && header.ack.le(self.out.transfer.snd().nxt))
+            {
                 self.life.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
-            if self.out.is_deferring(&self.path) && segment.end() == self.inbound.irs + 1 {
+            if self.out.transfer.is_deferring(&self.path) && segment.end() == self.inbound.irs + 1 {
                 return self.defer(now, segment);
             }
         }
@@ -327,8 +333,7 @@ impl Connection {
         }
 
         // What is new once our FIN is acknowledged.
-        let fin_acked = self.out.flags.contains(OutFlags::FIN_QUEUED)
-            && self.out.snd.una.gt(self.out.queue.end());
+        let fin_acked = self.out.is_closed();
         match self.path.state {
             // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 if fin_acked => {
@@ -410,14 +415,14 @@ impl Connection {
         if inserted.advanced > 0 {
             self.inbound.on_data_arrived(
                 &self.path,
-                &self.out.rtt,
+                self.out.transfer.rtt(),
                 now,
                 segment.header,
                 segment.len,
             );
             self.inbound.schedule_ack(
                 &self.path,
-                &self.out.rtt,
+                self.out.transfer.rtt(),
                 now,
                 segment.len,
                 segment.has(Flags::PSH),

@@ -9,29 +9,19 @@ use crate::connection::Connection;
 use crate::inbound::AckDue;
 use crate::life::LifeFlags;
 use crate::life::state::State;
-use crate::outbound::OutFlags;
 use crate::outbound::congestion::CongestionKind;
 
 impl Connection {
     /// Turns Nagle's algorithm off (`true`) or on. Turning it off sends what is queued, cork or not, as
     /// in Linux.
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.out.flags.set(OutFlags::NODELAY, nodelay);
-        if nodelay {
-            self.out.snd.flush_to = self.out.queue.end();
-        }
+        self.out.set_nodelay(nodelay);
     }
 
     /// Holds back every segment that is not full (`true`), for 200 ms at most when nothing is under
     /// way, or does so no longer.
     pub fn set_cork(&mut self, cork: bool) {
-        self.out.flags.set(OutFlags::CORK, cork);
-        if !cork {
-            self.out.flags.remove(OutFlags::MORE);
-            if self.out.flags.contains(OutFlags::NODELAY) {
-                self.out.snd.flush_to = self.out.queue.end();
-            }
-        }
+        self.out.set_cork(cork);
     }
 
     /// Turns keep-alive on or off.
@@ -93,7 +83,7 @@ impl Connection {
         let buffer = bytes.saturating_mul(2).min(self.path.config.recv_buffer);
         self.inbound.buffer = self.inbound.buffer.max(buffer);
         // A window that was shut may open.
-        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
     }
 
     /// See [`Config::oob_inline`].
@@ -110,7 +100,7 @@ impl Connection {
     /// algorithm knows of the path begins anew.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.path.own_config().congestion = kind;
-        self.out.congestion.change(kind);
+        self.out.transfer.set_congestion(kind);
     }
 
     /// Fixes the send buffer at `bytes`: it grows by itself no longer.

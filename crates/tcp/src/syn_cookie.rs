@@ -205,7 +205,7 @@ impl Connection {
         cookie: &Cookie,
     ) -> Self {
         let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
-        conn.out.snd.nxt = cookie.iss + 1;
+        conn.out.transfer.note_syn_sent();
         conn
     }
 }

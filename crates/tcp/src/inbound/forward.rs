@@ -8,7 +8,6 @@ use crate::inbound::{AckDue, InFlags, Inbound};
 use crate::io_flags::SendFlags;
 use crate::life::state::State;
 use crate::limits::MIN_RECV_BUFFER;
-use crate::outbound::OutFlags;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
 use crate::path::{Path, PathFlags};
@@ -52,10 +51,9 @@ impl Connection {
     /// Whether a send would be welcome: the stream is not ended, there is no error that the application
     /// is to be told first, and no send waits for room.
     pub fn takes(&self) -> bool {
-        const WAITS: OutFlags = OutFlags::FIN_QUEUED.union(OutFlags::WAITS_FOR_ROOM);
         matches!(self.path.state, State::Established | State::CloseWait)
             && self.life.error.is_none()
-            && !self.out.flags.intersects(WAITS)
+            && self.out.is_open()
     }
 
     /// Moves up to `most` received bytes to the send queue of `to`, by reference; returns how many.

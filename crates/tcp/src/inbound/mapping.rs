@@ -145,7 +145,7 @@ impl Connection {
         self.inbound.queue.queued() < len
             && !self.has_end()
             && self.path.state.is_synchronized()
-            && self.inbound.window_to_offer(&self.path, &self.out.rtt)
+            && self.inbound.window_to_offer(&self.path, self.out.transfer.rtt())
                 <= u32::from(self.inbound.mss)
     }
 

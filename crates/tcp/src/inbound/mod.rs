@@ -1,5 +1,17 @@
 //! What comes in: the receive queue, the window, and when what came is acknowledged.
 
+use crate::config::{Config, LinkLimits};
+use crate::connection::Env;
+use crate::header::TcpHeader;
+use crate::inbound::assembler::ReceiveQueue;
+use crate::inbound::tuning::Tuning;
+use crate::inbound::urgent::UrgentIn;
+use crate::info::Info;
+use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
+use crate::path::{Path, PathFlags};
+use crate::seq::Seq;
+use crate::timer::Timer;
+
 pub(crate) mod assembler;
 mod forward;
 pub(crate) mod mapping;
@@ -8,15 +20,9 @@ pub(crate) mod tuning;
 pub(crate) mod urgent;
 pub(crate) mod window;
 
-use pagewire_mem::Instant;
+use core::time::Duration;
 
-use crate::connection::Env;
-use crate::inbound::assembler::ReceiveQueue;
-use crate::inbound::tuning::Tuning;
-use crate::inbound::urgent::UrgentIn;
-use crate::path::Path;
-use crate::seq::Seq;
-use crate::timer::Timer;
+use pagewire_mem::Instant;
 
 /// The part of a connection that receives.
 #[derive(Debug)]
@@ -114,6 +120,77 @@ pub(crate) struct Rare {
 }
 
 impl Inbound {
+    /// Nothing is known of the peer.
+    pub(crate) fn new(now: Instant, config: &Config, link: LinkLimits) -> Self {
+        Self {
+            flags: InFlags::empty(),
+            irs: Seq(0),
+            queue: ReceiveQueue::new(Seq(0)),
+            edge: Seq(0),
+            acked: Seq(0),
+            fin: None,
+            allowance: u32::MAX,
+            buffer: 0,
+            ssthresh: window::initial(config),
+            tuning: None,
+            data_at: now,
+            mss: DEFAULT_MSS.min(link.recv_mss),
+            scale: if config.window_scaling { window::scale_for(config) } else { 0 },
+            ack: AckState::default(),
+            delayed_ack: Timer::default(),
+            challenge_after: Instant::ZERO,
+            bytes_received: 0,
+            segments_in: 0,
+            data_segments_in: 0,
+            rare: None,
+        }
+    }
+
+    /// The connection is over: nothing is acknowledged any more. What was received stays to be read.
+    pub(crate) fn end(&mut self) {
+        self.tuning = None;
+        self.ack = AckState::default();
+        self.forget_twice();
+        self.delayed_ack.stop();
+    }
+
+    /// What a SYN says of the way in.
+    pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader) {
+        let first = syn.seq + 1;
+        self.irs = syn.seq;
+        self.queue = ReceiveQueue::new(first);
+        self.acked = first;
+        // Before the peer's numbers are known, the edge counts from 0: what our SYN told.
+        self.edge = first + window::initial(&path.config).max(self.edge.0);
+        if !path.flags.contains(PathFlags::SCALING) {
+            self.scale = 0;
+        }
+        // A first guess at what the peer will send, until it has.
+        let theirs = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
+        self.mss = theirs.min(path.announced_mss());
+    }
+
+    /// Fills in what this part knows.
+    pub(crate) fn tell(&self, path: &Path, info: &mut Info) {
+        let (rtt, space) = self.recv_tuning();
+        info.recv_mss = self.mss;
+        info.recv_window = self.recv_window();
+        info.recv_scale = self.scale;
+        info.recv_ssthresh = self.ssthresh;
+        info.recv_rtt = Duration::from_micros(u64::from(rtt));
+        info.recv_space = space;
+        info.recv_buffer = self.recv_buffer(path);
+        info.ack_timeout = Duration::from_millis(u64::from(self.ack.timeout_ms));
+        info.bytes_received = self.bytes_received;
+        info.segments_in = self.segments_in;
+        info.data_segments_in = self.data_segments_in;
+    }
+
+    /// Fills in times that count up to `now`.
+    pub(crate) fn tell_times(&self, now: Instant, info: &mut Info) {
+        info.last_data_received = now.saturating_since(self.data_at);
+    }
+
     /// What has come twice and is to be reported.
     pub(crate) fn twice(&self) -> Option<(Seq, Seq)> {
         self.rare.as_ref()?.twice

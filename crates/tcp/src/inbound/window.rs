@@ -45,13 +45,13 @@ impl Connection {
     pub fn is_held_back(&self) -> bool {
         self.inbound.kept() > 0
             && self.inbound.allowed(&self.path, u32::from(self.inbound.mss))
-                < self.inbound.window_limit(&self.path, &self.out.rtt) / 2
+                < self.inbound.window_limit(&self.path, self.out.transfer.rtt()) / 2
     }
 
     /// Something of what the application held came back: the window may open.
     pub fn after_return(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
-        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
     }
 
     /// Less is held of what was received here and waits to be sent on elsewhere
@@ -60,7 +60,7 @@ impl Connection {
     pub fn after_release(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
         if self.path.state.is_synchronized() && self.inbound.fin.is_none() {
-            self.inbound.offer_window(&self.path, &self.out.rtt);
+            self.inbound.offer_window(&self.path, self.out.transfer.rtt());
         }
     }
 }

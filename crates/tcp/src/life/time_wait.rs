@@ -197,12 +197,12 @@ impl Connection {
             config: Arc::clone(&self.path.config),
             until: self.life.linger.get(),
             challenge_after: self.inbound.challenge_after,
-            snd_nxt: self.out.snd.nxt,
+            snd_nxt: self.out.transfer.snd().nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
             stamps,
             ports: self.path.ports,
             window,
-            ecn: self.out.told_marks(),
+            ecn: self.out.transfer.told_marks(),
         })
     }
 
@@ -233,10 +233,9 @@ impl Connection {
     /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
     /// > the other timers.
     pub(crate) fn enter_time_wait(&mut self, now: Instant) {
-        self.stop_timers();
-        self.out.flight.clear();
-        self.out.recovery = None;
-        self.out.queue.clear(self.out.snd.nxt);
+        self.out.end();
+        self.inbound.delayed_ack.stop();
+        self.life.stop_timers();
         self.life.linger.set(now + self.path.config.time_wait);
     }
 }

@@ -27,7 +27,7 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::options::SackBlocks;
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::flight::{Mark, Resent};
 use crate::outbound::loss::CaState;
 use crate::path::Path;
@@ -159,7 +159,7 @@ impl Recovery {
     }
 }
 
-impl Outbound {
+impl Transfer {
     pub(crate) fn recovery_mut(&mut self) -> &mut Recovery {
         let una = self.snd.una;
         self.recovery.get_or_insert_with(|| Box::new(Recovery::new(una)))
@@ -187,7 +187,14 @@ impl Outbound {
 
     /// Enters, works on and leaves the states.
     #[cold]
-    pub(crate) fn alert(&mut self, path: &Path, now: Instant, heard: &mut Heard, prior_una: Seq) {
+    pub(crate) fn alert(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        heard: &mut Heard,
+        prior_una: Seq,
+        end: Seq,
+    ) {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let echo = heard.news.contains(News::ECHO);
         let recovery = self.recovery_mut();
@@ -244,7 +251,7 @@ impl Outbound {
                 }
             }
             CaState::Loss => {
-                self.on_ack_in_loss(path, heard);
+                self.on_ack_in_loss(path, heard, end);
                 self.identify_losses(path, now, heard);
                 let lost_again = heard.news.contains(News::LOST_AGAIN);
                 match self.loss.state {
@@ -420,7 +427,7 @@ impl Outbound {
         // > retransmission timer at least once, the value of ssthresh is held constant.
         if state <= CaState::Disorder
             || self.loss.high.le(una)
-            || (state == CaState::Loss && self.retries == 0)
+            || (state == CaState::Loss && self.loss.retries == 0)
         {
             let (ssthresh, cwnd) = (self.current_ssthresh(), self.congestion.cwnd());
             let in_flight = self.flight.packets();
@@ -445,8 +452,8 @@ impl Outbound {
         self.queue_cwr();
         // > RFC 5682 section 3.1: 1) When the retransmission timer expires, retransmit the first
         // > unacknowledged segment
-        let frto = path.config.frto && (first || self.retries > 0);
-        let retries = self.retries;
+        let frto = path.config.frto && (first || self.loss.retries > 0);
+        let retries = self.loss.retries;
         let recovery = self.recovery_mut();
         recovery.probe_end = None;
         recovery.frto = frto;
