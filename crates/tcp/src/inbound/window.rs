@@ -66,6 +66,68 @@ impl Connection {
 }
 
 impl Inbound {
+    /// How much an acknowledgement is wanted.
+    pub(crate) fn ack_due(&self) -> AckDue {
+        self.ack.due
+    }
+
+    /// When an acknowledgement that was delayed leaves.
+    pub(crate) fn next_timeout(&self) -> Instant {
+        self.delayed_ack.get()
+    }
+
+    /// Whether a delayed acknowledgement has waited in vain; then it is due.
+    pub(crate) fn pop_delayed_ack(
+        &mut self,
+        path: &Path,
+        rtt: &RttEstimator,
+        now: Instant,
+    ) -> bool {
+        let popped = self.delayed_ack.pop(now);
+        if popped && self.ack.due == AckDue::Delayed {
+            self.on_ack_waited(path, rtt);
+        }
+        popped
+    }
+
+    pub(crate) fn stop_delayed_ack(&mut self) {
+        self.delayed_ack.stop();
+    }
+
+    /// A challenge that was due leaves, or not. An acknowledgement that was delayed leaves with it, or
+    /// has its timer still.
+    pub(crate) fn settle_challenge(&mut self, answers: bool) {
+        self.ack.due = match answers {
+            true => AckDue::Now,
+            false if self.delayed_ack.is_set() => AckDue::Delayed,
+            false => AckDue::No,
+        };
+    }
+
+    pub(crate) fn challenge_after(&self) -> Instant {
+        self.challenge_after
+    }
+
+    pub(crate) fn set_challenge_after(&mut self, at: Instant) {
+        self.challenge_after = at;
+    }
+
+    /// The application answers what it gets, or does not.
+    pub(crate) fn set_interactive(&mut self, interactive: bool) {
+        self.ack.interactive = interactive;
+    }
+
+    /// See [`Connection::set_quick_ack`](crate::Connection::set_quick_ack).
+    pub(crate) fn set_quick_ack(&mut self, path: &Path, quick: bool) {
+        self.ack.interactive = !quick;
+        if quick {
+            self.quicken(path.config.quick_acks);
+            if self.ack.due == AckDue::Delayed {
+                self.ack_now();
+            }
+        }
+    }
+
     /// Whether the next segment has SACK blocks.
     pub(crate) fn tells_blocks(&self, path: &Path) -> bool {
         path.flags.contains(PathFlags::SACK) && (self.queue.has_gaps() || self.twice().is_some())
