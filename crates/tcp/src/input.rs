@@ -136,7 +136,7 @@ impl Connection {
                 );
             }
             if let Some(reason) = inserted.dropped {
-                self.inbound.ack_now();
+                self.inbound.ack.at_once();
                 return Disposition::Dropped(reason);
             }
         }
@@ -146,17 +146,17 @@ impl Connection {
     fn take_accurate_mark(&mut self, len: u32, arrival: Arrival) {
         let waiting = self.inbound.rcv_nxt() != self.inbound.acked();
         if self.out.transfer.take_accurate(len, arrival, waiting) {
-            self.inbound.ack_now();
+            self.inbound.ack.at_once();
         }
     }
 
     fn take_classic_mark(&mut self, header: &TcpHeader, len: u32, bits: u8) {
         let (due, quick) = self.out.transfer.take_classic(header, len, bits);
         if due {
-            self.inbound.ack_now();
+            self.inbound.ack.at_once();
         }
         if quick > 0 {
-            self.inbound.quicken(quick);
+            self.inbound.ack.quicken(quick);
         }
     }
 
@@ -181,7 +181,7 @@ impl Connection {
                 Ok(())
             }
             Err(reason) => {
-                self.inbound.challenge_ack(&self.path, now);
+                self.inbound.ack.challenge(&self.path, now);
                 Err(reason)
             }
         }
@@ -242,7 +242,7 @@ impl Connection {
             return Ok(());
         }
         if segment.seq != self.inbound.rcv_nxt() {
-            self.inbound.challenge_ack(&self.path, now);
+            self.inbound.ack.challenge(&self.path, now);
             if self.path.state == State::Established && self.inbound.bytes_received() == 0 {
                 self.life.suspect_black_hole();
             }
@@ -291,11 +291,11 @@ impl Connection {
         if completes {
             // It is the peer's SYN once more: as Linux, it is acknowledged as such.
             self.inbound.note_twice(&self.path, segment.seq, segment.seq + 1);
-            self.inbound.ack_now();
+            self.inbound.ack.at_once();
             segment.seq += 1;
             return Ok(());
         }
-        self.inbound.challenge_ack(&self.path, now);
+        self.inbound.ack.challenge(&self.path, now);
         drop_for(DropReason::SynUnexpected)
     }
 
@@ -361,7 +361,7 @@ impl Connection {
         if !self.path.state.can_receive() {
             // > This should not occur since a FIN has been received from the remote side. Ignore
             // > the segment text.
-            self.inbound.ack_duplicate(&self.path);
+            self.inbound.ack.duplicate(&self.path);
             return drop_for(if segment.end().gt(self.inbound.rcv_nxt()) {
                 DropReason::AfterFin
             } else {

@@ -36,7 +36,7 @@ impl Connection {
     /// After a segment has left: whether [`poll_transmit`](Self::poll_transmit) would be in vain, for
     /// nothing is left or the rest waits to become a full segment. It need not be asked then.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
-        let quiet = self.inbound.ack_due() == AckDue::No && !self.out.transfer.is_repairing();
+        let quiet = self.inbound.ack.due() == AckDue::No && !self.out.transfer.is_repairing();
         if !quiet {
             return false;
         }
@@ -76,7 +76,7 @@ impl Connection {
             return Some(segment);
         }
         if self.out.transfer.tells_syn()
-            && self.inbound.ack_due() == AckDue::Now
+            && self.inbound.ack.due() == AckDue::Now
             && self.path.may_acknowledge()
         {
             return Some(self.build_segment(
@@ -117,10 +117,10 @@ impl Connection {
         if self.out.take_probe() {
             return Some(self.build_probe(now));
         }
-        if self.inbound.ack_due() == AckDue::Challenge {
-            self.inbound.settle_challenge(env.shared.challenges.take(now));
+        if self.inbound.ack.due() == AckDue::Challenge {
+            self.inbound.ack.settle_challenge(env.shared.challenges.take(now));
         }
-        if self.inbound.ack_due() == AckDue::Now && self.path.may_acknowledge() {
+        if self.inbound.ack.due() == AckDue::Now && self.path.may_acknowledge() {
             return Some(self.build_segment(
                 now,
                 self.out.transfer.snd().nxt,

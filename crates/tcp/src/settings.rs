@@ -117,6 +117,6 @@ impl Connection {
     /// Acknowledges at once (`true`), or delays acknowledgements again; for now only, as in Linux:
     /// what happens next on the connection may change it.
     pub fn set_quick_ack(&mut self, quick: bool) {
-        self.inbound.set_quick_ack(&self.path, quick);
+        self.inbound.ack.set_quick_ack(&self.path, quick);
     }
 }

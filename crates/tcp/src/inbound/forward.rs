@@ -35,7 +35,7 @@ impl Connection {
 
     /// Whether an acknowledgement is to leave now.
     pub fn owes_ack(&self) -> bool {
-        self.inbound.ack_due() == AckDue::Now
+        self.inbound.ack.due() == AckDue::Now
     }
 
     /// What is sent from now on was received elsewhere, and sent on as it came: it waits for company

@@ -51,11 +51,7 @@ pub(crate) struct Inbound {
     mss: u16,
     /// Shift of the windows that we announce.
     scale: u8,
-    ack: AckState,
-    /// An acknowledgement waits for company (RFC 9293 section 3.8.6.3).
-    delayed_ack: Timer,
-    /// Before this, no more answers to segments that make no sense.
-    challenge_after: Instant,
+    pub(crate) ack: AckState,
     /// Payload bytes that arrived in order.
     bytes_received: u64,
     /// Segments received, and those of them with payload.
@@ -81,19 +77,23 @@ bitflags::bitflags! {
 /// Whether and when an acknowledgement is due (see `window.rs`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckState {
-    pub(crate) due: AckDue,
+    due: AckDue,
     /// Acknowledgements to be sent beyond the next, one for each segment beyond a gap, to a peer
     /// that counts them because it has no SACK.
-    pub(crate) duplicates: u8,
+    duplicates: u8,
     /// Acknowledgements still to be sent without delay.
-    pub(crate) quick: u8,
+    quick: u8,
     /// The application answers what it gets: acknowledgements ride on the answers.
-    pub(crate) interactive: bool,
+    interactive: bool,
     /// How long an acknowledgement waits, in milliseconds: follows the time between segments. 0
     /// before the first.
-    pub(crate) timeout_ms: u16,
+    timeout_ms: u16,
     /// Segments that were pushed and not full since the last acknowledgement, up to 2.
-    pub(crate) pushed: u8,
+    pushed: u8,
+    /// An acknowledgement waits for company (RFC 9293 section 3.8.6.3).
+    delayed_ack: Timer,
+    /// Before this, no more answers to segments that make no sense.
+    challenge_after: Instant,
 }
 
 /// How much an acknowledgement is wanted.
@@ -201,7 +201,7 @@ impl Inbound {
     ) -> bool {
         let inserted = self.insert(env, self.irs + 1, payload);
         self.edge = self.rcv_nxt() + window::initial(&path.config);
-        self.quicken(path.config.quick_acks);
+        self.ack.quicken(path.config.quick_acks);
         inserted.advanced > 0
     }
 
@@ -222,8 +222,6 @@ impl Inbound {
             mss: DEFAULT_MSS.min(link.recv_mss),
             scale: if config.window_scaling { window::scale_for(config) } else { 0 },
             ack: AckState::default(),
-            delayed_ack: Timer::default(),
-            challenge_after: Instant::ZERO,
             bytes_received: 0,
             segments_in: 0,
             data_segments_in: 0,
@@ -234,9 +232,9 @@ impl Inbound {
     /// The connection is over: nothing is acknowledged any more. What was received stays to be read.
     pub(crate) fn end(&mut self) {
         self.tuning = None;
-        self.ack = AckState::default();
+        let challenge_after = self.ack.challenge_after;
+        self.ack = AckState { challenge_after, ..AckState::default() };
         self.forget_twice();
-        self.delayed_ack.stop();
     }
 
     /// What a SYN says of the way in.

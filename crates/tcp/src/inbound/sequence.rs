@@ -48,7 +48,7 @@ impl Inbound {
             truncate(&mut segment.payload, keep as usize);
         }
         if keep == 0 {
-            self.ack_duplicate(path);
+            self.ack.duplicate(path);
             return Err(Disposition::Dropped(if self.fin.is_some() && limit.lt(self.edge) {
                 DropReason::AfterFin
             } else {
@@ -82,9 +82,9 @@ impl Inbound {
         //
         // One for each: a sender without SACK counts them.
         if inserted.advanced == 0 {
-            self.ack_duplicate(path);
+            self.ack.duplicate(path);
         } else if had_gaps || cut || inserted.dropped.is_some() {
-            self.ack_now();
+            self.ack.at_once();
         }
         match inserted.dropped {
             Some(reason) => drop_for(reason),
@@ -103,18 +103,18 @@ impl Inbound {
             if self.has_fin() {
                 // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
                 // > in the LAST-ACK state.
-                self.ack_now();
+                self.ack.at_once();
             } else if open && fin.le(self.edge) && fin.ge(self.queue.next()) {
                 // A FIN beyond a gap is remembered; what comes before it decides. Two different
                 // ones: the first stays.
                 self.fin.get_or_insert(fin);
-                self.ack_now();
+                self.ack.at_once();
             }
         }
         let ends = self.fin == Some(self.queue.next()) && !self.has_fin() && open;
         if ends {
             self.flags.insert(InFlags::FIN_RECEIVED);
-            self.ack_now();
+            self.ack.at_once();
         }
         ends
     }
@@ -179,9 +179,9 @@ impl Inbound {
             if seq.lt(nxt) {
                 self.note_twice(path, seq, (seq + segment.len).min(nxt));
             }
-            self.ack_duplicate(path);
+            self.ack.duplicate(path);
         } else {
-            self.challenge_ack(path, now);
+            self.ack.challenge(path, now);
         }
     }
 }

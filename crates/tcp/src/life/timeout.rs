@@ -40,7 +40,7 @@ impl Connection {
         // Without branches: it is asked for after every segment.
         let (sent, life) = (self.out.next_timeout(), &self.life);
         let timers = [life.keepalive, life.linger, life.shrink];
-        let delayed = sent.min(self.inbound.next_timeout());
+        let delayed = sent.min(self.inbound.ack.next_timeout());
         let first = timers.iter().fold(delayed, |first, timer| first.min(timer.get()));
         (first != Instant::FAR).then_some(first)
     }
@@ -64,7 +64,7 @@ impl Connection {
                 self.after_waiting(waited);
             } else if self.life.keepalive.pop(now) {
                 self.on_keepalive_timer(now);
-            } else if self.inbound.pop_delayed_ack(&self.path, self.out.transfer.rtt(), now) {
+            } else if self.inbound.ack.pop(&self.path, self.out.transfer.rtt(), now) {
                 // It leaves with the next that is polled.
             } else if self.life.shrink.pop(now) {
                 self.on_shrink_timer(now);

@@ -209,12 +209,12 @@ impl Connection {
         let pending = expected && self.out.transfer.flight().is_empty();
         if pending && !self.out.transfer.loss().ecn.contains(EcnFlags::TELL_SYN) {
             self.life.flags.remove(LifeFlags::WRITE_PENDING);
-            self.inbound.quicken(self.path.config.quick_acks);
+            self.inbound.ack.quicken(self.path.config.quick_acks);
             // Such an answer shows what acknowledgements can ride on from now on.
-            self.inbound.set_interactive(true);
-            self.inbound.delay_ack(&self.path, self.out.transfer.rtt(), now);
+            self.inbound.ack.set_interactive(true);
+            self.inbound.ack.delay(&self.path, self.out.transfer.rtt(), now);
         } else {
-            self.inbound.ack_now();
+            self.inbound.ack.at_once();
         }
     }
 
