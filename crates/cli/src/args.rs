@@ -1,19 +1,11 @@
-//! What the command line can ask for. [`bench`] has the measurements.
-
-mod bench;
+//! What the command line can ask for; [`pagewire_bench`] has the options of the measurements.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pagewire_bench::{BenchOptions, size};
 use pagewire_device::FaultConfig;
-
-use bench::BENCH_EXAMPLES;
-pub(crate) use bench::{
-    Bench, BenchOptions, Direction, IdleOptions, Link, PathOptions, PortOptions, PortPath,
-    ReaderKind, ReceiveMode, ReceiveOptions, RingOptions, RrOptions, SendOptions, ShareOptions,
-    StreamOptions, Taking,
-};
 
 use crate::limits::{
     CONNECTIONS, COPY_BELOW, MAX_CONNECTIONS, MIN_RATE, PROXY_CONNECT_SECONDS, PROXY_IDLE_SECONDS,
@@ -82,7 +74,7 @@ pub(crate) enum Command {
     ///
     /// Kernel and Pagewire take turns within one run; medians of all rounds are printed, with the
     /// spread and with what was measured on.
-    #[command(after_long_help = BENCH_EXAMPLES)]
+    #[command(after_long_help = pagewire_bench::EXAMPLES)]
     Bench(BenchOptions),
 }
 
@@ -342,20 +334,6 @@ pub(crate) struct ProxyOptions {
     pub(crate) net: NetOptions,
 }
 
-/// A number of bytes with an optional unit.
-fn size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 10),
-        None => match text.strip_suffix(['M', 'm']) {
-            Some(digits) => (digits, 20),
-            None => text.strip_suffix(['G', 'g']).map_or((text, 0), |digits| (digits, 30)),
-        },
-    };
-    let n: u64 =
-        digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
-    n.checked_mul(1 << shift).ok_or_else(|| "this is more than 2^64 bytes".to_owned())
-}
-
 /// Six bytes in hexadecimal with colons between.
 fn link_address(text: &str) -> Result<[u8; 6], String> {
     let byte = |part: &str| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2);
@@ -382,14 +360,24 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_binary_units() {
-        assert_eq!(size("0"), Ok(0));
-        assert_eq!(size("64K"), Ok(65_536));
-        assert_eq!(size("2m"), Ok(2 << 20));
-        assert_eq!(size("1G"), Ok(1 << 30));
-        assert!(
-            size("").is_err() && size("-1").is_err() && size("1T").is_err() && size("K").is_err()
-        );
-        assert!(size("99999999999G").is_err());
+    fn every_measurement_shows_examples_and_takes_them() {
+        let mut command = Cli::command();
+        let bench = command.find_subcommand_mut("bench").expect("bench");
+        let mut help = vec![bench.render_long_help().to_string()];
+        for measurement in bench.get_subcommands_mut().filter(|c| c.get_name() != "help") {
+            let text = measurement.render_long_help().to_string();
+            let start = format!("Examples:\n  pagewire bench {}", measurement.get_name());
+            assert!(text.contains(&start), "{text}");
+            help.push(text);
+        }
+        for line in help.iter().flat_map(|text| text.lines()) {
+            // What is said about an example stands apart.
+            let example =
+                line.strip_prefix("  pagewire ").and_then(|line| line.split("   ").next());
+            if let Some(example) = example {
+                let words = ["pagewire"].into_iter().chain(example.split_whitespace());
+                assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+            }
+        }
     }
 }

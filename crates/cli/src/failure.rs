@@ -2,7 +2,13 @@
 
 use std::fmt::Display;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::process::ExitCode;
+
+use pagewire::StartError;
+use pagewire::stack::StackError;
+use pagewire_device::DeviceError;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
@@ -38,6 +44,79 @@ impl Failure {
         let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         eprintln!("pagewire: {}", without_numbers(&line));
         ExitCode::from(code)
+    }
+}
+
+impl From<pagewire_bench::Failure> for Failure {
+    fn from(failure: pagewire_bench::Failure) -> Self {
+        match failure {
+            pagewire_bench::Failure::Failed(text) => Self::Failed(text),
+            pagewire_bench::Failure::Usage(text) => Self::Usage(text),
+            pagewire_bench::Failure::Socket(path, error) => socket_failure(&path, error),
+        }
+    }
+}
+
+/// A device that could not be had: for its settings, which are options here, or for the system.
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Config(text) => Self::Usage(text),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+/// A host that did not start: for what was asked of it, which are options here, or for the system.
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        let text = error.to_string();
+        match error {
+            StartError::Stack(StackError::Memory(_)) => Self::Failed(text),
+            StartError::Address { .. } | StartError::Stack(_) | StartError::PayloadPages { .. } => {
+                Self::Usage(text)
+            }
+            _ => Self::Failed(text),
+        }
+    }
+}
+
+/// A port that could not be made at `path`.
+pub(crate) fn socket_failure(path: &Path, error: DeviceError) -> Failure {
+    let socket = format!("--socket {}", path.display());
+    match error {
+        DeviceError::System { source, .. } => {
+            Failure::because(socket, socket_reason(path, &source))
+        }
+        DeviceError::Config(text) => Failure::misused(socket, text),
+        other => Failure::because(socket, other),
+    }
+}
+
+/// Why a socket could not be made, and what to do about it.
+fn socket_reason(path: &Path, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        // A path that is too long, or has a zero byte.
+        io::ErrorKind::InvalidInput => {
+            "a Unix socket's path has at most 107 bytes; take a shorter one"
+        }
+        io::ErrorKind::AddrInUse
+            if std::fs::symlink_metadata(path).is_ok_and(|m| !m.file_type().is_socket()) =>
+        {
+            "there is a file that is no socket; take another path"
+        }
+        io::ErrorKind::AddrInUse => "another program listens there; take another path",
+        io::ErrorKind::PermissionDenied => "take a path in a directory that you may write to",
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            "take a path in a directory that exists"
+        }
+        _ => "take another path",
+    };
+    // The library's words for a long path say the same.
+    if error.kind() == io::ErrorKind::InvalidInput {
+        hint.to_owned()
+    } else {
+        format!("{}; {hint}", reason(error))
     }
 }
 

@@ -226,19 +226,7 @@ pub(crate) fn fetch<C: Connection>(
     loop {
         let failed = |why: &dyn std::fmt::Display| Failure::because(at.as_str(), why);
         let mut connection = connect(at.address).map_err(|e| failed(&connect_reason(&e)))?;
-        let range = resume.as_ref().map(|(len, _)| format!("bytes={len}-"));
-        let mut fields = vec![("Connection", "close")];
-        if let (Some(range), Some((_, validator))) = (&range, &resume) {
-            fields.extend([("Range", range.as_str()), ("If-Range", validator.as_str())]);
-        }
-        client::send_get(&mut connection, Transfer::Reference, &at.target, &at.host, &fields)
-            .map_err(|e| failed(&reason(&e)))?;
-        let mut inbox = Inbox::new(Transfer::Reference);
-        let response = client::read_response(&mut connection, &mut inbox, || stop.proceed());
-        let response = response.map_err(|e| match stop.is_set() {
-            true => Failure::Interrupted("interrupted before the server answered".into()),
-            false => failed(&e),
-        })?;
+        let (response, mut inbox) = ask(&mut connection, &at, resume.as_ref(), stop)?;
         let have = resume.as_ref().map_or(0, |(len, _)| *len);
         let range = response.content_range;
         let offset = match response.status {
@@ -300,6 +288,31 @@ pub(crate) fn fetch<C: Connection>(
         output.complete().map_err(|e| output.because(&e))?;
         let seconds = started.elapsed().as_secs_f64();
         return Ok(Summary { bytes: transfer.bytes, resumed_at: offset, seconds });
+    }
+}
+
+/// Asks for all of it, or for what follows on the part that is there; the head of the response, and
+/// where its content comes from.
+fn ask(
+    connection: &mut impl Connection,
+    at: &Url,
+    have: Option<&(u64, String)>,
+    stop: &Stop,
+) -> Result<(Response, Inbox), Failure> {
+    let range = have.map(|(len, _)| format!("bytes={len}-"));
+    let mut fields = vec![("Connection", "close")];
+    if let (Some(range), Some((_, validator))) = (&range, have) {
+        fields.extend([("Range", range.as_str()), ("If-Range", validator.as_str())]);
+    }
+    client::send_get(connection, Transfer::Reference, &at.target, &at.host, &fields)
+        .map_err(|e| Failure::because(at.as_str(), reason(&e)))?;
+    let mut inbox = Inbox::new(Transfer::Reference);
+    match client::read_response(connection, &mut inbox, || stop.proceed()) {
+        Ok(response) => Ok((response, inbox)),
+        Err(_) if stop.is_set() => {
+            Err(Failure::Interrupted("interrupted before the server answered".into()))
+        }
+        Err(e) => Err(Failure::because(at.as_str(), e)),
     }
 }
 

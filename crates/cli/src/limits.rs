@@ -144,10 +144,6 @@ pub(crate) const MAX_CHUNK_LINE: usize = 4096;
 /// Transfers shorter than this show no progress bar.
 pub(crate) const PROGRESS_AFTER: Duration = Duration::from_millis(750);
 
-/// Bytes of one send that is measured: beyond the longest of the source document, far below the
-/// buffer that is walked through.
-pub(crate) const MAX_SEND_SIZE: u64 = 16 << 20;
-
 /// How often a measurement looks whether it was interrupted: seldom enough not to be measured.
 pub(crate) const INTERRUPT_LOOK: Duration = Duration::from_millis(100);
 

@@ -4,6 +4,7 @@
 use std::io;
 
 use pagewire::Link;
+use pagewire::stack::LinkId;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use crate::args::{NetLink, NetOptions};
@@ -33,7 +34,21 @@ impl Opened {
         if !exists(name) {
             return Ok(());
         }
-        let Ok(tap) = net::tap(options, self.memory) else { return Ok(()) };
+        match self.link_again(options) {
+            Ok(link) => {
+                eprintln!("pagewire: {name} is back");
+                (self.link, self.waits_because) = (Some(link), None);
+            }
+            Err(Failure::Failed(why) | Failure::Usage(why) | Failure::Interrupted(why)) => {
+                self.wait_on(name, why);
+            }
+        }
+        Ok(())
+    }
+
+    /// The device there is now, as the host's link.
+    fn link_again(&self, options: &NetOptions) -> Result<LinkId, Failure> {
+        let tap = net::tap(options, self.memory)?;
         let mut link = Link::boxed(net::wrap(Box::new(tap), options)?);
         for addr in &options.addr {
             link = link.address(addr);
@@ -41,9 +56,15 @@ impl Opened {
         for gateway in &options.gateway {
             link = link.gateway(gateway);
         }
-        self.link = Some(self.host.add_link(link).map_err(net::start_failure)?);
-        eprintln!("pagewire: {name} is back");
-        Ok(())
+        Ok(self.host.add_link(link)?)
+    }
+
+    /// It is there and cannot be used, or not yet: says so, once for each reason.
+    fn wait_on(&mut self, name: &str, why: String) {
+        if self.waits_because.as_ref() != Some(&why) {
+            eprintln!("pagewire: {why}; still waiting for {name}");
+            self.waits_because = Some(why);
+        }
     }
 }
 

@@ -1,20 +1,19 @@
 //! From network options to a running host.
 
-use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pagewire::stack::{StackError, mtu_of_pages};
-use pagewire::{Host, LinkId, StartError};
+use pagewire::stack::mtu_of_pages;
+use pagewire::{Host, LinkId};
 use pagewire_device::vhost_user::VhostMonitor;
 use pagewire_device::{
-    Device, DeviceError, Dhcp, DhcpConfig, DhcpWatch, Fault, Pcap, PcapConfig, Tap, VhostUser,
+    Device, Dhcp, DhcpConfig, DhcpWatch, Fault, Pcap, PcapConfig, Tap, VhostUser,
 };
 
 use crate::args::{NetLink, NetOptions};
-use crate::failure::{Failure, reason};
+use crate::failure::{Failure, reason, socket_failure};
 use crate::limits::PORT_LOOK;
 use crate::signals::Stop;
 
@@ -30,6 +29,8 @@ pub(crate) struct Opened {
     pub(crate) report: Report,
     /// The device's; `None` while there is none.
     pub(crate) link: Option<LinkId>,
+    /// Why there is none although there is a device, as far as that was said.
+    pub(crate) waits_because: Option<String>,
     /// Bytes that it receives into.
     pub(crate) memory: Option<u64>,
     _socket: Option<SocketFile>,
@@ -142,7 +143,7 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     let mut device = wrap(link, options)?;
     let mut dhcp = None;
     if let Some(config) = dhcp_config {
-        let server = Dhcp::new(device, config).map_err(device_failure)?;
+        let server = Dhcp::new(device, config)?;
         dhcp = Some(server.watch());
         device = Box::new(server);
     }
@@ -161,12 +162,13 @@ pub(crate) fn open_with(options: &NetOptions, memory: Option<u64>) -> Result<Ope
     if let Some(pages) = options.payload_pages {
         builder = builder.payload_pages(pages);
     }
-    let host = builder.start().map_err(start_failure)?;
+    let host = builder.start()?;
     let report = Report { host: host.clone(), port, dhcp };
     let socket = options.socket.as_deref().and_then(SocketFile::new);
     let addresses = ours.iter().map(|n| n.address).collect();
     let link = Some(LinkId::FIRST);
-    Ok(Opened { host, addresses, report, link, memory, _socket: socket })
+    let waits_because = None;
+    Ok(Opened { host, addresses, report, link, waits_because, memory, _socket: socket })
 }
 
 /// The MTU that was asked for, in bytes.
@@ -188,27 +190,7 @@ pub(crate) fn tap(options: &NetOptions, memory: Option<u64>) -> Result<Tap, Fail
     if let Some(bytes) = memory {
         tap = tap.pool_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
-    tap.open().map_err(device_failure)
-}
-
-/// A device that could not be had: for its settings, which are options here, or for the system.
-fn device_failure(error: DeviceError) -> Failure {
-    match error {
-        DeviceError::Config(text) => Failure::Usage(text),
-        other => Failure::Failed(other.to_string()),
-    }
-}
-
-/// A host that did not start: for what was asked of it, which are options here, or for the system.
-pub(crate) fn start_failure(error: StartError) -> Failure {
-    let text = error.to_string();
-    match error {
-        StartError::Stack(StackError::Memory(_)) => Failure::Failed(text),
-        StartError::Address { .. } | StartError::Stack(_) | StartError::PayloadPages { .. } => {
-            Failure::Usage(text)
-        }
-        _ => Failure::Failed(text),
-    }
+    Ok(tap.open()?)
 }
 
 fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Failure> {
@@ -231,45 +213,6 @@ fn vhost_user(options: &NetOptions, memory: Option<u64>) -> Result<VhostUser, Fa
     }
     port = port.trust_front_end(options.trust_front_end);
     port.listen(path).map_err(|error| socket_failure(path, error))
-}
-
-/// A port that could not be made at `path`.
-pub(crate) fn socket_failure(path: &Path, error: DeviceError) -> Failure {
-    let socket = format!("--socket {}", path.display());
-    match error {
-        DeviceError::System { source, .. } => {
-            Failure::because(socket, socket_reason(path, &source))
-        }
-        DeviceError::Config(text) => Failure::misused(socket, text),
-        other => Failure::because(socket, other),
-    }
-}
-
-/// Why a socket could not be made, and what to do about it.
-fn socket_reason(path: &Path, error: &io::Error) -> String {
-    let hint = match error.kind() {
-        // A path that is too long, or has a zero byte.
-        io::ErrorKind::InvalidInput => {
-            "a Unix socket's path has at most 107 bytes; take a shorter one"
-        }
-        io::ErrorKind::AddrInUse
-            if std::fs::symlink_metadata(path).is_ok_and(|m| !m.file_type().is_socket()) =>
-        {
-            "there is a file that is no socket; take another path"
-        }
-        io::ErrorKind::AddrInUse => "another program listens there; take another path",
-        io::ErrorKind::PermissionDenied => "take a path in a directory that you may write to",
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            "take a path in a directory that exists"
-        }
-        _ => "take another path",
-    };
-    // The library's words for a long path say the same.
-    if error.kind() == io::ErrorKind::InvalidInput {
-        hint.to_owned()
-    } else {
-        format!("{}; {hint}", reason(error))
-    }
 }
 
 /// Options of one kind of link, given with another.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits::{CLIENT_PREFIX, CLIENT_SHARE, CONNECTIONS, CROWDED, CROWDED_OF};
@@ -23,6 +24,14 @@ impl PlaceLimits {
     }
 }
 
+impl PlaceLimits {
+    fn tell(&self, taken: &Taken) {
+        let Some(crowded) = &taken.crowded else { return };
+        let (all, most) = (taken.all as usize, self.connections as usize);
+        crowded.store(all * CROWDED_OF > most * CROWDED, Ordering::Relaxed);
+    }
+}
+
 impl Default for PlaceLimits {
     fn default() -> Self {
         Self::new(CONNECTIONS, None)
@@ -41,6 +50,8 @@ struct Taken {
     all: u32,
     /// Of those that have any: memory is bounded by the places.
     by_client: HashMap<IpAddr, u32>,
+    /// Who is told whether most places are taken.
+    crowded: Option<Arc<AtomicBool>>,
 }
 
 /// Why there is no place.
@@ -81,6 +92,7 @@ impl Places {
         }
         taken.by_client.insert(client, of_client + 1);
         taken.all += 1;
+        self.limits.tell(&taken);
         Ok(Place { places: self.clone(), client })
     }
 
@@ -88,10 +100,11 @@ impl Places {
         self.taken().all == 0
     }
 
-    /// Most are taken.
-    pub(crate) fn is_crowded(&self) -> bool {
-        let (all, most) = (self.taken().all as usize, self.limits.connections as usize);
-        all * CROWDED_OF > most * CROWDED
+    /// Has `crowded` say from now on whether most are taken.
+    pub(crate) fn tell_crowded(&self, crowded: &Arc<AtomicBool>) {
+        let mut taken = self.taken();
+        taken.crowded = Some(Arc::clone(crowded));
+        self.limits.tell(&taken);
     }
 }
 
@@ -105,6 +118,7 @@ impl Drop for Place {
                 taken.by_client.remove(&self.client);
             }
         }
+        self.places.limits.tell(&taken);
     }
 }
 
@@ -159,12 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn it_is_crowded_above_three_quarters() {
+    fn it_is_crowded_above_three_quarters_and_only_as_long() {
         let places = Places::new(PlaceLimits::new(4, Some(4)));
+        let crowded = Arc::new(AtomicBool::new(true));
+        places.tell_crowded(&crowded);
         let mut held: Vec<Place> =
             (0..3).map(|_| places.take(ip("10.0.0.1")).expect("room")).collect();
-        assert!(!places.is_crowded());
+        assert!(!crowded.load(Ordering::Relaxed));
         held.push(places.take(ip("10.0.0.1")).expect("room"));
-        assert!(places.is_crowded());
+        assert!(crowded.load(Ordering::Relaxed));
+        // Nobody new comes: those who are left may keep their connections.
+        held.pop();
+        assert!(!crowded.load(Ordering::Relaxed));
     }
 }

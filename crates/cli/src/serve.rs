@@ -81,6 +81,7 @@ impl Service {
             };
             Failure::because(format!("listening on {on}"), reason(&e) + hint)
         };
+        self.places.tell_crowded(&self.server.crowded);
         let listener = host.listen_with(on, BACKLOG).map_err(failed)?;
         listener.set_zerocopy(self.zerocopy).map_err(failed)?;
         let service = self.clone();
@@ -110,7 +111,6 @@ impl Service {
                     continue;
                 }
             };
-            self.server.crowded.store(self.places.is_crowded(), Ordering::Relaxed);
             let server = Arc::clone(&self.server);
             let serve = move || {
                 let _place = place;

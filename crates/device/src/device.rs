@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
 use crate::limits::MAX_MTU;
-use crate::queues::Steering;
+use crate::steering::Steering;
 
 /// What a frame begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,59 +190,87 @@ pub trait Device: Send {
     }
 }
 
+/// Methods of [`Device`] as another device has them: what a wrapper does not change.
+macro_rules! forward_device {
+    ($this:ident => $inner:expr; $($method:ident)*) => {
+        $($crate::device::forward_device! { @$method $this $inner })*
+    };
+    (@capabilities $this:ident $inner:expr) => {
+        fn capabilities(&$this) -> &$crate::Capabilities {
+            $inner.capabilities()
+        }
+    };
+    (@transmit $this:ident $inner:expr) => {
+        fn transmit(
+            &mut $this,
+            now: ::pagewire_mem::Instant,
+            frames: &mut ::std::collections::VecDeque<::pagewire_mem::PacketBuf>,
+            ledger: &mut ::pagewire_mem::CopyLedger,
+        ) -> ::core::result::Result<(), $crate::DeviceError> {
+            $inner.transmit(now, frames, ledger)
+        }
+    };
+    (@receive $this:ident $inner:expr) => {
+        fn receive(
+            &mut $this,
+            now: ::pagewire_mem::Instant,
+            frames: &mut ::std::collections::VecDeque<::pagewire_mem::PacketBuf>,
+            max: usize,
+            ledger: &mut ::pagewire_mem::CopyLedger,
+        ) -> ::core::result::Result<usize, $crate::DeviceError> {
+            $inner.receive(now, frames, max, ledger)
+        }
+    };
+    (@take_refused $this:ident $inner:expr) => {
+        fn take_refused(
+            &mut $this,
+            frames: &mut ::std::collections::VecDeque<::pagewire_mem::PacketBuf>,
+        ) {
+            $inner.take_refused(frames);
+        }
+    };
+    (@poll_timeout $this:ident $inner:expr) => {
+        fn poll_timeout(&$this) -> Option<::pagewire_mem::Instant> {
+            $inner.poll_timeout()
+        }
+    };
+    (@wait_fd $this:ident $inner:expr) => {
+        fn wait_fd(&$this) -> Option<::std::os::fd::BorrowedFd<'_>> {
+            $inner.wait_fd()
+        }
+    };
+    (@arm $this:ident $inner:expr) => {
+        fn arm(&mut $this) -> bool {
+            $inner.arm()
+        }
+    };
+    (@disarm $this:ident $inner:expr) => {
+        fn disarm(&mut $this) {
+            $inner.disarm();
+        }
+    };
+    (@counters $this:ident $inner:expr) => {
+        fn counters(&$this) -> $crate::DeviceCounters {
+            $inner.counters()
+        }
+    };
+    (@pool_audit $this:ident $inner:expr) => {
+        fn pool_audit(&$this) -> Option<::pagewire_mem::PoolAudit> {
+            $inner.pool_audit()
+        }
+    };
+    (@steering $this:ident $inner:expr) => {
+        fn steering(&mut $this) -> Option<&mut $crate::Steering> {
+            $inner.steering()
+        }
+    };
+}
+pub(crate) use forward_device;
+
 impl<D: Device + ?Sized> Device for Box<D> {
-    fn capabilities(&self) -> &Capabilities {
-        (**self).capabilities()
-    }
-
-    fn transmit(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        ledger: &mut CopyLedger,
-    ) -> Result<(), DeviceError> {
-        (**self).transmit(now, frames, ledger)
-    }
-
-    fn receive(
-        &mut self,
-        now: Instant,
-        frames: &mut VecDeque<PacketBuf>,
-        max: usize,
-        ledger: &mut CopyLedger,
-    ) -> Result<usize, DeviceError> {
-        (**self).receive(now, frames, max, ledger)
-    }
-
-    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
-        (**self).take_refused(frames);
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        (**self).poll_timeout()
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).wait_fd()
-    }
-
-    fn arm(&mut self) -> bool {
-        (**self).arm()
-    }
-
-    fn disarm(&mut self) {
-        (**self).disarm();
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        (**self).counters()
-    }
-
-    fn pool_audit(&self) -> Option<pagewire_mem::PoolAudit> {
-        (**self).pool_audit()
-    }
-
-    fn steering(&mut self) -> Option<&mut Steering> {
-        (**self).steering()
+    forward_device! {
+        self => (**self);
+        capabilities transmit receive take_refused poll_timeout wait_fd arm disarm counters
+        pool_audit steering
     }
 }

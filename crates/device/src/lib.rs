@@ -18,6 +18,7 @@ mod pair;
 mod pcap;
 pub mod port;
 mod queues;
+mod steering;
 pub mod tap;
 pub mod vhost_user;
 mod vnet;
@@ -31,11 +32,13 @@ pub use fault::{
 pub use pair::{Pair, PairConfig, PairEnd, hand_over};
 pub use pcap::{Pcap, PcapConfig, PcapCounters, PcapDirection, PcapInterface, PcapWriter};
 pub use port::{Port, PortConfig};
-pub use queues::{BindError, Level, Protocol, QueueMemory, Queues, Rule, Steering};
+pub use queues::Queues;
+pub use steering::{BindError, Level, Protocol, QueueMemory, Rule, Steering};
 pub use tap::{Tap, TapBuilder};
 pub use vhost_user::{VhostUser, VhostUserBuilder};
 
 /// Doors for the fuzz targets. Not part of the interface.
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::tap::fuzzing::tap_frame;

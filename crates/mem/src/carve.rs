@@ -18,83 +18,14 @@
 //! together with them.
 
 use core::ops::Range;
-use core::ptr::NonNull;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::frag::{Access, Frag};
+use crate::access::Access;
+use crate::block::{Block, Pages};
+use crate::frag::{Frag, Owner};
 use crate::limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, KEPT_PAGES, PAGE_SIZE};
-use crate::pool::{PagePool, PoolShared};
-
-/// Adjacent pages of a private pool that one owner fills: one of a carver's, or all of a frame's own. Its
-/// drop sends them home, then lets go of what rides along.
-struct Block<R = ()> {
-    pages: Pages,
-    #[allow(dead_code, reason = "held until it is dropped")]
-    rider: R,
-}
-
-struct Pages {
-    pool: Arc<PoolShared>,
-    /// Bytes `start..start + len` of the pool's region.
-    start: usize,
-    len: usize,
-}
-
-impl Pages {
-    /// Up to `want` pages in one piece, at least `need` bytes; `None` if there are none, or if the
-    /// pool's memory is not private.
-    fn take(pool: &mut PagePool, want: usize, need: usize) -> Option<Self> {
-        if pool.access() != Access::Private {
-            return None;
-        }
-        let (first, count) = pool.alloc_run(want, None)?;
-        let (start, len) = (first * PAGE_SIZE, count * PAGE_SIZE);
-        let pages = Self { pool: Arc::clone(pool.shared()), start, len };
-        // Too short a run goes home by its drop.
-        (need <= len).then_some(pages)
-    }
-
-    /// The same pages, each to be sent home for itself.
-    fn split(mut self) -> impl Iterator<Item = Self> {
-        let (pool, start) = (Arc::clone(&self.pool), self.start);
-        // Nothing is left to send home here.
-        let len = core::mem::take(&mut self.len);
-        (start..start + len).step_by(PAGE_SIZE).map(move |start| Self {
-            pool: Arc::clone(&pool),
-            start,
-            len: PAGE_SIZE,
-        })
-    }
-
-    /// The byte at `at`, which is at most `len`.
-    fn address(&self, at: usize) -> NonNull<u8> {
-        debug_assert!(at <= self.len);
-        // SAFETY: `start..start + len` lies in the pool's region, and `at <= len`.
-        unsafe { self.pool.region().base().add(self.start + at) }
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        self.pool.release(self.start, self.len);
-    }
-}
-
-impl<R: Send + Sync + 'static> Block<R> {
-    /// Bytes `at..at + len` as a fragment that holds the block, and counts as all of its pages.
-    ///
-    /// # Safety
-    /// The range lies within the pages and is not written while a fragment of it lives.
-    unsafe fn frag(self: &Arc<Self>, at: usize, len: usize) -> Frag {
-        let ptr = self.pages.address(at);
-        // SAFETY: the block keeps the pages where they are; not written, says the caller, and the
-        // region is private. All fragments of one block lie in one mapping.
-        let frag = unsafe { Frag::from_raw(ptr, len, Access::Private, Arc::clone(self) as _) };
-        // At most a group of them.
-        frag.keeping_pages((self.pages.len / PAGE_SIZE) as u8)
-    }
-}
+use crate::pool::PagePool;
 
 /// Carves rooms out of blocks, one after the other.
 #[derive(Default)]
@@ -125,6 +56,7 @@ impl Carver {
 
     /// Room for `len` bytes, at most a page, beginning on a cache line; `None` if the pool has no page
     /// free, or none that are private.
+    #[inline(always)]
     pub fn room(&mut self, pool: &mut PagePool, len: usize) -> Option<Room<'_>> {
         let whole = len.max(1).checked_next_multiple_of(CACHE_LINE)?;
         let left = self.page.as_ref().map_or(0, |_| PAGE_SIZE - self.next);
@@ -161,7 +93,7 @@ impl Carver {
             self.full.clear();
             Pages::take(pool, BLOCK_PAGES, PAGE_SIZE)
         });
-        self.ahead.extend(pages?.split().map(|pages| Arc::new(Block { pages, rider: () })));
+        self.ahead.extend(pages?.split().map(|pages| Arc::new(Block(pages))));
         self.page = self.ahead.pop_front();
         self.blocks += 1;
         Some(())
@@ -200,7 +132,7 @@ impl Room<'_> {
     /// The bytes: whatever was there before, until they are written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let Some(block) = &self.carver.page else { return &mut [] };
-        let from = block.pages.address(self.carver.next);
+        let from = block.0.address(self.carver.next);
         // SAFETY: `Carver::room` saw to it that `next + len` is within the page, which is private,
         // mapped and initialised since the mapping was made. Fragments lie before `next`
         // only: those of an earlier turn of the page were gone when it was begun anew (`get_mut`). No other
@@ -217,8 +149,10 @@ impl Room<'_> {
         match &self.carver.page {
             Some(block) if start < end => {
                 self.carver.next = at + self.whole;
-                // SAFETY: within the page, as `room` saw; the carver goes on behind it.
-                unsafe { block.frag(at + start, end - start) }
+                let ptr = block.0.address(at + start);
+                // SAFETY: within the page, as `room` saw, which the block keeps where it is; the
+                // carver goes on behind it. All fragments of one block lie in one mapping.
+                unsafe { Frag::from_block(ptr, end - start, block) }
             }
             _ => Frag::empty(),
         }
@@ -228,7 +162,9 @@ impl Room<'_> {
 /// Pages for one frame alone, in one piece, and a rider that is let go right after them: what is
 /// charged for the frame, for instance.
 pub struct Lone<R> {
-    block: Arc<Block<R>>,
+    /// Before the rider: fields are dropped in this order.
+    pages: Pages,
+    rider: R,
     len: usize,
 }
 
@@ -239,14 +175,14 @@ impl<R: Send + Sync + 'static> Lone<R> {
         let want = len.max(1).div_ceil(PAGE_SIZE);
         let pages = if want > GROUP_PAGES { None } else { Pages::take(pool, want, len) };
         match pages {
-            Some(pages) => Ok(Self { block: Arc::new(Block { pages, rider }), len }),
+            Some(pages) => Ok(Self { pages, rider, len }),
             None => Err(rider),
         }
     }
 
     /// The bytes: whatever was there before, until they are written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let from = self.block.pages.address(0);
+        let from = self.pages.address(0);
         // SAFETY: `new` saw to it that the pages have `len` bytes; they are private, mapped and
         // initialised since the mapping was made. There is no fragment of them, because `commit`
         // ends this value, and the slice borrows it.
@@ -261,7 +197,17 @@ impl<R: Send + Sync + 'static> Lone<R> {
         if start == end {
             return Frag::empty();
         }
-        // SAFETY: within the pages, and nobody writes them any more.
-        unsafe { self.block.frag(start, end - start) }
+        let (ptr, pages) = (self.pages.address(start), self.pages.count());
+        // SAFETY: within the pages, which the owner keeps where they are and nobody writes any more;
+        // they are private. All fragments of one owner lie in one mapping.
+        let frag = unsafe {
+            Frag::from_raw(
+                ptr,
+                end - start,
+                Access::Private,
+                Owner::prompt((self.pages, self.rider)),
+            )
+        };
+        frag.keeping_pages(pages)
     }
 }

@@ -4,7 +4,7 @@
 
 use core::ptr::NonNull;
 
-use crate::frag::Access;
+use crate::access::Access;
 #[cfg(target_arch = "x86_64")]
 use crate::limits::{PAGE_SIZE, SHORT_COPY, TRAILING};
 

@@ -1,33 +1,32 @@
 //! Fragments: shared, immutable ranges of bytes, each with the hold that keeps it alive.
 
+mod completion;
+mod hold;
+
 use core::fmt;
 use core::ops::Range;
 use core::ptr::NonNull;
-use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::completion::{Completion, PageBudget};
+use crate::access::Access;
+use crate::block::Block;
+use crate::budget::PageBudget;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
 use crate::held::Held;
 use crate::limits::{MAX_FRAG_LEN, PAGE_SIZE, SNAPSHOT_LEN};
 use crate::pool::PoolShared;
-use crate::region::Region;
+use crate::region::{MemError, Region};
 use crate::release::KeptBytes;
+
+pub use completion::Completion;
+use hold::Hold;
+pub use hold::Owner;
 
 /// Fragments in order; two without an allocation, which is what most packets have.
 pub type FragVec = SmallVec<[Frag; 2]>;
-
-/// Whether somebody outside this process's safe code may change the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Nobody: a `&[u8]` may be formed.
-    Private,
-    /// Another process, a guest or a thread may: only copied or snapshotted, never borrowed.
-    Shared,
-}
 
 /// A range of bytes that does not move and, unless [`Access::Shared`], is not written while any
 /// clone of it lives.
@@ -41,7 +40,7 @@ pub struct Frag {
     /// may be two allocations that happen to lie side by side. 0 elsewhere.
     piece: u16,
     /// Whole pages that any part of it keeps, where those are not counted one by one
-    /// ([`Hold::Keep`]); 0: as much as it is long.
+    /// (a block's); 0: as much as it is long.
     pages: u8,
     access: Access,
     hold: Hold,
@@ -49,15 +48,6 @@ pub struct Frag {
 
 /// A piece that is joined with none: there are no more numbers.
 const LAST_PIECE: u16 = u16::MAX;
-
-/// Two variants, so that it takes two words: a fragment is 32 bytes, two to a cache line.
-#[derive(Clone)]
-enum Hold {
-    /// References to each page that the range touches; `None`: static or empty, nothing is held.
-    Pages(Option<Arc<PoolShared>>),
-    /// Whatever keeps the bytes: `Bytes`, a region, a sender's buffer with its completion.
-    Keep(Arc<dyn Any + Send + Sync>),
-}
 
 const _: () = assert!(size_of::<Frag>() == 32);
 
@@ -71,7 +61,7 @@ unsafe impl Sync for Frag {}
 impl Frag {
     /// No bytes.
     pub const fn empty() -> Self {
-        let (ptr, hold) = (NonNull::dangling(), Hold::Pages(None));
+        let (ptr, hold) = (NonNull::dangling(), Hold::Nothing);
         Self { ptr, len: 0, piece: 0, pages: 0, access: Access::Private, hold }
     }
 
@@ -82,19 +72,19 @@ impl Frag {
             return Self::empty();
         }
         let (ptr, len) = (NonNull::from(&*bytes).cast::<u8>(), bytes.len());
-        // SAFETY: `Bytes` are immutable and stay where they are while a clone lives; `keep` is it.
-        unsafe { Self::from_raw(ptr, len, Access::Private, Arc::new(KeptBytes(bytes))) }
+        // Immutable, and they stay where they are while the hold lives.
+        let hold = Hold::Bytes(Arc::new(KeptBytes(bytes)));
+        Self { ptr, len: len as u32, piece: 0, pages: 0, access: Access::Private, hold }
     }
 
     /// Bytes that live for ever.
     pub fn from_static(bytes: &'static [u8]) -> Self {
         let len = bytes.len().min(MAX_FRAG_LEN) as u32;
         let ptr = NonNull::from(bytes).cast::<u8>();
-        Self { ptr, len, piece: 0, pages: 0, access: Access::Private, hold: Hold::Pages(None) }
+        Self { ptr, len, piece: 0, pages: 0, access: Access::Private, hold: Hold::Nothing }
     }
 
-    /// Any memory, kept alive by `keep`, whose drop is the release: it may come in the middle of a
-    /// stack's work, so it may call nothing of a stack or a host.
+    /// Any memory, kept alive by `keep`, whose drop is the release.
     ///
     /// # Safety
     /// `ptr..ptr+len` stays where it is while `keep` lives, and `len` is at most
@@ -102,14 +92,9 @@ impl Frag {
     /// nobody writes it meanwhile; with [`Access::Shared`] whoever reads memory that cannot be
     /// read takes the signal. All fragments made with clones of one `keep` lie in one allocation
     /// or mapping, because neighbours among them are joined.
-    pub unsafe fn from_raw(
-        ptr: NonNull<u8>,
-        len: usize,
-        access: Access,
-        keep: Arc<dyn Any + Send + Sync>,
-    ) -> Self {
+    pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize, access: Access, keep: Owner) -> Self {
         debug_assert!(len <= MAX_FRAG_LEN);
-        Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold: Hold::Keep(keep) }
+        Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold: Hold::Owner(keep) }
     }
 
     /// Memory that nothing here keeps: whoever made it says when it may go. Counts as shared.
@@ -120,8 +105,17 @@ impl Frag {
     /// that is reported.
     pub const unsafe fn lent(ptr: NonNull<u8>, len: usize) -> Self {
         debug_assert!(len <= MAX_FRAG_LEN);
-        let (access, hold) = (Access::Shared, Hold::Pages(None));
+        let (access, hold) = (Access::Shared, Hold::Nothing);
         Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold }
+    }
+
+    /// Part of a block that a carver fills.
+    ///
+    /// # Safety
+    /// As [`from_raw`](Self::from_raw), with the block as what keeps the bytes, which are private.
+    pub(crate) unsafe fn from_block(ptr: NonNull<u8>, len: usize, block: &Arc<Block>) -> Self {
+        let (hold, access) = (Hold::Carved(Arc::clone(block)), Access::Private);
+        Self { ptr, len: len as u32, piece: 0, pages: block.pages(), access, hold }
     }
 
     /// The same fragment, any part of which keeps so many whole pages of a pool.
@@ -139,7 +133,7 @@ impl Frag {
         // SAFETY: the caller's promise that the range lies in the region.
         let ptr = unsafe { pool.region().base().add(offset) };
         let access = pool.region().access();
-        Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold: Hold::Pages(Some(pool)) }
+        Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold: Hold::Pages(pool) }
     }
 
     /// Bytes in the fragment.
@@ -189,12 +183,12 @@ impl Frag {
     /// otherwise.
     pub fn pinned(&self) -> usize {
         match &self.hold {
-            Hold::Keep(_) if self.pages > 0 && self.len > 0 => usize::from(self.pages) * PAGE_SIZE,
-            Hold::Pages(Some(_)) if self.len > 0 => {
+            Hold::Pages(_) if self.len > 0 => {
                 let first = self.addr() / PAGE_SIZE;
                 let last = (self.addr() + self.len() - 1) / PAGE_SIZE;
                 (last - first + 1) * PAGE_SIZE
             }
+            _ if self.pages > 0 && self.len > 0 => usize::from(self.pages) * PAGE_SIZE,
             _ => self.len(),
         }
     }
@@ -202,15 +196,15 @@ impl Frag {
     /// Whether it keeps one page that a [`Carver`](crate::Carver) filled with frames. A few such
     /// references are cheaper than copies; very many are not.
     pub const fn is_carved(&self) -> bool {
-        matches!(self.hold, Hold::Keep(_)) && self.pages == 1
+        self.pages == 1
     }
 
     /// Of [`pinned`](Self::pinned), what is some pool's: that can run out. 0 for memory that its
     /// sender owns.
     pub fn pinned_pages(&self) -> usize {
         match &self.hold {
-            Hold::Pages(Some(_)) => self.pinned(),
-            Hold::Keep(_) if self.pages > 0 => self.pinned(),
+            Hold::Pages(_) => self.pinned(),
+            _ if self.pages > 0 => self.pinned(),
             _ => 0,
         }
     }
@@ -228,7 +222,7 @@ impl Frag {
         let Self { piece, pages, access, .. } = *self;
         let hold = self.hold.clone();
         let part = Self { ptr, len: (end - start) as u32, piece, pages, access, hold };
-        if let Hold::Pages(Some(pool)) = &part.hold {
+        if let Hold::Pages(pool) = &part.hold {
             pool.acquire(part.pool_offset(pool), part.len());
         }
         part
@@ -250,7 +244,7 @@ impl Frag {
         self.ptr = unsafe { self.ptr.add(n) };
         self.len -= n as u32;
         // The references we have are divided between the parts; a page cut in two needs one more.
-        if let Hold::Pages(Some(pool)) = &self.hold {
+        if let Hold::Pages(pool) = &self.hold {
             let cut = self.pool_offset(pool);
             if !cut.is_multiple_of(PAGE_SIZE) {
                 pool.acquire(cut, 1);
@@ -293,7 +287,7 @@ impl Frag {
     pub(crate) fn append(&mut self, next: Self) {
         debug_assert!(self.can_append(&next), "asked before");
         // Both parts hold the page they meet in; one of the two references goes.
-        if let Hold::Pages(Some(pool)) = &next.hold {
+        if let Hold::Pages(pool) = &next.hold {
             let cut = next.pool_offset(pool);
             if !cut.is_multiple_of(PAGE_SIZE) {
                 pool.release(cut, 1);
@@ -307,14 +301,8 @@ impl Frag {
     /// hold.
     pub(crate) fn can_append(&self, next: &Self) -> bool {
         let fits = (self.len() + next.len()) <= MAX_FRAG_LEN;
-        let same = match (&self.hold, &next.hold) {
-            (Hold::Pages(Some(a)), Hold::Pages(Some(b))) => Arc::ptr_eq(a, b),
-            (Hold::Keep(a), Hold::Keep(b)) => {
-                self.piece == next.piece && self.piece != LAST_PIECE && Arc::ptr_eq(a, b)
-            }
-            _ => false,
-        };
-        fits && same && self.is_followed_by(next)
+        let one_piece = self.piece == next.piece && self.piece != LAST_PIECE;
+        fits && one_piece && self.is_followed_by(next) && self.hold.is(&next.hold)
     }
 
     /// Whether `next` starts at the address where this one ends, with the same access. Only
@@ -409,8 +397,8 @@ impl Frag {
             return Err(self);
         }
         // What came as `Bytes` goes as the same `Bytes`, without an allocation.
-        if let Hold::Keep(keep) = &self.hold
-            && let Some(KeptBytes(bytes)) = keep.downcast_ref()
+        if let Hold::Bytes(keep) = &self.hold
+            && let KeptBytes(bytes) = &**keep
             && let Some(start) = self.addr().checked_sub(bytes.as_ptr().addr())
             && let Some(end) = start.checked_add(self.len()).filter(|&end| end <= bytes.len())
         {
@@ -423,7 +411,7 @@ impl Frag {
     /// memory.
     pub(crate) fn held_by(&self, completion: &Arc<Completion>, piece: u16) -> Self {
         let Self { ptr, len, access, .. } = *self;
-        let hold = Hold::Keep(Arc::clone(completion) as _);
+        let hold = Hold::Sent(Arc::clone(completion));
         Self { ptr, len, piece, pages: 0, access, hold }
     }
 
@@ -445,30 +433,29 @@ impl Frag {
 
     /// Whether nothing here keeps the memory.
     pub(crate) const fn is_lent(&self) -> bool {
-        matches!((&self.hold, self.access), (Hold::Pages(None), Access::Shared))
+        matches!((&self.hold, self.access), (Hold::Nothing, Access::Shared))
     }
 
     /// Whether dropping the fragment gives memory back.
     pub(crate) fn holds_memory(&self) -> bool {
-        !matches!(self.hold, Hold::Pages(None))
+        !matches!(self.hold, Hold::Nothing)
     }
 
     /// The completion that holds the bytes, if somebody waits to hear that they are let go.
     pub fn completion(&self) -> Option<&Completion> {
         match &self.hold {
-            Hold::Keep(keep) => keep.downcast_ref(),
-            Hold::Pages(_) => None,
+            Hold::Sent(completion) => Some(completion),
+            _ => None,
         }
     }
 
     /// The region that the bytes lie in, if it is known.
     pub(crate) fn region(&self) -> Option<Region> {
         match &self.hold {
-            Hold::Pages(pool) => pool.as_ref().map(|pool| pool.region().clone()),
-            Hold::Keep(keep) => match keep.downcast_ref::<Completion>() {
-                Some(completion) => completion.region_of(self.addr()),
-                None => Region::of_keep(keep),
-            },
+            Hold::Pages(pool) => Some(pool.region().clone()),
+            Hold::Region(region) => Some(region.clone()),
+            Hold::Sent(completion) => completion.region_of(self.addr()),
+            _ => None,
         }
     }
 
@@ -479,7 +466,7 @@ impl Frag {
     /// Where the bytes begin in the pool's region, if they are the pool's.
     pub(crate) fn offset_in(&self, pool: &Arc<PoolShared>) -> Option<usize> {
         match &self.hold {
-            Hold::Pages(Some(own)) if Arc::ptr_eq(own, pool) => Some(self.pool_offset(own)),
+            Hold::Pages(own) if Arc::ptr_eq(own, pool) => Some(self.pool_offset(own)),
             _ => None,
         }
     }
@@ -490,9 +477,30 @@ impl Frag {
     }
 }
 
+impl Region {
+    /// Bytes `offset..offset+len` as a fragment that keeps the region mapped. Fails where a pool
+    /// writes the region: pages of a pool become fragments through a
+    /// [`PageWriter`](crate::PageWriter) only.
+    pub fn frag(&self, offset: usize, len: usize) -> Result<Frag, MemError> {
+        let range = MemError::Range { offset, len, region: self.len() };
+        let end = offset.checked_add(len).filter(|&end| end <= self.len());
+        if end.is_none() || len > MAX_FRAG_LEN {
+            return Err(range);
+        }
+        self.claim_lent()?;
+        // SAFETY: `offset <= len of the mapping`, checked above, so the address is in the mapping
+        // or one past it.
+        let ptr = unsafe { self.base().add(offset) };
+        // The range lies in the mapping, which the hold keeps mapped; with `Access::Private` the
+        // region's maker promised that nobody else writes it, and the claim that no pool does.
+        let hold = Hold::Region(self.clone());
+        Ok(Frag { ptr, len: len as u32, piece: 0, pages: 0, access: self.access(), hold })
+    }
+}
+
 impl Clone for Frag {
     fn clone(&self) -> Self {
-        if let Hold::Pages(Some(pool)) = &self.hold {
+        if let Hold::Pages(pool) = &self.hold {
             pool.acquire(self.pool_offset(pool), self.len());
         }
         let Self { ptr, len, piece, pages, access, .. } = *self;
@@ -503,7 +511,7 @@ impl Clone for Frag {
 impl Drop for Frag {
     fn drop(&mut self) {
         if self.len > 0
-            && let Hold::Pages(Some(pool)) = &self.hold
+            && let Hold::Pages(pool) = &self.hold
         {
             pool.release(self.pool_offset(pool), self.len());
         }
@@ -525,9 +533,13 @@ impl From<Bytes> for Frag {
 impl fmt::Debug for Frag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hold = match self.hold {
-            Hold::Pages(None) => "static",
-            Hold::Pages(Some(_)) => "pages",
-            Hold::Keep(_) => "kept",
+            Hold::Nothing => "static",
+            Hold::Pages(_) => "pages",
+            Hold::Bytes(_) => "bytes",
+            Hold::Region(_) => "mapped",
+            Hold::Carved(_) => "carved",
+            Hold::Sent(_) => "sent",
+            Hold::Owner(_) => "owned",
         };
         write!(f, "Frag({hold} {:#x}+{} {:?})", self.addr(), self.len, self.access)
     }

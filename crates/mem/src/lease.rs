@@ -77,7 +77,7 @@ pub enum Refused {
 /// Dropping it lets go of everything, as an application that is gone does.
 pub struct Lease {
     pool: Arc<PoolShared>,
-    pages: Box<[Held]>,
+    pages: Box<[OfPage]>,
     /// References that were handed out and not taken back.
     references: usize,
     /// Pages that are the application's from the start and that it has not given us yet.
@@ -86,7 +86,7 @@ pub struct Lease {
 
 /// What the application holds of one page.
 #[derive(Clone, Copy, Default)]
-struct Held {
+struct OfPage {
     references: u32,
     turn: u32,
 }
@@ -121,7 +121,7 @@ impl Lease {
         if total > 1 << LEASE_PAGE_BITS {
             return Err(MemError::Length(total * PAGE_SIZE));
         }
-        let pages = vec![Held::default(); total].into();
+        let pages = vec![OfPage::default(); total].into();
         Ok(Self { pool: Arc::clone(pool.shared()), pages, references: 0, unposted: 0 })
     }
 

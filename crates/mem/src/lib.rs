@@ -16,10 +16,13 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod access;
+mod block;
+mod budget;
 mod carve;
 pub mod checksum;
 mod clock;
-mod completion;
+mod completions;
 pub mod copy;
 mod frag;
 mod held;
@@ -28,6 +31,7 @@ pub mod limits;
 mod mapping;
 mod packet;
 mod pool;
+mod reasons;
 mod region;
 mod release;
 mod reserved;
@@ -35,11 +39,13 @@ mod sync;
 mod words;
 mod writer;
 
+pub use access::Access;
+pub use budget::{Charge, PageBudget};
 pub use carve::{Carver, Lone, Room};
 pub use clock::Instant;
-pub use completion::{Charge, Completed, Completion, CompletionQueue, PageBudget};
+pub use completions::{Completed, CompletionQueue};
 pub use copy::{CopyLedger, CopyReason};
-pub use frag::{Access, Frag, FragVec};
+pub use frag::{Completion, Frag, FragVec, Owner};
 pub use held::{Held, Holdings, Returned, Returns};
 pub use lease::{BufferId, Handed, Lease, Refused, View};
 pub use limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, HEAD_CAPACITY, MAX_FRAGS, PAGE_SIZE};

@@ -25,8 +25,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
+use crate::access::Access;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
-use crate::frag::{Access, Frag, FragVec};
+use crate::frag::{Frag, FragVec};
 use crate::limits::PAGE_SIZE;
 use crate::region::{MemError, Region, is_unmapped};
 

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use crate::frag::Access;
+use crate::access::Access;
 use crate::limits::{GROUP_PAGES, MAX_PAGE_REFS, MAX_POOL_PAGES, PAGE_SIZE, SCAN_GROUPS};
 use crate::region::{MemError, Region};
 use crate::sync::{AtomicU32, Ordering};

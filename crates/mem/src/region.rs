@@ -18,9 +18,9 @@ use rustix::fs::{
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::access::Access;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
-use crate::frag::{Access, Frag};
-use crate::limits::{HUGE_PAGE_SIZE, MAX_FRAG_LEN, PAGE_SIZE};
+use crate::limits::{HUGE_PAGE_SIZE, PAGE_SIZE};
 use crate::release::KeptOwner;
 
 #[cfg(test)]
@@ -214,7 +214,7 @@ impl Region {
     /// # Safety
     /// - `base..base+len` stays one mapping for as long as `keep` lives, and `len` is at most
     ///   `isize::MAX`.
-    /// - With [`Access::Private`] it stays readable, and nobody else writes it while a [`Frag`]
+    /// - With [`Access::Private`] it stays readable, and nobody else writes it while a [`Frag`](crate::Frag)
     ///   points there.
     /// - With [`Access::Shared`] it may also be memory that cannot be read (`PROT_NONE`) or that
     ///   shrinks: fragments pass it along untouched, and whoever reads it takes the signal.
@@ -252,11 +252,6 @@ impl Region {
         Self(Arc::new(Inner { base, len, access, writable, mapped, claim, backing, alias }))
     }
 
-    /// The region whose bytes `keep` keeps, if it is one.
-    pub(crate) fn of_keep(keep: &Arc<dyn Any + Send + Sync>) -> Option<Self> {
-        Arc::downcast::<Inner>(Arc::clone(keep)).ok().map(Self)
-    }
-
     /// Whether both are one mapping.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -288,25 +283,6 @@ impl Region {
             Backing::Mapped { fd } => fd.as_ref().map(AsFd::as_fd),
             Backing::Adopted { .. } => None,
         }
-    }
-
-    /// Bytes `offset..offset+len` as a fragment that keeps the region mapped. Fails where a pool
-    /// writes the region: pages of a pool become fragments through a
-    /// [`PageWriter`](crate::PageWriter) only.
-    pub fn frag(&self, offset: usize, len: usize) -> Result<Frag, MemError> {
-        let range = MemError::Range { offset, len, region: self.0.len };
-        let end = offset.checked_add(len).filter(|&end| end <= self.0.len);
-        if end.is_none() || len > MAX_FRAG_LEN {
-            return Err(range);
-        }
-        self.claim(LENT)?;
-        // SAFETY: `offset <= len of the mapping`, checked above, so the address is in the mapping
-        // or one past it.
-        let ptr = unsafe { self.0.base.add(offset) };
-        // SAFETY: the range was checked to lie in the mapping, which the clone keeps mapped; with
-        // `Access::Private` the region's maker promised that nobody else writes it, and the claim
-        // that no pool does.
-        Ok(unsafe { Frag::from_raw(ptr, len, self.0.access, Arc::clone(&self.0) as _) })
     }
 
     /// Takes the region for a use that is no pool, for good.

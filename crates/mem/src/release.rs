@@ -7,6 +7,7 @@
 
 use core::cell::{Cell, RefCell};
 use core::marker::PhantomData;
+use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use std::any::Any;
 use std::panic::catch_unwind;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::completion::{Completed, CompletionQueue};
+use crate::completions::{Completed, CompletionQueue};
 use crate::limits::LATER_KEPT;
 
 /// What is let go of later, oldest first.
@@ -30,6 +31,10 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     static WAITING: Cell<usize> = const { Cell::new(0) };
     static LATER: RefCell<Vec<Later>> = const { RefCell::new(Vec::new()) };
+    /// In its place once it is dropped, at the very end of a thread, where other locals' drops may let
+    /// go of memory under a lock. Never dropped; empty and without memory outside of deferrals.
+    static LAST: RefCell<ManuallyDrop<Vec<Later>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// Has this thread drop the owners of memory at its [`end`](Self::end), not before.
@@ -50,6 +55,11 @@ impl Deferral {
     pub fn end(self) -> u64 {
         core::mem::forget(self);
         leave()
+    }
+
+    /// Drops something at the end of the deferral that this thread is in; without one, now.
+    pub fn later(owner: Box<dyn Any + Send + Sync>) {
+        release(Later::Owner(owner));
     }
 
     /// Whether something was deferred on this thread.
@@ -77,7 +87,10 @@ fn run() -> u64 {
     let mut panics = 0;
     // An owner's drop may lead to others.
     loop {
-        let mut batch = LATER.try_with(RefCell::take).unwrap_or_default();
+        let mut batch = match LATER.try_with(RefCell::take) {
+            Ok(batch) => batch,
+            Err(_) => LAST.with(|list| ManuallyDrop::into_inner(list.take())),
+        };
         WAITING.set(0);
         if batch.is_empty() {
             return panics;
@@ -117,12 +130,10 @@ pub(crate) fn release(later: Later) {
         return later.happen();
     }
     let mut later = Some(later);
-    let deferred = LATER.try_with(|list| list.borrow_mut().extend(later.take()));
-    match (deferred, later) {
-        // The thread is at its very end.
-        (_, Some(later)) => later.happen(),
-        (_, None) => WAITING.set(WAITING.get() + 1),
+    if LATER.try_with(|list| list.borrow_mut().extend(later.take())).is_err() {
+        LAST.with(|list| list.borrow_mut().extend(later.take()));
     }
+    WAITING.set(WAITING.get() + 1);
 }
 
 /// Bytes whose owner may be anybody's.

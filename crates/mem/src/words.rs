@@ -3,7 +3,7 @@
 use core::ops::Deref;
 use core::sync::atomic::AtomicU64;
 
-use crate::frag::Access;
+use crate::access::Access;
 use crate::limits::PAGE_SIZE;
 use crate::region::{MemError, Region};
 

@@ -15,8 +15,9 @@ use core::ptr::NonNull;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::access::Access;
 use crate::copy::{CopyLedger, CopyReason, copy_payload};
-use crate::frag::{Access, Frag, FragVec};
+use crate::frag::{Frag, FragVec};
 use crate::limits::{GROUP_PAGES, HOT_PAGES, MAX_FRAGS, PAGE_SIZE, WRITE_RUN_PAGES};
 use crate::pool::{PagePool, PoolShared};
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use pagewire_mem::limits::{MAX_FRAG_LEN, SNAPSHOT_LEN};
 use pagewire_mem::{
-    Access, CopyLedger, CopyReason, Frag, GROUP_PAGES, MAX_FRAGS, PAGE_SIZE, PacketBuf, PagePool,
-    PageWriter, Region,
+    Access, CopyLedger, CopyReason, Deferral, Frag, GROUP_PAGES, MAX_FRAGS, Owner, PAGE_SIZE,
+    PacketBuf, PagePool, PageWriter, Region,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -308,7 +308,7 @@ fn a_copy_is_the_same_wherever_the_two_sides_lie() {
     let private = Frag::from_bytes(pattern.clone().into());
     let at = std::ptr::NonNull::from(&pattern[..]).cast::<u8>();
     // SAFETY: the vector outlives the fragment, and nobody writes to it.
-    let shared = unsafe { Frag::from_raw(at, MOST, Access::Shared, Arc::new(())) };
+    let shared = unsafe { Frag::from_raw(at, MOST, Access::Shared, Owner::new(())) };
     let mut room = vec![0; MOST + 2 * PAGE_SIZE];
     for frag in [private, shared] {
         for behind in [0, 1, 2, 7, 8, 15, 16, 31, 32, 63, 64, 65, 100, 4000, 4095] {
@@ -325,4 +325,33 @@ fn a_copy_is_the_same_wherever_the_two_sides_lie() {
             }
         }
     }
+}
+
+/// An application's owner may call the host under whose lock the last reference goes.
+#[test]
+fn an_owner_of_an_application_s_is_dropped_after_the_deferral_and_a_prompt_one_at_once() {
+    struct Told(Arc<AtomicUsize>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    static BYTES: [u8; 100] = [7; 100];
+    let drops = Arc::new(AtomicUsize::new(0));
+    let frag = |owner| {
+        // SAFETY: static memory, which nobody writes.
+        unsafe { Frag::from_raw(NonNull::from(&BYTES).cast(), 100, Access::Private, owner) }
+    };
+    let told = || Told(Arc::clone(&drops));
+    let (theirs, ours) = (frag(Owner::new(told())), frag(Owner::prompt(told())));
+    let (theirs_too, ours_too) = (theirs.slice(5..9), ours.slice(5..9));
+    let deferral = Deferral::begin();
+    drop((ours, ours_too));
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+    drop((theirs, theirs_too));
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+    assert_eq!(deferral.end(), 0);
+    assert_eq!(drops.load(Ordering::SeqCst), 2);
+    drop(frag(Owner::new(told())));
+    assert_eq!(drops.load(Ordering::SeqCst), 3, "without a deferral, at once");
 }

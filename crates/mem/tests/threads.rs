@@ -83,3 +83,48 @@ fn every_page_comes_home_unchanged_from_every_thread() {
     pool.debug_assert_conserved();
     assert_eq!(pool.stats().free, pool.stats().total);
 }
+
+/// Drops what it has under a deferral, at the end of its thread.
+struct AtTheEnd(std::cell::RefCell<Option<(Frag, std::sync::mpsc::Sender<bool>)>>);
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        let Some((frag, tell)) = self.0.take() else { return };
+        let deferral = pagewire_mem::Deferral::begin();
+        drop(frag);
+        let _ = tell.send(false);
+        deferral.end();
+    }
+}
+
+/// Tells when it is dropped.
+struct Telling(std::sync::mpsc::Sender<bool>);
+
+impl AsRef<[u8]> for Telling {
+    fn as_ref(&self) -> &[u8] {
+        b"bytes"
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let _ = self.0.send(true);
+    }
+}
+
+#[test]
+fn owners_are_deferred_at_the_very_end_of_a_thread_too() {
+    thread_local!(static END: AtTheEnd = const { AtTheEnd(std::cell::RefCell::new(None)) });
+    let (tell, hear) = std::sync::mpsc::channel();
+    let run = move || {
+        let owned = || Frag::from_bytes(bytes::Bytes::from_owner(Telling(tell.clone())));
+        END.with(|end| *end.0.borrow_mut() = Some((owned(), tell.clone())));
+        // What is deferred before has its list made, which is gone before `END` is.
+        let deferral = pagewire_mem::Deferral::begin();
+        drop(owned());
+        deferral.end();
+    };
+    std::thread::spawn(run).join().expect("it ends");
+    // The first; then the end of the lock, and only then the second.
+    assert_eq!(hear.try_iter().collect::<Vec<_>>(), [true, false, true]);
+}

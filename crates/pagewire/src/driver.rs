@@ -8,6 +8,7 @@ use std::time::Duration;
 use pagewire_mem::{Deferral, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::inside;
 use crate::leave::LEAVE_LOOK;
 use crate::shared::{INLINE_GRACE, Poller, Shared};
 
@@ -21,6 +22,7 @@ const PAUSES: u32 = 16;
 /// Runs until the host has left. A panic of ours ends it for those who use it, and not this thread:
 /// somebody has to tell them.
 pub(crate) fn run(shared: &Arc<Shared>) {
+    inside::drive(shared.id);
     while catch_unwind(AssertUnwindSafe(|| drive(shared))).is_err() {}
 }
 
@@ -30,8 +32,12 @@ fn drive(shared: &Arc<Shared>) {
         shared.wake_up();
         let (mut inner, now) = shared.lock_now();
         let leaving = shared.departure.is_asked();
-        if leaving && shared.leave(&mut inner, now) && !shared.departure.stays() {
-            return;
+        if leaving && let Some(report) = shared.leave(&mut inner, now) {
+            if !shared.departure.stays() {
+                drop(inner);
+                return shared.departure.set_report(report);
+            }
+            shared.departure.set_report(report);
         }
         if inner.failed {
             // What it has left to do is to tell of it.

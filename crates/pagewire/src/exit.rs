@@ -8,6 +8,7 @@ use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::time::Duration;
 
+use crate::inside;
 use crate::shared::Shared;
 
 /// The hosts of this process that have not ended.
@@ -70,12 +71,18 @@ fn leave_all() {
     for host in all.iter().filter(|host| host.departure.report().is_none()) {
         if host.manual {
             host.reset_all();
+        } else if inside::drives(host.id) {
+            // Who ends the process is code that the driver called: nobody else drives it any more.
+            host.ask_to_leave(host.shutdown_limit, false);
+            host.leave_here(Shared::latest_end(host.shutdown_limit));
         } else {
             until = until.max(Shared::latest_end(host.shutdown_limit));
             host.ask_to_leave(host.shutdown_limit, true);
         }
     }
-    for host in all.iter().filter(|host| !host.manual) {
+    // Not for one whose lock this thread has: it ends the process from inside of a service.
+    let waits = |host: &&Arc<Shared>| !host.manual && !inside::is_called_by(host.id);
+    for host in all.iter().filter(waits) {
         host.departure.wait(until);
     }
     // Threads may still be at work on them.

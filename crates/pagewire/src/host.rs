@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
-use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
+use pagewire_mem::{Deferral, Instant, PAGE_SIZE, PageBudget};
 use pagewire_stack::TcpConfig;
 use pagewire_stack::{
     Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
@@ -18,7 +18,8 @@ use pagewire_stack::{
 use crate::devices::Devices;
 use crate::driver;
 use crate::exit;
-use crate::leave::{LEAVE_LOOK, SHUTDOWN_LIMIT, ShutdownReport};
+use crate::inside::{self, Call};
+use crate::leave::{SHUTDOWN_LIMIT, ShutdownReport};
 use crate::link::Link;
 use crate::proxy::Service;
 use crate::shared::{Attached, Interest, Shared};
@@ -39,8 +40,14 @@ const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 /// One stack on one device or several: where connections are made and accepted.
 ///
 /// Cheap to clone. Sockets keep their host running. When the last of them and the last clone are gone,
-/// it is shut down in the background, as it is at the end of the process: see
-/// [`shutdown`](Self::shutdown).
+/// it is shut down, as it is at the end of the process: see [`shutdown`](Self::shutdown).
+///
+/// # What may be called where
+/// The host calls code of the application. A [`Service`], an observer ([`on_event`](Self::on_event))
+/// and a verb of [`with_stack`](Self::with_stack) run under its lock: calls of the host in there
+/// panic, and the panic is contained; sockets that are dropped in there are closed afterwards. Wakers
+/// and the owners of memory are called without the lock, perhaps by the host's own thread: calls work
+/// there, but those that would have to wait fail with [`Deadlock`](io::ErrorKind::Deadlock).
 #[derive(Clone)]
 pub struct Host(Arc<Handle>);
 
@@ -234,6 +241,11 @@ impl Host {
         self.turn()
     }
 
+    /// Whether this is the thread that drives the host: calls that wait fail here. See [`Host`].
+    pub fn is_driver_thread(&self) -> bool {
+        inside::drives(self.shared().id)
+    }
+
     /// The host's clock, as its stack sees it.
     pub fn now(&self) -> Instant {
         self.shared().now()
@@ -243,8 +255,11 @@ impl Host {
     /// manage sockets of their own. Sockets of this crate are not theirs to close.
     pub fn with_stack<T>(&self, verb: impl FnOnce(&mut Stack, Instant) -> T) -> T {
         // Its panic is the caller's, and no sign that something is wrong in here.
-        let done =
-            self.shared().with(|stack, now| catch_unwind(AssertUnwindSafe(|| verb(stack, now))));
+        let shared = self.shared();
+        let done = shared.with(|stack, now| {
+            let _call = Call::of(shared.id);
+            catch_unwind(AssertUnwindSafe(|| verb(stack, now)))
+        });
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
@@ -346,16 +361,24 @@ impl Host {
     /// Ends the host as a kernel ends what a process leaves behind: every socket is closed, what is
     /// queued is delivered, at most for `limit`, and then whatever is left is reset. Connections with
     /// received data that nobody has read are reset at once. Returns when the resets have left, or
-    /// shortly after `limit` although the device takes nothing. A `limit` of zero only resets.
+    /// shortly after `limit` although the device takes nothing. A `limit` of zero only resets. Peers
+    /// that have acknowledged everything are not reset, as they may not have read it yet: they have a
+    /// moment to close their side too, and who sends after that finds nobody.
     ///
     /// Sockets of this host, whoever holds them, fail with `NetworkDown` from here on, and threads
     /// that wait on them are woken.
     ///
-    /// Nobody has to call this: the same is done in the background when a host and its sockets are
-    /// dropped, and at the end of the process (when `main` returns or panics, and at
+    /// Devices are dropped before this returns, so that they can be opened again.
+    ///
+    /// Nobody has to call this: the same is done when a host and its sockets are dropped, and at the end of the process (when `main` returns or panics, and at
     /// [`std::process::exit`]), within [`Builder::shutdown_limit`]. Only a process that is killed, or
     /// aborts, leaves its peers waiting; who handles signals ends the process by `exit`. A host without
     /// a driver ([`Builder::manual`]) does not deliver by itself: then it only resets.
+    ///
+    /// The drop of the last handle waits for the end as this call does, but not within a task of a
+    /// runtime (feature `tokio`), nor on a thread that drives a host: then the end comes in the
+    /// background. This call drives the host itself on its own driver's thread, and under its lock it
+    /// only asks: the report is empty then.
     ///
     /// ```
     /// use std::time::Duration;
@@ -377,20 +400,7 @@ impl Host {
     pub fn shutdown(&self, limit: Duration) -> ShutdownReport {
         let shared = self.shared();
         shared.ask_to_leave(limit, false);
-        let until = Shared::latest_end(limit);
-        if !shared.manual {
-            return shared.departure.wait(until).unwrap_or_default();
-        }
-        loop {
-            let (mut inner, now) = shared.lock_now();
-            let over = shared.leave(&mut inner, now);
-            inner.turn(now);
-            shared.unlock_and_wake(inner);
-            if over || WallClock::now() >= until {
-                return shared.departure.report().unwrap_or_default();
-            }
-            driver::wait_for_device(shared, Some(shared.now() + LEAVE_LOOK));
-        }
+        shared.wait_until_left(Shared::latest_end(limit)).unwrap_or_default()
     }
 
     /// Waits until every connection has sent all it has and was acknowledged, at most `limit`;
@@ -404,7 +414,7 @@ impl Host {
             if self.shared().now() >= until {
                 return false;
             }
-            if self.shared().manual {
+            if self.shared().manual || inside::drives(self.shared().id) {
                 self.wait_turn(Duration::from_millis(1));
             } else {
                 std::thread::park_timeout(Duration::from_micros(200));
@@ -684,7 +694,16 @@ where
 }
 
 impl Handle {
-    pub(crate) fn close(&self, id: pagewire_stack::SocketId) {
+    /// Closes a socket whose owner is gone: at once, or if that was dropped in code that this host calls
+    /// under its lock, when the lock is let go of.
+    pub(crate) fn close(self: &Arc<Self>, id: pagewire_stack::SocketId) {
+        if inside::is_called_by(self.shared.id) {
+            return Deferral::later(Box::new(CloseLater(Arc::clone(self), id)));
+        }
+        self.close_now(id);
+    }
+
+    fn close_now(&self, id: pagewire_stack::SocketId) {
         let (mut inner, now) = self.shared.lock_now();
         inner.forget(id);
         inner.stack.close(now, id);
@@ -703,6 +722,15 @@ impl Handle {
     }
 }
 
+/// A socket that is closed by the drop of this.
+struct CloseLater(Arc<Handle>, pagewire_stack::SocketId);
+
+impl Drop for CloseLater {
+    fn drop(&mut self) {
+        self.0.close_now(self.1);
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.shared.process != std::process::id() {
@@ -710,11 +738,25 @@ impl Drop for Handle {
             return;
         }
         match self.driver.take() {
-            // Its thread does the rest.
-            Some(_) => self.shared.ask_to_leave(self.shared.shutdown_limit, false),
+            // Its thread does the rest. Where it can be waited for, the devices are free after this.
+            Some(_) => {
+                let limit = self.shared.shutdown_limit;
+                self.shared.ask_to_leave(limit, false);
+                if !inside::drives_any() && !is_asynchronous() {
+                    self.shared.wait_until_left(Shared::latest_end(limit));
+                }
+            }
             None => self.shared.reset_all(),
         }
     }
+}
+
+/// Whether this thread runs the tasks of a runtime, which must not be held up.
+fn is_asynchronous() -> bool {
+    #[cfg(feature = "tokio")]
+    return ::tokio::runtime::Handle::try_current().is_ok();
+    #[cfg(not(feature = "tokio"))]
+    false
 }
 
 impl std::fmt::Debug for Host {

@@ -5,6 +5,9 @@
 //!              (unread data: reset)        until `limit`                   until `RESET_TIME`
 //! ```
 //!
+//! Whose peer has acknowledged everything is not reset: it may not have read it yet. Over is a host when
+//! its devices are dropped, so that another one can open them; only then is the report given.
+//!
 //! Whoever drives the host takes the steps ([`Inner::leave`]): its driver thread, or who calls
 //! [`Host::shutdown`](crate::Host::shutdown) of a host without one. Who asks only sets a word and
 //! waits: also a thread at the very end of the process (`exit.rs`), where nobody knows what is locked.
@@ -14,9 +17,11 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_mem::Instant;
-use pagewire_stack::Leftovers;
+use pagewire_stack::{Counters, Leftovers};
+use pagewire_tcp::DropReason;
 
 use crate::shared::{Inner, Shared};
+use crate::{driver, inside};
 
 /// How long the last handle's drop, and the end of the process, let a host deliver what is queued,
 /// unless [`Builder::shutdown_limit`](crate::Builder::shutdown_limit) says otherwise. Enough for
@@ -28,7 +33,7 @@ pub(crate) const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) const RESET_TIME: Duration = Duration::from_millis(100);
 
 /// How long connections wait for their peers to close too, once all data was delivered. A peer that
-/// goes on sending after that is told by a reset that nobody is there.
+/// goes on sending is told by a reset that nobody is there; one that only closes later finds nobody.
 const HALF_CLOSED_TIME: Duration = Duration::from_millis(100);
 
 /// How often a host that leaves looks how far it is.
@@ -45,25 +50,28 @@ pub struct ShutdownReport {
     /// Connections that there were, those included that were dropped before and still had
     /// something to deliver.
     pub connections: usize,
-    /// Connections whose peer was sent a reset: received data was unread, or time was up.
+    /// Connections whose peer was sent a reset: received data was unread, more of it came, or time was
+    /// up.
     pub reset: usize,
-    /// Connections that the other side reset meanwhile. Those that ended for want of a device or of an
-    /// answer are not counted yet.
+    /// Connections that the other side reset meanwhile.
     pub broken: usize,
+    /// Connections that ended before all was delivered because the other side did not answer, or the
+    /// device was gone.
+    pub lost: usize,
     /// Whether the last packet has left: `false` if the device took nothing, or a neighbour did not
     /// answer.
     pub sent: bool,
 }
 
 impl ShutdownReport {
-    /// Connections that ended without a reset on either side.
+    /// Connections whose other side has acknowledged all that it was sent, the end included.
     pub fn delivered(&self) -> usize {
-        self.connections.saturating_sub(self.reset).saturating_sub(self.broken)
+        self.connections.saturating_sub(self.reset + self.broken + self.lost)
     }
 
-    /// Whether no connection was reset and the last packet has left.
+    /// Whether every connection was delivered and the last packet has left.
     pub fn is_clean(&self) -> bool {
-        self.reset == 0 && self.broken == 0 && self.sent
+        self.reset + self.broken + self.lost == 0 && self.sent
     }
 }
 
@@ -97,8 +105,9 @@ impl Departure {
         *self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_report(&self, report: ShutdownReport) {
-        *self.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+    /// Tells whoever waits that it is over. The first report counts.
+    pub(crate) fn set_report(&self, report: ShutdownReport) {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(report);
         self.over.notify_all();
     }
 
@@ -125,9 +134,29 @@ pub(crate) struct Leaving {
     /// When what was left was reset.
     reset_at: Option<Instant>,
     report: ShutdownReport,
-    /// Connections that peers had reset before.
-    resets_before: u64,
+    /// What had ended before.
+    before: Ends,
     over: bool,
+}
+
+/// Connections that have ended, by how.
+#[derive(Clone, Copy)]
+struct Ends {
+    /// By a reset of the other side's.
+    broken: u64,
+    lost: u64,
+    /// By data that came after we had closed, which is answered by a reset.
+    answered: u64,
+}
+
+impl Ends {
+    fn of(counters: &Counters) -> Self {
+        Self {
+            broken: counters.tcp_established_resets,
+            lost: counters.tcp_established_lost,
+            answered: counters.tcp_drops(DropReason::ReceiveClosed),
+        }
+    }
 }
 
 impl Shared {
@@ -159,21 +188,56 @@ impl Shared {
         self.ask_to_leave(Duration::ZERO, false);
         let Some(mut inner) = self.try_lock() else { return };
         let now = self.now();
-        self.leave(&mut inner, now);
+        let report = self.leave(&mut inner, now);
+        drop(inner);
+        report.into_iter().for_each(|report| self.departure.set_report(report));
     }
 
-    /// The next step; `true`: it is over.
-    pub(crate) fn leave(&self, inner: &mut Inner, now: Instant) -> bool {
-        let Some(report) = inner.leave(now, self.departure.limit()) else { return false };
+    /// The next step; what became of it when it is over. Whoever takes the last one sets the report once
+    /// the lock is let go of: with that go the devices, and others may open them.
+    pub(crate) fn leave(&self, inner: &mut Inner, now: Instant) -> Option<ShutdownReport> {
+        let report = inner.leave(now, self.departure.limit())?;
         if !self.departure.stays() {
             // Whoever is at the other side sees that nobody is here any more.
             let devices = inner.devices.close();
             inner.discarded.extend(devices.into_iter().map(|device| Box::new(device) as _));
         }
-        if self.departure.report().is_none() {
-            self.departure.set_report(report);
+        Some(report)
+    }
+
+    /// Takes all steps on this thread, where no other one does: that of a host without a driver, or the
+    /// driver's own. `None`: the lock is not to be had, or it takes longer than until then.
+    pub(crate) fn leave_here(&self, until: WallClock) -> Option<ShutdownReport> {
+        loop {
+            if inside::is_called_by(self.id) {
+                return None;
+            }
+            let (mut inner, now) = self.lock_now();
+            let over = self.leave(&mut inner, now);
+            inner.turn(now);
+            self.unlock_and_wake(inner);
+            if let Some(report) = over {
+                self.departure.set_report(report);
+                return Some(report);
+            }
+            if WallClock::now() >= until {
+                return None;
+            }
+            driver::wait_for_device(self, Some(self.now() + LEAVE_LOOK));
         }
-        true
+    }
+
+    /// Waits until it has left that was asked to; `None`: it did not in time, or cannot while this thread
+    /// waits.
+    pub(crate) fn wait_until_left(&self, until: WallClock) -> Option<ShutdownReport> {
+        if self.manual || inside::drives(self.id) {
+            return self.leave_here(until);
+        }
+        if inside::is_called_by(self.id) || inside::drives_any() {
+            // The driver waits for the lock that this thread has, or for what it is to send.
+            return self.departure.report();
+        }
+        self.departure.wait(until)
     }
 }
 
@@ -191,12 +255,10 @@ impl Inner {
         }
         let left = self.stack.leftovers();
         let waits = left.packets || self.devices.is_blocked() || self.devices.delays_frames();
-        let resets = self.stack.counters().tcp_established_resets;
         let lost = self.devices.are_all_lost();
         let leaving = self.leaving.as_mut()?;
         if leaving.reset_at.is_none() && leaving.is_time(now, limit, left, waits) {
             leaving.reset_at = Some(now);
-            leaving.report.broken = (resets - leaving.resets_before) as usize;
             leaving.report.reset += self.stack.abort_all(now);
             // What that made has not left yet.
             self.flush(now);
@@ -208,6 +270,10 @@ impl Inner {
             return None;
         }
         leaving.over = true;
+        let (before, ends) = (leaving.before, Ends::of(self.stack.counters()));
+        leaving.report.broken = (ends.broken - before.broken) as usize;
+        leaving.report.lost = (ends.lost - before.lost) as usize;
+        leaving.report.reset += (ends.answered - before.answered) as usize;
         leaving.report.sent = !waits;
         Some(leaving.report)
     }
@@ -217,14 +283,14 @@ impl Inner {
         // Before their sockets are: they find none any more.
         let services = std::mem::take(&mut self.services);
         self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
-        let resets_before = self.stack.counters().tcp_established_resets;
+        let before = Ends::of(self.stack.counters());
         let (connections, reset) = self.stack.close_all(now);
         self.forget_all();
         self.rings.look_at_all();
         self.flush(now);
         let report = ShutdownReport { connections, reset, ..ShutdownReport::default() };
         let (delivered_at, reset_at, over) = (None, None, false);
-        Leaving { began: now, delivered_at, reset_at, report, resets_before, over }
+        Leaving { began: now, delivered_at, reset_at, report, before, over }
     }
 }
 

@@ -127,6 +127,7 @@ mod devices;
 mod driver;
 mod exit;
 mod host;
+mod inside;
 mod leave;
 mod link;
 mod locked;

@@ -12,6 +12,7 @@ use std::task::Waker;
 use pagewire_mem::Deferral;
 
 use crate::contain::contain;
+use crate::inside;
 use crate::shared::{Inner, Shared};
 
 /// The lock, held.
@@ -42,7 +43,24 @@ impl Shared {
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let after = After::new(self);
-        Locked::new(self.inner.lock().unwrap_or_else(PoisonError::into_inner), after)
+        let inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
+            Err(TryLockError::WouldBlock) => self.lock_contended(),
+        };
+        Locked::new(inner, after)
+    }
+
+    /// # Panics
+    /// In code of an application that this host calls under its lock: it would wait for itself. The panic
+    /// is contained and counted, as any in there.
+    #[cold]
+    #[allow(clippy::panic, reason = "the application's mistake, contained")]
+    fn lock_contended(&self) -> MutexGuard<'_, Inner> {
+        if inside::is_called_by(self.id) {
+            panic!("a service, an observer or a verb called the host that it lives in");
+        }
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lock, if nobody has it.

@@ -25,6 +25,7 @@ use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 
 use crate::contain::{Panics, contain};
 use crate::devices::{Devices, RECEIVE_BURST};
+use crate::inside::Call;
 use crate::leave::{Departure, Leaving, SHUTDOWN_LIMIT};
 use crate::locked::Locked;
 use crate::proxy::Service;
@@ -62,6 +63,9 @@ pub(crate) enum Poller {
     Deferred,
 }
 
+/// The newest host's number.
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
+
 /// One host.
 pub(crate) struct Shared {
     pub(crate) inner: Mutex<Inner>,
@@ -81,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) spin_now: AtomicU64,
     /// Without a driver thread, waits drive the stack themselves.
     pub(crate) manual: bool,
+    /// Of all hosts that this process has had, which this is; not 0.
+    pub(crate) id: u64,
     /// The process that made it.
     pub(crate) process: u32,
     /// What is granted for delivery at the end if nobody says otherwise.
@@ -107,6 +113,7 @@ pub(crate) struct Inner {
     pub(crate) silent: bool,
     pub(crate) poller: Poller,
     /// The same as the host's.
+    id: u64,
     panics: Panics,
     /// The last flush stopped before the output was through.
     unfinished: bool,
@@ -181,6 +188,7 @@ impl Shared {
         let wake = Arc::new(rustix::event::eventfd(0, flags)?);
         let asleep = Arc::new(AtomicBool::new(false));
         let panics = Panics::default();
+        let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
         wake_on_completion(stack.completions(), &wake, &asleep);
         wake_on_return(&stack, &wake, &asleep);
         let inner = Inner {
@@ -195,6 +203,7 @@ impl Shared {
             failed: false,
             silent: false,
             poller: Poller::Running,
+            id,
             panics: panics.clone(),
             unfinished: false,
             armed_until: Instant::FAR,
@@ -217,6 +226,7 @@ impl Shared {
             spin_max: spin,
             spin_now: AtomicU64::new(spin.as_nanos() as u64),
             manual,
+            id,
             process: std::process::id(),
             shutdown_limit: SHUTDOWN_LIMIT,
         })
@@ -405,6 +415,7 @@ impl Inner {
     fn report(&mut self, now: Instant) -> bool {
         while let Some(event) = self.stack.poll_event() {
             if let Some(observer) = &mut self.observer {
+                let _call = Call::of(self.id);
                 contain(&self.panics.observers, "an observer", || observer(event));
             }
             self.rings.handle_event(event);
@@ -413,6 +424,7 @@ impl Inner {
                 self.events.push(event);
             }
         }
+        let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
         let is_due = |s: &Attached| s.poll_timeout(&self.panics).is_some_and(|at| at <= now);
         if self.events.is_empty() && !self.services.iter().any(is_due) {
             return false;
@@ -494,6 +506,7 @@ impl Inner {
         let due = self.unfinished && !self.devices.are_all_blocked();
         let unfinished = due.then_some(Instant::ZERO);
         let moments = [unfinished, self.stack.poll_timeout(), self.devices.poll_timeout()];
+        let _call = (!self.services.is_empty()).then(|| Call::of(self.id));
         let services = self.services.iter().map(|service| service.poll_timeout(&self.panics));
         moments.into_iter().chain(services).flatten().min()
     }

@@ -131,14 +131,18 @@ impl TcpStream {
     /// # Errors
     /// `BrokenPipe` after [`shutdown`](Self::shutdown) or when the peer is gone,
     /// `ConnectionReset`, `TimedOut`; `WouldBlock` on a non-blocking stream if nothing was
-    /// queued. If something was queued before the error, that is what is returned.
+    /// queued. If something was queued before the error, that is what is returned, and the error is the
+    /// next call's.
     pub fn send(&self, buf: impl Into<SendBuf>) -> io::Result<usize> {
         let mut buf = buf.into();
         let all = buf.len();
         while !buf.is_empty() {
-            if let Err(error) = self.send_some(&mut buf) {
-                let sent = all - buf.len();
-                return if sent > 0 { Ok(sent) } else { Err(error) };
+            let sent = all - buf.len();
+            match self.send_part(&mut buf, sent > 0) {
+                Ok(0) => return Ok(sent),
+                Err(_) if sent > 0 => return Ok(sent),
+                Err(error) => return Err(error),
+                Ok(_) => {}
             }
         }
         Ok(all)
@@ -147,12 +151,20 @@ impl TcpStream {
     /// Queues as much from the front of `buf` as there is room for, waiting for some room unless
     /// the stream is non-blocking; takes it out of `buf` and returns how much that was.
     pub fn send_some(&self, buf: &mut SendBuf) -> io::Result<usize> {
+        self.send_part(buf, false)
+    }
+
+    /// `later`: a part was sent already, so that an error is left for the next call; 0 then.
+    fn send_part(&self, buf: &mut SendBuf, later: bool) -> io::Result<usize> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
         if buf.is_empty() {
             return Ok(0);
         }
         self.0.host.wait(id, Interest::Write, patience, |stack, now| {
-            stack.tcp_send(now, id, &mut buf.frags)
+            match later && has_error(stack, id) {
+                true => Ok(0),
+                false => stack.tcp_send(now, id, &mut buf.frags),
+            }
         })
     }
 
@@ -244,16 +256,27 @@ impl TcpStream {
     }
 
     pub(crate) fn write_some(&self, buf: &[u8]) -> io::Result<usize> {
+        self.write_part(buf, false)
+    }
+
+    /// As [`send_part`](Self::send_part).
+    fn write_part(&self, buf: &[u8], later: bool) -> io::Result<usize> {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Write));
         if buf.is_empty() {
             return Ok(0);
         }
         let write = |stack: &mut Stack, now| match now {
             None => stack.tcp_write_behind(id, buf).then_some(Ok(buf.len())),
+            Some(_) if later && has_error(stack, id) => Some(Ok(0)),
             Some(now) => Some(stack.tcp_write(now, id, buf)),
         };
         self.0.host.shared.wait_quick(id, Interest::Write, patience, write)
     }
+}
+
+/// Whether the next call will be told of an error.
+fn has_error(stack: &Stack, id: SocketId) -> bool {
+    stack.readiness(id).is_ok_and(|ready| ready.contains(Readiness::ERROR))
 }
 
 /// One try of a call that takes chunks.
@@ -283,7 +306,7 @@ impl Write for &TcpStream {
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut written = 0;
         for buf in bufs.iter().filter(|b| !b.is_empty()) {
-            match self.write_some(buf) {
+            match self.write_part(buf, written > 0) {
                 Ok(n) => {
                     written += n;
                     if n < buf.len() {

@@ -11,6 +11,7 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Error, SocketId, Stack};
 
 use crate::driver;
+use crate::inside;
 use crate::shared::{Interest, Poller, Shared, io_error};
 
 /// How long and whether to wait.
@@ -85,6 +86,9 @@ impl Shared {
         };
         if self.manual {
             return self.wait_driving(deadline, op);
+        }
+        if inside::drives_any() {
+            return Err(inside::would_deadlock());
         }
         if let Some(done) = self.spin(&mut op) {
             return done.map_err(|e| self.error(e));

@@ -1,7 +1,10 @@
 //! Groups through a tap, with sockets of the kernel's, in a network namespace that goes with the test.
 //! Needs root, `ip` and `bridge`.
 
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, UdpSocket};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -76,22 +79,35 @@ fn a_bridge_of_the_kernels_believes_our_reports_of_both_versions() {
         );
         ip("ip link set pwmc1 master pwbr1");
         ip("ip link set pwbr1 up");
+        let mut monitor = Command::new("bridge");
+        let mut monitor = monitor.args(["monitor", "mdb"]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(monitor.stdout.take().unwrap()).lines();
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
         let host = Host::builder().device(tap).address("10.79.1.2/24").address("fd79::2/64");
         let host = host.start().unwrap();
         let member = host.udp("[::]:7000").unwrap();
         member.join_multicast_v4(&Ipv4Addr::new(239, 1, 2, 3), &Ipv4Addr::UNSPECIFIED).unwrap();
         member.join_multicast_v6(&"ff05::1:3".parse().unwrap(), 0).unwrap();
-        let groups = ["239.1.2.3", "ff05::1:3", "ff02::1:ff00:2"];
-        let known = |group: &&str| {
-            let known = ip("bridge mdb show dev pwbr1");
-            known.lines().any(|l| l.contains("port pwmc1") && l.contains(&format!("grp {group} ")))
-        };
-        for _ in 0..200 {
-            if groups.iter().all(known) {
-                return;
+        let mut awaited = vec!["239.1.2.3", "ff05::1:3", "ff02::1:ff00:2"];
+        let now = ip("bridge mdb show dev pwbr1");
+        let mut known: Vec<String> = now.lines().map(str::to_string).collect();
+        loop {
+            let has = |group: &str| {
+                let of_it = |l: &&String| l.contains("port pwmc1") && !l.contains("Deleted");
+                known.iter().filter(of_it).any(|l| l.contains(&format!("grp {group} ")))
+            };
+            awaited.retain(|group| !has(group));
+            if awaited.is_empty() {
+                break;
             }
-            thread::sleep(Duration::from_millis(50));
+            match told.recv_timeout(Duration::from_secs(20)) {
+                Ok(line) => known.push(line),
+                Err(_) => break,
+            }
         }
-        panic!("{}", ip("bridge mdb show dev pwbr1"));
+        monitor.kill().unwrap();
+        monitor.wait().unwrap();
+        assert!(awaited.is_empty(), "{awaited:?} in {}", ip("bridge mdb show dev pwbr1"));
     });
 }

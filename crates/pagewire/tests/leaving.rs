@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pagewire::{Builder, Host, Link, NetworkDown, Pair, Tap, TcpStream};
+use pagewire::stack::{Event, Stack};
+use pagewire::{Builder, Host, Link, NetworkDown, Pair, Service, Tap, TcpStream};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -188,14 +189,100 @@ fn a_host_without_a_driver_delivers_while_it_is_shut_down() {
 }
 
 #[test]
-fn the_drop_of_the_last_handle_delivers_in_the_background() {
-    const LEN: usize = 200_000;
+fn the_drop_of_the_last_handle_returns_when_all_is_delivered() {
+    const LEN: usize = 3 << 20;
     let two = two(|b| b.shutdown_limit(PATIENCE));
     let (far, near) = two.joined();
+    let reader = thread::spawn(move || read_all(&near));
     far.send(vec![7; LEN]).expect("send");
     far.shutdown(std::net::Shutdown::Write).expect("shutdown");
     drop((far, two.server));
-    assert_eq!(read_all(&near).expect("the end of the stream"), LEN);
+    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+}
+
+#[test]
+fn connections_that_lose_their_device_meanwhile_are_reported_as_lost() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    far.set_nonblocking(true).expect("nonblocking");
+    // Nobody reads: some of it stays here.
+    while far.send(vec![7; 1 << 20]).is_ok() {}
+    let Two { server, client } = two;
+    let leaves = server.clone();
+    let leaver = thread::spawn(move || leaves.shutdown(PATIENCE));
+    while server.check().is_ok() {
+        thread::yield_now();
+    }
+    // The way there goes without a word.
+    drop(client.remove_link(client.stats().links[0].link).expect("a device"));
+    let report = leaver.join().expect("it ends");
+    assert_eq!((report.connections, report.lost), (1, 1), "{report:?}");
+    assert_eq!((report.reset, report.broken, report.delivered()), (0, 0, 0), "{report:?}");
+    assert!(!report.is_clean());
+    drop((near, client));
+}
+
+#[test]
+fn an_attempt_to_connect_that_nobody_answered_is_no_connection_to_report() {
+    let two = two(|b| b);
+    let attempt = two.server.start_connect("10.0.0.99:1".parse().expect("address"));
+    let report = two.server.shutdown(Duration::from_secs(1));
+    assert_eq!((report.connections, report.delivered()), (0, 0), "{report:?}");
+    drop(attempt);
+}
+
+#[test]
+fn a_peer_that_sends_after_the_close_is_reset_and_reported() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let sender = thread::spawn(move || while near.send(&b"more"[..]).is_ok() {});
+    let report = two.server.shutdown(PATIENCE);
+    sender.join().expect("it ends with an error");
+    assert_eq!((report.connections, report.reset), (1, 1), "{report:?}");
+    drop(far);
+}
+
+#[test]
+fn a_peer_that_has_acknowledged_everything_is_not_reset() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    far.send(vec![7; 10_000]).expect("send");
+    // The peer is slow: it has read nothing when this side is gone.
+    let report = two.server.shutdown(PATIENCE);
+    assert!(report.is_clean() && report.delivered() == 1, "{report:?}");
+    assert_eq!(two.server.stats().counters.tcp_resets_sent, 0);
+    assert_eq!(two.client.stats().counters.tcp_established_resets, 0);
+    assert_eq!(read_all(&near).expect("the end of the stream"), 10_000);
+    drop(far);
+}
+
+#[test]
+fn the_device_is_free_once_the_host_is_shut_down_or_dropped() {
+    if !pagewire_testing::can(&[pagewire_testing::Need::Tap]) {
+        return;
+    }
+    let run = || {
+        // SAFETY: only this thread's network namespace changes; its file table stays shared.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
+        let start = || {
+            let tap = Tap::builder().name("pwfree0").host_address("10.78.0.1/24").open();
+            Host::builder()
+                .device(tap.expect("free"))
+                .address("10.78.0.2/24")
+                .start()
+                .expect("host")
+        };
+        for _ in 0..10 {
+            drop(start());
+            let host = start();
+            host.shutdown(PATIENCE);
+            let again = start();
+            drop((host, again));
+        }
+    };
+    if let Err(panic) = thread::spawn(run).join() {
+        std::panic::resume_unwind(panic);
+    }
 }
 
 #[test]
@@ -226,7 +313,7 @@ fn an_end_within_the_host_is_none_of_another_link() {
 // The end of the process, with a client in the kernel.
 
 /// What a child process is to do with its connection, and how it ends.
-const ENDS: [&str; 5] = ["return", "exit", "panic", "static", "thread"];
+const ENDS: [&str; 6] = ["return", "exit", "panic", "static", "thread", "driver"];
 
 /// The host of a child that forgets it.
 static KEPT: Mutex<Option<(Host, TcpStream)>> = Mutex::new(None);
@@ -250,8 +337,88 @@ fn child_that_sends_and_ends() {
             let _ = (host, stream.recv_chunks(1), listener);
             thread::park();
         })),
+        "driver" => {
+            host.attach(OnDriver(Some(Box::new(|| std::process::exit(0)))));
+            loop {
+                thread::park();
+            }
+        }
         other => panic!("{other}"),
     }
+}
+
+/// A service whose drop runs on the host's own thread.
+struct OnDriver(Option<Box<dyn FnOnce() + Send>>);
+
+impl Service for OnDriver {
+    fn turn(&mut self, _: pagewire::mem::Instant, _: &mut Stack, _: &[Event]) {
+        assert_ne!(thread::current().name(), Some("pagewire"), "a panic as asked, to be dropped");
+    }
+
+    fn poll_timeout(&self) -> Option<pagewire::mem::Instant> {
+        Some(pagewire::mem::Instant::ZERO)
+    }
+}
+
+impl Drop for OnDriver {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
+/// What `act` returns on the host's own thread.
+fn on_driver<T: Send + 'static>(host: &Host, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, hear) = std::sync::mpsc::channel();
+    host.attach(OnDriver(Some(Box::new(move || tell.send(act()).expect("it is waited for")))));
+    hear.recv_timeout(PATIENCE).expect("no deadlock")
+}
+
+#[test]
+fn a_wait_on_the_hosts_own_thread_is_refused_and_other_calls_work_there() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let host = two.server.clone();
+    let (error, far) = on_driver(&two.server, move || {
+        far.send(&b"works"[..]).expect("room");
+        assert!(host.is_driver_thread() && host.drain(PATIENCE));
+        (far.recv_chunks(1).expect_err("nothing is there"), far)
+    });
+    assert_eq!(error.kind(), std::io::ErrorKind::Deadlock);
+    assert_eq!(near.recv_chunks(100).expect("recv").len(), 5);
+    near.send(&b"back"[..]).expect("send");
+    assert_eq!(far.recv_chunks(100).expect("recv").len(), 4);
+}
+
+#[test]
+fn a_shutdown_on_the_hosts_own_thread_delivers_there() {
+    const LEN: usize = 1 << 20;
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let reader = thread::spawn(move || read_all(&near));
+    far.send(vec![7; LEN]).expect("send");
+    let host = two.server.clone();
+    let report = on_driver(&two.server, move || host.shutdown(PATIENCE));
+    assert!(report.is_clean() && report.delivered() == 1, "{report:?}");
+    assert_eq!(reader.join().expect("reader").expect("the end of the stream"), LEN);
+}
+
+#[test]
+fn a_call_from_under_the_hosts_lock_panics_and_a_socket_dropped_there_is_closed() {
+    let two = two(|b| b);
+    let (far, near) = two.joined();
+    let (host, mut far) = (two.server.clone(), Some(far));
+    two.server.on_event(move |_| {
+        drop(far.take());
+        host.stats();
+    });
+    near.send(&b"an event"[..]).expect("send");
+    // Unread data: a reset.
+    near.recv_chunks(1).expect_err("it was closed");
+    assert!(two.server.stats().contained.observers >= 1);
+    // The host is not held by itself for ever.
+    two.server.on_event(|_| {});
 }
 
 #[test]

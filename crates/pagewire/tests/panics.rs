@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Wake;
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -193,8 +195,10 @@ fn memory_is_let_go_before_its_completion_is_told() {
 }
 
 /// A waker that panics, and one that owns a socket of the host.
+#[cfg(feature = "tokio")]
 struct Bad(#[allow(dead_code, reason = "dropped")] Mutex<Option<TcpStream>>, bool);
 
+#[cfg(feature = "tokio")]
 impl Wake for Bad {
     fn wake(self: Arc<Self>) {
         assert!(!self.1, "a waker, as asked");

@@ -446,3 +446,20 @@ fn options_and_urgent_data_reach_the_connection() {
     assert_eq!(kind(j.listener.set_option(TcpOption::QuickAck(true))), io::ErrorKind::Unsupported);
     j.listener.set_option(TcpOption::NoDelay(true)).expect("option");
 }
+
+#[test]
+fn an_error_behind_a_part_that_was_sent_is_the_next_calls() {
+    let Joined { near, far, .. } = joined();
+    let sender = thread::spawn(move || {
+        // More than both sides have room for.
+        let first = near.send(vec![7; 64 << 20]).expect("a part was sent");
+        (first, kind(near.send(&b"again"[..])))
+    });
+    while far.info().expect("open").bytes_received < 100_000 {
+        thread::yield_now();
+    }
+    far.abort();
+    let (first, error) = sender.join().expect("it returns");
+    assert!((1..64 << 20).contains(&first));
+    assert_eq!(error, io::ErrorKind::ConnectionReset);
+}

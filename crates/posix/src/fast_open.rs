@@ -105,6 +105,6 @@ impl<B: Backend> Descriptors<B> {
             self.backend.with(|stack, now| stack.tcp_send_syn(now, id)).map_err(crate::errno)?;
             return Ok(0);
         }
-        self.send_payload(id, payload, 0, total, flags, call)
+        self.send_payload(id, payload, (0, false), total, flags, call)
     }
 }

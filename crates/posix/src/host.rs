@@ -13,6 +13,9 @@ use crate::notice::{Notices, Signal};
 /// Longest sleep of a thread that waits: a bound on what a lost wake-up could cost.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
+/// The same of the host's own driver.
+const DRIVER_LOOK: Duration = Duration::from_millis(1);
+
 /// A [`Host`] as a [`Backend`]. The host's own sockets may be used beside descriptors.
 #[derive(Clone, Debug)]
 pub struct HostBackend(Host);
@@ -39,6 +42,11 @@ impl Backend for HostBackend {
 
     fn wait(&self, signal: &Signal, deadline: Option<Instant>) {
         let left = deadline.map_or(LONGEST_SLEEP, |at| at.saturating_since(self.now()));
+        if self.0.is_driver_thread() {
+            // A waker or an owner's drop that waits: nobody else would drive the host meanwhile.
+            self.0.wait_turn(left.min(DRIVER_LOOK));
+            return;
+        }
         if !signal.is_set() && !left.is_zero() {
             std::thread::park_timeout(left.min(LONGEST_SLEEP));
         }

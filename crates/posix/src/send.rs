@@ -296,7 +296,7 @@ impl<B: Backend> Descriptors<B> {
         let blocking = !held.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
         let mut sent = done;
         let outcome = self.block_on(held, Events::OUT, blocking, limit, || {
-            sent += self.send_payload(id, payload, sent, total, flags, call)?;
+            sent += self.send_payload(id, payload, (sent, sent > done), total, flags, call)?;
             if sent < total { Err(Errno::AGAIN) } else { Ok(()) }
         });
         if sent > done && socket.lock().options.timestamping != 0 {
@@ -309,26 +309,27 @@ impl<B: Backend> Descriptors<B> {
         }
     }
 
-    /// Queues what there is room for, from byte `done` on.
+    /// Queues what there is room for, from byte `done` on. `later`: the call has sent a part, and an error
+    /// is left for the next one.
     pub(crate) fn send_payload(
         &self,
         id: SocketId,
         payload: &mut Payload<'_>,
-        done: usize,
+        (done, later): (usize, bool),
         total: usize,
         flags: i32,
         call: &mut ZeroCopyCall,
     ) -> Result<usize, Errno> {
         match payload {
-            Payload::Copied(iov) => self.send_some(id, iov, done, total, flags),
-            Payload::Lent(frags) => self
-                .backend
-                .with(|stack, now| stack.tcp_send_zc(now, id, frags, call))
-                .map_err(errno),
-            Payload::Owned(frags) => self
-                .backend
-                .with(|stack, now| stack.tcp_send_with(now, id, frags, send_flags(flags)))
-                .map_err(errno),
+            Payload::Copied(iov) => self.send_some(id, iov, (done, later), total, flags),
+            Payload::Lent(frags) => self.backend.with(|stack, now| {
+                leave_error(stack, id, later)?;
+                stack.tcp_send_zc(now, id, frags, call).map_err(errno)
+            }),
+            Payload::Owned(frags) => self.backend.with(|stack, now| {
+                leave_error(stack, id, later)?;
+                stack.tcp_send_with(now, id, frags, send_flags(flags)).map_err(errno)
+            }),
         }
     }
 
@@ -337,11 +338,12 @@ impl<B: Backend> Descriptors<B> {
         &self,
         id: SocketId,
         iov: &[IoSlice<'_>],
-        done: usize,
+        (done, later): (usize, bool),
         total: usize,
         flags: i32,
     ) -> Result<usize, Errno> {
         self.backend.with(|stack, now| {
+            leave_error(stack, id, later)?;
             if total == 0 {
                 let connected = stack.readiness(id).is_ok_and(|r| r.contains(Readiness::CONNECTED));
                 return match stack.tcp_write(now, id, &[]) {
@@ -473,4 +475,11 @@ impl Payload<'_> {
             Self::Lent(frags) | Self::Owned(frags) => frags.iter().map(|frag| frag.len()).sum(),
         }
     }
+}
+
+/// Of a call that has sent a part already (`later`): nothing further where an error waits, which Linux
+/// keeps for the next call.
+fn leave_error(stack: &Stack, id: SocketId, later: bool) -> Result<(), Errno> {
+    let waits = later && stack.readiness(id).is_ok_and(|ready| ready.contains(Readiness::ERROR));
+    if waits { Err(Errno::PIPE) } else { Ok(()) }
 }

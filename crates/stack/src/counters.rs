@@ -6,35 +6,9 @@ use core::fmt;
 
 use pagewire_tcp::DropReason as TcpDropReason;
 
-/// Declares an enum of reasons once: variant, stable name, meaning.
-macro_rules! drop_reasons {
-    ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
-        /// Why a packet, or what was in it, was dropped.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        #[non_exhaustive]
-        pub enum DropReason {
-            $($(#[$doc])+ $variant,)+
-        }
+pagewire_mem::drop_reasons! {
+    DropReason: "Why a packet, or what was in it, was dropped.";
 
-        impl DropReason {
-            /// All reasons, in the order of `reason as usize`.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// How many reasons there are.
-            pub const COUNT: usize = Self::ALL.len();
-
-            /// Name in reports, in snake case; never changes once released.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)+
-                }
-            }
-        }
-    };
-}
-
-drop_reasons! {
     // Link.
     /// Shorter than an Ethernet header.
     EthernetTruncated = "ethernet_truncated",
@@ -430,8 +404,11 @@ counters! {
     tcp_syn_cookies_failed,
     /// Connection attempts that failed.
     tcp_attempts_failed,
-    /// Established connections that were reset.
+    /// Established connections that the other side reset.
     tcp_established_resets,
+    /// Established connections that ended because the other side did not answer, or the way there was
+    /// gone.
+    tcp_established_lost,
     /// Connections we opened whose data in the SYN the peer took (Fast Open).
     tcp_fast_open_active,
     /// Connections others opened to us with data in the SYN that we took, or might have taken.

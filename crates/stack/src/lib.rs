@@ -14,6 +14,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod bench;
 mod cidr;
@@ -21,7 +22,7 @@ mod counters;
 mod error;
 mod event;
 mod forward;
-#[allow(dead_code)]
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod limits;

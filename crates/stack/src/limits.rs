@@ -63,6 +63,10 @@ pub const NEIGHBORS_INCOMPLETE: usize = 256;
 /// One that is pushed out is asked for at need.
 pub const NEIGHBORS_HEARD: usize = 256;
 
+/// Neighbours that made room for others while packets waited for them, whose senders are told until the
+/// next turn: at most [`NEIGHBOR_QUEUE_PACKETS`] packets each. Beyond that, packets are only counted.
+pub const NEIGHBORS_EVICTED_TOLD: usize = 16;
+
 /// Neighbours in use that are passed over in the search for one that may go: bounds the work for a
 /// newcomer, who is refused if there are more in a row.
 pub const NEIGHBOR_EVICTION_STEPS: usize = 16;

@@ -481,3 +481,18 @@ fn datagrams_of_one_sender_and_size_are_received_as_one_if_the_socket_asks_for_t
         message.payload.iter().flat_map(|frag| frag.as_slice().unwrap().to_vec()).collect();
     assert!(bytes == pattern(64_500) && message.segment == Some(1000));
 }
+
+#[test]
+fn small_datagrams_are_judged_by_the_copies_that_are_kept_and_not_by_their_pages() {
+    let mut p = Pair::new();
+    p.meet();
+    let server = p.b.udp_bind(addr("0.0.0.0:53")).unwrap();
+    let client = p.a.udp_bind(addr("0.0.0.0:0")).unwrap();
+    // Less than a page, more than all of these.
+    p.b.udp_set_receive_buffer(server, 4000).unwrap();
+    for _ in 0..4 {
+        p.a.udp_write_to(p.now, client, &[7; 100], Some(addr("10.0.0.2:53"))).unwrap();
+        p.run(Duration::from_millis(1));
+    }
+    assert_eq!(p.b.udp_dropped(server), Ok(0));
+}

@@ -71,35 +71,9 @@ impl TcpError {
     }
 }
 
-/// Declares the reasons once: variant, stable name, meaning.
-macro_rules! drop_reasons {
-    ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
-        /// Why TCP dropped a segment, or a part of it.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        #[non_exhaustive]
-        pub enum DropReason {
-            $($(#[$doc])+ $variant,)+
-        }
+pagewire_mem::drop_reasons! {
+    DropReason: "Why TCP dropped a segment, or a part of it.";
 
-        impl DropReason {
-            /// All reasons, in the order of `reason as usize`: for tables of counters.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
-
-            /// How many reasons there are.
-            pub const COUNT: usize = Self::ALL.len();
-
-            /// Name in reports, in snake case; never changes once released.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)+
-                }
-            }
-        }
-    };
-}
-
-drop_reasons! {
     /// The segment is shorter than a header of 20 bytes.
     HeaderTruncated = "tcp_header_truncated",
     /// The data offset says less than 20 bytes.

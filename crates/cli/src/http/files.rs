@@ -1,5 +1,5 @@
-//! Byte path, step S1 for files: their pages are handed over by reference, mapped window by window,
-//! with the mappings of hot files kept.
+//! Byte path, variant of S1 for files: their pages are handed over by reference, mapped window by
+//! window, with the mappings of hot files kept.
 
 use std::collections::HashMap;
 use std::fs::File;

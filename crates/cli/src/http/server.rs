@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -36,7 +37,7 @@ pub(crate) struct Server {
     /// Bytes in a second that a peer must take; 0: one now and then.
     min_rate: u64,
     /// There are so many connections that none is kept open for another request.
-    pub(crate) crowded: AtomicBool,
+    pub(crate) crowded: Arc<AtomicBool>,
     /// No new requests are taken.
     pub(crate) stopping: AtomicBool,
     pub(crate) counters: Counters,
@@ -136,7 +137,7 @@ impl Server {
         crate::sys::survive_truncated_files()?;
         Ok(Self {
             min_rate,
-            crowded: AtomicBool::new(false),
+            crowded: Arc::default(),
             root: Root::open(directory)?,
             mappings: MappingCache::default(),
             copy_below,
@@ -254,7 +255,7 @@ impl Server {
         request: &Request,
         last: &mut LastSent,
     ) -> Result<bool, Broken> {
-        let over = [&self.stopping, &self.crowded].iter().any(|f| f.load(Ordering::Relaxed));
+        let over = [&self.stopping, &*self.crowded].iter().any(|f| f.load(Ordering::Relaxed));
         let keep_alive = request.keep_alive && !over;
         match self.find(request) {
             Ok(Found::File { file, mime }) => {

@@ -7,16 +7,14 @@
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pagewire_mem::{CopyLedger, Instant, PacketBuf, PoolAudit};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 
-use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium};
+use crate::device::{Device, DeviceError, Medium, forward_device};
 use crate::limits::{DHCP_LEASE, DHCP_MAX_ANSWERS, DHCP_MAX_LEASES};
-use crate::queues::Steering;
 use server::Server;
 
 mod frame;
@@ -287,10 +285,6 @@ impl<D: Device> Dhcp<D> {
 }
 
 impl<D: Device> Device for Dhcp<D> {
-    fn capabilities(&self) -> &Capabilities {
-        self.device.capabilities()
-    }
-
     fn transmit(
         &mut self,
         now: Instant,
@@ -331,35 +325,8 @@ impl<D: Device> Device for Dhcp<D> {
         result
     }
 
-    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
-        self.device.take_refused(frames);
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.device.poll_timeout()
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.device.wait_fd()
-    }
-
-    fn arm(&mut self) -> bool {
-        self.device.arm()
-    }
-
-    fn disarm(&mut self) {
-        self.device.disarm();
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
-    }
-
-    fn pool_audit(&self) -> Option<PoolAudit> {
-        self.device.pool_audit()
-    }
-
-    fn steering(&mut self) -> Option<&mut Steering> {
-        self.device.steering()
+    forward_device! {
+        self => self.device;
+        capabilities take_refused poll_timeout wait_fd arm disarm counters pool_audit steering
     }
 }

@@ -7,16 +7,12 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 
 use bytes::Bytes;
-use pagewire_mem::{
-    CopyLedger, CopyReason, Frag, Instant, PacketBuf, PoolAudit, RxChecksum, TxChecksum,
-};
+use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PacketBuf, RxChecksum, TxChecksum};
 
-use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium, of_a_wire};
+use crate::device::{Capabilities, Device, DeviceError, Medium, forward_device, of_a_wire};
 use crate::offload;
-use crate::queues::Steering;
 
 pub use config::{Aqm, Chance, FaultConfig, FaultConfigError, FaultDirection};
 pub use line::{FaultCounters, FaultLine, FaultRng, Passed};
@@ -229,29 +225,14 @@ impl<D: Device> Device for Fault<D> {
         lines.chain(self.device.poll_timeout()).min()
     }
 
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.device.wait_fd()
-    }
-
     fn arm(&mut self) -> bool {
         let waiting = self.receive.as_ref().is_some_and(|path| !path.ready.is_empty());
         self.device.arm() || waiting
     }
 
-    fn disarm(&mut self) {
-        self.device.disarm();
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
-    }
-
-    fn steering(&mut self) -> Option<&mut Steering> {
-        self.device.steering()
-    }
-
-    fn pool_audit(&self) -> Option<PoolAudit> {
-        self.device.pool_audit()
+    forward_device! {
+        self => self.device;
+        wait_fd disarm counters pool_audit steering
     }
 }
 

@@ -13,20 +13,18 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use pagewire_mem::{CopyLedger, Instant, PacketBuf, PoolAudit};
+use pagewire_mem::{CopyLedger, Instant, PacketBuf};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::{DataLink, Endianness, PcapError};
 
-use crate::device::{Capabilities, Device, DeviceCounters, DeviceError, Medium, of_a_wire};
+use crate::device::{Capabilities, Device, DeviceError, Medium, forward_device, of_a_wire};
 use crate::limits::{PCAP_BUFFER, PCAP_SNAPLEN};
-use crate::queues::Steering;
 
 #[cfg(test)]
 mod tests;
@@ -182,38 +180,15 @@ impl<D: Device, W: Write + Send> Device for Pcap<D, W> {
         result
     }
 
-    fn take_refused(&mut self, frames: &mut VecDeque<PacketBuf>) {
-        self.device.take_refused(frames);
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        self.device.poll_timeout()
-    }
-
-    fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.device.wait_fd()
-    }
-
     fn arm(&mut self) -> bool {
         // About to sleep: time to write, and whoever looks at the file sees all there is.
         self.capture.flush();
         self.device.arm()
     }
 
-    fn disarm(&mut self) {
-        self.device.disarm();
-    }
-
-    fn counters(&self) -> DeviceCounters {
-        self.device.counters()
-    }
-
-    fn steering(&mut self) -> Option<&mut Steering> {
-        self.device.steering()
-    }
-
-    fn pool_audit(&self) -> Option<PoolAudit> {
-        self.device.pool_audit()
+    forward_device! {
+        self => self.device;
+        take_refused poll_timeout wait_fd disarm counters steering pool_audit
     }
 }
 

@@ -66,49 +66,29 @@ impl PortError {
     }
 }
 
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $variant:ident => $name:literal,)*) => {
-        /// Why a port dropped a frame.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum PortDrop {
-            $($(#[$doc])* $variant,)*
-        }
+pagewire_mem::drop_reasons! {
+    PortDrop: "Why a port dropped a frame.";
 
-        impl PortDrop {
-            /// All reasons.
-            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
-
-            /// Name in reports, in snake case.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-reasons! {
     /// The writer's memory could not be read to the frame's end.
-    Fault => "fault",
+    Fault = "fault",
     /// No page was free.
-    NoMemory => "no_memory",
+    NoMemory = "no_memory",
     /// Too short, too long, or no IP packet.
-    Length => "length",
+    Length = "length",
     /// The virtio header contradicts the frame.
-    Offload => "offload",
+    Offload = "offload",
     /// A super-frame of segments that are too small.
-    Segments => "segments",
+    Segments = "segments",
     /// The port is down.
-    Down => "down",
+    Down = "down",
     /// The hook said so.
-    Hook => "hook",
+    Hook = "hook",
     /// The hook moved the frame's start beyond what the virtio header speaks of.
-    HookMoved => "hook_moved",
+    HookMoved = "hook_moved",
     /// Sent back to a writer whose queue is full.
-    BackFull => "back_full",
+    BackFull = "back_full",
     /// Redirected to a port that is not there.
-    RedirectUnknown => "redirect_unknown",
+    RedirectUnknown = "redirect_unknown",
     /// Redirected to a port whose queue is full.
-    RedirectFull => "redirect_full",
+    RedirectFull = "redirect_full",
 }

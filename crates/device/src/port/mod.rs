@@ -148,7 +148,7 @@ pub struct PortCounters {
     pub sent_back: u64,
     /// Frames that the hook redirected to another port.
     pub redirected: u64,
-    dropped: [u64; PortDrop::ALL.len()],
+    dropped: [u64; PortDrop::COUNT],
 }
 
 impl PortCounters {

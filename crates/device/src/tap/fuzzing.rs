@@ -9,7 +9,7 @@ use super::lanes::Lane;
 use super::limits::{MIN_POOL_BYTES, VNET_HEADER};
 use super::{FRONT, Receiver};
 use crate::DeviceCounters;
-use crate::queues::Steering;
+use crate::steering::Steering;
 
 /// Reads `data` as frames, each with its length (two bytes) before its virtio header, and has a
 /// fresh driver receive them. What it does not drop must come out byte for byte, and no page may

@@ -29,7 +29,7 @@ use super::limits::{LANE_BURST, LANE_BYTES, SPARE_LANES};
 use super::predict::Predictor;
 use super::steer::Steering;
 use super::sys;
-use crate::queues::{Level, Steering as QueueRules};
+use crate::steering::{Level, Steering as QueueRules};
 
 /// Where the payload of one queue's frames lands, and the guess of how long their headers are.
 #[derive(Debug)]

@@ -22,6 +22,7 @@
 //!   so a limit would only make good frames wait.
 
 mod builder;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
 mod lanes;
 #[cfg(test)]
@@ -49,7 +50,7 @@ pub use builder::TapBuilder;
 use lanes::{Lane, TapQueues};
 use limits::{MAX_FRAME, VNET_HEADER};
 
-use crate::queues::Steering;
+use crate::steering::Steering;
 use crate::vnet;
 use crate::{Capabilities, Device, DeviceCounters, DeviceError};
 

@@ -20,7 +20,7 @@ use super::predict::{Seen, Verdict};
 use super::{Lane, Receiver, sys};
 use crate::DeviceCounters;
 use crate::headers::{self, Layout, ParseError, Transport};
-use crate::queues::{Level, QueueMemory, Steering};
+use crate::steering::{Level, QueueMemory, Steering};
 use crate::vnet::{self, Received};
 
 impl Receiver {

@@ -56,6 +56,8 @@ pub struct VhostCounters {
     pub held: u64,
     /// Interrupts sent to the guest.
     pub calls: u64,
+    /// Interrupts that the kernel would not pass on at once; they are sent again until it does.
+    pub calls_refused: u64,
     /// Times that a front end had to wait before it was served, because many had come.
     pub waited: u64,
     /// Bytes of guest memory mapped now, what fragments of former sessions hold included.
@@ -115,6 +117,7 @@ impl VhostCounters {
             returned,
             held,
             calls,
+            calls_refused,
             waited,
             mapped_bytes,
             mappings,
@@ -143,6 +146,7 @@ impl VhostCounters {
             ("returned", returned),
             ("held", held),
             ("calls", calls),
+            ("calls_refused", calls_refused),
             ("waited", waited),
             ("mapped_bytes", mapped_bytes),
             ("mappings", mappings),

@@ -99,12 +99,72 @@ impl Signals {
         Some(fd)
     }
 
-    /// Signals an eventfd.
-    pub(super) fn send(&self, fd: &OwnedFd) {
-        // A counter that is full was not read since: the guest is being told already.
-        let _ = match self {
-            Self::Kernel(aio) => aio.tell(fd.as_fd()),
-            Self::Write => rustix::io::write(fd, &1u64.to_ne_bytes()).map(drop).map_err(Into::into),
-        };
+    /// Signals an eventfd; `false`: the kernel would not, for want of memory most of all.
+    fn send(&self, fd: &OwnedFd) -> bool {
+        #[cfg(test)]
+        if tests::refuses() {
+            return false;
+        }
+        match self {
+            Self::Kernel(aio) => aio.tell(fd.as_fd()).is_ok(),
+            // A counter that is full was not read since: the guest is being told already.
+            Self::Write => {
+                let written = rustix::io::write(fd, &1u64.to_ne_bytes());
+                matches!(written, Ok(_) | Err(rustix::io::Errno::AGAIN))
+            }
+        }
+    }
+}
+
+/// An eventfd of the other side's, and whether it is still to be signalled.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    fd: Option<OwnedFd>,
+    owed: bool,
+}
+
+impl Line {
+    /// Takes another descriptor in place of the one it has.
+    pub(super) fn set(&mut self, fd: Option<OwnedFd>) {
+        *self = Self { fd, owed: false };
+    }
+
+    /// Whether there is somebody to be told.
+    pub(super) fn is_there(&self) -> bool {
+        self.fd.is_some()
+    }
+
+    /// The kernel would not pass a signal on: [`retry`](Self::retry).
+    pub(super) fn is_owed(&self) -> bool {
+        self.owed
+    }
+
+    /// Signals it; `false`: the kernel would not, and it is owed from now on.
+    pub(super) fn signal(&mut self, signals: &Signals) -> bool {
+        self.owed = self.fd.as_ref().is_some_and(|fd| !signals.send(fd));
+        !self.owed
+    }
+
+    /// Signals it if that is owed; `true`: it was, and is no more.
+    pub(super) fn retry(&mut self, signals: &Signals) -> bool {
+        self.owed && self.signal(signals)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    thread_local!(static REFUSED: Cell<u32> = const { Cell::new(0) });
+
+    /// Has the next `n` signals that this thread sends be refused.
+    pub(in super::super) fn refuse(n: u32) {
+        REFUSED.set(n);
+    }
+
+    pub(super) fn refuses() -> bool {
+        let left = REFUSED.get();
+        REFUSED.set(left.saturating_sub(1));
+        left > 0
     }
 }

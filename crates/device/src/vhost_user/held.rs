@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::allowance::RingShare;
 use super::events::Bell;
-use super::window::Window;
 
 /// Ends the list.
 const NIL: u32 = u32::MAX;
@@ -81,44 +80,22 @@ impl Returns {
     }
 }
 
-/// What a fragment of the guest's memory keeps: the mapping, and the descriptor that is not given
-/// back before. One for each mapping that a frame lies in; the descriptor is the first one's.
+/// A descriptor that a frame lies in: the guest gets it back when this is dropped.
 #[derive(Debug)]
-pub(super) struct Keep {
-    window: Window,
-    home: Home,
+pub(super) struct Descriptor {
+    returns: Arc<Returns>,
+    head: u16,
 }
 
-#[derive(Debug)]
-enum Home {
-    /// To be told, of this head.
-    Ring(Arc<Returns>, u16),
-    /// The frame goes on in another mapping: this is the first one's.
-    First(#[allow(dead_code, reason = "kept until this is dropped")] Arc<Keep>),
-}
-
-impl Keep {
-    /// Of the first fragment of a frame.
-    pub(super) fn new(window: &Window, returns: &Arc<Returns>, head: u16) -> Arc<Self> {
-        let home = Home::Ring(Arc::clone(returns), head);
-        Arc::new(Self { window: window.clone(), home })
-    }
-
-    /// Of fragments of the same frame in another mapping.
-    pub(super) fn also(self: &Arc<Self>, window: &Window) -> Arc<Self> {
-        Arc::new(Self { window: window.clone(), home: Home::First(Arc::clone(self)) })
-    }
-
-    /// The mapping that is kept.
-    pub(super) fn window(&self) -> &Window {
-        &self.window
+impl Descriptor {
+    /// Of `returns`' ring.
+    pub(super) fn new(returns: &Arc<Returns>, head: u16) -> Self {
+        Self { returns: Arc::clone(returns), head }
     }
 }
 
-impl Drop for Keep {
+impl Drop for Descriptor {
     fn drop(&mut self) {
-        if let Home::Ring(returns, head) = &self.home {
-            returns.push(*head);
-        }
+        self.returns.push(self.head);
     }
 }

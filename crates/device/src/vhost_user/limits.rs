@@ -71,3 +71,6 @@ pub const NOTICES: u32 = 32;
 
 /// Of those, how many are forgotten at once. The kernel rounds up what was asked for.
 pub const NOTICES_READ: usize = 128;
+
+/// How long until an interrupt is sent again that the kernel refused.
+pub const SIGNAL_RETRY: core::time::Duration = core::time::Duration::from_millis(1);

@@ -5,12 +5,10 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pagewire_mem::MemError;
-
-use super::allowance::{Allowance, Excess};
+use super::allowance::Allowance;
 use super::limits::MAX_MEMORY_REGIONS;
 use super::ring::Part;
-use super::window::Window;
+use super::window::{MapError, Window};
 
 /// One region, as it was announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,13 +45,8 @@ pub(super) enum MemoryError {
     TooMany,
     #[error("no region is at {0:#x}")]
     Unknown(u64),
-    #[error(
-        "guest memory cannot be mapped: {0} (with QEMU, use \
-         `-object memory-backend-memfd,share=on`, which seals it)"
-    )]
-    Map(#[from] MemError),
-    #[error("guest memory is not mapped: {0}")]
-    Excess(#[from] Excess),
+    #[error(transparent)]
+    Map(#[from] MapError),
 }
 
 /// All regions. Cloned, and replaced whole, when it changes; fragments keep what they lie in.

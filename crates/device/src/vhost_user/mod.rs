@@ -29,9 +29,11 @@ mod builder;
 mod chain;
 mod control;
 mod counters;
+#[cfg(any(test, feature = "testing"))]
 pub mod double;
 mod events;
 mod features;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) mod fuzzing;
 mod held;
 pub mod limits;
@@ -57,7 +59,7 @@ pub use builder::VhostUserBuilder;
 use control::{Control, Shared};
 pub use counters::VhostCounters;
 use events::Events;
-use limits::ENDING;
+use limits::{ENDING, SIGNAL_RETRY};
 use receive::Receiver;
 use transmit::Sender;
 use vring::Vring;
@@ -82,6 +84,8 @@ pub struct VhostUser {
     /// The pair to look at next.
     next: usize,
     armed: bool,
+    /// When guests are to be interrupted again that the kernel would not interrupt.
+    retry_at: Option<Instant>,
 }
 
 /// A look at a [`VhostUser`] from elsewhere, while a host has it.
@@ -122,6 +126,7 @@ impl VhostUser {
             counters: DeviceCounters::default(),
             next: 0,
             armed: false,
+            retry_at: None,
         }
     }
 
@@ -175,7 +180,7 @@ impl Device for VhostUser {
 
     fn transmit(
         &mut self,
-        _now: Instant,
+        now: Instant,
         frames: &mut VecDeque<PacketBuf>,
         ledger: &mut CopyLedger,
     ) -> Result<(), DeviceError> {
@@ -186,12 +191,13 @@ impl Device for VhostUser {
         // Whoever has it rings the bell when done with it; until then the frames wait.
         let Some(mut session) = self.control.shared().look() else { return Ok(()) };
         self.sender.send_all(&mut session, frames, &mut self.counters, ledger);
+        self.retry_at = session.owes_signals().then(|| now + SIGNAL_RETRY);
         Ok(())
     }
 
     fn receive(
         &mut self,
-        _now: Instant,
+        now: Instant,
         frames: &mut VecDeque<PacketBuf>,
         max: usize,
         ledger: &mut CopyLedger,
@@ -199,6 +205,9 @@ impl Device for VhostUser {
         self.receiver.port.end_turn();
         self.receiver.blocked = false;
         let Some(mut session) = self.control.shared().look() else { return Ok(0) };
+        if session.owes_signals() {
+            session.retry_signals();
+        }
         let pairs = session.vrings.len() / 2;
         let before = frames.len();
         let mut looked = 0;
@@ -220,10 +229,15 @@ impl Device for VhostUser {
         if looked > 0 {
             session.port = *self.receiver.port.counters();
         }
+        self.retry_at = session.owes_signals().then(|| now + SIGNAL_RETRY);
         match frames.len() - before {
             0 if session.spent => Err(DeviceError::Closed),
             received => Ok(received),
         }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.retry_at
     }
 
     fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -17,11 +17,12 @@ use pagewire_mem::{CopyLedger, FragVec, PacketBuf};
 use super::chain::{Found, Lie, Purpose, Walk};
 use super::counters::VhostCounters;
 use super::features;
-use super::held::Keep;
+use super::held::Descriptor;
 use super::limits::{GUEST_HEADER, MAX_FRAME};
 use super::memory::{Memory, Piece};
 use super::session::Session;
 use super::vring::Vring;
+use super::window::Keep;
 use crate::DeviceCounters;
 use crate::limits::VNET_HEADER;
 use crate::port::{Fault, FrameSource, Path, Port, PortError, WriteFlags};
@@ -234,14 +235,15 @@ impl FrameSource for Chain<'_> {
         }
         let returns = Arc::clone(self.vring.hold(self.head, self.descriptors));
         let mut frags = FragVec::new();
-        let mut keep: Option<(Piece, Arc<Keep>)> = None;
+        let mut keep: Option<(Piece, Keep)> = None;
         for piece in self.behind(skip) {
             // A piece that was found lies in the memory, which is borrowed: none is missing.
             let Some(window) = self.memory.window(&piece) else { continue };
             let kept = match keep.take() {
                 Some((at, kept)) if at.is_beside(&piece) => kept,
-                Some((_, kept)) => kept.also(window),
-                None => Keep::new(window, &returns, self.head),
+                // The frame goes on in another mapping: the descriptor is the first one's.
+                Some((_, kept)) => Keep::new(window, kept),
+                None => Keep::new(window, Descriptor::new(&returns, self.head)),
             };
             frags.extend(window.lend(piece.offset, piece.len, &kept));
             keep = Some((piece, kept));

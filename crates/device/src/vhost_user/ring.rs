@@ -46,6 +46,7 @@ impl Desc {
     }
 
     /// Its second eight bytes.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn rest(&self) -> u64 {
         u64::from(self.len) | u64::from(self.flags) << 32 | u64::from(self.next) << 48
     }
@@ -125,6 +126,7 @@ impl Ring {
     }
 
     /// Driver: writes descriptor `index`.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn set_desc(&self, index: u16, desc: Desc) {
         if index < self.size {
             let at = usize::from(index) * 16;
@@ -160,11 +162,13 @@ impl Ring {
     }
 
     /// Driver: puts `head` at `index`.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn set_avail_entry(&self, index: u16, head: u16) {
         self.avail_word(4 + self.slot(index) * 2).store(head, Ordering::Relaxed);
     }
 
     /// Driver: makes everything before `index` available.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn set_avail_index(&self, index: u16) {
         self.avail_word(2).store(index, Ordering::Release);
     }
@@ -175,6 +179,7 @@ impl Ring {
     }
 
     /// Driver: the used entry at `index`: the head and the bytes written.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn used_entry(&self, index: u16) -> (u32, u32) {
         let at = 4 + self.slot(index) * 8;
         // SAFETY: a slot below `size`: within `used_bytes`, and aligned to 4.
@@ -214,6 +219,7 @@ impl Ring {
     }
 
     /// Driver: from which used entry on it wants to be interrupted; `None`: not at all.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn ask_call(&self, from: Option<u16>, event_index: bool) {
         if event_index {
             let event = from.unwrap_or(self.used_index().wrapping_sub(1));
@@ -251,6 +257,7 @@ impl Ring {
     }
 
     /// Driver: whether the device wants to be kicked for the entries `old..new` just made available.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn wants_kick(&self, old: u16, new: u16, event_index: bool) -> bool {
         fence(Ordering::SeqCst);
         if event_index {

@@ -47,6 +47,17 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Whether a guest, or a front end, was not told of something because the kernel refused.
+    pub(super) fn owes_signals(&self) -> bool {
+        self.vrings.iter().any(Vring::owes_signal)
+    }
+
+    /// Tells them again.
+    pub(super) fn retry_signals(&mut self) {
+        let Self { vrings, counters, .. } = self;
+        vrings.iter_mut().for_each(|vring| vring.retry_signals(counters));
+    }
+
     pub(super) fn new(offered: u64, events: &Arc<Events>, standing: &Arc<Standing>) -> Self {
         Self {
             offered,

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::counters::VhostCounters;
-use super::events::Events;
+use super::events::{Events, Line};
 use super::held::Returns;
 use super::limits::HELD_SHARE;
 use super::memory::Memory;
@@ -47,8 +47,10 @@ pub(super) struct Vring {
     /// What was held when it was stopped, in case it goes on.
     parked: Option<Parked>,
     kick: Option<OwnedFd>,
-    call: Option<OwnedFd>,
-    error: Option<OwnedFd>,
+    /// How the guest is interrupted.
+    call: Line,
+    /// How the front end is told of a broken ring.
+    error: Line,
 }
 
 /// Descriptors that fragments hold.
@@ -86,8 +88,8 @@ impl Vring {
             held: Held::none(standing),
             parked: None,
             kick: None,
-            call: None,
-            error: None,
+            call: Line::default(),
+            error: Line::default(),
         }
     }
 
@@ -157,9 +159,7 @@ impl Vring {
             self.drain_into(&ring);
             if self.published != self.next_used {
                 ring.set_used_index(self.next_used);
-                if let Some(call) = &self.call {
-                    self.standing.signals.send(call);
-                }
+                self.call.signal(&self.standing.signals);
             }
             self.parked = Some(Parked {
                 size: self.size,
@@ -189,15 +189,25 @@ impl Vring {
         // What was published until now was told by another one, or by none: QEMU starts a ring with
         // a descriptor that it does not look at, and names the guest's afterwards. A guest that
         // missed its event is not told again, and one that is told for nothing only looks.
-        if let Some(call) = &call {
-            self.standing.signals.send(call);
-        }
-        self.call = call;
+        self.call.set(call);
+        self.call.signal(&self.standing.signals);
+    }
+
+    /// Whether a signal was refused by the kernel and is to be sent again.
+    pub(super) fn owes_signal(&self) -> bool {
+        self.call.is_owed() || self.error.is_owed()
+    }
+
+    /// Sends again what the kernel refused.
+    pub(super) fn retry_signals(&mut self, counters: &mut VhostCounters) {
+        let signals = &self.standing.signals;
+        counters.calls += u64::from(self.call.retry(signals));
+        self.error.retry(signals);
     }
 
     /// Takes the descriptor by which the front end is told of a broken ring.
     pub(super) fn set_error(&mut self, error: Option<OwnedFd>) {
-        self.error = error;
+        self.error.set(error);
     }
 
     /// How many heads wait. A guest whose index ran too far ahead is not believed again.
@@ -312,11 +322,11 @@ impl Vring {
         }
         ring.set_used_index(new);
         self.published = new;
-        if let Some(call) = &self.call
-            && ring.wants_call(old, new, self.event_index)
-        {
-            counters.calls += 1;
-            self.standing.signals.send(call);
+        if self.call.is_there() && ring.wants_call(old, new, self.event_index) {
+            match self.call.signal(&self.standing.signals) {
+                true => counters.calls += 1,
+                false => counters.calls_refused += 1,
+            }
         }
     }
 
@@ -340,9 +350,7 @@ impl Vring {
     /// The ring lied: nothing moves until it is set up anew.
     fn fail(&mut self) {
         self.broken = true;
-        if let Some(error) = &self.error {
-            self.standing.signals.send(error);
-        }
+        self.error.signal(&self.standing.signals);
     }
 }
 

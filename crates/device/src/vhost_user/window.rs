@@ -2,15 +2,25 @@
 //! The unsafe code of this device is here and in `ring`.
 
 use core::ptr::NonNull;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use pagewire_mem::{Access, CopyLedger, CopyReason, Frag, MemError, PAGE_SIZE, Region};
+use pagewire_mem::{Access, CopyLedger, CopyReason, Frag, MemError, Owner, PAGE_SIZE, Region};
 use rustix::fs::{SealFlags, fcntl_add_seals};
 
-use super::allowance::{Allowance, Share};
-use super::held::Keep;
-use super::memory::MemoryError;
+use super::allowance::{Allowance, Excess, Share};
+
+/// Why memory could not be mapped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MapError {
+    #[error(
+        "guest memory cannot be mapped: {0} (with QEMU, use \
+         `-object memory-backend-memfd,share=on`, which seals it)"
+    )]
+    Map(#[from] MemError),
+    #[error("guest memory is not mapped: {0}")]
+    Excess(#[from] Excess),
+}
 
 /// A shared, writable region and its first byte.
 #[derive(Clone, Debug)]
@@ -41,7 +51,7 @@ impl Window {
         fd: OwnedFd,
         len: usize,
         allowance: &Arc<Allowance>,
-    ) -> Result<Self, MemoryError> {
+    ) -> Result<Self, MapError> {
         // Of a file that is sealed already, or cannot be, `from_memfd` finds out.
         let _ = fcntl_add_seals(&fd, SealFlags::SHRINK);
         let share = Arc::new(allowance.map(len)?);
@@ -63,17 +73,20 @@ impl Window {
         Some(Self { region, base, _share: None })
     }
 
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn len(&self) -> usize {
         self.region.len()
     }
 
     /// Where it is mapped in this process: how a front end names it.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn user(&self) -> u64 {
         self.base.as_ptr().addr() as u64
     }
 
     /// The file behind it.
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.region.fd()
     }
 
@@ -99,12 +112,12 @@ impl Window {
 
     /// Bytes `offset..offset + len` as a fragment that `keep` keeps, and the mapping with it.
     /// `None` if they do not lie in the window, or `keep` is another window's.
-    pub(super) fn lend(&self, offset: usize, len: usize, keep: &Arc<Keep>) -> Option<Frag> {
-        let at = self.address(offset, len).filter(|_| keep.window().base == self.base)?;
+    pub(super) fn lend(&self, offset: usize, len: usize, keep: &Keep) -> Option<Frag> {
+        let at = self.address(offset, len).filter(|_| keep.base == self.base.as_ptr().addr())?;
         // SAFETY: the range lies in the mapping (checked in `address`), which `keep` keeps: its
         // window begins at the same address, and two live mappings do not. All fragments of one
         // `keep` lie in that one mapping. It counts as shared.
-        Some(unsafe { Frag::from_raw(at, len, Access::Shared, Arc::clone(keep) as _) })
+        Some(unsafe { Frag::from_raw(at, len, Access::Shared, keep.owner.clone()) })
     }
 
     /// Copies up to `len` bytes of `frag`, from `from` on, to `offset`; returns how many. A copy at
@@ -120,5 +133,21 @@ impl Window {
         // SAFETY: the range lies in the mapping, which is borrowed and may be written; it counts as
         // shared, so that nobody forms references to it.
         unsafe { frag.copy_to_raw(from, at, len, Access::Shared, ledger, CopyReason::DeviceTx) }
+    }
+}
+
+/// What a fragment of a window's memory keeps: the mapping, and what is dropped before it. One for
+/// each mapping that a frame lies in.
+#[derive(Clone, Debug)]
+pub(super) struct Keep {
+    /// Where the window begins.
+    base: usize,
+    owner: Owner,
+}
+
+impl Keep {
+    /// Keeps `window`, and `with`, whose drop calls nothing of a stack.
+    pub(super) fn new(window: &Window, with: impl Send + Sync + 'static) -> Self {
+        Self { base: window.base.as_ptr().addr(), owner: Owner::prompt((with, window.clone())) }
     }
 }

@@ -1,6 +1,7 @@
 //! Asking for stations and answering who asks: ARP (RFC 826, RFC 5227) and neighbour discovery
 //! (RFC 4861), as far as messages go. What is known is in `neighbor.rs`.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_mem::{Instant, PacketBuf};
@@ -338,12 +339,18 @@ impl Net {
                 Action::Failed { addr, queue } => {
                     self.routes.handle_dead_neighbor(now, link, addr);
                     self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
-                    for packet in queue {
-                        if !self.notify_unreachable(&packet) {
-                            self.send_transit_unreachable(mem, now, packet);
-                        }
-                    }
+                    self.tell_unreachable(mem, now, queue);
                 }
+                Action::Evicted { queue } => self.tell_unreachable(mem, now, queue),
+            }
+        }
+    }
+
+    /// Tells the senders of packets that waited for a neighbour in vain.
+    fn tell_unreachable(&mut self, mem: &mut Mem, now: Instant, queue: VecDeque<PacketBuf>) {
+        for packet in queue {
+            if !self.notify_unreachable(&packet) {
+                self.send_transit_unreachable(mem, now, packet);
             }
         }
     }

@@ -20,8 +20,8 @@
 //!   Used    packets go there: hops may be cached             what is left of NEIGHBORS
 //! ```
 //!
-//! Who goes is known without a search: each kind stands in line. One that answered within
-//! [`NEIGHBOR_REACHABLE`] never goes for another.
+//! Who goes is known without a search: each kind stands in line. One that packets go to (`Used`), and
+//! that answered within [`NEIGHBOR_REACHABLE`], never goes for another.
 
 use core::hash::{BuildHasher, Hasher};
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ use crate::counters::{Counters, DropReason};
 use crate::limits::{
     NEIGHBOR_DELAY, NEIGHBOR_EVICTION_STEPS, NEIGHBOR_QUEUE_PACKETS, NEIGHBOR_QUEUE_TOTAL,
     NEIGHBOR_REACHABLE, NEIGHBOR_REQUESTS, NEIGHBOR_RETRANSMIT, NEIGHBOR_UNUSED, NEIGHBORS,
-    NEIGHBORS_HEARD, NEIGHBORS_INCOMPLETE,
+    NEIGHBORS_EVICTED_TOLD, NEIGHBORS_HEARD, NEIGHBORS_INCOMPLETE,
 };
 
 /// Hashes keys that strangers choose, under a key that they do not know.
@@ -82,6 +82,8 @@ pub(crate) struct Neighbors {
     places: u64,
     /// Packets waiting, in all entries.
     queued: usize,
+    /// Packets that waited in entries which made room, until their senders are told.
+    evicted: Vec<VecDeque<PacketBuf>>,
     /// No deadline lies before this moment.
     next: Instant,
     /// Changes whenever an answer that was given may be wrong now: a station changed that packets go
@@ -158,6 +160,8 @@ pub(crate) enum Action {
     Request { addr: IpAddr, station: Option<Mac> },
     /// Nobody answered: these packets are lost.
     Failed { addr: IpAddr, queue: VecDeque<PacketBuf> },
+    /// The entry made room for another one. These are lost, and counted, too.
+    Evicted { queue: VecDeque<PacketBuf> },
 }
 
 impl Neighbors {
@@ -167,6 +171,7 @@ impl Neighbors {
             lines: Default::default(),
             places: 0,
             queued: 0,
+            evicted: Vec::new(),
             next: Instant::FAR,
             generation: 0,
         }
@@ -360,6 +365,7 @@ impl Neighbors {
         if now < self.next {
             return;
         }
+        actions.extend(self.evicted.drain(..).map(|queue| Action::Evicted { queue }));
         let mut next = Instant::FAR;
         let Self { table, lines, queued, .. } = self;
         table.retain(|&addr, entry| {
@@ -467,6 +473,11 @@ impl Neighbors {
             counters.neighbors_evicted += 1;
             self.queued -= entry.queue.len();
             counters.drop_many(DropReason::NeighborEvicted, entry.queue.len() as u64);
+            // In a flood, some learn it by their own timers.
+            if !entry.queue.is_empty() && self.evicted.len() < NEIGHBORS_EVICTED_TOLD {
+                self.evicted.push(entry.queue);
+                self.next = self.next.min(now);
+            }
             return true;
         }
         false

@@ -43,9 +43,10 @@ impl Stack {
     /// delivered, a connection with received data that nobody has read is reset, and so are those
     /// that nobody has accepted. Sockets cannot be made any more. Returns how many connections there
     /// were, those that were closed before and deliver included, and how many of them were reset.
+    /// Attempts to connect without an answer are none yet, and gone without a word.
     pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
         self.sockets.down = Down::Closed;
-        let (before, _) = self.open_connections();
+        let (connections, resetting) = self.open_connections();
         let owned: Vec<SocketId> = self
             .sockets
             .table
@@ -62,17 +63,20 @@ impl Stack {
         for id in owned {
             self.close(now, id);
         }
-        let (after, over) = self.open_connections();
-        // Those that had not begun are gone without a word.
-        (before, before.saturating_sub(after).min(over))
+        let (_, after) = self.open_connections();
+        (connections, after.saturating_sub(resetting))
     }
 
-    /// Resets every connection that is left, but for those in TIME-WAIT; returns how many. The resets
-    /// leave with the next output.
+    /// Resets every connection whose peer has not acknowledged all that it was sent, and our end;
+    /// returns how many. The resets leave with the next output.
+    ///
+    /// A peer that has acknowledged all (FIN-WAIT-2, TIME-WAIT) is left alone: it may not have read all
+    /// of it yet, and a reset has many kernels throw away what is unread. What it still sends is
+    /// answered by a reset for as long as this stack is driven.
     pub fn abort_all(&mut self, now: Instant) -> usize {
         let _ = now;
         let all = self.sockets.table.iter().filter_map(|(index, socket)| match socket {
-            Socket::Tcp(socket) => is_open(socket.conn.state()).then_some(index),
+            Socket::Tcp(socket) => awaits_peer(socket.conn.state()).then_some(index),
             _ => None,
         });
         let all: Vec<u32> = all.collect();
@@ -105,9 +109,14 @@ impl Stack {
     }
 }
 
-/// Whether the peer may still know of the connection, and waits for something.
+/// Whether the peer knows of the connection, and it is not over.
 fn is_open(state: State) -> bool {
-    !matches!(state, State::Closed | State::TimeWait)
+    !matches!(state, State::Closed | State::SynSent | State::TimeWait)
+}
+
+/// Whether something of a connection that we have closed is not acknowledged.
+fn awaits_peer(state: State) -> bool {
+    !matches!(state, State::Closed | State::FinWait2 | State::TimeWait)
 }
 
 /// Devices that are gone.

@@ -688,7 +688,12 @@ fn count_end(counters: &mut Counters, socket: &TcpSocket) {
     let connected = socket.conn.readiness().contains(pagewire_tcp::Readiness::CONNECTED);
     match socket.conn.error() {
         Some(_) if !connected => counters.tcp_attempts_failed += 1,
-        Some(TcpError::ConnectionReset) => counters.tcp_established_resets += 1,
-        _ => {}
+        // Of one that came in CLOSE-WAIT, the application learns as a broken pipe.
+        Some(TcpError::ConnectionReset | TcpError::BrokenPipe) => {
+            counters.tcp_established_resets += 1;
+        }
+        // In order, or by our own doing.
+        None | Some(TcpError::ConnectionAborted) => {}
+        Some(_) => counters.tcp_established_lost += 1,
     }
 }

@@ -115,6 +115,17 @@ impl Datagram {
 }
 
 impl UdpSocket {
+    /// Why a datagram that keeps `charge` bytes is not taken; as in Linux, one is, however small the
+    /// buffer.
+    fn refusal(&self, mem: &Mem, charge: usize) -> Option<DropReason> {
+        let room = self.receive_bytes.saturating_sub(self.queued_bytes);
+        if (charge > room && !self.queue.is_empty()) || self.queue.len() >= UDP_RECEIVE_DATAGRAMS {
+            return Some(DropReason::UdpQueueFull);
+        }
+        let takes = mem.shared.receive.takes_datagram(self.queued_bytes, charge);
+        (!takes).then_some(DropReason::UdpHostMemory)
+    }
+
     pub(crate) fn readiness(&self) -> Readiness {
         let mut readiness = Readiness::WRITABLE;
         if !self.queue.is_empty() {
@@ -183,7 +194,12 @@ impl Stack {
             Err(reason) => return self.net.counters.drop_one(reason),
         };
         let from = SocketAddr::new(received.src, header.src_port);
-        let tuple = Tuple::new(SocketAddr::new(received.dst, header.dst_port), from);
+        let tuple = Tuple {
+            local: received.dst,
+            remote: received.src,
+            local_port: header.dst_port,
+            remote_port: header.src_port,
+        };
         let scope = self.net.scope_of(received.src, received.link);
         if received.dst.is_multicast() {
             return self.udp_input_group(now, received, &tuple, scope, packet);
@@ -222,25 +238,26 @@ impl Stack {
         let Some(socket) = table.udp_mut(index) else { return };
         let len: usize = payload.iter().map(|f| f.len()).sum();
         let pinned: usize = payload.iter().map(|f| f.pinned()).sum();
-        let mut charge = pinned.max(len) + UDP_OVERHEAD;
-        // As in Linux, one is taken however small the buffer.
-        let room = socket.receive_bytes.saturating_sub(socket.queued_bytes);
-        let full = (charge > room && !socket.queue.is_empty())
-            || socket.queue.len() >= UDP_RECEIVE_DATAGRAMS;
-        if full || !self.mem.shared.receive.takes_datagram(socket.queued_bytes, charge) {
-            socket.dropped = socket.dropped.wrapping_add(1);
-            let why = if full { DropReason::UdpQueueFull } else { DropReason::UdpHostMemory };
-            self.net.counters.drop_one(why);
-            return;
-        }
         // Of carved pages, which several share, those are copied that are not read at once.
         let first = socket.queued_bytes < socket.receive_bytes / UDP_CARVED_SHARE;
-        if len <= UDP_SMALL
-            && pinned > 4 * len
-            && !(first && payload.iter().all(Frag::is_carved))
-            && let Some(copy) = copy_small(&mut self.mem, &payload, len)
-        {
-            (payload, charge) = (copy, len + UDP_OVERHEAD);
+        let small =
+            len <= UDP_SMALL && pinned > 4 * len && !(first && payload.iter().all(Frag::is_carved));
+        // Judged by what it will keep: a copy of its own, or without memory for one all that it lies in.
+        let mut charge = if small { len } else { pinned.max(len) } + UDP_OVERHEAD;
+        let mut refusal = socket.refusal(&self.mem, charge);
+        if small && refusal.is_none() {
+            match copy_small(&mut self.mem, &payload, len) {
+                Some(copy) => payload = copy,
+                None => {
+                    charge = pinned + UDP_OVERHEAD;
+                    refusal = socket.refusal(&self.mem, charge);
+                }
+            }
+        }
+        if let Some(why) = refusal {
+            socket.dropped = socket.dropped.wrapping_add(1);
+            self.net.counters.drop_one(why);
+            return;
         }
         socket.queued_bytes += charge;
         self.mem.shared.receive.charge_datagrams(0, charge);
@@ -555,7 +572,9 @@ impl Stack {
     ) -> Result<(FragVec, SocketAddr), Error> {
         let _ = now;
         let socket = udp_mut(self.sockets.table.get_mut(id)?)?;
-        if let Some(error) = socket.take_error() {
+        if socket.error.is_some()
+            && let Some(error) = socket.take_error()
+        {
             return Err(error);
         }
         let Some(datagram) = socket.queue.pop_front() else {

@@ -10,9 +10,9 @@ use vmm_sys_util::eventfd::EventFd;
 use super::super::FrontEndLimits;
 use super::super::allowance::Allowance;
 use super::super::double::jam;
+use super::super::events::tests::refuse;
 use super::super::limits::{ENDING, HELD_RINGS};
-use super::super::memory::MemoryError;
-use super::super::window::Window;
+use super::super::window::{MapError, Window};
 use super::session::{is_ready, socket};
 use super::*;
 
@@ -43,6 +43,28 @@ fn an_eventfd_that_is_full_and_made_to_wait_holds_nobody_up() {
     // A message has the session in use while it names an eventfd.
     rig.guest.jam_interrupts().unwrap();
     without_waiting(move || rig.guest.plug_interrupts().unwrap());
+}
+
+#[test]
+fn an_interrupt_that_the_kernel_refuses_is_counted_and_sent_again_until_it_passes() {
+    let mut rig = Rig::new(GuestConfig::default());
+    rig.guest.interrupts();
+    rig.guest.ask_interrupts();
+    refuse(3);
+    assert!(rig.transmit([packet(&udp(60), 42)]).is_empty());
+    assert_eq!(rig.guest.interrupts(), [0, 0]);
+    let counters = rig.monitor.counters();
+    assert_eq!((counters.calls, counters.calls_refused), (0, 1));
+    let due = rig.device.poll_timeout().expect("somebody looks again");
+    assert!(due > Instant::ZERO);
+    rig.receive();
+    rig.receive();
+    assert_eq!(rig.guest.interrupts(), [0, 0]);
+    rig.receive();
+    assert_eq!(rig.guest.interrupts(), [1, 0], "once, and not more often");
+    assert_eq!((rig.monitor.counters().calls, rig.device.poll_timeout()), (1, None));
+    rig.receive();
+    assert_eq!(rig.guest.interrupts(), [0, 0]);
 }
 
 #[test]
@@ -292,7 +314,7 @@ fn huge_pages_are_for_front_ends_that_are_trusted() {
     assert!(refused.contains("huge pages"), "{refused}");
     match map(true) {
         Ok(()) => {}
-        Err(MemoryError::Map(error)) => {
+        Err(MapError::Map(error)) => {
             assert!(error.to_string().starts_with("mmap"), "none may be free: {error}");
         }
         Err(error) => panic!("{error}"),

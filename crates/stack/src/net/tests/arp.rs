@@ -208,6 +208,24 @@ fn a_flood_of_unanswered_addresses_is_bounded_and_spares_who_answered() {
     assert_eq!(host.sent_one()[..6], PEER);
 }
 
+#[test]
+fn who_waits_for_a_neighbour_that_makes_room_for_others_is_told() {
+    let mut config = config();
+    config.addresses = vec!["10.0.0.1/8".parse().unwrap()];
+    let mut host = Host::with(config);
+    for i in 0..=NEIGHBORS_INCOMPLETE as u32 {
+        let [_, b, c, d] = (i + 256).to_be_bytes();
+        host.send_udp(IpAddr::from([10, b, c, d]), b"x").unwrap();
+    }
+    assert_eq!(host.drops(DropReason::NeighborEvicted), 1);
+    assert_eq!(host.net.poll_timeout(), Some(host.now), "at once");
+    host.pass(Duration::ZERO);
+    let Some(Inbound::IcmpError { about, kind }) = host.poll_inbound() else { panic!() };
+    assert_eq!((about.dst, kind), (ip("10.0.1.0"), IcmpKind::HostUnreachable));
+    assert_eq!(host.drops(DropReason::NeighborUnreachable), 0, "counted once");
+    assert!(host.net.poll_timeout() > Some(host.now));
+}
+
 /// A host on a large network that talks to one peer, which has answered.
 fn in_a_large_network() -> Host {
     let mut config = config();

@@ -44,6 +44,7 @@ pub(crate) const fn header_len(first: u8) -> usize {
 impl Header {
     /// Parses the header at the front of `bytes`, which hold at least its options too, of a packet
     /// of `packet_len` bytes (padding included).
+    #[inline(always)]
     pub(crate) fn parse(bytes: &[u8], packet_len: usize) -> Result<Self, DropReason> {
         let b = bytes.first_chunk::<LEN>().ok_or(DropReason::Ipv4Truncated)?;
         if b[0] >> 4 != 4 {

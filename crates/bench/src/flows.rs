@@ -1,0 +1,284 @@
+//! Several connections side by side that move bytes until they are told to stop.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pagewire::{Host, SendBuf, TcpListener, TcpStream};
+use pagewire_mem::Frag;
+
+use crate::failure::{Because, Failure};
+use crate::hosts::RECV_PIECE;
+use crate::kernel;
+use crate::machine::nap;
+use crate::meter::Round;
+use crate::source::Source;
+
+/// What failed, if one of them did.
+const CONNECTION: &str = "a connection of the measurement";
+
+/// How long connections may take to be set up over a bad path, one after the other.
+const SETUP: Duration = Duration::from_secs(60);
+
+/// How often each is tried: over a bad path, three questions for a link address may be lost.
+const TRIES: usize = 5;
+
+/// How long a call waits before it looks whether it is over.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Bytes of a single read or write.
+const PIECE: usize = 256 << 10;
+
+/// What the threads of a round have in common. Flows belong to classes that are counted apart.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) over: AtomicBool,
+    /// The last moment to look at connections: what arrives from here on does not count.
+    look: AtomicBool,
+    /// Somebody wants to look.
+    looked_at: bool,
+    open: AtomicUsize,
+    arrived: [AtomicU64; 2],
+    /// What connections say about themselves at the end, if anybody wants to know.
+    said: Mutex<Vec<String>>,
+}
+
+impl Traffic {
+    /// Before anything is open. Connections say what they know at the end, if they are `looked_at`.
+    pub(crate) fn new(looked_at: bool) -> Self {
+        Self { looked_at, ..Self::default() }
+    }
+
+    /// Waits until `flows` connections are open and `warm_up` has passed, counts what arrives for
+    /// `length`, by class, and says that it is over.
+    pub(crate) fn measure(&self, flows: usize, warm_up: Duration, length: Duration) -> [Round; 2] {
+        let deadline = Instant::now() + SETUP;
+        while self.open.load(Ordering::Relaxed) < flows && Instant::now() < deadline {
+            self.sleep(Duration::from_millis(5));
+        }
+        self.sleep(warm_up);
+        let count = || self.arrived.each_ref().map(|n| n.load(Ordering::Relaxed));
+        let (begun, before) = (Instant::now(), count());
+        self.sleep(length);
+        let (time, after) = (begun.elapsed(), count());
+        if self.looked_at {
+            self.look.store(true, Ordering::Relaxed);
+            self.sleep(Duration::from_millis(500));
+        }
+        self.over.store(true, Ordering::Relaxed);
+        let bytes = |class: usize| match (after.get(class), before.get(class)) {
+            (Some(after), Some(before)) => after - before,
+            _ => 0,
+        };
+        [0, 1].map(|class| Round { bytes: bytes(class), time, receiver_cpu: Duration::ZERO })
+    }
+
+    /// Runs a part of the round; if it fails, the round is over.
+    pub(crate) fn part<T>(&self, run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+        let result = run();
+        if result.is_err() {
+            self.over.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// What was said, once everything has ended.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.said.lock().map(|mut said| std::mem::take(&mut *said)).unwrap_or_default()
+    }
+
+    pub(crate) fn say(&self, what: String) {
+        if let Ok(mut said) = self.said.lock() {
+            said.push(what);
+        }
+    }
+
+    fn sleep(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while !self.over() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(left.min(TICK));
+        }
+    }
+
+    fn over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, class: usize, bytes: usize) {
+        if let Some(arrived) = self.arrived.get(class) {
+            arrived.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Accepts connections and reads them, one thread for each, until it is over.
+pub(crate) fn kernel_receive(
+    listener: &KernelListener,
+    flows: usize,
+    class: usize,
+    traffic: &Traffic,
+) -> Result<(), Failure> {
+    listener.set_nonblocking(true).because(CONNECTION)?;
+    std::thread::scope(|scope| {
+        for _ in 0..flows {
+            let Some(mut connection) = until_over(traffic, || Ok(listener.accept()?.0))? else {
+                return Ok(());
+            };
+            let set = connection.set_nonblocking(false);
+            set.and_then(|()| connection.set_read_timeout(Some(TICK))).because(CONNECTION)?;
+            traffic.open.fetch_add(1, Ordering::Relaxed);
+            scope.spawn(move || {
+                let mut buffer = vec![0; PIECE];
+                while let Ok(Some(n @ 1..)) = until_over(traffic, || connection.read(&mut buffer)) {
+                    traffic.count(class, n);
+                }
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Connects and writes, one thread for each connection, until it is over.
+pub(crate) fn kernel_send(
+    to: SocketAddr,
+    flows: usize,
+    source: &Source,
+    traffic: &Traffic,
+) -> Result<(), Failure> {
+    std::thread::scope(|scope| {
+        for _ in 0..flows {
+            let mut connection = again_and_again(|| kernel::connect(to))?;
+            connection.set_write_timeout(Some(TICK)).because(CONNECTION)?;
+            scope.spawn(move || write_pieces(&mut connection, source, traffic));
+        }
+        while traffic.looked_at && !traffic.over() {
+            if traffic.look.load(Ordering::Relaxed) {
+                traffic.say(sockets());
+                break;
+            }
+            std::thread::park_timeout(TICK);
+        }
+        Ok(())
+    })
+}
+
+fn write_pieces(connection: &mut KernelStream, source: &Source, traffic: &Traffic) {
+    for piece in source.pieces(PIECE) {
+        let mut left = piece;
+        while !left.is_empty() {
+            match until_over(traffic, || connection.write(left)) {
+                Ok(Some(n @ 1..)) => left = left.get(n..).unwrap_or_default(),
+                _ => return,
+            }
+        }
+    }
+}
+
+/// What the kernel says about the sockets of this thread's network namespace.
+fn sockets() -> String {
+    let output = Command::new("ss").args(["-t", "-i", "-n", "-H"]).output();
+    output.map_or_else(|e| e.to_string(), |o| String::from_utf8_lossy(&o.stdout).into_owned())
+}
+
+/// The same from a host, by reference.
+pub(crate) fn host_send(
+    host: &Host,
+    to: SocketAddr,
+    flows: usize,
+    source: &Source,
+    traffic: &Traffic,
+) -> Result<(), Failure> {
+    std::thread::scope(|scope| {
+        for _ in 0..flows {
+            let connection =
+                again_and_again(|| host.connect_timeout(to, kernel::PATIENCE).because(CONNECTION))?;
+            connection.set_write_timeout(Some(TICK)).because(CONNECTION)?;
+            scope.spawn(move || {
+                for frag in source.frags(PIECE) {
+                    let mut left = SendBuf::from(frag);
+                    while !left.is_empty() {
+                        match until_over(traffic, || connection.send_some(&mut left)) {
+                            Ok(Some(_)) => {}
+                            _ => return let_go(connection, traffic),
+                        }
+                    }
+                }
+            });
+        }
+        Ok(())
+    })
+}
+
+/// A host accepts connections and takes what comes, by reference.
+pub(crate) fn host_receive(
+    listener: &TcpListener,
+    flows: usize,
+    class: usize,
+    traffic: &Traffic,
+) -> Result<(), Failure> {
+    listener.set_nonblocking(true).because(CONNECTION)?;
+    std::thread::scope(|scope| {
+        for _ in 0..flows {
+            let Some(connection) = until_over(traffic, || Ok(listener.accept()?.0))? else {
+                return Ok(());
+            };
+            connection.set_read_timeout(Some(TICK)).because(CONNECTION)?;
+            traffic.open.fetch_add(1, Ordering::Relaxed);
+            scope.spawn(move || {
+                let mut frags: Vec<Frag> = Vec::new();
+                loop {
+                    match until_over(traffic, || connection.recv_into(RECV_PIECE, &mut frags)) {
+                        Ok(Some(n @ 1..)) => traffic.count(class, n),
+                        _ => return let_go(connection, traffic),
+                    }
+                    frags.clear();
+                }
+            });
+        }
+        Ok(())
+    })
+}
+
+/// Notes what the connection says about itself, and ends it without ceremony.
+fn let_go(connection: TcpStream, traffic: &Traffic) {
+    traffic.say(connection.info().map_or_else(|e| e.to_string(), |info| format!("{info:?}")));
+    connection.abort();
+}
+
+/// A call that waits at most a tick, or not at all, until it has an answer; `None`: it is over.
+fn until_over<T>(
+    traffic: &Traffic,
+    mut call: impl FnMut() -> io::Result<T>,
+) -> Result<Option<T>, Failure> {
+    while !traffic.over() {
+        let begun = Instant::now();
+        match call() {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                if begun.elapsed() < Duration::from_millis(1) {
+                    nap();
+                }
+            }
+            Err(e) => return Err(Failure::because(CONNECTION, e)),
+        }
+    }
+    Ok(None)
+}
+
+fn again_and_again<T>(mut connect: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+    let mut tries = 1;
+    loop {
+        match connect() {
+            Err(_) if tries < TRIES => tries += 1,
+            done => return done,
+        }
+    }
+}

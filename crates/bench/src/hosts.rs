@@ -1,0 +1,147 @@
+//! Pagewire's hosts: how each measurement makes them, and connects them to each other.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use pagewire::{Builder, Host, TcpListener, TcpStream};
+use pagewire_device::{Device, Pair, PairConfig, PairEnd, Pcap, PcapConfig, Tap};
+
+use crate::failure::{Because, Failure};
+use crate::kernel::{PATIENCE, enter_namespace};
+use crate::machine::joined;
+
+/// Addresses of the two sides of a link, and where one of them listens.
+pub(crate) const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// See [`LEFT`]. Over a tap it is the kernel's.
+pub(crate) const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+/// See [`LEFT`].
+pub(crate) const PORT: u16 = 9000;
+
+/// Bytes handed to a connection at once.
+pub(crate) const SEND_PIECE: usize = 1 << 20;
+
+/// Bytes taken from a connection at once: four of a wire's largest super-frames.
+pub(crate) const RECV_PIECE: usize = 256 << 10;
+
+/// The settings of a host on `device`.
+pub(crate) fn on(device: impl Device + 'static, address: Ipv4Addr) -> Builder {
+    Host::builder().device(device).address(format!("{address}/24"))
+}
+
+/// Both ends of a pair link, and its MTU.
+pub(crate) fn pair(mtu: Option<u32>) -> Result<(PairEnd, PairEnd, u32), Failure> {
+    let mut config = PairConfig::default();
+    config.mtu = mtu.map_or(config.mtu, |mtu| mtu as usize);
+    let mtu = config.mtu as u32;
+    let (left, right) = Pair::new(config)?;
+    Ok((left, right, mtu))
+}
+
+/// Two hosts without driver threads at the ends of a pair link, and its MTU.
+pub(crate) fn hosts_in_turns(mtu: Option<u32>) -> Result<(Host, Host, u32), Failure> {
+    let (left, right, mtu) = pair(mtu)?;
+    Ok((on(left, LEFT).manual().start()?, on(right, RIGHT).manual().start()?, mtu))
+}
+
+/// A tap in a network namespace that is made for it, which this thread enters: nothing of the
+/// machine's network is touched, and all of it ends with the threads. And the tap's MTU.
+pub(crate) fn tap(kernel: Ipv4Addr, mtu: Option<u32>) -> Result<(Tap, u32), Failure> {
+    enter_namespace()?;
+    let mut tap = Tap::builder().name("pwbench").host_address(format!("{kernel}/24"));
+    if let Some(mtu) = mtu {
+        tap = tap.mtu(mtu as usize);
+    }
+    let tap = tap.open()?;
+    let mtu = tap.capabilities().mtu as u32;
+    Ok((tap, mtu))
+}
+
+/// What goes into the device and comes out of it is written to a file, if there is one.
+pub(crate) fn captured(
+    device: impl Device + 'static,
+    path: Option<&Path>,
+) -> Result<Box<dyn Device>, Failure> {
+    let Some(path) = path else { return Ok(Box::new(device)) };
+    let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let config = PcapConfig { epoch, snaplen: 128 };
+    let pcap = Pcap::create(device, path, config);
+    Ok(Box::new(pcap.because(format_args!("--pcap {}", path.display()))?))
+}
+
+/// A connection between two hosts without driver threads; both ends do not wait.
+pub(crate) fn connect_in_turns(
+    left: &Host,
+    right: &Host,
+) -> Result<(TcpStream, TcpStream), Failure> {
+    let none = || Failure::Failed("no connection was made".into());
+    connect_many_in_turns(left, right, 1)?.pop().ok_or_else(none)
+}
+
+/// Several of them, one after the other.
+pub(crate) fn connect_many_in_turns(
+    left: &Host,
+    right: &Host,
+    count: usize,
+) -> Result<Vec<(TcpStream, TcpStream)>, Failure> {
+    let on = SocketAddr::from((RIGHT, PORT));
+    let listener = right.listen(on)?;
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        let (client, server) = std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                patient(accept(&listener, || {
+                    right.turn();
+                }))
+            });
+            let client = patient(left.connect_timeout(on, PATIENCE));
+            (client, joined(accepting))
+        });
+        let (client, server) = (client?, server?);
+        never_wait(&client)?;
+        never_wait(&server)?;
+        connections.push((client, server));
+    }
+    Ok(connections)
+}
+
+/// No call waits on this connection, and no byte waits in it.
+pub(crate) fn never_wait(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)
+}
+
+/// The next connection, unless its peer failed; `meanwhile` is called until it comes.
+pub(crate) fn accept(listener: &TcpListener, mut meanwhile: impl FnMut()) -> io::Result<TcpStream> {
+    listener.set_nonblocking(true)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match listener.accept() {
+            Ok((connection, _)) => return Ok(connection),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                meanwhile();
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A connection on which no call waits for ever.
+pub(crate) fn patient(connection: io::Result<TcpStream>) -> Result<TcpStream, Failure> {
+    let set = connection.and_then(|c| {
+        c.set_read_timeout(Some(PATIENCE))?;
+        c.set_write_timeout(Some(PATIENCE))?;
+        Ok(c)
+    });
+    Ok(set?)
+}
+
+/// `None`: nothing to do now.
+pub(crate) fn would_block(result: io::Result<usize>) -> Result<Option<usize>, Failure> {
+    match result {
+        Ok(n) => Ok(Some(n)),
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}

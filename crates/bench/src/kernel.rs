@@ -1,0 +1,354 @@
+//! The kernel's sockets: peers of ours over a tap, and the yardstick beside ours.
+//!
+//! Every socket is set to CUBIC, because the machine's default may be a congestion control that
+//! paces; both threads are pinned, each to its own processor.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::net::SendFlags;
+use rustix::net::sockopt::set_tcp_congestion;
+use rustix::thread::gettid;
+
+use crate::failure::{Because, Failure};
+use crate::machine::{Sides, joined, nap, on_a_thread, pin};
+use crate::meter::{Meter, Round, Samples};
+use crate::source::{Reader, Source};
+use crate::sys::{new_network_namespace, set_socket_option};
+
+/// What failed, if one of them did.
+pub(crate) const SOCKET: &str = "a kernel socket";
+
+/// Bytes of single reads and writes of a kernel peer of ours: as large as helps.
+pub(crate) const PEER_MESSAGE: usize = 1 << 20;
+
+/// Sizes of single reads and writes, in bytes, that are tried to find the best.
+const MESSAGES: [usize; 4] = [64 << 10, 128 << 10, 256 << 10, 1 << 20];
+
+/// Where kernel talks to kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    Loopback,
+    /// A veth pair between two network namespaces, which end with their threads.
+    Veth {
+        mtu: Option<u32>,
+    },
+}
+
+impl Between {
+    /// The largest IP packet on the way, in bytes.
+    pub(crate) fn mtu(self) -> u32 {
+        match self {
+            Self::Loopback => 65_536,
+            Self::Veth { mtu } => mtu.unwrap_or(1500),
+        }
+    }
+}
+
+/// One message size, and one round with it.
+pub(crate) fn stream(
+    between: Between,
+    source: &Source,
+    message: usize,
+    reader: Reader,
+    seconds: f64,
+    sides: Sides,
+) -> Result<Round, Failure> {
+    let sending = |connection| {
+        send(connection, source, message);
+        Ok(())
+    };
+    let receiving = |connection| receive(connection, message, reader, seconds);
+    Ok(connected(between, sides, sending, receiving)?.1)
+}
+
+/// What both ends of a connection make of it, each on a pinned thread of its own.
+pub(crate) fn connected<S: Send, R: Send>(
+    between: Between,
+    sides: Sides,
+    send: impl FnOnce(TcpStream) -> Result<S, Failure> + Send,
+    receive: impl FnOnce(TcpStream) -> Result<R, Failure> + Send,
+) -> Result<(S, R), Failure> {
+    let receive = |listener: &TcpListener| receive(accept(listener)?);
+    join(between, sides, |to| send(connect(to)?), receive)
+}
+
+/// The same where there may be more connections: the receiver gets a listener, and the sender the
+/// address that it listens on.
+pub(crate) fn join<S: Send, R: Send>(
+    between: Between,
+    sides: Sides,
+    send: impl FnOnce(SocketAddr) -> Result<S, Failure> + Send,
+    receive: impl FnOnce(&TcpListener) -> Result<R, Failure> + Send,
+) -> Result<(S, R), Failure> {
+    let (ready, address) = mpsc::channel();
+    let (namespace, namespaces) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let receiving = scope.spawn(move || -> Result<R, Failure> {
+            pin(sides.right);
+            let ip = match between {
+                Between::Loopback => Ipv4Addr::LOCALHOST,
+                Between::Veth { .. } => {
+                    enter_namespace()?;
+                    let _ = namespace.send(gettid());
+                    RECEIVER
+                }
+            };
+            let listener = match between {
+                Between::Loopback => listen(ip.into())?,
+                Between::Veth { mtu } => {
+                    // The sender makes both ends; ours appears here.
+                    wait_for_link("pwb1")?;
+                    configure("pwb1", ip, mtu)?;
+                    listen(ip.into())?
+                }
+            };
+            let _ = ready.send(listener.local_addr().because(SOCKET)?);
+            receive(&listener)
+        });
+        let sending = scope.spawn(move || -> Result<Option<S>, Failure> {
+            pin(sides.left);
+            if let Between::Veth { mtu } = between {
+                enter_namespace()?;
+                let Ok(peer) = namespaces.recv() else { return Ok(None) };
+                let peer = peer.as_raw_nonzero().to_string();
+                let veth = ["link", "add", "pwb0", "type", "veth", "peer", "name", "pwb1", "netns"];
+                ip(&[&veth[..], &[peer.as_str()]].concat())?;
+                configure("pwb0", SENDER, mtu)?;
+            }
+            // Disconnected: the receiver failed, and says why.
+            let Ok(to) = address.recv() else { return Ok(None) };
+            send(to).map(Some)
+        });
+        let sent = joined(sending)?;
+        let received = joined(receiving)?;
+        let died = || Failure::Failed("a thread of the measurement died".into());
+        Ok((sent.ok_or_else(died)?, received))
+    })
+}
+
+const SENDER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+const RECEIVER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 2);
+
+/// The size with the best rate, found in short rounds.
+pub(crate) fn best_message(
+    between: Between,
+    source: &Source,
+    reader: Reader,
+    sides: Sides,
+) -> Result<usize, Failure> {
+    let mut best = (0.0, MESSAGES[0]);
+    for message in MESSAGES {
+        let rate = stream(between, source, message, reader, 0.2, sides)?.gbit_per_s();
+        if rate > best.0 {
+            best = (rate, message);
+        }
+    }
+    Ok(best.1)
+}
+
+/// A listener on any free port.
+pub(crate) fn listen(ip: IpAddr) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0)).because(SOCKET)?;
+    set_cubic(&listener);
+    Ok(listener)
+}
+
+/// How long a peer may take to connect, or to send its next byte.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The first connection, unless its peer failed.
+pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream, Failure> {
+    listener.set_nonblocking(true).because(SOCKET)?;
+    let deadline = Instant::now() + PATIENCE;
+    let connection = loop {
+        match listener.accept() {
+            Ok((connection, _)) => break connection,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                nap();
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                return Err(Failure::Failed("no connection came to the kernel's socket".into()));
+            }
+            Err(e) => return Err(Failure::because(SOCKET, e)),
+        }
+    };
+    let set = connection.set_nonblocking(false);
+    set.and_then(|()| connection.set_read_timeout(Some(PATIENCE))).because(SOCKET)?;
+    Ok(connection)
+}
+
+/// A connection to an address that is about to listen.
+pub(crate) fn connect(to: SocketAddr) -> Result<TcpStream, Failure> {
+    let connection = TcpStream::connect_timeout(&to, PATIENCE).because(SOCKET)?;
+    connection.set_write_timeout(Some(PATIENCE)).because(SOCKET)?;
+    set_cubic(&connection);
+    Ok(connection)
+}
+
+/// Has a kernel socket heed `MSG_ZEROCOPY`.
+pub(crate) fn set_zerocopy(socket: impl AsFd) -> io::Result<()> {
+    set_socket_option(socket, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)
+}
+
+/// Sends with `MSG_ZEROCOPY`.
+pub(crate) fn send_zerocopy(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    let zerocopy = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY.cast_unsigned());
+    Ok(rustix::net::send(socket, bytes, zerocopy | SendFlags::NOSIGNAL)?)
+}
+
+fn set_cubic(socket: impl AsFd) {
+    if set_tcp_congestion(socket, "cubic").is_err() {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            eprintln!("note: CUBIC is not available, the kernel's default is measured")
+        });
+    }
+}
+
+/// Writes until the peer closes, or takes nothing for too long.
+pub(crate) fn send(mut connection: TcpStream, source: &Source, message: usize) {
+    for piece in source.pieces(message) {
+        if connection.write_all(piece).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads for a round, then closes.
+pub(crate) fn receive(
+    mut connection: TcpStream,
+    message: usize,
+    reader: Reader,
+    seconds: f64,
+) -> Result<Round, Failure> {
+    let mut buffer = vec![0; message];
+    let mut meter = Meter::new(seconds);
+    loop {
+        let n = match connection.read(&mut buffer) {
+            Ok(0) => return Err(Failure::Failed("a kernel sender ended too early".into())),
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(Failure::because(SOCKET, e)),
+        };
+        reader.see(buffer.get(..n).unwrap_or_default());
+        if let Some(round) = meter.count(n) {
+            return Ok(round);
+        }
+    }
+}
+
+/// Sends `size` bytes there and back, both sides polling without sleep; times in nanoseconds.
+pub(crate) fn ping_pong(size: usize, seconds: f64, sides: Sides) -> Result<Vec<u32>, Failure> {
+    let listener = listen(Ipv4Addr::LOCALHOST.into())?;
+    let to = listener.local_addr().because(SOCKET)?;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            pin(sides.right);
+            let Ok(mut connection) = accept(&listener) else { return };
+            let _ = (connection.set_nodelay(true), connection.set_nonblocking(true));
+            let mut buffer = vec![0; size];
+            while poll(|| connection.read(&mut buffer), size).is_ok() {
+                if poll_write(&mut connection, &buffer).is_err() {
+                    return;
+                }
+            }
+        });
+        let pinging = scope.spawn(move || -> Result<Vec<u32>, Failure> {
+            pin(sides.left);
+            let mut connection = connect(to)?;
+            let set = connection.set_nodelay(true).and_then(|()| connection.set_nonblocking(true));
+            set.because(SOCKET)?;
+            let mut buffer = vec![0x55; size];
+            let mut samples = Samples::new(seconds);
+            loop {
+                let started = Instant::now();
+                poll_write(&mut connection, &buffer).because(SOCKET)?;
+                poll(|| connection.read(&mut buffer), size).because(SOCKET)?;
+                if samples.add(started) {
+                    return Ok(samples.finish());
+                }
+            }
+        });
+        joined(pinging)
+    })
+}
+
+/// Repeats a call that does not wait until it has moved `size` bytes in all. Small messages come
+/// whole; longer ones overwrite the buffer's start, which nobody looks at.
+pub(crate) fn poll(mut call: impl FnMut() -> io::Result<usize>, size: usize) -> io::Result<()> {
+    let mut moved = 0;
+    while moved < size {
+        match call() {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => moved += n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn poll_write(connection: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match connection.write(bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Moves this thread into a network namespace of its own.
+pub(crate) fn enter_namespace() -> Result<(), Failure> {
+    new_network_namespace().map_err(|e| {
+        let why = format!("{e}; this measurement needs root (CAP_SYS_ADMIN)");
+        Failure::because("making a network namespace", why)
+    })
+}
+
+/// Whether threads of this process may do that: to be asked before anything costly is made. On a thread
+/// of its own, with which the namespace ends.
+pub(crate) fn check_privilege() -> Result<(), Failure> {
+    on_a_thread(enter_namespace)
+}
+
+fn configure(link: &str, address: Ipv4Addr, mtu: Option<u32>) -> Result<(), Failure> {
+    ip(&["addr", "add", &format!("{address}/24"), "dev", link])?;
+    if let Some(mtu) = mtu {
+        ip(&["link", "set", link, "mtu", &mtu.to_string()])?;
+    }
+    ip(&["link", "set", link, "up"])
+}
+
+/// Until the kernel shows the link in this thread's namespace.
+fn wait_for_link(name: &str) -> Result<(), Failure> {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        let mut show = Command::new("ip");
+        show.args(["link", "show", name]).stdout(Stdio::null()).stderr(Stdio::null());
+        if show.status().is_ok_and(|s| s.success()) {
+            return Ok(());
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    Err(Failure::Failed(format!("the veth end {name} did not appear")))
+}
+
+/// Runs iproute2 in this thread's network namespace.
+pub(crate) fn ip(args: &[&str]) -> Result<(), Failure> {
+    let what = format!("ip {}", args.join(" "));
+    let output = Command::new("ip").args(args).output().map_err(|e| {
+        Failure::because(&what, format!("{e}; install iproute2 to compare with veth"))
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Failure::because(what, said))
+}

@@ -1,0 +1,587 @@
+//! What the measurements can be asked for.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use pagewire_device::{Chance, FaultConfig};
+
+/// What `pagewire bench --help` ends with.
+pub const EXAMPLES: &str = "\
+Examples:
+  pagewire bench stream                 bulk rate over the pair link, beside kernel loopback
+  pagewire bench stream --link tap      to and from a kernel socket, beside veth (root)
+  pagewire bench stream --link vhost-user --socket /tmp/pw.sock
+                                        to and from a virtual machine
+  pagewire bench stream --via-proxy     and forwarded by reference, beside direct
+  pagewire bench send --plot send.svg   CPU time of a sender, by copy and by reference
+  pagewire bench path                   goodput over lossy paths, beside kernel to kernel (root)
+  pagewire bench share                  a bottleneck shared with the kernel's flows (root)
+  pagewire bench receive --flows 8      CPU of receiving by copy, mapped, in chunks
+  pagewire bench ring                   receive through rings, by copy and by reference
+  pagewire bench rr                     64 bytes there and back
+  pagewire bench idle --connections 100000
+  pagewire bench stream --json          one object per line";
+
+/// `pagewire bench`
+#[derive(Debug, Args)]
+pub struct BenchOptions {
+    #[command(subcommand)]
+    pub(crate) bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Bulk rate of one connection
+    #[command(after_long_help = STREAM_EXAMPLES)]
+    Stream(StreamOptions),
+    /// CPU time of a sender: by copy, and by reference with completions
+    ///
+    /// Beside it, the kernel's sockets with and without MSG_ZEROCOPY. Over the pair link the sender's
+    /// figure has no part of the receiver; over a tap (root) the peer is a kernel socket.
+    #[command(after_long_help = SEND_EXAMPLES)]
+    Send(SendOptions),
+    /// Goodput over a bad path, to and from the kernel, beside kernel to kernel; needs root
+    #[command(after_long_help = PATH_EXAMPLES)]
+    Path(PathOptions),
+    /// How flows of Pagewire and of the kernel share a bottleneck; needs root
+    #[command(after_long_help = SHARE_EXAMPLES)]
+    Share(ShareOptions),
+    /// CPU time of a receiver: by copy, by mapping and in chunks
+    ///
+    /// Beside it, the kernel's sockets with read and with TCP_ZEROCOPY_RECEIVE. Over the pair link the
+    /// time of the receiver's stack and application is taken apart from the sender's; over a tap
+    /// (root) kernel sockets send.
+    #[command(after_long_help = RECEIVE_EXAMPLES)]
+    Receive(ReceiveOptions),
+    /// Receive through rings, by copy and by reference
+    ///
+    /// By reference over the pair link, the receiver has registered the sender's memory, and nobody
+    /// copies; with --place its end writes into a region of its own instead, one copy by the device.
+    /// Over a tap (root) the kernel writes into the region.
+    #[command(after_long_help = RING_EXAMPLES)]
+    Ring(RingOptions),
+    /// 64 bytes there and back, both sides polling
+    #[command(after_long_help = RR_EXAMPLES)]
+    Rr(RrOptions),
+    /// Memory that an established idle connection takes
+    #[command(after_long_help = IDLE_EXAMPLES)]
+    Idle(IdleOptions),
+    /// Small frames into the stack through a port, beside writes to a kernel's tap
+    ///
+    /// Frames per second of one core: built in place, by the accounted way, with a hook that passes
+    /// or drops them, and written to a tap of the kernel (root).
+    #[command(after_long_help = PORT_EXAMPLES)]
+    Port(PortOptions),
+}
+
+const STREAM_EXAMPLES: &str = "\
+Examples:
+  pagewire bench stream --via-proxy
+      over the pair link, also forwarded; no privilege
+  pagewire bench stream --link tap --direction receive --seconds 3
+      from a kernel socket over a tap, beside kernel to kernel over veth; root
+  pagewire bench stream --link vhost-user --socket /tmp/pw.sock
+      with a virtual machine, as scripts/guest/boot --vhost-user /tmp/pw.sock makes one";
+
+const SEND_EXAMPLES: &str = "\
+Examples:
+  pagewire bench send --rounds 5 --plot send.svg
+      sizes of 4K to 1M by copy and by reference, and a drawing of them
+  pagewire bench send --link tap --size 64K,1M
+      to a kernel socket; root";
+
+const PATH_EXAMPLES: &str = "\
+Examples:
+  pagewire bench path
+      losses of 0 to 10 %, 1 and 50 ms each way, both directions
+  pagewire bench path --loss 1% --delay 20ms --direction send --seconds 30 --pcap captures
+      one path, with a capture of each round in the directory captures";
+
+const SHARE_EXAMPLES: &str = "\
+Examples:
+  pagewire bench share
+      two flows of each side in 50 Mbit/s
+  pagewire bench share --rate 20mbit --delay 40ms --flows 8 --kernels
+      how two kernels share that bottleneck";
+
+const RECEIVE_EXAMPLES: &str = "\
+Examples:
+  pagewire bench receive --flows 8 --reader sum
+      eight connections over the pair link, every byte summed
+  pagewire bench receive --link tap --mode map --payload-pages 15
+      mapped, from a kernel socket that sends whole pages; root";
+
+const RING_EXAMPLES: &str = "\
+Examples:
+  pagewire bench ring
+      the sender's memory is registered with the receiver: nobody copies
+  pagewire bench ring --place --region 16
+      the receiver's end of the pair writes into a region of 16 MiB
+  pagewire bench ring --link tap --json
+      the kernel writes into the region; root";
+
+const RR_EXAMPLES: &str = "\
+Examples:
+  pagewire bench rr
+      64 bytes each way
+  pagewire bench rr --size 4096 --seconds 5 --json
+  pagewire bench rr --threads 8         how fair the lock of a host is
+      a page each way, for longer, as one object per line";
+
+const IDLE_EXAMPLES: &str = "\
+Examples:
+  pagewire bench idle
+      100,000 connections
+  pagewire bench idle --connections 1000 --json";
+
+const PORT_EXAMPLES: &str = "\
+Examples:
+  pagewire bench port
+      frames of 60 to 1500 bytes by every path; the kernel's tap beside them if this is root
+  pagewire bench port --frame 60,1500 --path build,accounted --frames 2000000
+      two lengths by two paths, longer rounds";
+
+/// Kinds of links of `pagewire bench stream`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StreamLink {
+    /// Two ends in one process, frames by reference
+    Pair,
+    /// A tap device of the kernel; needs root or CAP_NET_ADMIN
+    Tap,
+    /// A port for a virtual machine: QEMU, Cloud Hypervisor and others connect to a Unix socket
+    VhostUser,
+}
+
+/// Kinds of links of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Link {
+    /// Two ends in one process, frames by reference
+    Pair,
+    /// A tap device of the kernel; needs root or CAP_NET_ADMIN
+    Tap,
+}
+
+/// What all measurements have in common.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct BenchCommon {
+    /// Rounds of each engine that count, taken in turns; one more before them warms up
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=1000), value_name = "N")]
+    pub(crate) rounds: u16,
+
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print copies by reason, drops by reason and TCP counters after each round
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+/// `pagewire bench stream`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StreamOptions {
+    /// Kind of link
+    #[arg(long, value_enum, default_value_t = StreamLink::Pair, value_name = "KIND")]
+    pub(crate) link: StreamLink,
+
+    /// Unix socket of `--link vhost-user`, where a virtual machine is to be plugged in; what to run in
+    /// it is said at the start
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+
+    /// Direction over a tap or to a virtual machine, as seen from Pagewire [default: both]; not with --link pair
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub(crate) direction: Option<Direction>,
+
+    /// Also with a proxy between sender and receiver, which forwards by reference: twice as many sends
+    /// and receives, on the same processors
+    #[arg(long)]
+    pub(crate) via_proxy: bool,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// `pagewire bench send`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SendOptions {
+    /// Kind of link; over a tap the peer is a kernel socket (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// Bytes of each send: a number with K or M, 1 to 16M; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "4K,16K,64K,256K,1M",
+        value_parser = send_size,
+        value_name = "BYTES"
+    )]
+    pub(crate) size: Vec<u64>,
+
+    /// How the receiver on the pair link takes the data, the same in both modes
+    #[arg(long, value_enum, default_value_t = Taking::Reference, value_name = "HOW")]
+    pub(crate) receiver: Taking,
+
+    /// Seconds that a round of each size, mode and engine lasts
+    #[arg(long, default_value_t = 0.5, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    /// Draw the sender's CPU time over the size, both modes of both engines, as an SVG image
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// How received data is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Taking {
+    /// As references, which are dropped
+    Reference,
+    /// Copied out, into one buffer
+    Copy,
+}
+
+/// `pagewire bench path`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PathOptions {
+    /// Packets that are lost, each way; repeatable, or with commas between
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0%,0.1%,1%,3%,10%",
+        value_name = "PERCENT"
+    )]
+    pub(crate) loss: Vec<Chance>,
+
+    /// Delay each way; repeatable, or with commas between
+    #[arg(long, value_delimiter = ',', default_value = "1ms,50ms", value_name = "TIME")]
+    pub(crate) delay: Vec<Delay>,
+
+    /// Direction, as seen from Pagewire [default: both]
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub(crate) direction: Option<Direction>,
+
+    /// Connections side by side [default: 1, and 8 where 0.05% or more are lost]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
+    pub(crate) flows: Option<u16>,
+
+    /// Seconds that a round lasts, without its warm-up of 20 round trips
+    #[arg(long, default_value_t = 5.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Seed of the first round's losses; each round takes the next
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) seed: u64,
+
+    /// Write the headers of every packet to files in DIR, in pcapng
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pcap: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// `pagewire bench share`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ShareOptions {
+    /// Rate of the bottleneck, as in 20mbit
+    #[arg(long, default_value = "50mbit", value_name = "RATE")]
+    pub(crate) rate: Rate,
+
+    /// Packets that its drop-tail queue holds
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..), value_name = "N")]
+    pub(crate) limit: u16,
+
+    /// Delay each way
+    #[arg(long, default_value = "10ms", value_name = "TIME")]
+    pub(crate) delay: Delay,
+
+    /// Flows of each side
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64), value_name = "N")]
+    pub(crate) flows: u16,
+
+    /// Seconds that a round lasts, after a warm-up of two
+    #[arg(long, default_value_t = 60.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Write the headers of Pagewire's packets to FILE, in pcapng: those of the last round
+    #[arg(long, value_name = "FILE", conflicts_with = "kernels")]
+    pub(crate) pcap: Option<PathBuf>,
+
+    /// A second kernel in Pagewire's place: how even kernels share
+    #[arg(long)]
+    pub(crate) kernels: bool,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// Bits in a second as fault settings have them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate(pub(crate) u64);
+
+impl std::str::FromStr for Rate {
+    type Err = pagewire_device::FaultConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let config = format!("rate={text}").parse::<FaultConfig>()?;
+        Ok(Self(config.rate.unwrap_or_default()))
+    }
+}
+
+/// A time as fault settings have it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delay(pub(crate) std::time::Duration);
+
+impl std::str::FromStr for Delay {
+    type Err = pagewire_device::FaultConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(format!("delay={text}").parse::<FaultConfig>()?.delay))
+    }
+}
+
+/// Where data goes, as seen from Pagewire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Direction {
+    Send,
+    Receive,
+}
+
+/// `pagewire bench receive`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReceiveOptions {
+    /// Kind of link; over a tap kernel sockets send (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// How the receiver takes what came [default: each in its turn]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) mode: Option<ReceiveMode>,
+
+    /// Connections that are received on at the same time
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256), value_name = "N")]
+    pub(crate) flows: u16,
+
+    /// Whether the receiver touches every byte
+    #[arg(long, value_enum, default_value_t = ReaderKind::None, value_name = "READER")]
+    pub(crate) reader: ReaderKind,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    /// Have the other side send segments of so many whole pages of 4096 bytes, 1 to 15, and take the
+    /// MTU for it unless one is given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=15))]
+    pub(crate) payload_pages: Option<u8>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// How a receiver takes what came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReceiveMode {
+    /// Into a buffer of its own
+    Copy,
+    /// Whole pages as one view, the rest by copy
+    Map,
+    /// By reference, whatever the alignment
+    Chunks,
+}
+
+impl ReceiveMode {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Map => "map",
+            Self::Chunks => "chunks",
+        }
+    }
+}
+
+/// What a receiver does with what it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReaderKind {
+    /// Nothing
+    None,
+    /// Sums every byte
+    Sum,
+}
+
+/// `pagewire bench ring`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RingOptions {
+    /// Kind of link; over a tap the sender is a kernel socket (root)
+    #[arg(long, value_enum, default_value_t = Link::Pair, value_name = "KIND")]
+    pub(crate) link: Link,
+
+    /// By reference over a pair: have the receiver's end write payload into a registered region, as
+    /// a network card would, instead of registering the sender's memory
+    #[arg(long)]
+    pub(crate) place: bool,
+
+    /// Datagrams instead of a stream
+    #[arg(long)]
+    pub(crate) udp: bool,
+
+    /// Payload bytes of each datagram [default: what one packet of the link takes, in whole pages if
+    /// that is more than one]
+    #[arg(long, requires = "udp", value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=65_507))]
+    pub(crate) datagram: Option<u32>,
+
+    /// MiB of the registered region, and of the copy group: pages go round through the fill ring, so
+    /// a region larger than the caches is written to cold memory
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024), value_name = "MIB")]
+    pub(crate) region: u32,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Largest IP packet on the link, in bytes: 1280 to 65535 [default: the link's]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
+    pub(crate) mtu: Option<u32>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// `pagewire bench rr`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RrOptions {
+    /// Bytes each way
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536), value_name = "BYTES")]
+    pub(crate) size: u32,
+
+    /// Seconds that a round lasts
+    #[arg(long, default_value_t = 1.0, value_parser = seconds, value_name = "S")]
+    pub(crate) seconds: f64,
+
+    /// Threads that share one host, each with a connection of its own, to see whether any of them is
+    /// kept from its turn: the least and the most round trips of one; 0: none
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256), value_name = "N")]
+    pub(crate) threads: u32,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// `pagewire bench idle`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct IdleOptions {
+    /// Established connections
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "N")]
+    pub(crate) connections: u32,
+
+    /// One JSON object per line instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `pagewire bench port`
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PortOptions {
+    /// Bytes of a frame, its Ethernet header included; several with commas
+    #[arg(long, value_delimiter = ',', default_value = "60,128,256,512,1024,1500", value_parser = clap::value_parser!(u32).range(60..=9014), value_name = "BYTES")]
+    pub(crate) frame: Vec<u32>,
+
+    /// Frames of a round
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), value_name = "N")]
+    pub(crate) frames: u64,
+
+    /// Only these paths; several with commas
+    #[arg(long, value_delimiter = ',', value_enum, value_name = "PATH")]
+    pub(crate) path: Vec<PortPath>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommon,
+}
+
+/// How frames enter, in `pagewire bench port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PortPath {
+    /// Built in place
+    Build,
+    /// Copied to pages of their own, and charged
+    Accounted,
+    /// Built in place, a hook passes them
+    HookPass,
+    /// Built in place, a hook drops them
+    HookDrop,
+    /// Written to a tap of the kernel
+    KernelTap,
+}
+
+/// Bytes of one send that is measured: beyond the longest of the source document, far below the
+/// buffer that is walked through.
+const MAX_SEND_SIZE: u64 = 16 << 20;
+
+/// A number of bytes with an optional unit.
+///
+/// # Errors
+/// What to give instead.
+pub fn size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 10),
+        None => match text.strip_suffix(['M', 'm']) {
+            Some(digits) => (digits, 20),
+            None => text.strip_suffix(['G', 'g']).map_or((text, 0), |digits| (digits, 30)),
+        },
+    };
+    let n: u64 =
+        digits.parse().map_err(|_| "give a number of bytes, as in 65536, 64K or 1G".to_owned())?;
+    n.checked_mul(1 << shift).ok_or_else(|| "this is more than 2^64 bytes".to_owned())
+}
+
+/// What is sent at once.
+fn send_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes @ 1..=MAX_SEND_SIZE => Ok(bytes),
+        _ => Err("give bytes between 1 and 16M".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if (0.01..=3600.0).contains(&s) => Ok(s),
+        _ => Err("give seconds between 0.01 and 3600".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("64K"), Ok(65_536));
+        assert_eq!(size("2m"), Ok(2 << 20));
+        assert_eq!(size("1G"), Ok(1 << 30));
+        assert!(
+            size("").is_err() && size("-1").is_err() && size("1T").is_err() && size("K").is_err()
+        );
+        assert!(size("99999999999G").is_err());
+    }
+}

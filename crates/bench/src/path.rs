@@ -1,0 +1,276 @@
+//! `bench path`: goodput over a bad path, to and from the kernel, beside kernel to kernel.
+//!
+//! ```text
+//!   pagewire -- fault -- tap -- kernel
+//!   kernel -- tap -- hub -- fault -- tap -- kernel
+//! ```
+//!
+//! The fault wrapper is the same, with the same seeds, and cuts super-frames first, so that packets
+//! are lost as on a wire. Every kernel has a network namespace of its own, made for the round, so
+//! nothing is remembered of the path and nothing of the machine's network is touched; both end
+//! with their threads. Kernel sockets use CUBIC and the machine's own buffer sizes.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use pagewire::Host;
+use pagewire_device::{Chance, Fault, FaultConfig, Tap};
+
+use crate::failure::{Because, Failure};
+use crate::flows::{Traffic, host_receive, host_send, kernel_receive, kernel_send};
+use crate::hosts::{self, LEFT, PORT, RIGHT, captured};
+use crate::hub;
+use crate::kernel;
+use crate::machine::{Machine, joined, on_a_thread};
+use crate::meter::{Round, Spread};
+use crate::options::{Direction, PathOptions};
+use crate::report::{Record, print, rounded};
+use crate::source::Source;
+
+/// What failed, if one did.
+const SOCKET: &str = "a socket of the measurement";
+
+/// Losses from which on one connection is so slow, and so much a matter of luck, that several are
+/// measured side by side.
+const LOSSY: Chance = Chance::per_million(500);
+/// So many.
+const LOSSY_FLOWS: u16 = 8;
+
+/// Round trips before a round counts: slow start is over, and windows have found their sizes.
+const WARM_UP_ROUND_TRIPS: u32 = 20;
+const LEAST_WARM_UP: Duration = Duration::from_millis(500);
+
+/// Measures and prints.
+pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
+    kernel::check_privilege()?;
+    if let Some(dir) = &options.pcap {
+        std::fs::create_dir_all(dir).because(format_args!("--pcap {}", dir.display()))?;
+    }
+    let bench = Bench {
+        source: Source::new(),
+        length: Duration::from_secs_f64(options.seconds),
+        seed: options.seed,
+        stats: options.common.stats,
+        pcap: options.pcap.clone(),
+    };
+    let machine = Machine::describe();
+    let mut records = Vec::new();
+    for &delay in &options.delay {
+        for &loss in &options.loss {
+            let flows = options.flows.unwrap_or(if loss >= LOSSY { LOSSY_FLOWS } else { 1 });
+            let case = Case { loss, delay: delay.0, flows: usize::from(flows) };
+            let wanted = |d: Direction| options.direction.is_none_or(|only| only == d);
+            let lines = [
+                Some(What::Kernel),
+                wanted(Direction::Send).then_some(What::Send),
+                wanted(Direction::Receive).then_some(What::Receive),
+            ];
+            let mut lines: Vec<(What, Vec<Round>)> =
+                lines.into_iter().flatten().map(|what| (what, Vec::new())).collect();
+            for number in 0..options.common.rounds {
+                for (what, rounds) in &mut lines {
+                    rounds.push(bench.round(*what, case, number)?);
+                }
+            }
+            let kernel = lines.first().map_or(0.0, |(_, rounds)| rates(rounds).median);
+            for (what, rounds) in &lines {
+                records.push(record(*what, case, rounds, kernel).on(&machine));
+            }
+        }
+    }
+    let heading = format!(
+        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them); ratio to \
+         kernel to kernel",
+        options.common.rounds, options.seconds
+    );
+    let columns = "engine direction peer loss_percent delay_ms flows mbit_per_s min_mbit_per_s \
+        max_mbit_per_s ratio";
+    print(&records, options.common.json, &heading, columns);
+    Ok(())
+}
+
+/// A path, and how many connections it carries.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    loss: Chance,
+    /// Each way.
+    delay: Duration,
+    flows: usize,
+}
+
+impl Case {
+    fn faults(self, seed: u64) -> FaultConfig {
+        FaultConfig {
+            loss: self.loss,
+            delay: self.delay,
+            cut: true,
+            seed,
+            ..FaultConfig::default()
+        }
+    }
+}
+
+/// One line of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Kernel to kernel.
+    Kernel,
+    /// Pagewire to the kernel.
+    Send,
+    /// The kernel to Pagewire.
+    Receive,
+}
+
+fn rates(rounds: &[Round]) -> Spread {
+    Spread::of(rounds.iter().map(Round::gbit_per_s))
+}
+
+fn record(what: What, case: Case, rounds: &[Round], kernel: f64) -> Record {
+    let (engine, link, direction) = match what {
+        What::Kernel => ("kernel", "tap-tap", "send"),
+        What::Send => ("pagewire", "tap", "send"),
+        What::Receive => ("pagewire", "tap", "receive"),
+    };
+    let Spread { min, median, max } = rates(rounds);
+    Record::of_rounds("path", engine, link, rounds)
+        .with("direction", direction)
+        .with("peer", "kernel")
+        .with("loss_percent", f64::from(case.loss.as_per_million()) / 1e4)
+        .with("delay_ms", case.delay.as_secs_f64() * 1e3)
+        .with("flows", case.flows)
+        // Of a bad path, the gigabits that every line has are mostly zeros.
+        .with("mbit_per_s", rounded(median * 1e3, 3))
+        .with("min_mbit_per_s", rounded(min * 1e3, 3))
+        .with("max_mbit_per_s", rounded(max * 1e3, 3))
+        .with("ratio", rounded(median / kernel.max(1e-9), 3))
+        .with("congestion", "cubic")
+}
+
+struct Bench {
+    source: Source,
+    length: Duration,
+    seed: u64,
+    stats: bool,
+    pcap: Option<PathBuf>,
+}
+
+impl Bench {
+    fn round(&self, what: What, case: Case, number: u16) -> Result<Round, Failure> {
+        let faults = case.faults(self.seed + u64::from(number));
+        let traffic = Traffic::new(self.stats);
+        let name = format!("{what:?}-{}-{:?}-{number}.pcapng", case.loss, case.delay);
+        let pcap = self.pcap.as_ref().map(|dir| dir.join(name.to_lowercase().replace('%', "")));
+        let pcap = pcap.as_deref();
+        let result = match what {
+            What::Kernel => self.kernel_to_kernel(case, faults, pcap, &traffic),
+            What::Send | What::Receive => self.host(what, case, faults, pcap, &traffic),
+        };
+        if self.stats {
+            let said = traffic.said();
+            eprintln!("{what:?} {case:?} round {number}: {result:?}\n{}", said.join("\n"));
+        }
+        result
+    }
+
+    fn measure(&self, case: Case, traffic: &Traffic) -> Round {
+        let warm_up = (case.delay * 2 * WARM_UP_ROUND_TRIPS).max(LEAST_WARM_UP);
+        let [round, _] = traffic.measure(case.flows, warm_up, self.length);
+        round
+    }
+
+    fn kernel_to_kernel(
+        &self,
+        case: Case,
+        faults: FaultConfig,
+        pcap: Option<&Path>,
+        traffic: &Traffic,
+    ) -> Result<Round, Failure> {
+        let (left_tap, left) = mpsc::channel::<Tap>();
+        let (right_tap, right) = mpsc::channel::<Tap>();
+        let (address, to) = mpsc::channel::<SocketAddr>();
+        std::thread::scope(|scope| {
+            let receiving = scope.spawn(move || {
+                traffic.part(|| {
+                    let _ = right_tap.send(hosts::tap(RIGHT, None)?.0);
+                    let listener = kernel::listen(RIGHT.into())?;
+                    let _ = address.send(listener.local_addr().because(SOCKET)?);
+                    kernel_receive(&listener, case.flows, 0, traffic)
+                })
+            });
+            let sending = scope.spawn(move || {
+                traffic.part(|| {
+                    let _ = left_tap.send(hosts::tap(LEFT, None)?.0);
+                    // Disconnected: the receiver failed, and says why.
+                    let Ok(to) = to.recv() else { return Ok(()) };
+                    kernel_send(to, case.flows, &self.source, traffic)
+                })
+            });
+            let joining = scope.spawn(move || {
+                traffic.part(|| {
+                    let (Ok(left), Ok(right)) = (left.recv(), right.recv()) else { return Ok(()) };
+                    // The wrapper is around the sender's device, as it is around a host's.
+                    let left = captured(Fault::new(left, faults), pcap)?;
+                    hub::run(vec![left, Box::new(right)], &traffic.over)
+                })
+            });
+            let round = self.measure(case, traffic);
+            joined(receiving).and(joined(sending)).and(joined(joining))?;
+            Ok(round)
+        })
+    }
+
+    /// A host behind the wrapper, and the kernel on the tap's other side.
+    fn host(
+        &self,
+        what: What,
+        case: Case,
+        faults: FaultConfig,
+        pcap: Option<&Path>,
+        traffic: &Traffic,
+    ) -> Result<Round, Failure> {
+        let run = || {
+            let (tap, _) = hosts::tap(RIGHT, None)?;
+            let device = captured(Fault::new(tap, faults), pcap)?;
+            let host = Host::builder().boxed_device(device).address(format!("{LEFT}/24"));
+            let host = host.start()?;
+            std::thread::scope(|scope| {
+                let (host, flows) = (&host, case.flows);
+                let parts = match what {
+                    What::Send | What::Kernel => {
+                        let listener = kernel::listen(RIGHT.into())?;
+                        let to = listener.local_addr().because(SOCKET)?;
+                        let receiving = scope.spawn(move || {
+                            traffic.part(|| kernel_receive(&listener, flows, 0, traffic))
+                        });
+                        let sending = scope.spawn(move || {
+                            traffic.part(|| host_send(host, to, flows, &self.source, traffic))
+                        });
+                        [receiving, sending]
+                    }
+                    What::Receive => {
+                        let on = SocketAddr::from((LEFT, PORT));
+                        let listener = host.listen(on).because(SOCKET)?;
+                        let receiving = scope.spawn(move || {
+                            traffic.part(|| host_receive(&listener, flows, 0, traffic))
+                        });
+                        let sending = scope.spawn(move || {
+                            traffic.part(|| kernel_send(on, flows, &self.source, traffic))
+                        });
+                        [receiving, sending]
+                    }
+                };
+                let round = self.measure(case, traffic);
+                for part in parts {
+                    joined(part)?;
+                }
+                if self.stats {
+                    traffic.say(host.stats().to_string());
+                }
+                Ok(round)
+            })
+        };
+        on_a_thread(run)
+    }
+}

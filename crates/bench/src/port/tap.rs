@@ -1,0 +1,40 @@
+//! The same frames, written to a tap of the kernel.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use super::{SINK, datagram};
+use crate::failure::{Because, Failure};
+use crate::kernel::{enter_namespace, ip};
+use crate::sys::{open_tap, thread_time};
+
+/// What failed, if something did.
+const TAP: &str = "a tap of the kernel";
+
+const NAME: &str = "pwport";
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// Writes `frames` frames of `len` bytes and says how much of this thread's time that took. The kernel
+/// takes each in, through its own stack, to a socket that nobody reads: when that is full it has less
+/// to do than ours. In a network namespace made for it, which ends with the thread.
+pub(super) fn round(len: usize, frames: u64) -> Result<Duration, Failure> {
+    enter_namespace()?;
+    let tap = open_tap(NAME).because(TAP)?;
+    let [a, b, c, d, e, f] = MAC;
+    let mac = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}");
+    ip(&["link", "set", NAME, "address", &mac, "mtu", "9000"])?;
+    ip(&["addr", "add", &format!("{KERNEL}/24"), "dev", NAME])?;
+    ip(&["link", "set", NAME, "up"])?;
+    let _sink = UdpSocket::bind((KERNEL, SINK)).because(TAP)?;
+    let frame = datagram(MAC, len);
+    let started = thread_time();
+    for _ in 0..frames {
+        match rustix::io::write(&tap, &frame) {
+            Ok(n) if n == len => {}
+            Ok(n) => return Err(Failure::Failed(format!("the tap took {n} of {len} bytes"))),
+            Err(e) => return Err(Failure::because(TAP, e)),
+        }
+    }
+    Ok(thread_time() - started)
+}

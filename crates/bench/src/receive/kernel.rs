@@ -1,0 +1,135 @@
+//! Kernel sockets receive: by `read`, and by `TCP_ZEROCOPY_RECEIVE`.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use pagewire_mem::PAGE_SIZE;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Bench, CHUNK, Counter, Taken, Tally};
+use crate::failure::{Because, Failure};
+use crate::kernel::{
+    Between, PATIENCE, SOCKET, accept, connect, join, send, send_zerocopy, set_zerocopy,
+};
+use crate::options::ReceiveMode;
+use crate::source::Source;
+use crate::sys::{KernelWindow, set_socket_option};
+
+/// What an MSS of whole pages is made of that the kernel lets an application ask for: 7 pages and
+/// the 12 bytes of time stamps.
+const MSS: i32 = 7 * PAGE_SIZE as i32 + 12;
+
+/// The MTU on which such segments travel: with IPv4's and TCP's headers.
+const MTU: u32 = MSS as u32 + 40;
+
+/// One round between two kernel sockets for each flow.
+pub(super) fn round(bench: &Bench, mode: ReceiveMode) -> Result<Tally, Failure> {
+    let map = mode == ReceiveMode::Map;
+    let between = match bench.between() {
+        Between::Veth { mtu: None } if map => Between::Veth { mtu: Some(MTU) },
+        between => between,
+    };
+    let mtu = between.mtu();
+    let receiving = |listener: &TcpListener| receive(bench, map, listener);
+    let sending = |to: SocketAddr| {
+        std::thread::scope(|scope| {
+            for _ in 0..bench.flows {
+                let connection = connect(to)?;
+                scope.spawn(move || match map {
+                    true => send_mappable(&connection, &bench.source),
+                    false => send(connection, &bench.source, CHUNK),
+                });
+            }
+            Ok(())
+        })
+    };
+    let ((), tally) = join(between, bench.sides, sending, receiving)?;
+    Ok(Tally { mtu, copied: tally.round.bytes - tally.mapped, ..tally })
+}
+
+/// Sends so that what arrives lies in pages of its own: plain writes are copied into larger
+/// blocks, of which the kernel maps nothing.
+fn send_mappable(connection: &TcpStream, source: &Source) {
+    if set_zerocopy(connection).is_err() {
+        return;
+    }
+    for piece in source.pieces(CHUNK) {
+        let mut left = piece;
+        while !left.is_empty() {
+            match send_zerocopy(connection, left) {
+                Ok(n) => left = left.get(n..).unwrap_or_default(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // More memory than an ordinary user may lock, or more notifications than there is
+                // room for: sent with a copy, it is not mapped, and the figure says so.
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
+                    match (&mut &*connection).write(left) {
+                        Ok(n) => left = left.get(n..).unwrap_or_default(),
+                        Err(_) => return,
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn receive(bench: &Bench, map: bool, listener: &TcpListener) -> Result<Tally, Failure> {
+    if map {
+        set_socket_option(listener, libc::IPPROTO_TCP, libc::TCP_MAXSEG, MSS).because(SOCKET)?;
+    }
+    let mut flows = Vec::new();
+    for _ in 0..bench.flows {
+        let socket = accept(listener)?;
+        socket.set_nonblocking(true).because(SOCKET)?;
+        let window = map.then(|| KernelWindow::new(socket.as_fd(), CHUNK)).transpose();
+        flows.push((socket, window.because(SOCKET)?));
+    }
+    let mut buffer = vec![0; CHUNK];
+    let mut counter = Counter::new(bench.seconds);
+    let mut last = Instant::now();
+    loop {
+        let mut all = Taken::default();
+        for (socket, window) in &mut flows {
+            let max = match window {
+                None => buffer.len(),
+                Some(window) => {
+                    let see = |bytes: &[u8]| bench.reader.see(bytes);
+                    let (mapped, skip) = window.receive(socket.as_fd(), see).because(SOCKET)?;
+                    all.bytes += mapped;
+                    all.mapped += mapped;
+                    skip.min(buffer.len())
+                }
+            };
+            let into = buffer.get_mut(..max).unwrap_or_default();
+            if into.is_empty() {
+                continue;
+            }
+            match socket.read(into) {
+                Ok(0) => return Err(Failure::Failed("a kernel sender ended too early".into())),
+                Ok(n) => {
+                    bench.reader.see(into.get(..n).unwrap_or_default());
+                    all.bytes += n;
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Failure::because(SOCKET, e)),
+            }
+        }
+        if all.bytes > 0 {
+            last = Instant::now();
+            if let Some(tally) = counter.add(all, None) {
+                return Ok(tally);
+            }
+            continue;
+        }
+        if last.elapsed() > PATIENCE {
+            return Err(Failure::Failed("nothing came from the kernel's senders".into()));
+        }
+        let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let mut fds: Vec<_> = flows.iter().map(|(s, _)| PollFd::new(s, PollFlags::IN)).collect();
+        // A failure is a turn too early.
+        let _ = poll(&mut fds, Some(&tick));
+    }
+}

@@ -1,0 +1,108 @@
+//! Results as JSON lines or as a table.
+
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
+
+use crate::failure::say;
+use crate::machine::Machine;
+use crate::meter::{Round, Spread};
+
+/// One line of results: names and values in the order in which they are printed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Record(Vec<(&'static str, Value)>);
+
+impl Record {
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.0.push((name, value.into()));
+        self
+    }
+
+    /// The fields that every line has, from the rounds that count: medians, and the spread.
+    pub(crate) fn of_rounds(bench: &str, engine: &str, link: &str, rounds: &[Round]) -> Self {
+        let by_rate = Spread::by(rounds, |round| round.gbit_per_s());
+        let rate = |r: Option<&Round>| rounded(r.map_or(0.0, Round::gbit_per_s), 3);
+        let median = by_rate.map(|all| all.median);
+        Self::default()
+            .with("bench", bench)
+            .with("engine", engine)
+            .with("link", link)
+            .with("bytes", median.map_or(0, |r| r.bytes))
+            .with("seconds", rounded(median.map_or(0.0, |r| r.time.as_secs_f64()), 6))
+            .with("gbit_per_s", rate(median))
+            .with("rounds", rounds.len())
+            .with("min_gbit_per_s", rate(by_rate.map(|all| all.min)))
+            .with("max_gbit_per_s", rate(by_rate.map(|all| all.max)))
+    }
+
+    /// What it was measured on.
+    pub(crate) fn on(self, machine: &Machine) -> Self {
+        self.with("cpu", machine.cpu.as_str())
+            .with("cpus", machine.cpus)
+            .with("kernel", machine.kernel.as_str())
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.0.iter().find(|(n, _)| *n == name).map(|(_, v)| v)
+    }
+}
+
+impl Serialize for Record {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
+/// A number with so many decimals: the rest is noise.
+pub(crate) fn rounded(x: f64, decimals: i32) -> f64 {
+    let scale = 10f64.powi(decimals);
+    (x * scale).round() / scale
+}
+
+/// Prints all lines: one object each, or a table under a heading, of the columns that are named with
+/// spaces between.
+pub(crate) fn print(records: &[Record], json: bool, heading: &str, columns: &str) {
+    if json {
+        for record in records {
+            say(serde_json::to_string(record).unwrap_or_default());
+        }
+        return;
+    }
+    say(heading);
+    let cell = |value: Option<&Value>| match value {
+        None => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Number(n)) if n.is_f64() => format!("{:.3}", n.as_f64().unwrap_or(0.0)),
+        Some(other) => other.to_string(),
+    };
+    let columns: Vec<&str> = columns.split(' ').collect();
+    let mut rows = vec![columns.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>()];
+    rows.extend(records.iter().map(|r| columns.iter().map(|c| cell(r.get(c))).collect()));
+    let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(String::len).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns.len()).map(width).collect();
+    for row in &rows {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(c, w)| format!("{c:>w$}")).collect();
+        say(cells.join("  "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_record_prints_its_fields_in_order_with_medians_and_spread() {
+        let round =
+            |bytes| Round { bytes, time: Duration::from_secs(1), receiver_cpu: Duration::ZERO };
+        let rounds = [round(3_000_000_000), round(1_000_000_000), round(2_000_000_000)];
+        let record = Record::of_rounds("stream", "kernel", "veth", &rounds).with("peer", "kernel");
+        assert_eq!(
+            serde_json::to_string(&record).unwrap(),
+            r#"{"bench":"stream","engine":"kernel","link":"veth","bytes":2000000000,"seconds":1.0,"gbit_per_s":16.0,"rounds":3,"min_gbit_per_s":8.0,"max_gbit_per_s":24.0,"peer":"kernel"}"#
+        );
+    }
+}

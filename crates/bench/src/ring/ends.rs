@@ -1,0 +1,214 @@
+//! Both ends of what `bench ring` measures: who sends a stream or datagrams, and the application on
+//! rings that receives them.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket as KernelSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pagewire::rings::Rings;
+use pagewire::{Host, SendBuf, TcpStream, UdpSocket};
+use pagewire_mem::{Frag, PAGE_SIZE, Region};
+use pagewire_ring::layout::{COPY_GROUP, NOTICE};
+use pagewire_ring::{Completion, Op, Submission};
+
+use crate::failure::Failure;
+use crate::hosts::{LEFT, PORT, RIGHT, SEND_PIECE, never_wait, would_block};
+use crate::kernel;
+use crate::meter::{Meter, Round};
+use crate::source::Source;
+
+/// Where datagrams are sent from.
+const SENDER_PORT: u16 = 9001;
+
+/// Pieces that may be delivered and not given back.
+pub(super) const ENTRIES: u32 = 16_384;
+
+/// Bytes of datagrams sent between two turns, and how many at most: a socket queues 1 MiB, each
+/// datagram counted with its pages.
+const BURST_BYTES: usize = 512 << 10;
+/// See [`BURST_BYTES`].
+const BURST: usize = 64;
+
+/// A kernel's flow comes by the queue by which the last frame to it left, for three seconds.
+const ANSWER_EVERY: Duration = Duration::from_secs(1);
+
+/// What the submissions of this measurement are called.
+const OPEN: u64 = 1;
+const RECEIVE: u64 = 2;
+const ANSWER: u64 = 3;
+
+/// Who sends by reference over a pair, whenever it is asked.
+pub(super) enum Sender {
+    Stream { stream: TcpStream, source: Box<dyn Iterator<Item = Frag>>, pending: SendBuf },
+    Datagrams { socket: UdpSocket, source: Box<dyn Iterator<Item = Frag>>, burst: usize },
+}
+
+impl Sender {
+    /// To [`PORT`] of [`RIGHT`]: datagrams of `size` bytes, or with 0 a stream.
+    pub(super) fn open(host: &Host, source: &Source, size: usize) -> Result<Self, Failure> {
+        let to = SocketAddr::from((RIGHT, PORT));
+        if size > 0 {
+            let socket = host.udp((LEFT, SENDER_PORT))?;
+            socket.connect(to)?;
+            let burst = (BURST_BYTES / size.next_multiple_of(PAGE_SIZE)).clamp(1, BURST);
+            let source = Box::new(source.frags(size));
+            return Ok(Self::Datagrams { socket, source, burst });
+        }
+        let stream = host.start_connect(to)?;
+        never_wait(&stream)?;
+        let source = Box::new(source.frags(SEND_PIECE));
+        Ok(Self::Stream { stream, source, pending: SendBuf::default() })
+    }
+
+    /// As much as goes now.
+    pub(super) fn send(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Stream { stream, source, pending } => loop {
+                if pending.is_empty() {
+                    *pending = source.next().map(SendBuf::from).unwrap_or_default();
+                }
+                if !matches!(would_block(stream.send_some(pending)), Ok(Some(_))) {
+                    return Ok(());
+                }
+            },
+            Self::Datagrams { socket, source, burst } => {
+                for frag in source.take(*burst) {
+                    let to = (RIGHT, PORT);
+                    socket.send_buf_to(frag, to)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A kernel socket sends datagrams until it is over.
+pub(super) fn kernel_datagrams(
+    to: SocketAddr,
+    source: &Source,
+    size: usize,
+    over: &AtomicBool,
+) -> Result<(), Failure> {
+    let socket = KernelSocket::bind((RIGHT, SENDER_PORT))?;
+    socket.set_write_timeout(Some(kernel::PATIENCE))?;
+    for piece in source.pieces(size) {
+        // Relaxed: nothing is published by it.
+        if over.load(Ordering::Relaxed) {
+            break;
+        }
+        match socket.send_to(piece, to) {
+            // The receiver may be gone already.
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {}
+            Err(e) => return Err(e.into()),
+            Ok(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The application on rings.
+pub(super) struct Receiver {
+    group: u16,
+    meter: Meter,
+    pub(super) zc: u64,
+    pub(super) copied: u64,
+    pub(super) datagrams: u64,
+    pub(super) dropped: u64,
+    local: SocketAddr,
+    /// The datagram socket, and where it answers from.
+    socket: u64,
+    answers: Option<(u16, Instant)>,
+}
+
+impl Receiver {
+    /// On [`PORT`] of `on`: a listener, or with datagrams a socket, that receives into `group`.
+    pub(super) fn open(
+        rings: &mut Rings,
+        on: Ipv4Addr,
+        group: u16,
+        size: usize,
+        seconds: f64,
+    ) -> Result<Self, Failure> {
+        let mut local = SocketAddr::from((on, PORT));
+        if size > 0 {
+            rings.submit(Submission::bind(local, OPEN));
+        } else {
+            let (listener, at) = rings.listen(local)?;
+            rings.submit(Submission::new(Op::Accept, listener, OPEN));
+            local = at;
+        }
+        rings.flush();
+        let meter = Meter::new(seconds);
+        let (zc, copied, datagrams, dropped) = (0, 0, 0, 0);
+        Ok(Self { group, meter, zc, copied, datagrams, dropped, local, socket: 0, answers: None })
+    }
+
+    /// Where it receives.
+    pub(super) fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// From now on tells the sender every so often that it is there.
+    pub(super) fn answer(&mut self, rings: &mut Rings) -> Result<(), Failure> {
+        let memory = Region::memfd_shared("pagewire-answer", PAGE_SIZE)?;
+        let group = rings.register_send(memory)?;
+        self.answers = Some((group, Instant::now()));
+        Ok(())
+    }
+
+    /// Takes what has arrived and gives it back; the result, when the round is over.
+    pub(super) fn look(&mut self, rings: &mut Rings) -> Result<Option<Round>, Failure> {
+        let (mut zc, mut copied, mut datagrams) = (0, 0, 0);
+        let running = self.meter.is_running();
+        while let Some(done) = rings.next_completion() {
+            match done.user_data {
+                NOTICE | ANSWER => continue,
+                OPEN if done.result == 0 => {
+                    self.socket = done.handle;
+                    let submission = Submission::receive(done.handle, self.group, 0, RECEIVE);
+                    rings.submit(submission.multishot());
+                    self.answers = self.answers.map(|(group, _)| (group, self.tell(rings, group)));
+                    continue;
+                }
+                RECEIVE if done.has(Completion::DATAGRAM) => datagrams += 1,
+                RECEIVE if done.result > 0 => {}
+                _ => return Err(Failure::Failed(format!("the round ended too early: {done:?}"))),
+            }
+            if running {
+                self.dropped = u64::from(done.dropped);
+            }
+            for _ in 0..done.entries {
+                let Some(entry) = rings.next_entry() else { break };
+                let bytes = if entry.group == COPY_GROUP { &mut copied } else { &mut zc };
+                *bytes += u64::from(entry.len);
+                while !rings.give_back(entry) {
+                    rings.flush();
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        if let Some((group, last)) = self.answers
+            && self.socket != 0
+            && last.elapsed() >= ANSWER_EVERY
+        {
+            self.answers = Some((group, self.tell(rings, group)));
+        }
+        rings.flush();
+        if zc + copied == 0 {
+            return Ok(None);
+        }
+        if running {
+            self.zc += zc;
+            self.copied += copied;
+            self.datagrams += datagrams;
+        }
+        Ok(self.meter.count((zc + copied) as usize))
+    }
+
+    /// Sends a byte to whoever sends datagrams.
+    fn tell(&self, rings: &mut Rings, group: u16) -> Instant {
+        let to = SocketAddr::from((RIGHT, SENDER_PORT));
+        rings.submit(Submission::send(self.socket, group, 0, 1, ANSWER).to(to));
+        Instant::now()
+    }
+}

@@ -1,0 +1,292 @@
+//! `bench ring`: receive through rings, by copy and by reference.
+//!
+//! Over the pair link, both hosts on one thread in turns, sent by reference from a buffer larger than
+//! any cache. By reference, the receiver has registered the sender's buffer as lent memory: nobody
+//! copies. With `--place` it has given a region to a queue of its end of the pair instead, which
+//! writes payload there as a network card would: the copy that this takes is the device's. Over a
+//! tap: from a kernel socket; the region is a queue's of its own, and the kernel writes into it.
+//! With `--udp` datagrams come instead of a stream. Both ends of either are in [`ends`].
+
+mod ends;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagewire::Host;
+use pagewire::rings::Rings;
+use pagewire_device::{Device, Queues, Rule};
+use pagewire_mem::{PAGE_SIZE, Region};
+use pagewire_ring::layout::COPY_GROUP;
+use pagewire_ring::{EngineConfig, QueueConfig};
+
+use crate::failure::{Failure, say};
+use crate::hosts::{self, LEFT, PORT, RIGHT};
+use crate::kernel;
+use crate::machine::{Machine, Sides, joined, on_a_thread, pin};
+use crate::meter::{Round, Spread};
+use crate::options::{Link, RingOptions};
+use crate::report::{Record, rounded};
+use crate::source::Source;
+use ends::{ENTRIES, Receiver, Sender, kernel_datagrams};
+
+/// Bytes of single writes of a kernel peer.
+const PEER_MESSAGE: usize = 1 << 20;
+
+/// IPv4's header and UDP's, in bytes.
+const DATAGRAM_HEADERS: usize = 28;
+
+/// How received bytes get to the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Copy,
+    ZeroCopy,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::ZeroCopy => "zerocopy",
+        }
+    }
+}
+
+/// What a round came to.
+struct Outcome {
+    round: Round,
+    zc: u64,
+    copied: u64,
+    /// Datagrams that were received, and that their socket had no room for.
+    datagrams: u64,
+    dropped: u64,
+    /// Payload bytes of each; 0: a stream.
+    size: usize,
+    mtu: u32,
+    /// Payload that our own code copied, and that the device did, on the receiving host.
+    ours: u64,
+    device: u64,
+}
+
+struct Bench {
+    options: RingOptions,
+    source: Source,
+    sides: Sides,
+}
+
+/// Measures and prints.
+pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
+    if options.place && options.link != Link::Pair {
+        let text = "--place says what an end of a pair does; over a tap the kernel always writes";
+        return Err(Failure::Usage(text.into()));
+    }
+    if options.link == Link::Tap {
+        kernel::check_privilege()?;
+    }
+    let bench = Bench { options: options.clone(), source: Source::new(), sides: Sides::choose() };
+    let mut modes = [(Mode::Copy, Vec::new()), (Mode::ZeroCopy, Vec::new())];
+    // The first round warms up: it is measured and left out.
+    for round in 0..=options.common.rounds {
+        for (mode, outcomes) in &mut modes {
+            let outcome = bench.round(*mode)?;
+            if round > 0 {
+                outcomes.push(outcome);
+            }
+        }
+    }
+    let machine = Machine::describe();
+    if !options.common.json {
+        say(format!(
+            "{machine}; {} rounds of {} s each, medians",
+            options.common.rounds, options.seconds
+        ));
+    }
+    for (mode, outcomes) in &modes {
+        if options.common.json {
+            let record = bench.record(*mode, outcomes).on(&machine);
+            say(serde_json::to_string(&record).unwrap_or_default());
+        } else {
+            bench.show(*mode, outcomes);
+        }
+    }
+    Ok(())
+}
+
+impl Bench {
+    fn link(&self) -> &'static str {
+        match self.options.link {
+            Link::Pair => "pair",
+            Link::Tap => "tap",
+        }
+    }
+
+    /// Where the bytes of a mode lie.
+    fn memory(&self, mode: Mode) -> &'static str {
+        match (mode, self.options.link, self.options.place) {
+            (Mode::Copy, ..) => "copied",
+            (_, Link::Pair, false) => "lent",
+            (_, Link::Pair, true) => "placed",
+            (_, Link::Tap, _) => "registered",
+        }
+    }
+
+    fn record(&self, mode: Mode, outcomes: &[Outcome]) -> Record {
+        let rounds: Vec<Round> = outcomes.iter().map(|outcome| outcome.round).collect();
+        let record = Record::of_rounds("ring", "pagewire", self.link(), &rounds);
+        let Some(median) = median(outcomes) else { return record };
+        let mib = rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
+        let cpu: f64 = rounds.iter().map(|r| r.receiver_cpu.as_secs_f64()).sum();
+        let record = match median.size {
+            0 => record.with("transport", "tcp"),
+            size => record
+                .with("transport", "udp")
+                .with("datagram_bytes", size)
+                .with("datagrams", median.datagrams)
+                .with("datagrams_dropped", median.dropped),
+        };
+        record
+            .with("mode", mode.name())
+            .with("memory", self.memory(mode))
+            .with("copy_bytes", median.copied)
+            .with("zc_bytes", median.zc)
+            .with("total_bytes", median.copied + median.zc)
+            .with("receiver_cpu_us_per_mib", rounded(cpu * 1e6 / mib.max(1e-9), 3))
+            .with("payload_bytes_copied", median.ours)
+            .with("device_bytes_copied", median.device)
+            .with("region_mib", self.options.region)
+            .with("mtu", median.mtu)
+    }
+
+    /// The lines that users of the source document's program know.
+    fn show(&self, mode: Mode, outcomes: &[Outcome]) {
+        let Some(median) = median(outcomes) else { return };
+        say(format!("{} over {}, memory {}:", mode.name(), self.link(), self.memory(mode)));
+        say(format!(" copy bytes: {}", median.copied));
+        say(format!("   ZC bytes: {}", median.zc));
+        let nsec = median.round.time.as_nanos();
+        say(format!("Total bytes: {}, nsec:{nsec}", median.copied + median.zc));
+        say(format!("       Rate: {:.2} Gb/s", median.round.gbit_per_s()));
+        if median.size > 0 {
+            let (datagrams, dropped) = (median.datagrams, median.dropped);
+            say(format!("  Datagrams: {datagrams} of {} bytes, {dropped} dropped", median.size));
+        }
+    }
+
+    /// Payload bytes of a datagram over a link of this MTU; 0: a stream.
+    fn datagram(&self, mtu: u32) -> usize {
+        let fits = (mtu as usize).saturating_sub(DATAGRAM_HEADERS);
+        let whole = if fits > PAGE_SIZE { fits - fits % PAGE_SIZE } else { fits };
+        match (self.options.udp, self.options.datagram) {
+            (false, _) => 0,
+            (true, asked) => asked.map_or(whole, |bytes| bytes as usize),
+        }
+    }
+
+    /// Where a mode receives, and with which memory.
+    fn group(&self, rings: &mut Rings, mode: Mode) -> Result<u16, Failure> {
+        let rule = if self.options.udp { Rule::udp_port(PORT) } else { Rule::tcp_port(PORT) };
+        match (mode, self.memory(mode)) {
+            (Mode::Copy, _) => Ok(COPY_GROUP),
+            (_, "lent") => Ok(rings.register_lent(self.source.frag())?),
+            _ => {
+                let region = self.memory_of("pagewire-region")?;
+                Ok(rings.register(1, region, &[rule])?)
+            }
+        }
+    }
+
+    fn rings(&self, host: &Host) -> Result<Rings, Failure> {
+        let copy = self.memory_of("pagewire-copy")?;
+        let config = EngineConfig { entries: ENTRIES, ..EngineConfig::new(copy) };
+        Ok(host.rings(config)?)
+    }
+
+    fn memory_of(&self, name: &str) -> Result<QueueConfig, Failure> {
+        let bytes = (self.options.region as usize) << 20;
+        let region = Region::memfd(name, bytes)?;
+        // Whatever is delivered can be given back at once, whoever has the next turn: at most half of it
+        // is left in there by the host.
+        Ok(QueueConfig { fill_entries: 2 * ENTRIES, ..QueueConfig::new(region) })
+    }
+
+    fn round(&self, mode: Mode) -> Result<Outcome, Failure> {
+        on_a_thread(|| match self.options.link {
+            Link::Pair => self.pair(mode),
+            Link::Tap => self.tap(mode),
+        })
+    }
+
+    /// Sender, receiver and both stacks, in turns.
+    fn pair(&self, mode: Mode) -> Result<Outcome, Failure> {
+        pin(self.sides.left);
+        let (a, b, mtu) = hosts::pair(self.options.mtu)?;
+        let left = hosts::on(a, LEFT).manual().start()?;
+        let b: Box<dyn Device> =
+            if self.options.place { Box::new(Queues::new(b, 2)) } else { Box::new(b) };
+        let right = Host::builder().boxed_device(b).address(format!("{RIGHT}/24")).manual();
+        let right = right.start()?;
+        let mut rings = self.rings(&right)?;
+        let (group, size) = (self.group(&mut rings, mode)?, self.datagram(mtu));
+        let mut receiver = Receiver::open(&mut rings, RIGHT, group, size, self.options.seconds)?;
+        let mut sender = Sender::open(&left, &self.source, size)?;
+        loop {
+            sender.send()?;
+            left.turn();
+            right.turn();
+            if let Some(round) = receiver.look(&mut rings)? {
+                return Ok(outcome(&receiver, round, size, mtu, &right));
+            }
+        }
+    }
+
+    /// A kernel socket sends; the receiver sleeps on its rings.
+    fn tap(&self, mode: Mode) -> Result<Outcome, Failure> {
+        pin(self.sides.left);
+        let (tap, mtu) = hosts::tap(RIGHT, self.options.mtu)?;
+        let host = hosts::on(tap, LEFT).start()?;
+        let mut rings = self.rings(&host)?;
+        let (group, size) = (self.group(&mut rings, mode)?, self.datagram(mtu));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mut receiver = Receiver::open(&mut rings, LEFT, group, size, self.options.seconds)?;
+            if size > 0 {
+                receiver.answer(&mut rings)?;
+            }
+            let to = receiver.local();
+            let over = &over;
+            let sending = scope.spawn(move || -> Result<(), Failure> {
+                pin(self.sides.right);
+                if size > 0 {
+                    return kernel_datagrams(to, &self.source, size, over);
+                }
+                kernel::send(kernel::connect(to)?, &self.source, PEER_MESSAGE);
+                Ok(())
+            });
+            let round = loop {
+                if !rings.wait(kernel::PATIENCE) {
+                    break Err(Failure::Failed("nothing arrives".into()));
+                }
+                match receiver.look(&mut rings) {
+                    Ok(Some(round)) => break Ok(round),
+                    Ok(None) => {}
+                    Err(error) => break Err(error),
+                }
+            };
+            let outcome = round.map(|round| outcome(&receiver, round, size, mtu, &host));
+            // Closes the connection, on which the sender ends.
+            drop(rings);
+            over.store(true, Ordering::Relaxed);
+            joined(sending).and(outcome)
+        })
+    }
+}
+
+/// The round whose rate is the median.
+fn median(outcomes: &[Outcome]) -> Option<&Outcome> {
+    Spread::by(outcomes, |outcome| outcome.round.gbit_per_s()).map(|all| all.median)
+}
+
+fn outcome(receiver: &Receiver, round: Round, size: usize, mtu: u32, host: &Host) -> Outcome {
+    let ledger = host.stats().ledger;
+    let device = ledger.get(pagewire::CopyReason::DeviceRx);
+    let &Receiver { zc, copied, datagrams, dropped, .. } = receiver;
+    Outcome { round, zc, copied, datagrams, dropped, size, mtu, ours: ledger.ours(), device }
+}

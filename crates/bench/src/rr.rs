@@ -1,0 +1,302 @@
+//! `bench rr`: so many bytes there and back, and how often a sleeper is woken.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pagewire::{Builder, Host, TcpStream};
+
+use crate::failure::{Because, Failure};
+use crate::hosts::{self, LEFT, RIGHT, accept, connect_in_turns};
+use crate::kernel::{self, PATIENCE};
+use crate::machine::{Machine, Sides, joined, nap, pin};
+use crate::meter::{Round, Samples, Spread, percentile};
+use crate::options::RrOptions;
+use crate::report::{Record, print, rounded};
+use crate::source::Source;
+
+/// Bytes of a batch whose wakeups are counted, and how many batches.
+const BATCH: usize = 256 << 10;
+const BATCHES: u64 = 2_000;
+
+/// Measures and prints.
+pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
+    let sides = Sides::choose();
+    let size = options.size as usize;
+    let mut engines = [Engine::new("pagewire", "pair"), Engine::new("kernel", "loopback")];
+    for round in 0..=options.common.rounds {
+        for engine in &mut engines {
+            let mut samples = match engine.name {
+                "pagewire" => pair(size, options.seconds, sides, options.common.stats)?,
+                _ => kernel::ping_pong(size, options.seconds, sides)?,
+            };
+            samples.sort_unstable();
+            // The first round warms up.
+            if round > 0 {
+                engine.add(&samples, size);
+            }
+        }
+    }
+    let wakeups = wakeups_per_batch(&Source::new())?;
+    let shares = shares(options.threads as usize, size, options.seconds)?;
+    let machine = Machine::describe();
+    let records: Vec<_> = engines
+        .iter()
+        .map(|e| {
+            let record = e.record(size);
+            let record = match e.name {
+                "pagewire" => {
+                    let record = record.with("wakeups_per_batch", rounded(wakeups, 3));
+                    with_shares(record, &shares)
+                }
+                _ => record,
+            };
+            record.on(&machine)
+        })
+        .collect();
+    let heading = format!(
+        "{machine}; {} rounds of {} s each, medians; both sides poll",
+        options.common.rounds, options.seconds
+    );
+    let columns =
+        "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch";
+    let of_shares = " threads least_round_trips most_round_trips longest_wait_us";
+    let columns = format!("{columns}{}", if shares.is_empty() { "" } else { of_shares });
+    print(&records, options.common.json, &heading, &columns);
+    Ok(())
+}
+
+/// One engine's rounds.
+struct Engine {
+    name: &'static str,
+    link: &'static str,
+    rounds: Vec<Round>,
+    /// Percentiles of each round, in nanoseconds.
+    p50: Vec<u32>,
+    p99: Vec<u32>,
+}
+
+impl Engine {
+    fn new(name: &'static str, link: &'static str) -> Self {
+        Self { name, link, rounds: Vec::new(), p50: Vec::new(), p99: Vec::new() }
+    }
+
+    fn add(&mut self, sorted: &[u32], size: usize) {
+        let time = sorted.iter().map(|&ns| Duration::from_nanos(ns.into())).sum();
+        let bytes = 2 * (size * sorted.len()) as u64;
+        self.rounds.push(Round { bytes, time, receiver_cpu: Duration::ZERO });
+        self.p50.push(percentile(sorted, 0.5));
+        self.p99.push(percentile(sorted, 0.99));
+    }
+
+    fn record(&self, size: usize) -> Record {
+        let us = |ns: f64| rounded(ns / 1000.0, 3);
+        let spread = |all: &[u32]| Spread::of(all.iter().map(|&ns| f64::from(ns)));
+        let (p50, p99) = (spread(&self.p50), spread(&self.p99));
+        Record::of_rounds("rr", self.name, self.link, &self.rounds)
+            .with("size", size)
+            .with("rtt_us_p50", us(p50.median))
+            .with("rtt_us_p99", us(p99.median))
+            .with("min_rtt_us_p50", us(p50.min))
+            .with("max_rtt_us_p50", us(p50.max))
+    }
+}
+
+/// Two hosts, each polled by its own thread.
+fn pair(size: usize, seconds: f64, sides: Sides, stats: bool) -> Result<Vec<u32>, Failure> {
+    let (left, right) = hosts(true)?;
+    let (mut client, mut server) = connect_in_turns(&left, &right)?;
+    let done = AtomicBool::new(false);
+    let samples = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(sides.right);
+            let mut buffer = vec![0; size];
+            let mut have = 0;
+            while !done.load(Ordering::Relaxed) {
+                match server.read(buffer.get_mut(have..).unwrap_or_default()) {
+                    Ok(0) => return,
+                    Ok(n) => have += n,
+                    Err(_) => {
+                        right.turn();
+                    }
+                }
+                if have == size {
+                    have = 0;
+                    let turned = || right.turn();
+                    if write_all(&mut server, &buffer, turned).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        let pinging = scope.spawn(|| -> Result<Vec<u32>, Failure> {
+            pin(sides.left);
+            let result = (|| {
+                let mut buffer = vec![0x55; size];
+                let mut samples = Samples::new(seconds);
+                loop {
+                    let started = Instant::now();
+                    write_all(&mut client, &buffer, || left.turn())?;
+                    let mut have = 0;
+                    while have < size {
+                        match client.read(buffer.get_mut(have..).unwrap_or_default()) {
+                            Ok(0) => return Err(Failure::Failed("the peer went away".into())),
+                            Ok(n) => have += n,
+                            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                                left.turn();
+                            }
+                            Err(e) => return Err(e.into()),
+                        }
+                    }
+                    if samples.add(started) {
+                        return Ok(samples.finish());
+                    }
+                }
+            })();
+            done.store(true, Ordering::Relaxed);
+            result
+        });
+        joined(pinging)
+    })?;
+    if stats {
+        eprint!("{}{}", left.stats(), right.stats());
+    }
+    Ok(samples)
+}
+
+fn write_all(
+    stream: &mut impl Write,
+    mut bytes: &[u8],
+    mut turn: impl FnMut() -> bool,
+) -> Result<(), Failure> {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                turn();
+            }
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+fn hosts(manual: bool) -> Result<(Host, Host), Failure> {
+    // Without spinning: a reader that finds nothing sleeps at once.
+    hosts_with(|host| if manual { host.manual() } else { host.spin(Duration::ZERO) })
+}
+
+fn hosts_with(set: impl Fn(Builder) -> Builder) -> Result<(Host, Host), Failure> {
+    let (left, right, _) = hosts::pair(None)?;
+    Ok((set(hosts::on(left, LEFT)).start()?, set(hosts::on(right, RIGHT)).start()?))
+}
+
+/// What one of several threads had of a host.
+struct Share {
+    round_trips: u64,
+    /// The longest that one of them took.
+    longest: Duration,
+}
+
+fn with_shares(record: Record, shares: &[Share]) -> Record {
+    let trips = || shares.iter().map(|share| share.round_trips);
+    let longest = shares.iter().map(|share| share.longest).max();
+    match (trips().min(), trips().max(), longest) {
+        (Some(least), Some(most), Some(longest)) => record
+            .with("threads", shares.len())
+            .with("least_round_trips", least)
+            .with("most_round_trips", most)
+            .with("longest_wait_us", rounded(longest.as_secs_f64() * 1e6, 1)),
+        _ => record,
+    }
+}
+
+/// So many threads on one host, each going back and forth on a connection of its own with a thread of
+/// the other host: all of them, and the drivers, want the lock all the time.
+fn shares(threads: usize, size: usize, seconds: f64) -> Result<Vec<Share>, Failure> {
+    // Drivers that poll, as busy as they get.
+    let (left, right) = hosts_with(|host| host)?;
+    let what = "going back and forth";
+    let on = SocketAddr::from((RIGHT, 9002));
+    let listener = right.listen(on).because(what)?;
+    std::thread::scope(|scope| {
+        let mut pinging = Vec::new();
+        for _ in 0..threads {
+            let client = left.connect_timeout(on, PATIENCE).because(what)?;
+            let mut server = accept(&listener, nap).because(what)?;
+            server.set_nonblocking(false).because(what)?;
+            scope.spawn(move || {
+                let mut buffer = vec![0; size];
+                // Until the client is gone.
+                while server
+                    .read_exact(&mut buffer)
+                    .and_then(|()| server.write_all(&buffer))
+                    .is_ok()
+                {}
+            });
+            pinging.push(scope.spawn(move || ping(client, size, seconds).because(what)));
+        }
+        pinging.into_iter().map(joined).collect()
+    })
+}
+
+fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<Share> {
+    client.set_read_timeout(Some(PATIENCE))?;
+    let (mut buffer, begin) = (vec![0x55; size], Instant::now());
+    let mut share = Share { round_trips: 0, longest: Duration::ZERO };
+    while begin.elapsed().as_secs_f64() < seconds {
+        let started = Instant::now();
+        client.write_all(&buffer)?;
+        client.read_exact(&mut buffer)?;
+        share.round_trips += 1;
+        share.longest = share.longest.max(started.elapsed());
+    }
+    Ok(share)
+}
+
+/// How often a blocked reader is woken for what its peer queued at once: batches are sent by
+/// reference, one after the other, each when the last has been answered with one byte.
+///
+/// The source is made by the caller, before there is a connection: filling it takes a busy machine
+/// longer than a reader has patience.
+fn wakeups_per_batch(source: &Source) -> Result<f64, Failure> {
+    let (left, right) = hosts(false)?;
+    let what = "counting wakeups";
+    let on = SocketAddr::from((RIGHT, 9001));
+    let listener = right.listen(on).because(what)?;
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| -> Result<u64, Failure> {
+            let mut stream = accept(&listener, nap).because(what)?;
+            let set = stream.set_nodelay(true);
+            set.and_then(|()| stream.set_read_timeout(Some(PATIENCE))).because(what)?;
+            let mut frags = Vec::new();
+            let before = right.stats().wakeups;
+            for _ in 0..BATCHES {
+                let mut have = 0;
+                while have < BATCH {
+                    match stream.recv_into(BATCH, &mut frags).because(what)? {
+                        0 => return Err(Failure::Failed("the peer went away".into())),
+                        n => have += n,
+                    }
+                    frags.clear();
+                }
+                stream.write_all(b"!").because(what)?;
+            }
+            Ok(right.stats().wakeups - before)
+        });
+        let mut stream = left.connect_timeout(on, PATIENCE).because(what)?;
+        stream.set_read_timeout(Some(PATIENCE)).because(what)?;
+        for piece in source.frags(BATCH).take(BATCHES as usize) {
+            let mut answer = [0];
+            let sent = stream.send(piece).and_then(|_| stream.read_exact(&mut answer));
+            if let Err(e) = sent {
+                // The reader's error says more, if it has one.
+                joined(reading)?;
+                return Err(Failure::because(what, e));
+            }
+        }
+        let wakeups = joined(reading)?;
+        Ok(wakeups as f64 / BATCHES as f64)
+    })
+}

@@ -1,0 +1,446 @@
+//! One round of one size in one mode, on each engine: who sends, who receives, whose time is whose.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream as KernelStream};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use pagewire::{Completion, Host, TcpStream};
+use pagewire_mem::Frag;
+
+use super::{Case, Mode};
+use crate::failure::Failure;
+use crate::hosts::{self, LEFT, RECV_PIECE, RIGHT, connect_in_turns, patient, would_block};
+use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
+use crate::machine::{Sides, joined, nap, pin};
+use crate::meter::{Round, WARM_UP};
+use crate::options::Taking;
+use crate::source::{SOURCE_LEN, Source};
+use crate::sys::{take_kernel_completion, thread_time, ticks};
+
+/// Bytes that the sender on one thread queues before the receiver has its turn, unless one send is
+/// longer: what is copied meets memory that is still in the processor's cache, as with a sender that
+/// is acknowledged quickly.
+const BATCH: usize = 256 << 10;
+
+/// Bytes that zero-copy sends may hold: the user's limit is not what is measured.
+const HELD: usize = 1 << 30;
+
+/// Of a mebibyte.
+const MIB: f64 = (1 << 20) as f64;
+
+/// Longest wait for sends to complete once the last byte was acknowledged.
+const COMPLETION_TIME: Duration = Duration::from_secs(5);
+
+/// What a round came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) round: Round,
+    pub(super) sent: Sent,
+    /// CPU time for a mebibyte, in microseconds: of the sender, and of both sides.
+    pub(super) sender: f64,
+    pub(super) system: f64,
+    /// Ticks of the time-stamp counter that the sender takes for 64 KiB.
+    pub(super) ticks: Option<f64>,
+    /// Payload bytes that the sender's stack copied.
+    pub(super) copied: u64,
+    pub(super) mtu: u32,
+}
+
+/// Calls that queued something, and what became of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    pub(super) sends: u64,
+    pub(super) completions: u64,
+    pub(super) completed_copied: u64,
+}
+
+impl Sent {
+    fn since(self, before: Self) -> Self {
+        Self {
+            sends: self.sends - before.sends,
+            completions: self.completions - before.completions,
+            completed_copied: self.completed_copied - before.completed_copied,
+        }
+    }
+
+    /// After the round: nothing that was sent by reference is held for ever.
+    fn check(self, mode: Mode) -> Result<(), Failure> {
+        if mode == Mode::Zerocopy && self.completions != self.sends {
+            let Self { sends, completions, .. } = self;
+            let text = format!("of {sends} zero-copy sends, {completions} were completed");
+            return Err(Failure::Failed(text));
+        }
+        Ok(())
+    }
+}
+
+/// Settings of all rounds.
+pub(super) struct Engines {
+    pub(super) source: Source,
+    pub(super) sides: Sides,
+    pub(super) seconds: f64,
+    pub(super) mtu: Option<u32>,
+    pub(super) receiver: Taking,
+    pub(super) stats: bool,
+}
+
+impl Engines {
+    /// Both stacks on one thread, in turns. The sender's time is that of its calls and of its
+    /// stack's turns, in which acknowledgements come in: the time-stamp counter around each side's
+    /// part says how the thread's CPU time is divided.
+    pub(super) fn pair(&self, case: Case) -> Result<Sample, Failure> {
+        pin(self.sides.left);
+        let (a, b, mtu) = hosts::pair(self.mtu)?;
+        let start = |device, ip| hosts::on(device, ip).manual().zerocopy_memory(HELD).start();
+        let (left, right) = (start(a, LEFT)?, start(b, RIGHT)?);
+        let (stream, peer) = connect_in_turns(&left, &right)?;
+        let mut sides = InTurns {
+            sender: Sender::new(&self.source, &stream, case)?,
+            receiver: Receiver::new(&peer, self.receiver),
+            left: &left,
+            right: &right,
+        };
+        let warm = Instant::now() + WARM_UP;
+        while Instant::now() < warm {
+            sides.turn()?;
+        }
+        let copied = || left.stats().ledger.ours();
+        let (sent, received, copies) = (sides.sender.sent, sides.receiver.bytes, copied());
+        let (mut ours, mut theirs) = (0, 0);
+        let length = Duration::from_secs_f64(self.seconds);
+        let (cpu, begun, first) = (thread_time(), Instant::now(), ticks());
+        while begun.elapsed() < length {
+            let (sender, receiver) = sides.turn()?;
+            ours += sender;
+            theirs += receiver;
+        }
+        let (all, time, cpu) = (ticks() - first, begun.elapsed(), thread_time() - cpu);
+        let bytes = sides.receiver.bytes - received;
+        let sent = sides.sender.sent.since(sent);
+        let copied = copied() - copies;
+        sides.complete()?;
+        self.print_stats(&[&left, &right]);
+        // While another process had the processor, the counter went on and the thread's clock did
+        // not. Both sides suffered from that in proportion to their time.
+        let share = |part: u64| part as f64 / all.max(1) as f64;
+        let mib = (bytes as f64 / MIB).max(1e-9);
+        let us = cpu.as_secs_f64() * 1e6 / mib;
+        let running = cpu.as_secs_f64() / time.as_secs_f64().max(1e-9);
+        Ok(Sample {
+            round: Round { bytes, time, receiver_cpu: Duration::ZERO },
+            sent,
+            sender: us * share(ours),
+            system: us * share(ours + theirs),
+            ticks: Some(running * ours as f64 / mib / 16.0),
+            copied,
+            mtu,
+        })
+    }
+
+    /// To a kernel socket on the other side of a tap. The stack
+    /// has no thread of its own: all that the sender costs is its thread's, and what the kernel does
+    /// for the receiver during the sender's system calls is in it too.
+    pub(super) fn tap(&self, case: Case) -> Result<Sample, Failure> {
+        pin(self.sides.left);
+        let (tap, mtu) = hosts::tap(RIGHT, self.mtu)?;
+        let host = hosts::on(tap, LEFT).manual().zerocopy_memory(HELD).start()?;
+        std::thread::scope(|scope| {
+            let listener = kernel::listen(RIGHT.into())?;
+            let to = listener.local_addr()?;
+            let receiving = scope.spawn(move || {
+                pin(self.sides.right);
+                kernel_receive(kernel::accept(&listener)?)
+            });
+            let stream = patient(host.connect_timeout(to, PATIENCE))?;
+            let mut sender = Sender::new(&self.source, &stream, case)?;
+            let copied = || host.stats().ledger.ours();
+            let (mut clock, mut copies) = (Clock::new(self.seconds), 0);
+            while clock.done.is_none() {
+                sender.call()?;
+                sender.read_completions();
+                if clock.note(sender.bytes, sender.sent) {
+                    copies = copied().wrapping_sub(copies);
+                }
+            }
+            while !sender.is_complete()
+                && let Some(done) = stream.wait_completion()?
+            {
+                sender.note(&done);
+            }
+            sender.sent.check(case.mode)?;
+            stream.shutdown(Shutdown::Write)?;
+            host.drain(PATIENCE);
+            let round = joined(receiving)?;
+            self.print_stats(&[&host]);
+            Ok(clock.sample(round, copies, mtu))
+        })
+    }
+
+    /// Kernel to kernel.
+    pub(super) fn kernel(&self, between: Between, case: Case) -> Result<Sample, Failure> {
+        let sending = |connection| self.kernel_send(connection, case);
+        let (clock, round) = kernel::connected(between, self.sides, sending, kernel_receive)?;
+        Ok(clock.sample(round, 0, between.mtu()))
+    }
+
+    fn kernel_send(&self, mut connection: KernelStream, case: Case) -> Result<Clock, Failure> {
+        let mut clock = Clock::new(self.seconds);
+        let (mut bytes, mut sent) = (0, Sent::default());
+        if case.mode == Mode::Zerocopy {
+            kernel::set_zerocopy(&connection)?;
+        }
+        for piece in self.source.pieces(case.size) {
+            let done = match case.mode {
+                Mode::Copy => connection.write_all(piece).map(|()| sent.sends += 1),
+                Mode::Zerocopy => kernel_send_zerocopy(&connection, piece, &mut sent),
+            };
+            done?;
+            bytes += piece.len() as u64;
+            if clock.note(bytes, sent) && clock.done.is_some() {
+                break;
+            }
+        }
+        let deadline = Instant::now() + COMPLETION_TIME;
+        while sent.completions < sent.sends && case.mode == Mode::Zerocopy {
+            take_kernel_completions(&connection, &mut sent)?;
+            if Instant::now() >= deadline {
+                break;
+            }
+            nap();
+        }
+        sent.check(case.mode)?;
+        Ok(clock)
+    }
+
+    fn print_stats(&self, hosts: &[&Host]) {
+        for host in hosts.iter().filter(|_| self.stats) {
+            eprint!("{}", host.stats());
+        }
+    }
+}
+
+/// Sender, receiver and both stacks on one thread.
+struct InTurns<'a> {
+    left: &'a Host,
+    right: &'a Host,
+    sender: Sender<'a>,
+    receiver: Receiver<'a>,
+}
+
+impl InTurns<'_> {
+    /// A batch from the one to the other; ticks that each took.
+    fn turn(&mut self) -> Result<(u64, u64), Failure> {
+        let begun = ticks();
+        self.left.turn();
+        self.sender.batch()?;
+        let middle = ticks();
+        self.right.turn();
+        self.receiver.take()?;
+        Ok((middle - begun, ticks() - middle))
+    }
+
+    /// Nothing more is sent: all that was is to be completed.
+    fn complete(&mut self) -> Result<(), Failure> {
+        let deadline = Instant::now() + COMPLETION_TIME;
+        while !self.sender.is_complete() && Instant::now() < deadline {
+            self.left.turn();
+            self.right.turn();
+            self.receiver.take()?;
+        }
+        self.sender.sent.check(self.sender.case.mode)
+    }
+}
+
+/// Walks through the source, and counts.
+struct Sender<'a> {
+    stream: &'a TcpStream,
+    source: &'a Source,
+    whole: Frag,
+    case: Case,
+    /// What is left of the piece that is being sent.
+    rest: Range<usize>,
+    bytes: u64,
+    sent: Sent,
+}
+
+impl<'a> Sender<'a> {
+    fn new(source: &'a Source, stream: &'a TcpStream, case: Case) -> Result<Self, Failure> {
+        // As the kernel's sockets beside it, and netperf's: with Nagle's algorithm.
+        let set = stream.set_nodelay(false);
+        set.and_then(|()| stream.set_zerocopy(case.mode == Mode::Zerocopy))?;
+        let (whole, rest) = (source.frag(), 0..case.size);
+        Ok(Self { stream, source, whole, case, rest, bytes: 0, sent: Sent::default() })
+    }
+
+    /// One call.
+    fn call(&mut self) -> io::Result<usize> {
+        let n = match self.case.mode {
+            Mode::Copy => {
+                let mut stream: &TcpStream = self.stream;
+                stream.write(self.source.bytes(self.rest.clone()))?
+            }
+            Mode::Zerocopy => self.stream.send_zc(self.whole.slice(self.rest.clone()))?.bytes,
+        };
+        self.bytes += n as u64;
+        self.sent.sends += 1;
+        self.rest.start += n;
+        if self.rest.is_empty() {
+            let next = self.rest.end + self.case.size;
+            self.rest = if next <= SOURCE_LEN { self.rest.end..next } else { 0..self.case.size };
+        }
+        Ok(n)
+    }
+
+    /// As much as a batch has, or there is room for; then reads completions.
+    fn batch(&mut self) -> Result<(), Failure> {
+        let mut left = BATCH.max(self.case.size);
+        while left > 0
+            && let Some(n) = would_block(self.call())?
+        {
+            left = left.saturating_sub(n);
+        }
+        self.read_completions();
+        Ok(())
+    }
+
+    fn read_completions(&mut self) {
+        if self.case.mode == Mode::Copy {
+            return;
+        }
+        for done in self.stream.completions() {
+            self.note(&done);
+        }
+    }
+
+    fn note(&mut self, done: &Completion) {
+        // No range goes across the end of the numbers.
+        let sends = u64::from(done.ids.end() - done.ids.start()) + 1;
+        self.sent.completions += sends;
+        self.sent.completed_copied += if done.copied { sends } else { 0 };
+    }
+
+    fn is_complete(&mut self) -> bool {
+        self.read_completions();
+        self.case.mode == Mode::Copy || self.sent.completions == self.sent.sends
+    }
+}
+
+struct Receiver<'a> {
+    stream: &'a TcpStream,
+    taking: Taking,
+    frags: Vec<Frag>,
+    buffer: Vec<u8>,
+    bytes: u64,
+}
+
+impl<'a> Receiver<'a> {
+    fn new(stream: &'a TcpStream, taking: Taking) -> Self {
+        Self { stream, taking, frags: Vec::new(), buffer: vec![0; RECV_PIECE], bytes: 0 }
+    }
+
+    /// All that is there.
+    fn take(&mut self) -> Result<(), Failure> {
+        let mut stream: &TcpStream = self.stream;
+        loop {
+            let taken = match self.taking {
+                Taking::Reference => stream.recv_into(RECV_PIECE, &mut self.frags),
+                Taking::Copy => stream.read(&mut self.buffer),
+            };
+            self.frags.clear();
+            match would_block(taken)? {
+                Some(0) => return Err(Failure::Failed("the sender ended too early".into())),
+                Some(n) => self.bytes += n as u64,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Sends all of `piece` with `MSG_ZEROCOPY`, and takes the completions that are there.
+fn kernel_send_zerocopy(socket: impl AsFd, mut piece: &[u8], sent: &mut Sent) -> io::Result<()> {
+    while !piece.is_empty() {
+        match kernel::send_zerocopy(&socket, piece) {
+            Ok(n) => {
+                piece = piece.get(n..).unwrap_or_default();
+                sent.sends += 1;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // Too many completions are to come, or unread: those that are there are taken below.
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => std::thread::yield_now(),
+            Err(e) => return Err(e),
+        }
+        take_kernel_completions(&socket, sent)?;
+    }
+    Ok(())
+}
+
+fn take_kernel_completions(socket: impl AsFd, sent: &mut Sent) -> io::Result<()> {
+    while let Some(done) = take_kernel_completion(&socket)? {
+        sent.completions += u64::from(done.sends);
+        sent.completed_copied += if done.copied { done.sends.into() } else { 0 };
+    }
+    Ok(())
+}
+
+/// Reads to the end of the stream by copy; counts from the end of the warm-up on.
+fn kernel_receive(mut connection: KernelStream) -> Result<Round, Failure> {
+    let mut buffer = vec![0; PEER_MESSAGE];
+    let (mut begun, mut cpu, mut bytes) = (Instant::now(), thread_time(), 0);
+    let (warm_until, mut warm) = (begun + WARM_UP, false);
+    loop {
+        match connection.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => bytes += n as u64,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+        }
+        if !warm && Instant::now() >= warm_until {
+            (begun, cpu, bytes, warm) = (Instant::now(), thread_time(), 0, true);
+        }
+    }
+    Ok(Round { bytes, time: begun.elapsed(), receiver_cpu: thread_time() - cpu })
+}
+
+/// Measures a sending thread between the end of the warm-up and the end of the round.
+struct Clock {
+    warm_until: Instant,
+    length: Duration,
+    begun: Option<(Instant, Duration, u64, Sent)>,
+    /// CPU time, bytes and calls of the round.
+    done: Option<(Duration, u64, Sent)>,
+}
+
+impl Clock {
+    fn new(seconds: f64) -> Self {
+        let (warm_until, length) = (Instant::now() + WARM_UP, Duration::from_secs_f64(seconds));
+        Self { warm_until, length, begun: None, done: None }
+    }
+
+    /// Notes what was sent so far; whether the round has just begun or ended.
+    fn note(&mut self, bytes: u64, sent: Sent) -> bool {
+        let now = Instant::now();
+        match self.begun {
+            None if now < self.warm_until => false,
+            None => {
+                self.begun = Some((now, thread_time(), bytes, sent));
+                true
+            }
+            Some((begun, ..)) if now - begun < self.length => false,
+            Some((_, cpu, bytes_before, before)) => {
+                self.done = Some((thread_time() - cpu, bytes - bytes_before, sent.since(before)));
+                true
+            }
+        }
+    }
+
+    fn sample(self, round: Round, copied: u64, mtu: u32) -> Sample {
+        let (cpu, bytes, sent) = self.done.unwrap_or_default();
+        let per_mib =
+            |cpu: Duration, bytes: u64| cpu.as_secs_f64() * 1e6 / (bytes as f64 / MIB).max(1e-9);
+        let sender = per_mib(cpu, bytes);
+        let system = sender + per_mib(round.receiver_cpu, round.bytes);
+        Sample { round, sent, sender, system, ticks: None, copied, mtu }
+    }
+}

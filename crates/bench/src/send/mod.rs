@@ -1,0 +1,267 @@
+//! `bench send`: what sending costs a processor, by copy and by reference with completions; the
+//! measurement of the cover letter of Linux's MSG_ZEROCOPY.
+//!
+//! There, a process sends to another machine; its own cycles are one figure, those of its whole
+//! machine (its process and its network interrupts) the other. The peer's are in neither. So the
+//! receiver here takes by reference, in both modes, and touches nothing (`--receiver copy`: it
+//! copies, in both): the system's figure is then the sender with both stacks. Read [`engines`] for
+//! whose time is whose.
+
+mod engines;
+mod plot;
+
+use std::path::Path;
+
+use crate::failure::{Because, Failure, say};
+use crate::kernel::{Between, check_privilege};
+use crate::machine::{Machine, Sides, on_a_thread};
+use crate::meter::{Round, Spread};
+use crate::options::{Link, SendOptions, Taking};
+use crate::report::{Record, print, rounded};
+use crate::source::Source;
+use engines::{Engines, Sample};
+
+/// What the cover letter has for a size in bytes: zero copy in per cent of copy, for the sender and
+/// for its system.
+const SOURCE_DOCUMENT: [(usize, u32, u32); 5] = [
+    (4 << 10, 41, 79),
+    (16 << 10, 18, 67),
+    (64 << 10, 11, 64),
+    (256 << 10, 10, 63),
+    (1 << 20, 8, 61),
+];
+
+/// Measures and prints.
+pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
+    let kernel = match options.link {
+        Link::Pair => Between::Loopback,
+        Link::Tap if options.receiver == Taking::Copy => {
+            let text = "--receiver says how the pair link's receiver takes data; over a tap it is the kernel's";
+            return Err(Failure::Usage(text.into()));
+        }
+        Link::Tap => Between::Veth { mtu: options.mtu },
+    };
+    if options.link == Link::Tap {
+        check_privilege()?;
+    }
+    // Before minutes of measuring: can the image be written?
+    if let Some(file) = &options.plot {
+        write_plot(file, "")?;
+    }
+    let engines = Engines {
+        source: Source::new(),
+        sides: Sides::choose(),
+        seconds: options.seconds,
+        mtu: options.mtu,
+        receiver: options.receiver,
+        stats: options.common.stats,
+    };
+    let mut lines = lines(options, kernel);
+    // The first round warms up: it is measured and left out.
+    for round in 0..=options.common.rounds {
+        for line in &mut lines {
+            let sample = on_a_thread(|| engines.sample(line.engine, line.case))?;
+            if round > 0 {
+                line.samples.push(sample);
+            }
+        }
+    }
+    let machine = Machine::describe();
+    let ratios: Vec<_> = lines.iter().map(|line| ratios(line, &lines)).collect();
+    let records: Vec<_> =
+        lines.iter().zip(&ratios).map(|(line, r)| line.record(*r, options).on(&machine)).collect();
+    let heading = format!(
+        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
+        options.common.rounds, options.seconds
+    );
+    let columns = "engine link mode size gbit_per_s sends completions completed_copied \
+        sender_cpu_us_per_mib min_sender_cpu_us_per_mib max_sender_cpu_us_per_mib \
+        system_cpu_us_per_mib sender_cycles_per_64k payload_bytes_copied";
+    print(&records, options.common.json, &heading, columns);
+    if !options.common.json {
+        print_ratios(&lines, &ratios);
+    }
+    match &options.plot {
+        Some(file) => write_plot(file, &plot::draw(&lines, &heading)),
+        None => Ok(()),
+    }
+}
+
+fn write_plot(file: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(file, text).because(format_args!("--plot {}", file.display()))
+}
+
+/// Whether data is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// An ordinary write.
+    Copy,
+    /// By reference, and completions are read.
+    Zerocopy,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Zerocopy => "zerocopy",
+        }
+    }
+}
+
+/// One size in one mode.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    mode: Mode,
+    size: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Engine {
+    Pair,
+    Tap,
+    Kernel(Between),
+}
+
+impl Engine {
+    /// The engine and its link.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Pair => ("pagewire", "pair"),
+            Self::Tap => ("pagewire", "tap"),
+            Self::Kernel(Between::Loopback) => ("kernel", "loopback"),
+            Self::Kernel(Between::Veth { .. }) => ("kernel", "veth"),
+        }
+    }
+}
+
+/// What is measured in turns, and what came out.
+struct Line {
+    engine: Engine,
+    case: Case,
+    samples: Vec<Sample>,
+}
+
+/// Copy and zero copy of an engine follow each other, so that they meet the same machine.
+fn lines(options: &SendOptions, kernel: Between) -> Vec<Line> {
+    let ours = match options.link {
+        Link::Pair => Engine::Pair,
+        Link::Tap => Engine::Tap,
+    };
+    let mut all = Vec::new();
+    for &size in &options.size {
+        for engine in [ours, Engine::Kernel(kernel)] {
+            for mode in [Mode::Copy, Mode::Zerocopy] {
+                let case = Case { mode, size: size as usize };
+                all.push(Line { engine, case, samples: Vec::new() });
+            }
+        }
+    }
+    all
+}
+
+impl Engines {
+    fn sample(&self, engine: Engine, case: Case) -> Result<Sample, Failure> {
+        match engine {
+            Engine::Pair => self.pair(case),
+            Engine::Tap => self.tap(case),
+            Engine::Kernel(between) => self.kernel(between, case),
+        }
+    }
+}
+
+/// Zero copy in per cent of copy, of the sender and of the system: medians over the rounds of what
+/// was measured one after the other. `None` for a line that copies.
+fn ratios(line: &Line, all: &[Line]) -> Option<(f64, f64)> {
+    let same = |l: &&Line| l.engine == line.engine && l.case.size == line.case.size;
+    let copy = all.iter().filter(same).find(|l| l.case.mode == Mode::Copy)?;
+    let of = |part: fn(&Sample) -> f64| {
+        let pairs = line.samples.iter().zip(&copy.samples);
+        Spread::of(pairs.map(|(zc, copy)| 100.0 * part(zc) / part(copy).max(1e-9))).median
+    };
+    (line.case.mode == Mode::Zerocopy).then(|| (of(|s| s.sender), of(|s| s.system)))
+}
+
+impl Line {
+    fn spread(&self, part: fn(&Sample) -> f64) -> Spread {
+        Spread::of(self.samples.iter().map(part))
+    }
+
+    /// The round whose rate is the median.
+    fn median_round(&self) -> Option<&Sample> {
+        Spread::by(&self.samples, |s| s.round.gbit_per_s()).map(|all| all.median)
+    }
+
+    fn record(&self, ratios: Option<(f64, f64)>, options: &SendOptions) -> Record {
+        let (engine, link) = self.engine.names();
+        let rounds: Vec<Round> = self.samples.iter().map(|s| s.round).collect();
+        let (sender, system) = (self.spread(|s| s.sender), self.spread(|s| s.system));
+        let median = self.median_round();
+        let sent = median.map(|s| s.sent).unwrap_or_default();
+        let receiver = match (self.engine, options.receiver) {
+            (Engine::Pair, Taking::Reference) => "reference",
+            (Engine::Pair, Taking::Copy) => "copy",
+            (Engine::Tap | Engine::Kernel(_), _) => "kernel",
+        };
+        let mut record = Record::of_rounds("send", engine, link, &rounds)
+            .with("mode", self.case.mode.name())
+            .with("size", self.case.size)
+            .with("sends", sent.sends)
+            .with("completions", sent.completions)
+            .with("completed_copied", sent.completed_copied)
+            .with("sender_cpu_us_per_mib", rounded(sender.median, 3))
+            .with("min_sender_cpu_us_per_mib", rounded(sender.min, 3))
+            .with("max_sender_cpu_us_per_mib", rounded(sender.max, 3))
+            .with("system_cpu_us_per_mib", rounded(system.median, 3))
+            .with("min_system_cpu_us_per_mib", rounded(system.min, 3))
+            .with("max_system_cpu_us_per_mib", rounded(system.max, 3))
+            .with("receiver", receiver)
+            .with("mtu", median.map_or(0, |s| s.mtu));
+        if let Some((sender, system)) = ratios {
+            record = record
+                .with("sender_percent_of_copy", rounded(sender, 1))
+                .with("system_percent_of_copy", rounded(system, 1));
+        }
+        if self.engine == Engine::Pair && cfg!(target_arch = "x86_64") {
+            let cycles = self.spread(|s| s.ticks.unwrap_or_default()).median;
+            record = record.with("sender_cycles_per_64k", rounded(cycles, 0));
+        }
+        if engine == "pagewire" {
+            record = record.with("payload_bytes_copied", median.map_or(0, |s| s.copied));
+        }
+        record
+    }
+}
+
+/// The table of the cover letter, with ours beside it.
+fn print_ratios(lines: &[Line], ratios: &[Option<(f64, f64)>]) {
+    say("");
+    say("CPU time by reference in per cent of by copy, beside MSG_ZEROCOPY's cover letter");
+    say(format_args!(
+        "{:>8}  {:>8}  {:>8}  {:>10}  {:>8}  {:>8}  {:>10}",
+        "size", "engine", "sender", "(document)", "system", "", "(document)"
+    ));
+    for (line, ratios) in lines.iter().zip(ratios) {
+        let Some((sender, system)) = ratios else { continue };
+        let known = SOURCE_DOCUMENT.iter().find(|(size, ..)| *size == line.case.size);
+        let (its_sender, its_system) = known
+            .map_or(("-".to_owned(), "-".to_owned()), |(_, a, b)| {
+                (format!("{a} %"), format!("{b} %"))
+            });
+        let (engine, _) = line.engine.names();
+        say(format_args!(
+            "{:>8}  {engine:>8}  {sender:>6.1} %  {its_sender:>10}  {system:>6.1} %  {:>8}  {its_system:>10}",
+            size_name(line.case.size),
+            ""
+        ));
+    }
+}
+
+/// As people write it: 4K, 1M.
+fn size_name(bytes: usize) -> String {
+    match bytes {
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
+        _ => bytes.to_string(),
+    }
+}

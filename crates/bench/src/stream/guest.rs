@@ -1,0 +1,138 @@
+//! To and from a virtual machine that is plugged in: no kernel stands beside it, because the other
+//! side is the guest's. The guest connects, once for each round; any program that sends what it has
+//! or reads what there is will do.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use pagewire::{Host, TcpListener};
+use pagewire_device::{Dhcp, DhcpConfig, VhostUser};
+
+use super::receive;
+use crate::failure::Failure;
+use crate::hosts::{self, LEFT, PORT, SEND_PIECE};
+use crate::kernel::PATIENCE;
+use crate::machine::Machine;
+use crate::meter::{Meter, Round};
+use crate::options::{Direction, StreamOptions};
+use crate::report::{Record, print};
+use crate::source::{Reader, Source};
+
+/// Where a guest connects that is sent to.
+const SENDING_PORT: u16 = PORT + 1;
+
+/// One thing that is measured.
+struct Line {
+    direction: Direction,
+    reader: Reader,
+    rounds: Vec<Round>,
+    copied: u64,
+}
+
+/// Measures and prints.
+pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
+    let Some(path) = &options.socket else {
+        let text =
+            "--link vhost-user needs --socket PATH: where a virtual machine is to be plugged in";
+        return Err(Failure::Usage(text.into()));
+    };
+    if options.via_proxy {
+        return Err(Failure::Usage("--via-proxy is for --link pair and --link tap".into()));
+    }
+    let (host, mtu) = plugged(options, path)?;
+    let listen = |port| host.listen(SocketAddr::from((LEFT, port)));
+    let (receiving, sending) = (listen(PORT)?, listen(SENDING_PORT)?);
+    eprintln!(
+        "waiting for a virtual machine at {}, which gets an address by DHCP; in it:\n  \
+         while :; do nc {LEFT} {PORT} </dev/zero; done &\n  \
+         while :; do nc {LEFT} {SENDING_PORT} </dev/null >/dev/null; done &",
+        path.display()
+    );
+    let source = Source::new();
+    let line = |direction, reader| Line { direction, reader, rounds: Vec::new(), copied: 0 };
+    let mut lines = vec![
+        line(Direction::Receive, Reader::None),
+        line(Direction::Receive, Reader::Sum),
+        line(Direction::Send, Reader::None),
+    ];
+    lines.retain(|line| options.direction.is_none_or(|only| only == line.direction));
+    // The first round warms up: it is measured and left out.
+    for round in 0..=options.common.rounds {
+        for line in &mut lines {
+            let before = host.stats().ledger.ours();
+            let result = match line.direction {
+                Direction::Receive => from_guest(&receiving, line.reader, options.seconds)?,
+                Direction::Send => to_guest(&sending, &source, options.seconds)?,
+            };
+            if round > 0 {
+                line.rounds.push(result);
+                line.copied = host.stats().ledger.ours() - before;
+            }
+            if options.common.stats {
+                eprint!("{}", host.stats());
+            }
+        }
+    }
+    let machine = Machine::describe();
+    let records: Vec<_> = lines.iter().map(|line| line.record(mtu).on(&machine)).collect();
+    let heading = format!(
+        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
+        options.common.rounds, options.seconds
+    );
+    let columns = "engine link direction peer reader mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
+        payload_bytes_copied";
+    print(&records, options.common.json, &heading, columns);
+    Ok(())
+}
+
+/// A host on a port, and the port's MTU.
+fn plugged(options: &StreamOptions, path: &Path) -> Result<(Host, u32), Failure> {
+    let mut port = VhostUser::builder();
+    if let Some(mtu) = options.mtu {
+        port = port.mtu(mtu as usize);
+    }
+    let port = port.listen(path).map_err(|e| Failure::Socket(path.to_owned(), e))?;
+    let mtu = pagewire_device::Device::capabilities(&port).mtu as u32;
+    let config = DhcpConfig::network(LEFT, 24)?;
+    let port = Dhcp::new(port, config)?;
+    Ok((hosts::on(port, LEFT).start()?, mtu))
+}
+
+fn from_guest(listener: &TcpListener, reader: Reader, seconds: f64) -> Result<Round, Failure> {
+    let (connection, _) = listener.accept()?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    let round = receive(&connection, reader, seconds);
+    connection.abort();
+    round
+}
+
+/// What was taken to be sent counts: it differs from what arrived by a send buffer at most.
+fn to_guest(listener: &TcpListener, source: &Source, seconds: f64) -> Result<Round, Failure> {
+    let (connection, _) = listener.accept()?;
+    connection.set_write_timeout(Some(PATIENCE))?;
+    let mut meter = Meter::new(seconds);
+    for piece in source.frags(SEND_PIECE) {
+        let len = piece.len();
+        connection.send(piece)?;
+        if let Some(round) = meter.count(len) {
+            connection.abort();
+            return Ok(round);
+        }
+    }
+    Err(Failure::Failed("nothing is left to send".into()))
+}
+
+impl Line {
+    fn record(&self, mtu: u32) -> Record {
+        let direction = match self.direction {
+            Direction::Send => "send",
+            Direction::Receive => "receive",
+        };
+        Record::of_rounds("stream", "pagewire", "vhost-user", &self.rounds)
+            .with("direction", direction)
+            .with("peer", "guest")
+            .with("reader", self.reader.name())
+            .with("mtu", mtu)
+            .with("payload_bytes_copied", self.copied)
+    }
+}

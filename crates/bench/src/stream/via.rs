@@ -1,0 +1,112 @@
+//! `bench stream --via-proxy`: the same with a proxy between sender and receiver.
+//!
+//! Over the pair link the left host has both ends of the stream, and the right one forwards between
+//! them: each byte makes two hops. On two threads, each does as much as both stacks of a direct hop
+//! do together: one sends and receives, the other receives and sends. Over a tap, kernel sockets are
+//! both ends, in one network namespace.
+//!
+//! What to expect: by way of a proxy, frames are sent and received twice, on the same processors; the two
+//! programs make as many calls as without. Where nobody touches a byte and nothing but one processor
+//! bounds the rate, that was eight tenths of a direct hop's. On two threads it is less, because one has
+//! both programs, the work that two do of a direct hop. With a reader that touches every byte the second
+//! hop is the smaller part, and where a network bounds the rate it costs nothing
+//! (`crates/sim/tests/forwarding/single.rs` holds it to eight tenths).
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pagewire::{Host, Proxy, TcpStream};
+
+use super::{Bench, Outcome};
+use crate::failure::Failure;
+use crate::hosts::{self, LEFT, PORT, RIGHT, accept, hosts_in_turns, never_wait, patient};
+use crate::kernel::{self, PEER_MESSAGE};
+use crate::machine::{joined, pin};
+use crate::source::Reader;
+
+/// Where the proxy listens.
+const PROXY_PORT: u16 = 9001;
+
+impl Bench {
+    pub(super) fn pair_via_proxy(
+        &self,
+        reader: Reader,
+        threads: usize,
+    ) -> Result<Outcome, Failure> {
+        pin(self.sides.left);
+        let (left, right, mtu) = hosts_in_turns(self.mtu)?;
+        let proxy = proxy(&right, RIGHT.into(), SocketAddr::from((LEFT, PORT)))?;
+        let stop = AtomicBool::new(false);
+        let round = std::thread::scope(|scope| {
+            let forwarding = (threads > 1).then(|| {
+                scope.spawn(|| -> Result<(), Failure> {
+                    pin(self.sides.right);
+                    while !stop.load(Ordering::Relaxed) {
+                        if !right.turn() {
+                            std::hint::spin_loop();
+                        }
+                    }
+                    Ok(())
+                })
+            });
+            let turn = || left.turn() | (threads == 1 && right.turn());
+            let round = connect_through(&left, &turn)
+                .and_then(|(sender, receiver)| self.in_turns(&sender, &receiver, reader, turn));
+            stop.store(true, Ordering::Relaxed);
+            forwarding.map_or(Ok(()), joined)?;
+            round
+        })?;
+        drop(proxy);
+        Ok(self.finish(round, mtu, &[&left, &right]))
+    }
+
+    /// Kernel sockets as both ends.
+    pub(super) fn tap_via_proxy(&self, reader: Reader) -> Result<Outcome, Failure> {
+        pin(self.sides.left);
+        let (tap, mtu) = hosts::tap(RIGHT, self.mtu)?;
+        let host = hosts::on(tap, LEFT).start()?;
+        let listener = kernel::listen(RIGHT.into())?;
+        let to = listener.local_addr()?;
+        let proxy = proxy(&host, LEFT.into(), to)?;
+        let on = SocketAddr::from((LEFT, PROXY_PORT));
+        let round = std::thread::scope(|scope| {
+            let sending = scope.spawn(move || -> Result<(), Failure> {
+                pin(self.sides.right);
+                kernel::send(kernel::connect(on)?, &self.source, PEER_MESSAGE);
+                Ok(())
+            });
+            let receiving = scope.spawn(move || {
+                pin(self.sides.right);
+                let peer = kernel::accept(&listener)?;
+                kernel::receive(peer, PEER_MESSAGE, reader, self.seconds)
+            });
+            let round = joined(receiving);
+            proxy.abort_all();
+            joined(sending)?;
+            round
+        })?;
+        Ok(self.finish(round, mtu, &[&host]))
+    }
+}
+
+fn proxy(host: &Host, ip: std::net::IpAddr, to: SocketAddr) -> Result<Proxy, Failure> {
+    let proxy = Proxy::new(host, Default::default());
+    proxy.listen((ip, PROXY_PORT), 1, to)?;
+    Ok(proxy)
+}
+
+/// A stream of the host's to itself by way of the proxy; neither end waits.
+fn connect_through(
+    host: &Host,
+    turn: &impl Fn() -> bool,
+) -> Result<(TcpStream, TcpStream), Failure> {
+    let listener = host.listen((LEFT, PORT))?;
+    let sender = host.start_connect(SocketAddr::from((RIGHT, PROXY_PORT)));
+    let receiver = patient(accept(&listener, || {
+        turn();
+    }))?;
+    let sender = patient(sender)?;
+    never_wait(&sender)?;
+    never_wait(&receiver)?;
+    Ok((sender, receiver))
+}

@@ -1,0 +1,428 @@
+//! Queues that receive into memory of their own, and the rules that send flows there.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use pagewire_mem::{
+    Access, CopyLedger, CopyReason, FragVec, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
+};
+
+use crate::headers::{self, Layout, Transport};
+use crate::limits::{MAX_QUEUES, MAX_RULES, PLACE_MIN};
+
+/// Memory that a queue receives into: the pages of a region that its owner has given.
+#[derive(Debug)]
+pub struct QueueMemory {
+    pub(crate) pool: PagePool,
+    pub(crate) writer: PageWriter,
+    level: Arc<Level>,
+}
+
+/// How a queue's memory stands: written by the device, read by whoever fills it.
+#[derive(Debug, Default)]
+pub struct Level {
+    free: AtomicUsize,
+    looks: AtomicUsize,
+    placed: AtomicU64,
+    missed: AtomicU64,
+}
+
+impl Level {
+    /// Pages that are free to receive into, when the device last looked.
+    pub fn free(&self) -> usize {
+        // Relaxed, here and below: numbers, nothing is published by them.
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// How often the device has looked: what was given before the last look is in
+    /// [`free`](Self::free).
+    pub fn looks(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes placed in the memory.
+    pub fn placed(&self) -> u64 {
+        self.placed.load(Ordering::Relaxed)
+    }
+
+    /// Payload bytes of the queue's flows that found no page there.
+    pub fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note(&self, placed: usize, missed: usize) {
+        self.placed.fetch_add(placed as u64, Ordering::Relaxed);
+        self.missed.fetch_add(missed as u64, Ordering::Relaxed);
+    }
+}
+
+impl QueueMemory {
+    /// The free pages of `pool`.
+    pub fn new(pool: PagePool) -> Self {
+        let memory = Self { pool, writer: PageWriter::new(), level: Arc::default() };
+        memory.note_level();
+        memory
+    }
+
+    /// How it stands.
+    pub fn level(&self) -> &Arc<Level> {
+        &self.level
+    }
+
+    /// Takes home what was given since the last time.
+    pub fn drain(&mut self) {
+        self.pool.drain();
+        self.note_level();
+    }
+
+    /// Makes sure that `writer` has `bytes` bytes of this memory spare; `false`: it has too few
+    /// pages, or they lie too scattered.
+    pub(crate) fn reserve(&mut self, writer: &mut PageWriter, bytes: usize) -> bool {
+        writer.reserve(&mut self.pool, bytes)
+    }
+
+    /// Whether it has so many bytes of free pages at all.
+    pub(crate) fn has(&self, bytes: usize) -> bool {
+        self.pool.stats().free * PAGE_SIZE >= bytes
+    }
+
+    pub(crate) fn note_level(&self) {
+        self.level.free.store(self.pool.stats().free, Ordering::Relaxed);
+        self.level.looks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Places a frame's payload in the memory, as far as there are pages; the rest stays where it
+    /// is.
+    pub fn place(&mut self, frame: &mut PacketBuf, ledger: &mut CopyLedger) {
+        if frame.frag_len() < PLACE_MIN {
+            return;
+        }
+        let (mut placed, mut missed) = (FragVec::new(), 0);
+        let total = frame.frag_len();
+        for mut frag in frame.take_frags() {
+            let copied = if missed == 0 {
+                let (parts, n) =
+                    self.writer.write_frag(&mut self.pool, &frag, ledger, CopyReason::DeviceRx);
+                placed.extend(parts);
+                n
+            } else {
+                0
+            };
+            missed += frag.len() - copied;
+            frag.advance(copied);
+            placed.push(frag);
+        }
+        for frag in placed {
+            // A stream of scattered pages could need more fragments than a frame has; what is too
+            // much is cut off, and the peer sends it again.
+            if frame.push_frag(frag).is_err() {
+                break;
+            }
+        }
+        self.level.note(total - missed, missed);
+        self.note_level();
+    }
+}
+
+/// A protocol that has ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP. Of a datagram that comes in IP fragments only the first has ports: the others stay on the
+    /// default queue.
+    Udp,
+}
+
+/// Which flows go to a queue. What is not said matches all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Protocol.
+    pub protocol: Option<Protocol>,
+    /// Port on our side.
+    pub local_port: Option<u16>,
+    /// Address on the other side.
+    pub peer: Option<IpAddr>,
+    /// Port on the other side.
+    pub peer_port: Option<u16>,
+}
+
+impl Rule {
+    /// TCP to a port of ours.
+    pub fn tcp_port(port: u16) -> Self {
+        Self::port(Protocol::Tcp, port)
+    }
+
+    /// One TCP connection.
+    pub fn tcp_flow(local_port: u16, peer: SocketAddr) -> Self {
+        Self::tcp_port(local_port).of_peer(peer)
+    }
+
+    /// UDP to a port of ours.
+    pub fn udp_port(port: u16) -> Self {
+        Self::port(Protocol::Udp, port)
+    }
+
+    /// UDP to a port of ours from one peer.
+    pub fn udp_flow(local_port: u16, peer: SocketAddr) -> Self {
+        Self::udp_port(local_port).of_peer(peer)
+    }
+
+    fn port(protocol: Protocol, port: u16) -> Self {
+        Self { protocol: Some(protocol), local_port: Some(port), ..Self::default() }
+    }
+
+    fn of_peer(self, peer: SocketAddr) -> Self {
+        Self { peer: Some(peer.ip()), peer_port: Some(peer.port()), ..self }
+    }
+
+    fn matches(&self, flow: &Flow) -> bool {
+        self.protocol.is_none_or(|protocol| protocol == flow.protocol)
+            && self.local_port.is_none_or(|port| port == flow.local_port)
+            && self.peer.is_none_or(|peer| peer == flow.peer)
+            && self.peer_port.is_none_or(|port| port == flow.peer_port)
+    }
+}
+
+/// Who a frame is for and from, as seen from this host.
+struct Flow {
+    protocol: Protocol,
+    local_port: u16,
+    peer: IpAddr,
+    peer_port: u16,
+}
+
+impl Flow {
+    fn received(head: &[u8]) -> Option<Self> {
+        Self::of(head, false)
+    }
+
+    fn sent(head: &[u8]) -> Option<Self> {
+        Self::of(head, true)
+    }
+
+    fn of(head: &[u8], ours: bool) -> Option<Self> {
+        let layout = headers::parse(head).ok()?;
+        let protocol = match layout.transport {
+            Transport::Tcp => Protocol::Tcp,
+            Transport::Udp => Protocol::Udp,
+            Transport::Other => return None,
+        };
+        let (source, destination) = addresses(&layout, head)?;
+        let port = |at: usize| -> Option<u16> {
+            Some(u16::from_be_bytes(head.get(at..at + 2)?.try_into().ok()?))
+        };
+        let (from, to) = (port(layout.transport_at)?, port(layout.transport_at + 2)?);
+        Some(if ours {
+            Self { protocol, local_port: from, peer: destination, peer_port: to }
+        } else {
+            Self { protocol, local_port: to, peer: source, peer_port: from }
+        })
+    }
+}
+
+fn addresses(layout: &Layout, head: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let both = layout.addresses(head)?;
+    let (source, destination) = both.split_at_checked(both.len() / 2)?;
+    let ip = |bytes: &[u8]| -> Option<IpAddr> {
+        if layout.v6 {
+            Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical())
+        } else {
+            Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into())
+        }
+    };
+    Some((ip(source)?, ip(destination)?))
+}
+
+/// Why a queue cannot have memory, or a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// The device cannot receive into memory that it is given.
+    #[error("the device cannot receive into registered memory")]
+    Unsupported,
+    /// The device has no such queue.
+    #[error("the device has no queue {0}")]
+    NoQueue(usize),
+    /// The queue has memory already.
+    #[error("queue {0} is taken")]
+    Taken(usize),
+    /// The device looks at what it has just received, and the memory counts as shared.
+    #[error(
+        "the device needs memory that nobody else writes: a region that does not count as shared"
+    )]
+    Shared,
+    /// The kernel does not attach the queue to the interface, for this reason.
+    #[error("queue {0} cannot be attached: {1}")]
+    Attach(usize, std::io::ErrorKind),
+    /// The same rule leads to another queue, perhaps another application's.
+    #[error("the rule leads to queue {0} already")]
+    Steered(usize),
+    /// There are too many rules.
+    #[error("the device takes no more than {MAX_RULES} rules")]
+    TooManyRules,
+}
+
+/// Makes a queue one that frames come by.
+type Attach = Box<dyn FnMut(usize) -> std::io::Result<()> + Send>;
+
+/// Rules and the memory of queues. Queue 0 is the default: what no rule sends elsewhere.
+pub struct Steering {
+    queues: Vec<Option<QueueMemory>>,
+    /// What the device has to do before a queue can have memory.
+    attach: Option<Attach>,
+    /// The first that matches counts.
+    rules: Vec<(Rule, usize)>,
+    /// Memory that somebody else may write is refused.
+    private: bool,
+    /// Times that a queue was given memory, or lost it.
+    changes: u64,
+}
+
+impl core::fmt::Debug for Steering {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { queues, rules, private, changes, .. } = self;
+        f.debug_struct("Steering")
+            .field("queues", queues)
+            .field("rules", rules)
+            .field("private", private)
+            .field("changes", changes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Steering {
+    /// `queues` queues without memory, and no rules.
+    pub fn new(queues: usize) -> Self {
+        let queues = queues.clamp(1, MAX_QUEUES);
+        let queues = (0..queues).map(|_| None).collect();
+        Self { queues, attach: None, rules: Vec::new(), private: false, changes: 0 }
+    }
+
+    /// Has `attach` called for each queue that is to get memory.
+    pub(crate) fn attach_by(
+        &mut self,
+        attach: impl FnMut(usize) -> std::io::Result<()> + Send + 'static,
+    ) {
+        self.attach = Some(Box::new(attach));
+    }
+
+    /// The same, for memory that nobody else writes.
+    pub(crate) fn private(queues: usize) -> Self {
+        Self { private: true, ..Self::new(queues) }
+    }
+
+    /// Grows when a queue is given memory, or loses it.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether a queue has memory.
+    pub(crate) fn is_bound(&self, queue: usize) -> bool {
+        self.queues.get(queue).is_some_and(Option::is_some)
+    }
+
+    /// Queues in all.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Gives a queue memory.
+    ///
+    /// # Errors
+    /// [`BindError::NoQueue`]; [`BindError::Taken`] if it has some; [`BindError::Shared`] if the
+    /// device cannot do with such memory; [`BindError::Attach`] if the kernel does not let it have the
+    /// queue.
+    pub fn bind(&mut self, queue: usize, memory: QueueMemory) -> Result<(), BindError> {
+        if self.private && memory.pool.access() == Access::Shared {
+            return Err(BindError::Shared);
+        }
+        match self.queues.get_mut(queue) {
+            None => Err(BindError::NoQueue(queue)),
+            Some(Some(_)) => Err(BindError::Taken(queue)),
+            Some(place) => {
+                if let Some(attach) = &mut self.attach {
+                    attach(queue).map_err(|e| BindError::Attach(queue, e.kind()))?;
+                }
+                *place = Some(memory);
+                self.changes += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a queue's memory away, and the rules that lead there.
+    pub fn unbind(&mut self, queue: usize) -> Option<QueueMemory> {
+        self.rules.retain(|(_, to)| *to != queue);
+        let memory = self.queues.get_mut(queue)?.take();
+        self.changes += u64::from(memory.is_some());
+        memory
+    }
+
+    /// Sends the flows that `rule` names to a queue from now on. A rule that is there already is no
+    /// further one; it is never moved to another queue, which would take another owner's flows away.
+    ///
+    /// # Errors
+    /// [`BindError::NoQueue`], [`BindError::Steered`], [`BindError::TooManyRules`].
+    pub fn steer(&mut self, rule: Rule, queue: usize) -> Result<(), BindError> {
+        if queue >= self.queues.len() {
+            return Err(BindError::NoQueue(queue));
+        }
+        if let Some((_, to)) = self.rules.iter().find(|(known, _)| *known == rule) {
+            return if *to == queue { Ok(()) } else { Err(BindError::Steered(*to)) };
+        }
+        if self.rules.len() >= MAX_RULES {
+            return Err(BindError::TooManyRules);
+        }
+        self.rules.push((rule, queue));
+        Ok(())
+    }
+
+    /// The queue of a frame that was received.
+    pub fn queue_of(&self, head: &[u8]) -> usize {
+        self.queue_of_flow(|| Flow::received(head))
+    }
+
+    /// The queue on which a frame of ours belongs: where the answers to it go.
+    pub fn queue_of_sent(&self, head: &[u8]) -> usize {
+        self.queue_of_flow(|| Flow::sent(head))
+    }
+
+    fn queue_of_flow(&self, flow: impl FnOnce() -> Option<Flow>) -> usize {
+        if self.rules.is_empty() {
+            return 0;
+        }
+        let Some(flow) = flow() else { return 0 };
+        self.rules.iter().find(|(rule, _)| rule.matches(&flow)).map_or(0, |(_, queue)| *queue)
+    }
+
+    /// The memory of a queue.
+    pub fn memory_mut(&mut self, queue: usize) -> Option<&mut QueueMemory> {
+        self.queues.get_mut(queue)?.as_mut()
+    }
+
+    /// Takes home what was given to all queues.
+    pub fn drain(&mut self) {
+        self.queues.iter_mut().flatten().for_each(QueueMemory::drain);
+    }
+
+    /// Notes how the memory of all queues stands.
+    pub(crate) fn note_levels(&self) {
+        self.queues.iter().flatten().for_each(QueueMemory::note_level);
+    }
+
+    /// Places a received frame's payload in the memory of its queue, if that has some.
+    pub fn place(&mut self, frame: &mut PacketBuf, ledger: &mut CopyLedger) {
+        if frame.frag_len() == 0 {
+            return;
+        }
+        let queue = self.queue_of(frame.head());
+        if let Some(memory) = self.memory_mut(queue) {
+            memory.place(frame, ledger);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "steering_tests.rs"]
+mod tests;

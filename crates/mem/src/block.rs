@@ -1,0 +1,71 @@
+//! Adjacent pages of a private pool that one owner fills and sends home together.
+
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::access::Access;
+use crate::limits::PAGE_SIZE;
+use crate::pool::{PagePool, PoolShared};
+
+/// A page that a [`Carver`](crate::Carver) fills. Its drop sends it home.
+pub(crate) struct Block(pub(crate) Pages);
+
+impl Block {
+    /// How many pages any part of it keeps.
+    pub(crate) fn pages(&self) -> u8 {
+        self.0.count()
+    }
+}
+
+/// Adjacent pages.
+pub(crate) struct Pages {
+    pool: Arc<PoolShared>,
+    /// Bytes `start..start + len` of the pool's region.
+    start: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// Up to `want` pages in one piece, at least `need` bytes; `None` if there are none, or if the
+    /// pool's memory is not private.
+    pub(crate) fn take(pool: &mut PagePool, want: usize, need: usize) -> Option<Self> {
+        if pool.access() != Access::Private {
+            return None;
+        }
+        let (first, count) = pool.alloc_run(want, None)?;
+        let (start, len) = (first * PAGE_SIZE, count * PAGE_SIZE);
+        let pages = Self { pool: Arc::clone(pool.shared()), start, len };
+        // Too short a run goes home by its drop.
+        (need <= len).then_some(pages)
+    }
+
+    /// The same pages, each to be sent home for itself.
+    pub(crate) fn split(mut self) -> impl Iterator<Item = Self> {
+        let (pool, start) = (Arc::clone(&self.pool), self.start);
+        // Nothing is left to send home here.
+        let len = core::mem::take(&mut self.len);
+        (start..start + len).step_by(PAGE_SIZE).map(move |start| Self {
+            pool: Arc::clone(&pool),
+            start,
+            len: PAGE_SIZE,
+        })
+    }
+
+    /// How many they are: at most a group.
+    pub(crate) fn count(&self) -> u8 {
+        (self.len / PAGE_SIZE) as u8
+    }
+
+    /// The byte at `at`, which is at most `len`.
+    pub(crate) fn address(&self, at: usize) -> NonNull<u8> {
+        debug_assert!(at <= self.len);
+        // SAFETY: `start..start + len` lies in the pool's region, and `at <= len`.
+        unsafe { self.pool.region().base().add(self.start + at) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.pool.release(self.start, self.len);
+    }
+}

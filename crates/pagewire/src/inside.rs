@@ -1,0 +1,69 @@
+//! Where a thread is: whether it drives a host, and whose lock it holds while it runs an application's
+//! code. Who may not wait is known by that.
+//!
+//! ```text
+//!   under the lock     a service, an observer, a verb of `with_stack`    every call of that host panics,
+//!                                                                       which is contained; drops wait
+//!   driver, no lock    a waker, an owner's or a service's drop           calls work, waits are refused
+//! ```
+
+use std::cell::Cell;
+
+/// Hosts that may call each other's code from inside of their own before the outermost is forgotten.
+const NESTED: usize = 4;
+
+thread_local! {
+    /// The host whose driver this thread is; 0: none.
+    static DRIVES: Cell<u64> = const { Cell::new(0) };
+    static CALLS: [Cell<u64>; NESTED] = const { [const { Cell::new(0) }; NESTED] };
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// While it lives, this thread runs an application's code under the lock of a host.
+pub(crate) struct Call {
+    before: u64,
+}
+
+impl Call {
+    #[inline]
+    pub(crate) fn of(host: u64) -> Self {
+        let depth = DEPTH.get();
+        DEPTH.set(depth + 1);
+        Self { before: CALLS.with(|calls| calls[depth % NESTED].replace(host)) }
+    }
+}
+
+impl Drop for Call {
+    #[inline]
+    fn drop(&mut self) {
+        let depth = DEPTH.get() - 1;
+        DEPTH.set(depth);
+        CALLS.with(|calls| calls[depth % NESTED].set(self.before));
+    }
+}
+
+/// Whether this thread was called by that host, under its lock.
+pub(crate) fn is_called_by(host: u64) -> bool {
+    DEPTH.get() > 0 && CALLS.with(|calls| calls.iter().any(|call| call.get() == host))
+}
+
+/// From now on, this thread is that host's driver.
+pub(crate) fn drive(host: u64) {
+    DRIVES.set(host);
+}
+
+pub(crate) fn drives(host: u64) -> bool {
+    DRIVES.get() == host
+}
+
+/// Whether this thread is a driver, of whatever host. One must not wait for another: the other may
+/// wait for what this one is to send.
+pub(crate) fn drives_any() -> bool {
+    DRIVES.get() != 0
+}
+
+/// Why a driver's thread gets no further.
+pub(crate) fn would_deadlock() -> std::io::Error {
+    let text = "a thread that drives a host cannot wait: it is what would end the wait";
+    std::io::Error::new(std::io::ErrorKind::Deadlock, text)
+}
