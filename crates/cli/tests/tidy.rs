@@ -195,8 +195,6 @@ const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("stack", "handle_transport"),
     ("stack", "tcp_send_zc"),
     ("stack", "walk_extensions"),
-    ("tcp", "new"),
-    ("tcp", "seventh_text"),
 ];
 
 /// The name of the function that begins on this line, if one does.
@@ -256,7 +254,7 @@ const LARGE_TYPES: &[(&str, &str)] = &[
     ("stack", "Net"),
     ("stack", "Stack"),
     ("tcp", "Connection"),
-    ("tcp", "Outbound"),
+    ("tcp", "Transfer"),
 ];
 
 /// The type that a line begins an implementation for, if it is one of its own methods.

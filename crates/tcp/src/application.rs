@@ -6,7 +6,6 @@ use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
 
 use crate::connection::{Connection, Env};
 use crate::error::TcpError;
-use crate::inbound::InFlags;
 use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
@@ -248,7 +247,7 @@ impl Connection {
 
     /// Payload bytes that arrived in order and were read, since the connection began.
     pub fn bytes_read(&self) -> u64 {
-        self.inbound.bytes_received.saturating_sub(self.inbound.queue.queued() as u64)
+        self.inbound.bytes_received().saturating_sub(self.inbound.queue.queued() as u64)
     }
 
     /// Replaces memory that is to be sent, and that the application wants back as soon as it has
@@ -273,7 +272,7 @@ impl Connection {
     fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
         // As in Linux: whoever has read all up to the peer's FIN is told of the end, not of what became
         // of the connection after it.
-        if self.inbound.flags.contains(InFlags::FIN_RECEIVED) {
+        if self.inbound.has_fin() {
             return Ok(0);
         }
         if let Some(error) = self.life.error.take() {
@@ -320,7 +319,7 @@ impl Connection {
         if self.path.state == State::Closed {
             return Err(TcpError::NotConnected);
         }
-        self.inbound.flags.insert(InFlags::READ_SHUT);
+        self.inbound.shut();
         Ok(())
     }
 

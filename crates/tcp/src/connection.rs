@@ -1,8 +1,9 @@
 //! What one connection remembers, how it begins, and what it tells.
 //!
-//! The methods that do the work are filed by direction: `input.rs` and `ack.rs` (segments in),
-//! `application.rs` (verbs), `output.rs` (segments out), `timeout.rs`, `icmp.rs`. Nothing takes
-//! input and emits output: whatever is due is remembered here until `poll_transmit` asks.
+//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`); what a segment, a timer or the
+//! application asks of several of them is filed by direction: `input.rs`, `application.rs`, `output.rs`,
+//! `life/timeout.rs`. Nothing takes input and emits output: whatever is due is remembered until
+//! `poll_transmit` asks.
 //!
 //! An idle connection owns no heap: queues give theirs back, and what only a loss needs is boxed.
 
@@ -13,7 +14,7 @@ use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
 use crate::config::{Config, LinkLimits};
 use crate::error::TcpError;
 use crate::header::TcpHeader;
-use crate::inbound::{InFlags, Inbound};
+use crate::inbound::Inbound;
 use crate::info::Readiness;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
@@ -118,14 +119,11 @@ impl Connection {
     /// What the application can do now.
     pub fn readiness(&self) -> Readiness {
         let closed = self.path.state == State::Closed;
-        let fin = self.inbound.flags.contains(InFlags::FIN_RECEIVED);
+        let fin = self.inbound.has_fin();
         let mut ready = Readiness::empty();
         ready.set(Readiness::READABLE, self.inbound.is_readable(&self.path));
         ready.set(Readiness::URGENT, self.inbound.has_urgent());
-        ready.set(
-            Readiness::READ_CLOSED,
-            closed || fin || self.inbound.flags.contains(InFlags::READ_SHUT),
-        );
+        ready.set(Readiness::READ_CLOSED, closed || fin || self.inbound.is_shut());
         ready.set(Readiness::WRITE_CLOSED, closed || self.out.is_closing());
         ready.set(
             Readiness::WRITABLE,
@@ -154,8 +152,7 @@ impl Connection {
     /// Bytes that can be read now, the end of the stream counted as one once it is all that is left:
     /// what Linux tells beside received data (`TCP_INQ`).
     pub fn queued_receive_and_end(&self) -> usize {
-        self.inbound.queue.queued()
-            + usize::from(self.inbound.flags.contains(InFlags::FIN_RECEIVED))
+        self.inbound.queue.queued() + usize::from(self.inbound.has_fin())
     }
 
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
@@ -245,7 +242,7 @@ impl Connection {
 
     /// After work that may have left a queue empty: its memory goes back if that lasts.
     pub(crate) fn consider_shrinking(&mut self, now: Instant) {
-        if self.out.has_heap() || self.inbound.tuning.is_some() {
+        if self.out.has_heap() || self.inbound.has_heap() {
             self.life.shrink.set_once(now + self.path.config.shrink_after);
         }
     }

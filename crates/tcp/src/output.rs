@@ -36,7 +36,7 @@ impl Connection {
     /// After a segment has left: whether [`poll_transmit`](Self::poll_transmit) would be in vain, for
     /// nothing is left or the rest waits to become a full segment. It need not be asked then.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
-        let quiet = self.inbound.ack.due == AckDue::No && !self.out.transfer.is_repairing();
+        let quiet = self.inbound.ack.due() == AckDue::No && !self.out.transfer.is_repairing();
         if !quiet {
             return false;
         }
@@ -76,7 +76,7 @@ impl Connection {
             return Some(segment);
         }
         if self.out.transfer.tells_syn()
-            && self.inbound.ack.due == AckDue::Now
+            && self.inbound.ack.due() == AckDue::Now
             && self.path.may_acknowledge()
         {
             return Some(self.build_segment(
@@ -117,15 +117,10 @@ impl Connection {
         if self.out.take_probe() {
             return Some(self.build_probe(now));
         }
-        if self.inbound.ack.due == AckDue::Challenge {
-            // An acknowledgement that was delayed leaves with it, or has its timer still.
-            self.inbound.ack.due = match env.shared.challenges.take(now) {
-                true => AckDue::Now,
-                false if self.inbound.delayed_ack.is_set() => AckDue::Delayed,
-                false => AckDue::No,
-            };
+        if self.inbound.ack.due() == AckDue::Challenge {
+            self.inbound.ack.settle_challenge(env.shared.challenges.take(now));
         }
-        if self.inbound.ack.due == AckDue::Now && self.path.may_acknowledge() {
+        if self.inbound.ack.due() == AckDue::Now && self.path.may_acknowledge() {
             return Some(self.build_segment(
                 now,
                 self.out.transfer.snd().nxt,
@@ -311,7 +306,7 @@ impl Connection {
         if flags.contains(Flags::SYN) {
             options.mss = Some(self.path.announced_mss());
             options.sack_permitted = self.path.flags.contains(PathFlags::SACK);
-            options.window_scale = self.path.offers_scale().then_some(self.inbound.scale);
+            options.window_scale = self.path.offers_scale().then_some(self.inbound.scale());
         } else if self.inbound.tells_blocks(&self.path) {
             let mut blocks = SackBlocks::new();
             // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block

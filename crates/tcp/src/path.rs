@@ -1,13 +1,15 @@
 //! What all parts of a connection may read, and only the connection itself changes.
 
+use core::time::Duration;
+
+use std::sync::Arc;
+
+use pagewire_mem::Instant;
+
 use crate::config::{Config, LinkLimits};
 use crate::header::TcpHeader;
 use crate::life::state::{Event, State};
 use crate::limits::{MAX_MERGED_FRAG, TIMESTAMP_VALID_SECONDS, TIMESTAMPS_LEN};
-use core::time::Duration;
-use std::sync::Arc;
-
-use pagewire_mem::Instant;
 
 /// The two ports of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

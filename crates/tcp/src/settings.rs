@@ -6,7 +6,6 @@ use pagewire_mem::Instant;
 
 use crate::config::KeepAlive;
 use crate::connection::Connection;
-use crate::inbound::AckDue;
 use crate::life::LifeFlags;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
@@ -81,7 +80,7 @@ impl Connection {
     /// for the memory that they pin.
     pub fn make_room(&mut self, bytes: u32) {
         let buffer = bytes.saturating_mul(2).min(self.path.config.recv_buffer);
-        self.inbound.buffer = self.inbound.buffer.max(buffer);
+        self.inbound.widen_buffer(buffer);
         // A window that was shut may open.
         self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
     }
@@ -118,12 +117,6 @@ impl Connection {
     /// Acknowledges at once (`true`), or delays acknowledgements again; for now only, as in Linux:
     /// what happens next on the connection may change it.
     pub fn set_quick_ack(&mut self, quick: bool) {
-        self.inbound.ack.interactive = !quick;
-        if quick {
-            self.inbound.quicken(self.path.config.quick_acks);
-            if self.inbound.ack.due == AckDue::Delayed {
-                self.inbound.ack_now();
-            }
-        }
+        self.inbound.ack.set_quick_ack(&self.path, quick);
     }
 }

@@ -14,6 +14,7 @@
 //! count. What a SYN says beyond its MSS is kept only by peers with timestamps, as in Linux.
 
 use core::net::SocketAddr;
+
 use std::sync::Arc;
 
 use pagewire_mem::Instant;

@@ -4,7 +4,7 @@
 use pagewire_mem::Frag;
 
 use crate::connection::{Connection, Env};
-use crate::inbound::{AckDue, InFlags, Inbound};
+use crate::inbound::{AckDue, Inbound};
 use crate::io_flags::SendFlags;
 use crate::life::state::State;
 use crate::limits::MIN_RECV_BUFFER;
@@ -30,16 +30,12 @@ impl Connection {
     /// Whether what was received is nothing but data, with more of it to come: no end of the stream, no
     /// urgent byte, no error that the application is to be told first.
     pub fn gives(&self) -> bool {
-        const ENDS: InFlags =
-            InFlags::FIN_RECEIVED.union(InFlags::READ_SHUT).union(InFlags::URGENT_IN);
-        self.path.state.can_receive()
-            && self.life.error.is_none()
-            && !self.inbound.flags.intersects(ENDS)
+        self.path.state.can_receive() && self.life.error.is_none() && self.inbound.is_plain()
     }
 
     /// Whether an acknowledgement is to leave now.
     pub fn owes_ack(&self) -> bool {
-        self.inbound.ack.due == AckDue::Now
+        self.inbound.ack.due() == AckDue::Now
     }
 
     /// What is sent from now on was received elsewhere, and sent on as it came: it waits for company

@@ -131,7 +131,7 @@ impl Connection {
 
     /// Whether the peer has closed: its FIN is in order (Linux's `SOCK_DONE`).
     pub fn has_fin(&self) -> bool {
-        self.inbound.flags.contains(InFlags::FIN_RECEIVED)
+        self.inbound.has_fin()
     }
 
     /// Whether no more bytes can come behind those that are queued.

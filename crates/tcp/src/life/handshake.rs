@@ -14,7 +14,7 @@ impl Connection {
     pub(crate) fn on_established(&mut self, now: Instant) {
         self.life.flags.insert(LifeFlags::CONNECTED);
         // As Linux: silence is counted from here on.
-        self.inbound.data_at = now;
+        self.inbound.note_beginning(now);
         self.out.on_established(&self.path, now, self.life.flags.contains(LifeFlags::SYN_RESENT));
         self.life.start_keepalive(&self.path, now);
         // The application closed before the handshake was done.

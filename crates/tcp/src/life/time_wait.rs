@@ -192,11 +192,11 @@ impl Connection {
             recent_at: self.path.ts.recent_at,
         });
         let window =
-            (self.inbound.recv_window() >> self.inbound.scale).min(u32::from(u16::MAX)) as u16;
+            (self.inbound.recv_window() >> self.inbound.scale()).min(u32::from(u16::MAX)) as u16;
         Some(TimeWait {
             config: Arc::clone(&self.path.config),
             until: self.life.linger.get(),
-            challenge_after: self.inbound.challenge_after,
+            challenge_after: self.inbound.ack.challenge_after(),
             snd_nxt: self.out.transfer.snd().nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
             stamps,
@@ -211,7 +211,7 @@ impl Connection {
         let Some(mut left) = self.time_wait() else { return drop_for(DropReason::Closed) };
         let step = left.handle_segment(now, segment.header, segment.len);
         self.life.linger.set(left.until);
-        self.inbound.challenge_after = left.challenge_after;
+        self.inbound.ack.set_challenge_after(left.challenge_after);
         if let Some(stamps) = left.stamps {
             (self.path.ts.recent, self.path.ts.recent_at) = (stamps.recent, stamps.recent_at);
         }
@@ -219,7 +219,7 @@ impl Connection {
             TimeWaitStep::Noted => Ok(()),
             TimeWaitStep::Ignored(reason) => drop_for(reason),
             TimeWaitStep::Answered(_, dropped) => {
-                self.inbound.ack_now();
+                self.inbound.ack.at_once();
                 dropped.map_or(Ok(()), drop_for)
             }
             TimeWaitStep::Over => {
@@ -234,7 +234,7 @@ impl Connection {
     /// > the other timers.
     pub(crate) fn enter_time_wait(&mut self, now: Instant) {
         self.out.end();
-        self.inbound.delayed_ack.stop();
+        self.inbound.ack.stop();
         self.life.stop_timers();
         self.life.linger.set(now + self.path.config.time_wait);
     }

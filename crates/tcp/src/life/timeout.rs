@@ -5,7 +5,6 @@ use pagewire_mem::Instant;
 use crate::config::KeepAlive;
 use crate::connection::{Connection, Env};
 use crate::error::TcpError;
-use crate::inbound::AckDue;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags, Reset};
 use crate::outbound::loss::Due;
@@ -41,7 +40,7 @@ impl Connection {
         // Without branches: it is asked for after every segment.
         let (sent, life) = (self.out.next_timeout(), &self.life);
         let timers = [life.keepalive, life.linger, life.shrink];
-        let delayed = sent.min(self.inbound.delayed_ack.get());
+        let delayed = sent.min(self.inbound.ack.next_timeout());
         let first = timers.iter().fold(delayed, |first, timer| first.min(timer.get()));
         (first != Instant::FAR).then_some(first)
     }
@@ -65,10 +64,8 @@ impl Connection {
                 self.after_waiting(waited);
             } else if self.life.keepalive.pop(now) {
                 self.on_keepalive_timer(now);
-            } else if self.inbound.delayed_ack.pop(now) {
-                if self.inbound.ack.due == AckDue::Delayed {
-                    self.inbound.on_ack_waited(&self.path, self.out.transfer.rtt());
-                }
+            } else if self.inbound.ack.pop(&self.path, self.out.transfer.rtt(), now) {
+                // It leaves with the next that is polled.
             } else if self.life.shrink.pop(now) {
                 self.on_shrink_timer(now);
             } else {

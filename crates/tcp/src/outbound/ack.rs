@@ -44,12 +44,12 @@ impl Outbound {
         match self.transfer.ack_range(header) {
             // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
             // > SND.NXT), then send an ACK, drop the segment, and return.
-            AckRange::Unsent => return Err(DropReason::AckUnsent),
+            AckRange::Unsent => Err(DropReason::AckUnsent),
             // > RFC 5961 section 5.2: The ACK value is considered acceptable only if it is in the
             // > range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT). All incoming segments
             // > whose ACK value doesn't satisfy the above condition MUST be discarded and an ACK
             // > sent back.
-            AckRange::TooOld => return Err(DropReason::AckTooOld),
+            AckRange::TooOld => Err(DropReason::AckTooOld),
             // > RFC 9293 section 3.10.7.4: If the ACK is a duplicate (SEG.ACK =< SND.UNA), it can
             // > be ignored.
             //
@@ -58,10 +58,15 @@ impl Outbound {
                 if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
                     self.transfer.take_old_sacks(path, now, header, self.queue.end());
                 }
-                return Ok(false);
+                Ok(false)
             }
-            AckRange::Acceptable => {}
+            AckRange::Acceptable => Ok(self.take_acceptable(path, now, header, len)),
         }
+    }
+
+    /// The same of an acknowledgement in `una..=nxt`.
+    #[inline]
+    fn take_acceptable(&mut self, path: &Path, now: Instant, header: &TcpHeader, len: u32) -> bool {
         // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
         // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
         // > connection to stay open
@@ -95,7 +100,7 @@ impl Outbound {
                 self.queue.end(),
                 &mut heard,
             );
-            return Ok(false);
+            return false;
         }
         let mut delivered = self.transfer.delivered(now, &heard);
         let prior_high = self.transfer.flight.high_sacked();
@@ -117,8 +122,7 @@ impl Outbound {
             path,
             now,
             header,
-            prior_una,
-            prior_high,
+            (prior_una, prior_high),
             &mut heard,
             &mut delivered,
         );
@@ -126,7 +130,7 @@ impl Outbound {
             self.transfer.take_accurate_feedback(path, header, &mut heard);
         }
         self.transfer.react(path, now, prior_una, self.queue.end(), &mut heard);
-        Ok(self.transfer.flight.is_empty())
+        self.transfer.flight.is_empty()
     }
 }
 
@@ -153,14 +157,13 @@ impl Transfer {
     }
 
     /// What is acknowledged cumulatively leaves the flight and the queue; the round trip is
-    /// measured.
+    /// measured. Before, `prior_una` was acknowledged, and `prior_high` selectively.
     fn take_cumulative(
         &mut self,
         path: &Path,
         now: Instant,
         header: &TcpHeader,
-        prior_una: Seq,
-        prior_high: Option<Seq>,
+        (prior_una, prior_high): (Seq, Option<Seq>),
         heard: &mut Heard,
         delivered: &mut Delivered,
     ) {

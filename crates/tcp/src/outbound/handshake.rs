@@ -1,7 +1,6 @@
 //! What the way out learns while the connection opens.
 
-use pagewire_mem::FragVec;
-use pagewire_mem::Instant;
+use pagewire_mem::{FragVec, Instant};
 
 use crate::header::{Flags, TcpHeader};
 use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};

@@ -1,7 +1,5 @@
 //! What goes out: the send queue, what is under way, and what is done about loss and congestion.
 
-use crate::limits::DEFAULT_MSS;
-
 pub(crate) mod account;
 mod ack;
 mod collect;
@@ -28,6 +26,7 @@ use pagewire_mem::{FragVec, Instant};
 use crate::config::Config;
 use crate::header::Flags;
 use crate::life::state::State;
+use crate::limits::DEFAULT_MSS;
 use crate::outbound::account::{Account, Limit};
 use crate::outbound::congestion::{Congestion, CongestionKind};
 use crate::outbound::ecn::Accurate;

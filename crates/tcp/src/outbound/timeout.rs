@@ -1,13 +1,14 @@
 //! How long what was sent may go unanswered.
 
+use core::time::Duration;
+
+use pagewire_mem::Instant;
+
 use crate::life::state::State;
 use crate::limits::FLUSH_AFTER_MS;
 use crate::outbound::loss::Due;
 use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::{Path, PathFlags};
-use core::time::Duration;
-
-use pagewire_mem::Instant;
 
 /// What a timer of what was sent comes to.
 pub(crate) enum Waited {

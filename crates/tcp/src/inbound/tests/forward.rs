@@ -282,7 +282,7 @@ fn a_window_that_may_no_longer_be_as_large_is_not_taken_back() {
     for n in 0..300 {
         host.send(&mut client, 1 + n % 7);
         host.carry(&mut client, &mut a);
-        a.inbound.ack_now();
+        a.inbound.ack.at_once();
         for segment in host.output(&mut a) {
             let edge = Seq(segment.header.ack.0) + (u32::from(segment.header.window) << scale);
             if let Some(last) = last {

@@ -4,7 +4,6 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::connection::Connection;
 use crate::header::TcpHeader;
-use crate::inbound::InFlags;
 use crate::life::fast_open::FastOpenCookie;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
@@ -116,7 +115,7 @@ impl Connection {
 
     /// Whether data of the peer has come in over a connection that we opened with Fast Open.
     pub fn has_fast_opened(&self) -> bool {
-        self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) && self.inbound.bytes_received > 0
+        self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) && self.inbound.bytes_received() > 0
     }
 
     /// Whether all data of the SYN was taken by the other side: ours by the peer, or the peer's by
@@ -210,21 +209,19 @@ impl Connection {
         let pending = expected && self.out.transfer.flight().is_empty();
         if pending && !self.out.transfer.loss().ecn.contains(EcnFlags::TELL_SYN) {
             self.life.flags.remove(LifeFlags::WRITE_PENDING);
-            self.inbound.quicken(self.path.config.quick_acks);
+            self.inbound.ack.quicken(self.path.config.quick_acks);
             // Such an answer shows what acknowledgements can ride on from now on.
-            self.inbound.ack.interactive = true;
-            self.inbound.delay_ack(&self.path, self.out.transfer.rtt(), now);
+            self.inbound.ack.set_interactive(true);
+            self.inbound.ack.delay(&self.path, self.out.transfer.rtt(), now);
         } else {
-            self.inbound.ack_now();
+            self.inbound.ack.at_once();
         }
     }
 
     /// The connection ends. If all that ever came was a FIN beyond a gap, what came before it was
     /// swallowed.
     pub(crate) fn suspect_lost_start(&mut self) {
-        let fin_beyond_gap =
-            self.inbound.fin.is_some() && !self.inbound.flags.contains(InFlags::FIN_RECEIVED);
-        if fin_beyond_gap && self.inbound.bytes_received == 0 {
+        if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received() == 0 {
             self.life.suspect_black_hole();
         }
     }

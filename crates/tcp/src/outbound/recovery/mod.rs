@@ -212,24 +212,8 @@ impl Transfer {
         if self.has_reneged(now, heard) {
             return;
         }
-        // Leaving: `high` is acknowledged.
-        if self.loss.state == CaState::Open {
-            self.recovery_mut().first_resent = None;
-        } else if una.ge(self.loss.high) {
-            match self.loss.state {
-                CaState::Cwr if una != self.loss.high => {
-                    self.end_reduction();
-                    self.loss.state = CaState::Open;
-                }
-                CaState::Recovery => {
-                    self.forget_emulated();
-                    if self.try_undo_recovery(path, heard) {
-                        return;
-                    }
-                    self.end_reduction();
-                }
-                _ => {}
-            }
+        if self.leave_state(path, heard) {
+            return;
         }
         match self.loss.state {
             CaState::Recovery => {
@@ -270,6 +254,30 @@ impl Transfer {
             }
         }
         self.recovery_mut().resend = Resend::Lost;
+    }
+
+    /// Leaves a state if `high` is acknowledged. `true`: the state is held.
+    fn leave_state(&mut self, path: &Path, heard: &Heard) -> bool {
+        let una = self.snd.una;
+        if self.loss.state == CaState::Open {
+            self.recovery_mut().first_resent = None;
+        } else if una.ge(self.loss.high) {
+            match self.loss.state {
+                CaState::Cwr if una != self.loss.high => {
+                    self.end_reduction();
+                    self.loss.state = CaState::Open;
+                }
+                CaState::Recovery => {
+                    self.forget_emulated();
+                    if self.try_undo_recovery(path, heard) {
+                        return true;
+                    }
+                    self.end_reduction();
+                }
+                _ => {}
+            }
+        }
+        false
     }
 
     /// Open, Disorder and Cwr; `true`: recovery has begun.
