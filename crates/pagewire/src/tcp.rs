@@ -10,7 +10,7 @@ use pagewire_mem::{Frag, Instant};
 use pagewire_stack::{Error, ListenerId, Readiness, RecvFlags, SendFlags, SocketId, Stack, TcpId};
 
 use crate::buf::{Chunks, SendBuf};
-use crate::host::Handle;
+use crate::handle::Handle;
 use crate::shared::{Clock, Interest, io_error};
 use crate::wait::Patience;
 

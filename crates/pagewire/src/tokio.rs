@@ -12,11 +12,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_core::Stream;
 use pagewire_mem::Instant;
 use pagewire_stack::limits::UDP_MAX_PAYLOAD_V4;
-use pagewire_stack::{Error, Readiness, RecvFlags, SendFlags, Stack, ZeroCopyCall};
+use pagewire_stack::{Error, Readiness, RecvFlags, SendFlags, SocketId, Stack, ZeroCopyCall};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::datagrams::Datagram;
+use crate::handle::Handle;
 use crate::host::Host;
 use crate::mapping::{Mapping, readable, try_map};
 use crate::shared::Interest;
@@ -27,29 +28,41 @@ use crate::zerocopy::{self, Completion, Sent};
 
 /// One try for a caller who polls: who gave up polling is forgotten when something happens, or with
 /// the socket. Each task is remembered once.
-fn poll_op<T>(
-    socket: &Socket,
+fn poll_op<T, Id: Copy + Into<SocketId>>(
+    socket: &Socket<Id>,
+    interest: Interest,
+    cx: &Context<'_>,
+    op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
+) -> Poll<io::Result<T>> {
+    poll_once((&socket.host, socket.id.into()), interest, cx, op)
+}
+
+/// The same, of a host's socket of any kind.
+fn poll_once<T>(
+    (host, id): (&Handle, SocketId),
     interest: Interest,
     cx: &Context<'_>,
     mut op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
 ) -> Poll<io::Result<T>> {
-    match socket.host.shared.try_or_register(socket.id, interest, cx.waker(), &mut op) {
+    match host.shared.try_or_register(id, interest, cx.waker(), &mut op) {
         Err(Error::WouldBlock) => Poll::Pending,
-        done => Poll::Ready(done.map_err(|e| socket.host.shared.error(e))),
+        done => Poll::Ready(done.map_err(|e| host.shared.error(e))),
     }
 }
 
 /// Repeats `op` until it has an answer.
-fn wait_op<T, F>(socket: &Socket, interest: Interest, op: F) -> WaitOp<'_, F>
+fn wait_op<T, F, Id>(socket: &Socket<Id>, interest: Interest, op: F) -> WaitOp<'_, F>
 where
+    Id: Copy + Into<SocketId>,
     F: FnMut(&mut Stack, Instant) -> Result<T, Error> + Unpin,
 {
-    WaitOp { socket, interest, op, waits: None }
+    WaitOp { host: &socket.host, id: socket.id.into(), interest, op, waits: None }
 }
 
 /// A wait that is forgotten when it is dropped.
 struct WaitOp<'a, F> {
-    socket: &'a Socket,
+    host: &'a Arc<Handle>,
+    id: SocketId,
     interest: Interest,
     op: F,
     waits: Option<Registered>,
@@ -77,7 +90,7 @@ where
     type Output = io::Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let shared = &self.socket.host.shared;
+        let shared = &self.host.shared;
         if self.waits.is_none() {
             match shared.with(&mut self.op) {
                 Err(Error::WouldBlock) => {}
@@ -90,16 +103,17 @@ where
             let own = Waker::from(Arc::new(Own(task.clone())));
             self.waits = Some(Registered { task, own });
         }
-        let Self { socket, interest, op, waits } = &mut *self;
+        let Self { host, id, interest, op, waits } = &mut *self;
         let own = waits.as_ref().map_or(Waker::noop(), |waits| &waits.own);
-        poll_op(socket, *interest, &Context::from_waker(own), op)
+        poll_once((host, *id), *interest, &Context::from_waker(own), op)
     }
 }
 
 impl<F> WaitOp<'_, F> {
     fn forget(&mut self) {
         if let Some(waits) = self.waits.take() {
-            self.socket.host.shared.lock().unregister(self.socket.id, &waits.own);
+            let (id, own) = (self.id, waits.own);
+            self.host.outside(move |host| host.shared.lock().unregister(id, &own));
         }
     }
 }
@@ -139,7 +153,7 @@ impl TcpStream {
         while !buf.is_empty() {
             let frags = &mut buf.frags;
             wait_op(&self.0, Interest::Write, |stack, now| {
-                stack.tcp(id).and_then(|mut tcp| tcp.send(now, frags, SendFlags::empty()))
+                stack.tcp(id).and_then(|mut tcp| tcp.send(now, &mut *frags, SendFlags::empty()))
             })
             .await?;
         }
@@ -178,7 +192,9 @@ impl TcpStream {
         while !buf.is_empty() {
             let (frags, call) = (&mut buf.frags, &mut call);
             let sent = wait_op(&self.0, Interest::Write, |stack, now| {
-                stack.tcp(id).and_then(|mut tcp| tcp.send(now, (frags, call), SendFlags::empty()))
+                stack.tcp(id).and_then(|mut tcp| {
+                    tcp.send(now, (&mut *frags, &mut *call), SendFlags::empty())
+                })
             });
             match sent.await {
                 Ok(n) => bytes += n,
@@ -197,42 +213,51 @@ impl TcpStream {
 
     /// [`next_completion`](Self::next_completion) for those who poll.
     pub fn poll_completion(&self, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
-        poll_completion(&self.0, cx)
+        poll_completion(&self.0.host, self.0.id.into(), cx)
     }
 
     /// The completions as a stream, which ends when no send is outstanding. After more sends it
     /// goes on.
     pub fn completion_stream(&self) -> CompletionStream<'_> {
-        CompletionStream(&self.0)
+        CompletionStream { host: &self.0.host, id: self.0.id.into() }
     }
 }
 
 /// The completions of a socket as they come; see [`TcpStream::completion_stream`].
-pub struct CompletionStream<'a>(&'a Socket);
+pub struct CompletionStream<'a> {
+    host: &'a Arc<Handle>,
+    id: SocketId,
+}
 
 impl Stream for CompletionStream<'_> {
     type Item = io::Result<Completion>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        poll_completion(self.0, cx).map(Result::transpose)
+        poll_completion(self.host, self.id, cx).map(Result::transpose)
     }
 }
 
 impl std::fmt::Debug for CompletionStream<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("CompletionStream").field(&self.0.id).finish()
+        f.debug_tuple("CompletionStream").field(&self.id).finish()
     }
 }
 
-async fn next_completion(socket: &Socket) -> io::Result<Option<Completion>> {
+async fn next_completion<Id: Copy + Into<SocketId>>(
+    socket: &Socket<Id>,
+) -> io::Result<Option<Completion>> {
     let id = socket.id;
     let done = wait_op(socket, Interest::Completion, |stack, _| zerocopy::next(stack, id)).await?;
     Ok(done.map(Completion::from))
 }
 
-fn poll_completion(socket: &Socket, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
-    let id = socket.id;
-    let done = poll_op(socket, Interest::Completion, cx, |stack, _| zerocopy::next(stack, id));
+fn poll_completion(
+    host: &Handle,
+    id: SocketId,
+    cx: &Context<'_>,
+) -> Poll<io::Result<Option<Completion>>> {
+    let done =
+        poll_once((host, id), Interest::Completion, cx, |stack, _| zerocopy::next(stack, id));
     done.map_ok(|done| done.map(Completion::from))
 }
 
@@ -263,12 +288,12 @@ impl UdpSocket {
 
     /// [`next_completion`](Self::next_completion) for those who poll.
     pub fn poll_completion(&self, cx: &Context<'_>) -> Poll<io::Result<Option<Completion>>> {
-        poll_completion(&self.0, cx)
+        poll_completion(&self.0.host, self.0.id.into(), cx)
     }
 
     /// The completions as a stream; see [`TcpStream::completion_stream`].
     pub fn completion_stream(&self) -> CompletionStream<'_> {
-        CompletionStream(&self.0)
+        CompletionStream { host: &self.0.host, id: self.0.id.into() }
     }
 }
 
@@ -276,7 +301,7 @@ impl TcpListener {
     /// Takes the next connection; see [`accept`](Self::accept).
     pub async fn accept_async(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let id = self.0.id;
-        let (conn, remote) = wait_op(&self.0, Interest::Read, |stack, now| {
+        let (conn, remote) = wait_op(&self.0, Interest::Read, |stack, _| {
             stack.listener(id).and_then(|mut listener| listener.accept())
         })
         .await?;
@@ -297,8 +322,8 @@ impl UdpSocket {
     /// Receives a datagram by copy; see [`recv_from`](Self::recv_from).
     pub async fn recv_from_async(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let id = self.0.id;
-        wait_op(&self.0, Interest::Read, |stack, now| {
-            stack.udp(id).and_then(|mut udp| udp.recv(buf, RecvFlags::empty()))
+        wait_op(&self.0, Interest::Read, |stack, _| {
+            stack.udp(id).and_then(|mut udp| udp.recv(&mut *buf, RecvFlags::empty()))
         })
         .await
     }
@@ -307,7 +332,7 @@ impl UdpSocket {
     /// [`recv_message`](Self::recv_message).
     pub async fn recv_message_async(&self) -> io::Result<Datagram> {
         let id = self.0.id;
-        let message = wait_op(&self.0, Interest::Read, |stack, now| {
+        let message = wait_op(&self.0, Interest::Read, |stack, _| {
             stack.udp(id).and_then(|mut udp| {
                 udp.recv(pagewire_stack::Message(UDP_MAX_PAYLOAD_V4), RecvFlags::empty())
             })

@@ -14,7 +14,7 @@ use pagewire_mem::{Frag, FragVec, PAGE_SIZE, PageBudget};
 use pagewire_stack::{Error, Notification, SendFlags, SocketId, Stack, ZeroCopyCall};
 
 use crate::buf::SendBuf;
-use crate::host::Handle;
+use crate::handle::Handle;
 use crate::shared::{Clock, Interest, io_error};
 use crate::tcp::{Socket, TcpStream};
 use crate::udp::{UdpSocket, first};

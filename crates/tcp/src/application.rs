@@ -6,11 +6,9 @@ use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
 
 use crate::connection::{Connection, Env};
 use crate::error::TcpError;
-use crate::inbound::InFlags;
 use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
-use crate::outbound::OutFlags;
 use crate::path::PathFlags;
 
 /// How fragments become part of the send queue.
@@ -137,7 +135,7 @@ impl Connection {
         if let Some(error) = self.life.error.take() {
             return Err(error);
         }
-        if self.out.flags.contains(OutFlags::FIN_QUEUED) {
+        if self.out.is_closing() {
             return Err(TcpError::BrokenPipe);
         }
         match self.path.state {
@@ -148,7 +146,7 @@ impl Connection {
         }
         match self.take_room(wanted.max(1)) {
             0 => {
-                self.out.flags.insert(OutFlags::WAITS_FOR_ROOM);
+                self.out.wait_for_room();
                 Err(TcpError::WouldBlock)
             }
             room => Ok(room),
@@ -249,7 +247,7 @@ impl Connection {
 
     /// Payload bytes that arrived in order and were read, since the connection began.
     pub fn bytes_read(&self) -> u64 {
-        self.inbound.bytes_received.saturating_sub(self.inbound.queue.queued() as u64)
+        self.inbound.bytes_received().saturating_sub(self.inbound.queue.queued() as u64)
     }
 
     /// Replaces memory that is to be sent, and that the application wants back as soon as it has
@@ -265,7 +263,7 @@ impl Connection {
     pub(crate) fn after_reading(&mut self, now: Instant) {
         self.inbound.forget_urgent();
         self.inbound.tune_recv_buffer(&self.path, now);
-        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
         if self.inbound.queue.queued() == 0 {
             self.consider_shrinking(now);
         }
@@ -274,7 +272,7 @@ impl Connection {
     fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
         // As in Linux: whoever has read all up to the peer's FIN is told of the end, not of what became
         // of the connection after it.
-        if self.inbound.flags.contains(InFlags::FIN_RECEIVED) {
+        if self.inbound.has_fin() {
             return Ok(0);
         }
         if let Some(error) = self.life.error.take() {
@@ -299,14 +297,14 @@ impl Connection {
             // > SYN-RECEIVED STATE [...] otherwise, queue for processing after entering ESTABLISHED
             // > state.
             State::SynReceived => {
-                self.out.flags.insert(OutFlags::FIN_QUEUED);
+                self.out.close();
                 Ok(())
             }
             // > ESTABLISHED STATE [...] Queue this until all preceding SENDs have been segmentized,
             // > then form a FIN segment and send it. In any case, enter FIN-WAIT-1 state. [...]
             // > CLOSE-WAIT STATE [...] enter LAST-ACK state.
             State::Established | State::CloseWait => {
-                self.out.flags.insert(OutFlags::FIN_QUEUED);
+                self.out.close();
                 self.path.transition(Event::Close);
                 Ok(())
             }
@@ -321,7 +319,7 @@ impl Connection {
         if self.path.state == State::Closed {
             return Err(TcpError::NotConnected);
         }
-        self.inbound.flags.insert(InFlags::READ_SHUT);
+        self.inbound.shut();
         Ok(())
     }
 

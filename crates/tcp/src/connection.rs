@@ -1,8 +1,9 @@
 //! What one connection remembers, how it begins, and what it tells.
 //!
-//! The methods that do the work are filed by direction: `input.rs` and `ack.rs` (segments in),
-//! `application.rs` (verbs), `output.rs` (segments out), `timeout.rs`, `icmp.rs`. Nothing takes
-//! input and emits output: whatever is due is remembered here until `poll_transmit` asks.
+//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`); what a segment, a timer or the
+//! application asks of several of them is filed by direction: `input.rs`, `application.rs`, `output.rs`,
+//! `life/timeout.rs`. Nothing takes input and emits output: whatever is due is remembered until
+//! `poll_transmit` asks.
 //!
 //! An idle connection owns no heap: queues give theirs back, and what only a loss needs is boxed.
 
@@ -13,24 +14,14 @@ use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
 use crate::config::{Config, LinkLimits};
 use crate::error::TcpError;
 use crate::header::TcpHeader;
-use crate::inbound::assembler::ReceiveQueue;
-use crate::inbound::{AckState, InFlags, Inbound, window};
-use crate::info::{Info, Readiness};
+use crate::inbound::Inbound;
+use crate::info::Readiness;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
-use crate::limits::DEFAULT_MSS;
-use crate::outbound::account::{Account, Limit};
-use crate::outbound::congestion::Congestion;
-use crate::outbound::ecn::EcnFlags;
-use crate::outbound::flight::{Flight, Mark};
-use crate::outbound::loss::Loss;
-use crate::outbound::rtt::RttEstimator;
-use crate::outbound::send_queue::SendQueue;
-use crate::outbound::{OutFlags, Outbound, Sender, Stats};
+use crate::outbound::Outbound;
 use crate::path::{Path, PathFlags, Ports, Timestamps};
 use crate::seq::Seq;
 use crate::shared::Shared;
-use crate::timer::Timer;
 
 /// What a connection borrows from its host while it works.
 #[allow(missing_debug_implementations, reason = "borrows of the host's own things")]
@@ -104,72 +95,8 @@ impl Connection {
         iss: Seq,
         ts_offset: u32,
     ) -> Self {
-        let first = iss + 1;
-        let mut flags = OutFlags::empty();
-        flags.set(OutFlags::NODELAY, !config.nagle);
-        flags.set(OutFlags::CORK, config.cork);
-        let out = Outbound {
-            flags,
-            snd: Sender {
-                iss,
-                una: iss,
-                nxt: iss,
-                wl1: Seq(0),
-                wl2: Seq(0),
-                window: 0,
-                max_window: 0,
-                small_end: iss,
-                pushed: first,
-                push_sent: first,
-                flush_to: first,
-                piece: first,
-                buffer: 0,
-                peer_mss: DEFAULT_MSS,
-                scale: 0,
-            },
-            queue: SendQueue::new(first),
-            flight: Flight::default(),
-            rtt: RttEstimator::new(config.rto_min, config.rto_max),
-            congestion: Congestion::new(
-                config.congestion,
-                config.initial_cwnd,
-                config.slow_start_exit,
-            ),
-            ecn: EcnFlags::empty(),
-            limit: Limit::Idle,
-            loss: Loss::new(first, config.reordering),
-            recovery: None,
-            retransmit: Timer::default(),
-            persist: Timer::default(),
-            retries: 0,
-            persist_backoff: 0,
-            sent_at: now,
-            stats: Stats::default(),
-            account: Account::default(),
-            rare: None,
-        };
-        let inbound = Inbound {
-            flags: InFlags::empty(),
-            irs: Seq(0),
-            queue: ReceiveQueue::new(Seq(0)),
-            edge: Seq(0),
-            acked: Seq(0),
-            fin: None,
-            allowance: u32::MAX,
-            buffer: 0,
-            ssthresh: window::initial(&config),
-            tuning: None,
-            data_at: now,
-            mss: DEFAULT_MSS.min(link.recv_mss),
-            scale: if config.window_scaling { window::scale_for(&config) } else { 0 },
-            ack: AckState::default(),
-            delayed_ack: Timer::default(),
-            challenge_after: Instant::ZERO,
-            bytes_received: 0,
-            segments_in: 0,
-            data_segments_in: 0,
-            rare: None,
-        };
+        let out = Outbound::new(now, &config, iss);
+        let inbound = Inbound::new(now, &config, link);
         let path = Path {
             config,
             link,
@@ -192,15 +119,12 @@ impl Connection {
     /// What the application can do now.
     pub fn readiness(&self) -> Readiness {
         let closed = self.path.state == State::Closed;
-        let fin = self.inbound.flags.contains(InFlags::FIN_RECEIVED);
+        let fin = self.inbound.has_fin();
         let mut ready = Readiness::empty();
         ready.set(Readiness::READABLE, self.inbound.is_readable(&self.path));
         ready.set(Readiness::URGENT, self.inbound.has_urgent());
-        ready.set(
-            Readiness::READ_CLOSED,
-            closed || fin || self.inbound.flags.contains(InFlags::READ_SHUT),
-        );
-        ready.set(Readiness::WRITE_CLOSED, closed || self.out.flags.contains(OutFlags::FIN_QUEUED));
+        ready.set(Readiness::READ_CLOSED, closed || fin || self.inbound.is_shut());
+        ready.set(Readiness::WRITE_CLOSED, closed || self.out.is_closing());
         ready.set(
             Readiness::WRITABLE,
             self.life.takes_data(&self.path) && self.out.is_writable(&self.path),
@@ -228,8 +152,7 @@ impl Connection {
     /// Bytes that can be read now, the end of the stream counted as one once it is all that is left:
     /// what Linux tells beside received data (`TCP_INQ`).
     pub fn queued_receive_and_end(&self) -> usize {
-        self.inbound.queue.queued()
-            + usize::from(self.inbound.flags.contains(InFlags::FIN_RECEIVED))
+        self.inbound.queue.queued() + usize::from(self.inbound.has_fin())
     }
 
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
@@ -275,7 +198,7 @@ impl Connection {
 
     /// The next sequence number that has never been sent.
     pub fn send_next(&self) -> Seq {
-        self.out.snd.nxt
+        self.out.transfer.snd().nxt
     }
 
     /// Bytes queued that the peer has not acknowledged.
@@ -295,57 +218,11 @@ impl Connection {
 
     /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
     pub fn loss_counts(&self) -> [u32; 3] {
-        [self.out.stats.retransmits, self.out.stats.timeouts, self.out.stats.recoveries]
-    }
-
-    /// A snapshot.
-    pub fn info(&self) -> Info {
-        Info {
-            state: self.path.state,
-            send_mss: self.out.send_mss(&self.path).try_into().unwrap_or(u16::MAX),
-            recv_mss: self.inbound.mss,
-            srtt: self.out.rtt.srtt().unwrap_or_default(),
-            rttvar: self.out.rtt.rttvar(),
-            min_rtt: self.out.rtt.min().unwrap_or_default(),
-            rto: self.out.rtt.rto(),
-            backoff: self.out.rtt.backoff(),
-            congestion: self.out.congestion.kind(),
-            cwnd: self.out.congestion.cwnd().saturating_mul(self.out.send_mss(&self.path)),
-            ssthresh: if self.out.congestion.has_ssthresh() {
-                self.out.congestion.ssthresh().saturating_mul(self.out.send_mss(&self.path))
-            } else {
-                u32::MAX
-            },
-            unacked: self.out.in_flight(),
-            sacked: self.out.flight.bytes(Mark::SACKED),
-            lost: self.out.flight.bytes(Mark::LOST),
-            retransmitting: self.out.flight.bytes(Mark::RETRANSMITTED),
-            unsent: self.out.unsent(&self.path),
-            send_window: self.out.snd.window,
-            recv_window: self.inbound.recv_window(),
-            bytes_acked: self.out.stats.bytes_acked,
-            bytes_received: self.inbound.bytes_received,
-            retransmits: self.out.stats.retransmits,
-            timeouts: self.out.stats.timeouts,
-            recoveries: self.out.stats.recoveries,
-            sacks_ignored: self.out.stats.sacks_ignored,
-            ca_state: self.out.loss.state,
-            cwnd_segments: self.out.congestion.cwnd(),
-            ssthresh_segments: self.out.congestion.ssthresh(),
-            unacked_segments: self.out.flight.packets(),
-            sacked_segments: self.out.sacked_packets(),
-            lost_segments: self.out.flight.lost(),
-            retransmitting_segments: self.out.flight.retransmitted(),
-            reordering: u32::from(self.out.loss.reordering),
-            reord_seen: self.out.loss.reord_seen,
-            delivered: self.out.loss.delivered,
-            delivered_ce: self.out.loss.delivered_ce,
-            dsack_dups: self.out.loss.dsack_dups,
-            ecn: self.out.has_ecn(),
-            ecn_counts: self.ecn_counts(),
-            ecn_seen: self.out.ecn.contains(EcnFlags::SEEN),
-            ..self.application_info()
-        }
+        [
+            self.out.transfer.stats().retransmits,
+            self.out.transfer.stats().timeouts,
+            self.out.transfer.stats().recoveries,
+        ]
     }
 
     /// The connection is over, for the application with `error`. What was received stays to be
@@ -356,20 +233,16 @@ impl Connection {
         }
         self.path.transition(event);
         self.suspect_lost_start();
-        self.out.queue.clear(self.out.snd.nxt);
-        self.out.flight.clear();
-        self.out.recovery = None;
+        self.out.end();
+        self.out.forget_due();
+        self.inbound.end();
+        self.life.stop_timers();
         self.life.give_up_fast_open(event);
-        self.inbound.tuning = None;
-        self.stop_timers();
-        self.inbound.ack = AckState::default();
-        self.inbound.forget_twice();
-        self.out.flags.remove(OutFlags::PROBE_DUE | OutFlags::FLUSH_DUE);
     }
 
     /// After work that may have left a queue empty: its memory goes back if that lasts.
     pub(crate) fn consider_shrinking(&mut self, now: Instant) {
-        if self.out.has_heap() || self.inbound.tuning.is_some() {
+        if self.out.has_heap() || self.inbound.has_heap() {
             self.life.shrink.set_once(now + self.path.config.shrink_after);
         }
     }

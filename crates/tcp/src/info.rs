@@ -5,6 +5,7 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::connection::Connection;
+use crate::life::LifeFlags;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
 use crate::outbound::ecn::EcnCounts;
@@ -173,60 +174,40 @@ pub struct Info {
     pub buffer_limited: Duration,
 }
 
+impl Connection {}
+
 impl Connection {
+    /// The counters, if the connection has accurate feedback.
+    pub fn ecn_counts(&self) -> Option<EcnCounts> {
+        self.out.transfer.ecn_counts()
+    }
+
+    /// A snapshot.
+    pub fn info(&self) -> Info {
+        let (path, life) = (&self.path, &self.life);
+        let mut info = Info {
+            state: path.state,
+            timestamps: path.has_timestamps(),
+            sack: path.has_sack(),
+            scaling: path.flags.contains(PathFlags::SCALING),
+            syn_data: life.flags.contains(LifeFlags::SYN_DATA_ACKED),
+            path_mss: path.link.mss,
+            announced_mss: path.announced_mss(),
+            probes: life.keepalive_probes,
+            ..Info::default()
+        };
+        self.out.tell(path, &mut info);
+        self.inbound.tell(path, &mut info);
+        info
+    }
+
     /// A snapshot in which times count up to `now`; those of [`info`](Self::info) stand still between
     /// segments.
     pub fn info_at(&self, now: Instant) -> Info {
-        let [busy, window_limited, buffer_limited] = self.out.busy_times(Some(now));
-        Info {
-            last_data_sent: now.saturating_since(self.out.sent_at),
-            last_data_received: now.saturating_since(self.inbound.data_at),
-            last_ack_received: now.saturating_since(self.path.heard_at),
-            busy,
-            window_limited,
-            buffer_limited,
-            ..self.info()
-        }
-    }
-
-    /// What is known of the connection apart from losses.
-    pub(crate) fn application_info(&self) -> Info {
-        let [busy, window_limited, buffer_limited] = self.out.busy_times(None);
-        let (recv_rtt, recv_space) = self.inbound.recv_tuning();
-        let again = self.out.rare.as_ref().map_or(0, |r| r.bytes_retransmitted);
-        let syn = !self.path.state.is_synchronized() && self.out.snd.una == self.out.snd.iss;
-        let first = self.out.snd.una + u32::from(syn);
-        let under_way = self.out.snd.nxt.min(self.out.queue.end()).saturating_since(first);
-        Info {
-            probes: self
-                .life
-                .keepalive_probes
-                .max(self.out.persist_backoff)
-                .max(self.out.refused_tries(&self.path)),
-            timestamps: self.path.flags.contains(PathFlags::TIMESTAMPS),
-            sack: self.path.flags.contains(PathFlags::SACK),
-            scaling: self.path.flags.contains(PathFlags::SCALING),
-            syn_data: self.is_syn_data_acked(),
-            send_scale: self.out.snd.scale,
-            recv_scale: self.inbound.scale,
-            path_mss: self.path.link.mss,
-            announced_mss: self.path.announced_mss(),
-            ack_timeout: Duration::from_millis(u64::from(self.inbound.ack.timeout_ms)),
-            recv_ssthresh: self.inbound.ssthresh,
-            recv_rtt: Duration::from_micros(u64::from(recv_rtt)),
-            recv_space,
-            recv_buffer: self.inbound.recv_buffer(&self.path),
-            send_buffer: self.out.send_buffer(&self.path),
-            bytes_sent: self.out.stats.bytes_acked + u64::from(under_way) + again,
-            bytes_retransmitted: again,
-            segments_out: self.out.account.segments_out,
-            segments_in: self.inbound.segments_in,
-            data_segments_out: self.out.account.data_segments_out,
-            data_segments_in: self.inbound.data_segments_in,
-            busy,
-            window_limited,
-            buffer_limited,
-            ..Info::default()
-        }
+        let mut info = self.info();
+        info.last_ack_received = now.saturating_since(self.path.heard_at);
+        self.out.tell_times(now, &mut info);
+        self.inbound.tell_times(now, &mut info);
+        info
     }
 }

@@ -10,10 +10,8 @@ use pagewire_mem::{Frag, FragVec, Instant};
 use crate::connection::{Connection, Env};
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
-use crate::inbound::InFlags;
 use crate::life::Reset;
 use crate::life::state::{Event, State};
-use crate::outbound::OutFlags;
 use crate::outbound::ecn::EcnFlags;
 use crate::path::{PathFlags, seconds};
 use crate::segment::{Arrival, Disposition};
@@ -92,14 +90,10 @@ impl Connection {
         };
         self.path.state == State::Established
             && header.flags & RELEVANT == Flags::ACK
-            && header.seq == self.inbound.queue.next()
-            && header.ack.between(self.out.snd.una, self.out.snd.nxt)
+            && header.ack.between(self.out.transfer.snd().una, self.out.transfer.snd().nxt)
             && fresh
             && header.options.sack.is_empty()
-            && !self.inbound.queue.has_gaps()
-            && self.inbound.fin.is_none()
-            && !self.inbound.flags.contains(InFlags::URGENT_IN)
-            && len <= self.inbound.edge.saturating_since(header.seq)
+            && self.inbound.is_next(header.seq, len)
     }
 
     /// What is left of the steps when nothing can be wrong: acknowledgement and payload.
@@ -116,28 +110,33 @@ impl Connection {
         if let Err(reason) = self.hear_ack(env.now, header, len) {
             return Disposition::Dropped(reason);
         }
-        if !self.out.ecn.is_empty() {
-            if self.out.ecn.contains(EcnFlags::ACCURATE) {
+        if !self.out.transfer.loss().ecn.is_empty() {
+            if self.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
                 self.take_accurate_mark(len, arrival);
             } else {
                 self.take_classic_mark(header, len, arrival.ecn);
             }
         }
         if len > 0 {
-            let inserted = self.inbound.queue.insert(env, header.seq, payload);
-            self.inbound.bytes_received += u64::from(inserted.advanced);
+            let inserted = self.inbound.insert(env, header.seq, payload);
             if inserted.advanced > 0 {
-                self.inbound.on_data_arrived(&self.path, &self.out.rtt, env.now, header, len);
+                self.inbound.on_data_arrived(
+                    &self.path,
+                    self.out.transfer.rtt(),
+                    env.now,
+                    header,
+                    len,
+                );
                 self.inbound.schedule_ack(
                     &self.path,
-                    &self.out.rtt,
+                    self.out.transfer.rtt(),
                     env.now,
                     len,
                     header.flags.contains(Flags::PSH),
                 );
             }
             if let Some(reason) = inserted.dropped {
-                self.inbound.ack_now();
+                self.inbound.ack.at_once();
                 return Disposition::Dropped(reason);
             }
         }
@@ -145,19 +144,19 @@ impl Connection {
     }
 
     fn take_accurate_mark(&mut self, len: u32, arrival: Arrival) {
-        let waiting = self.inbound.rcv_nxt() != self.inbound.acked;
-        if self.out.take_accurate(len, arrival, waiting) {
-            self.inbound.ack_now();
+        let waiting = self.inbound.rcv_nxt() != self.inbound.acked();
+        if self.out.transfer.take_accurate(len, arrival, waiting) {
+            self.inbound.ack.at_once();
         }
     }
 
     fn take_classic_mark(&mut self, header: &TcpHeader, len: u32, bits: u8) {
-        let (due, quick) = self.out.take_classic(header, len, bits);
+        let (due, quick) = self.out.transfer.take_classic(header, len, bits);
         if due {
-            self.inbound.ack_now();
+            self.inbound.ack.at_once();
         }
         if quick > 0 {
-            self.inbound.quicken(quick);
+            self.inbound.ack.quicken(quick);
         }
     }
 
@@ -165,8 +164,7 @@ impl Connection {
     pub(crate) fn on_heard(&mut self, now: Instant) {
         self.path.heard_at = now;
         self.life.keepalive_probes = 0;
-        self.out.flags.insert(OutFlags::ACKED);
-        self.out.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
+        self.out.on_heard();
     }
 
     /// Has the acknowledgement in a segment taken in; see [`Outbound::take_ack`].
@@ -183,7 +181,7 @@ impl Connection {
                 Ok(())
             }
             Err(reason) => {
-                self.inbound.challenge_ack(&self.path, now);
+                self.inbound.ack.challenge(&self.path, now);
                 Err(reason)
             }
         }
@@ -193,16 +191,16 @@ impl Connection {
 
     fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         if self.inbound.is_syn_again(&self.path, segment) {
-            if self.out.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
-                self.life.reset = Some(Reset { seq: self.out.snd.nxt, ack: true });
+            if self.out.transfer.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
+                self.life.reset = Some(Reset { seq: self.out.transfer.snd().nxt, ack: true });
                 self.finish(Event::Reset, None);
                 return drop_for(DropReason::Flags);
             }
-            self.out.flight.mark_first_lost();
+            self.out.transfer.resend_syn();
             return drop_for(DropReason::Duplicate);
         }
-        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs {
-            self.out.take_syn_ack_again(segment.header, segment.arrival.ecn);
+        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs() {
+            self.out.transfer.take_syn_ack_again(segment.header, segment.arrival.ecn);
         }
         self.inbound.check_timestamp(&self.path, env.now, segment)?;
         self.inbound.first_sequence(&self.path, env.now, segment)?;
@@ -211,7 +209,7 @@ impl Connection {
         // Third: security and compartment are not implemented, as everywhere.
         self.fourth_syn(env.now, segment)?;
         self.fifth_ack(env.now, segment)?;
-        if self.out.ecn.contains(EcnFlags::ACCURATE) {
+        if self.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
             self.take_accurate_mark(segment.len, segment.arrival);
         }
         self.remember_timestamp(env.now, segment.header, segment.seq);
@@ -225,7 +223,7 @@ impl Connection {
     /// > is copied to TS.Recent; otherwise, it is ignored.
     pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
         if let (true, Some((value, _))) = (self.path.has_timestamps(), header.options.timestamps)
-            && seq.le(self.inbound.acked)
+            && seq.le(self.inbound.acked())
             && !self.path.is_stale(now, value)
         {
             self.path.ts.recent = value;
@@ -244,8 +242,8 @@ impl Connection {
             return Ok(());
         }
         if segment.seq != self.inbound.rcv_nxt() {
-            self.inbound.challenge_ack(&self.path, now);
-            if self.path.state == State::Established && self.inbound.bytes_received == 0 {
+            self.inbound.ack.challenge(&self.path, now);
+            if self.path.state == State::Established && self.inbound.bytes_received() == 0 {
                 self.life.suspect_black_hole();
             }
             return drop_for(DropReason::RstNotNext);
@@ -288,16 +286,16 @@ impl Connection {
         }
         let completes = self.path.state == State::SynReceived
             && segment.has(Flags::ACK)
-            && segment.seq == self.inbound.irs
-            && segment.header.ack == self.out.snd.nxt;
+            && segment.seq == self.inbound.irs()
+            && segment.header.ack == self.out.transfer.snd().nxt;
         if completes {
             // It is the peer's SYN once more: as Linux, it is acknowledged as such.
             self.inbound.note_twice(&self.path, segment.seq, segment.seq + 1);
-            self.inbound.ack_now();
+            self.inbound.ack.at_once();
             segment.seq += 1;
             return Ok(());
         }
-        self.inbound.challenge_ack(&self.path, now);
+        self.inbound.ack.challenge(&self.path, now);
         drop_for(DropReason::SynUnexpected)
     }
 
@@ -311,11 +309,14 @@ impl Connection {
             // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
             // > processing [...] If the segment acknowledgment is not acceptable, form a reset
             // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
-            if !(header.ack.gt(self.out.snd.una) && header.ack.le(self.out.snd.nxt)) {
+            if !(header.ack.gt(self.out.transfer.snd().una)
+                && header.ack.le(self.out.transfer.snd().nxt))
+            {
                 self.life.reset = Some(Reset { seq: header.ack, ack: false });
                 return drop_for(DropReason::AckUnsent);
             }
-            if self.out.is_deferring(&self.path) && segment.end() == self.inbound.irs + 1 {
+            if self.out.transfer.is_deferring(&self.path) && segment.end() == self.inbound.irs() + 1
+            {
                 return self.defer(now, segment);
             }
         }
@@ -327,8 +328,7 @@ impl Connection {
         }
 
         // What is new once our FIN is acknowledged.
-        let fin_acked = self.out.flags.contains(OutFlags::FIN_QUEUED)
-            && self.out.snd.una.gt(self.out.queue.end());
+        let fin_acked = self.out.is_closed();
         match self.path.state {
             // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
             State::FinWait1 if fin_acked => {
@@ -358,11 +358,10 @@ impl Connection {
         if segment.len == 0 {
             return Ok(());
         }
-        let now = env.now;
         if !self.path.state.can_receive() {
             // > This should not occur since a FIN has been received from the remote side. Ignore
             // > the segment text.
-            self.inbound.ack_duplicate(&self.path);
+            self.inbound.ack.duplicate(&self.path);
             return drop_for(if segment.end().gt(self.inbound.rcv_nxt()) {
                 DropReason::AfterFin
             } else {
@@ -372,8 +371,7 @@ impl Connection {
         let fresh = (segment.seq + segment.len).gt(self.inbound.rcv_nxt());
         if fresh
             && self.path.state != State::Established
-            && (self.inbound.flags.contains(InFlags::READ_SHUT)
-                || self.path.flags.contains(PathFlags::ORPHAN))
+            && (self.inbound.is_shut() || self.path.flags.contains(PathFlags::ORPHAN))
         {
             // > RFC 9293 section 3.6.1: If such a host issues a CLOSE call while received data is
             // > still pending in the TCP connection, or if new data is received after CLOSE is
@@ -383,63 +381,9 @@ impl Connection {
             self.life.reset = Some(reset);
             return drop_for(DropReason::ReceiveClosed);
         }
-        // > RFC 9293 section 3.10.7.4: one could tailor actual segments to fit this assumption by
-        // > trimming off any portions that lie outside the window
-        let limit = self.inbound.fin.map_or(self.inbound.edge, |fin| fin.min(self.inbound.edge));
-        let keep = limit.saturating_since(segment.seq).min(segment.len);
-        let cut = keep < segment.len;
-        if cut {
-            truncate(&mut segment.payload, keep as usize);
-        }
-        if keep == 0 {
-            self.inbound.ack_duplicate(&self.path);
-            return drop_for(if self.inbound.fin.is_some() && limit.lt(self.inbound.edge) {
-                DropReason::AfterFin
-            } else {
-                DropReason::OutsideWindow
-            });
-        }
+        let cut = self.inbound.trim(&self.path, segment)?;
         self.take_classic_mark(segment.header, segment.len, segment.arrival.ecn);
-        let had_gaps = self.inbound.queue.has_gaps();
-        let payload = core::mem::take(&mut segment.payload);
-        let inserted = self.inbound.queue.insert(env, segment.seq, payload);
-        self.inbound.bytes_received += u64::from(inserted.advanced);
-        if let Some((left, right)) = inserted.duplicate {
-            self.inbound.note_twice(&self.path, left, right);
-        }
-        if inserted.advanced > 0 {
-            self.inbound.on_data_arrived(
-                &self.path,
-                &self.out.rtt,
-                now,
-                segment.header,
-                segment.len,
-            );
-            self.inbound.schedule_ack(
-                &self.path,
-                &self.out.rtt,
-                now,
-                segment.len,
-                segment.has(Flags::PSH),
-            );
-        }
-        // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
-        // > segment fills in all or part of a gap in the sequence space.
-        //
-        // One for each: a sender without SACK counts them.
-        if inserted.advanced == 0 {
-            self.inbound.ack_duplicate(&self.path);
-        } else if had_gaps || cut || inserted.dropped.is_some() {
-            self.inbound.ack_now();
-        }
-        match inserted.dropped {
-            Some(reason) => drop_for(reason),
-            None if inserted.advanced == 0 && !inserted.out_of_order => {
-                drop_for(DropReason::Duplicate)
-            }
-            None if cut && inserted.advanced == 0 => drop_for(DropReason::OutsideWindow),
-            None => Ok(()),
-        }
+        self.inbound.take_text(&self.path, self.out.transfer.rtt(), env, segment, cut)
     }
 
     /// > Eighth, check the FIN bit: [...] If the FIN bit is set, signal the user "connection closing"
@@ -447,28 +391,8 @@ impl Connection {
     /// > acknowledgment for the FIN. Note that FIN implies PUSH for any segment text not yet
     /// > delivered to the user.
     pub(crate) fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        if segment.has(Flags::FIN) {
-            let fin = segment.seq + segment.len;
-            if self.inbound.flags.contains(InFlags::FIN_RECEIVED) {
-                // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
-                // > in the LAST-ACK state.
-                self.inbound.ack_now();
-            } else if self.path.state.can_receive()
-                && fin.le(self.inbound.edge)
-                && fin.ge(self.inbound.queue.next())
-            {
-                // A FIN beyond a gap is remembered; what comes before it decides. Two different
-                // ones: the first stays.
-                self.inbound.fin.get_or_insert(fin);
-                self.inbound.ack_now();
-            }
-        }
-        if self.inbound.fin == Some(self.inbound.queue.next())
-            && !self.inbound.flags.contains(InFlags::FIN_RECEIVED)
-            && self.path.state.can_receive()
-        {
-            self.inbound.flags.insert(InFlags::FIN_RECEIVED);
-            self.inbound.ack_now();
+        let fin = segment.has(Flags::FIN).then_some(segment.seq + segment.len);
+        if self.inbound.take_fin(fin, self.path.state.can_receive()) {
             self.path.transition(Event::Fin);
             if self.path.state == State::TimeWait {
                 self.enter_time_wait(now);
@@ -476,14 +400,4 @@ impl Connection {
         }
         Ok(())
     }
-}
-
-/// Cuts `frags` down to their first `len` bytes.
-fn truncate(frags: &mut FragVec, len: usize) {
-    let mut left = len;
-    frags.retain(|frag| {
-        frag.truncate(left);
-        left -= frag.len();
-        !frag.is_empty()
-    });
 }

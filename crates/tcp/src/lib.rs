@@ -11,11 +11,23 @@
 //!    returns `None`, then [`poll_timeout`](Connection::poll_timeout);
 //! 4. **getters**, at any time.
 //!
-//! Read [`State`] first (the state machine as a table), then `connection.rs` (what a connection
-//! remembers), `input.rs` (the steps of RFC 9293 section 3.10.7 in their order), `output.rs` (what
-//! is sent, and when), `recovery/` (what is sent again) and `timers.rs`. What not every connection
-//! has is beside them: `congestion/`, `fast_open/`, `mtu_probe.rs`, `refused.rs`, `syn_cookie.rs`,
-//! `time_wait.rs`.
+//! A connection has four parts. The fields of `outbound/` and `inbound/` are private to their folder:
+//!
+//! ```text
+//!   path.rs     Path       settings, link, ports, state, what was agreed on: all may read it
+//!   life/       Life       opening, ending, keep-alive, errors
+//!   outbound/   Outbound   the send queue, and what leaves next
+//!               Transfer   what is under way: flight, loss and its repair, congestion, round trip
+//!   inbound/    Inbound    the receive queue, the window, acknowledgements
+//! ```
+//!
+//! A method of a part takes `&Path` and small values, and answers with small values: what an
+//! acknowledgement said, what is to be sent next (`Outgoing`), what a
+//! timer comes to (`Waited`). [`Connection`] carries them from one part to another.
+//!
+//! Read [`State`] first (the state machine as a table), then `connection.rs`, `input.rs` (the steps of
+//! RFC 9293 section 3.10.7 in their order), `output.rs` (what is sent, and when), and the `mod.rs` of
+//! each part.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

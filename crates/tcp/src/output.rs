@@ -12,8 +12,8 @@ use crate::inbound::{AckDue, window};
 use crate::life::Reset;
 use crate::life::state::State;
 use crate::options::{SackBlocks, TcpOptions};
+use crate::outbound::Outgoing;
 use crate::outbound::mtu_probe::ProbeStep;
-use crate::outbound::{OutFlags, Outgoing};
 use crate::path::PathFlags;
 use crate::segment::SegmentOut;
 use crate::seq::Seq;
@@ -36,7 +36,7 @@ impl Connection {
     /// After a segment has left: whether [`poll_transmit`](Self::poll_transmit) would be in vain, for
     /// nothing is left or the rest waits to become a full segment. It need not be asked then.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
-        let quiet = self.inbound.ack.due == AckDue::No && self.out.recovery.is_none();
+        let quiet = self.inbound.ack.due() == AckDue::No && !self.out.transfer.is_repairing();
         if !quiet {
             return false;
         }
@@ -49,8 +49,10 @@ impl Connection {
         if !ends {
             return false;
         }
-        if unsent > 0 && self.out.is_held_by_cwnd(unsent, self.out.send_mss(&self.path)) {
-            self.out.validate_cwnd(true);
+        if unsent > 0
+            && self.out.transfer.is_held_by_cwnd(unsent, self.out.transfer.send_mss(&self.path))
+        {
+            self.out.transfer.validate_cwnd(true);
         }
         self.out.check_room(&self.path);
         self.out.note_limit(&self.path, now);
@@ -68,28 +70,33 @@ impl Connection {
         {
             return Some(syn);
         }
-        if self.out.sends_before_handshake(&self.path)
+        if self.out.transfer.sends_before_handshake(&self.path)
             && let Some(segment) = self.poll_new(now)
         {
             return Some(segment);
         }
-        if self.out.tells_syn()
-            && self.inbound.ack.due == AckDue::Now
+        if self.out.transfer.tells_syn()
+            && self.inbound.ack.due() == AckDue::Now
             && self.path.may_acknowledge()
         {
-            return Some(self.build_segment(now, self.out.snd.nxt, Flags::ACK, FragVec::new()));
+            return Some(self.build_segment(
+                now,
+                self.out.transfer.snd().nxt,
+                Flags::ACK,
+                FragVec::new(),
+            ));
         }
-        if self.path.state.may_transmit() && !self.out.flags.contains(OutFlags::REFUSED) {
-            if self.out.take_probe_due()
+        if self.path.state.may_transmit() && !self.out.is_refused() {
+            if self.out.transfer.take_probe_due()
                 && let Some(probe) = self.poll_tail_probe(now)
             {
                 return Some(probe);
             }
-            if self.out.sends_new_first() {
+            if self.out.transfer.sends_new_first() {
                 if let Some(segment) = self.poll_new(now) {
                     return Some(segment);
                 }
-                self.out.new_data_tried();
+                self.out.transfer.new_data_tried();
             }
             let segment = match self.poll_lost(now) {
                 Some(again) => Some(again),
@@ -107,20 +114,19 @@ impl Connection {
             }
             self.out.consider_probing(&self.path, now);
         }
-        if self.out.flags.contains(OutFlags::PROBE_DUE) {
-            self.out.flags.remove(OutFlags::PROBE_DUE);
+        if self.out.take_probe() {
             return Some(self.build_probe(now));
         }
-        if self.inbound.ack.due == AckDue::Challenge {
-            // An acknowledgement that was delayed leaves with it, or has its timer still.
-            self.inbound.ack.due = match env.shared.challenges.take(now) {
-                true => AckDue::Now,
-                false if self.inbound.delayed_ack.is_set() => AckDue::Delayed,
-                false => AckDue::No,
-            };
+        if self.inbound.ack.due() == AckDue::Challenge {
+            self.inbound.ack.settle_challenge(env.shared.challenges.take(now));
         }
-        if self.inbound.ack.due == AckDue::Now && self.path.may_acknowledge() {
-            return Some(self.build_segment(now, self.out.snd.nxt, Flags::ACK, FragVec::new()));
+        if self.inbound.ack.due() == AckDue::Now && self.path.may_acknowledge() {
+            return Some(self.build_segment(
+                now,
+                self.out.transfer.snd().nxt,
+                Flags::ACK,
+                FragVec::new(),
+            ));
         }
         None
     }
@@ -129,25 +135,18 @@ impl Connection {
 
     /// The SYN, or the SYN that also acknowledges.
     fn poll_handshake(&mut self, now: Instant) -> Option<SegmentOut> {
-        let (iss, first) = (self.out.snd.iss, self.out.snd.iss + 1);
-        let (mut option, mut payload) = (None, FragVec::new());
-        if self.out.snd.nxt == iss {
-            if self.life.waits_for_data(&self.path) && self.out.queue.len() == 0 {
-                return None;
-            }
-            self.out.flight.push(iss, first, now, 1, false);
-            self.out.snd.nxt = first;
-            (option, payload) = self.begin_fast_open(now);
-        } else {
-            let again = self.out.flight.next_lost(iss).filter(|again| again.start == iss)?;
-            self.out.flight.on_retransmit(again.start, again.end, now, 1);
-            self.out.stats.retransmits += 1;
+        if self.life.waits_for_data(&self.path) && self.out.queue.len() == 0 {
+            return None;
         }
-        self.out.retransmit.set_once(now + self.out.rtt.rto());
-        let sent = self.out.stats.retransmits;
+        let iss = self.out.transfer.snd().iss;
+        let (mut option, mut payload) = (None, FragVec::new());
+        if self.out.transfer.send_syn(now)? {
+            (option, payload) = self.begin_fast_open(now);
+        }
+        let sent = self.out.transfer.stats().retransmits;
         let flags = match self.path.state {
-            State::SynSent => Flags::SYN | self.out.ecn_of_syn(&self.path, false, sent),
-            _ => Flags::SYN | Flags::ACK | self.out.ecn_of_syn(&self.path, true, sent),
+            State::SynSent => Flags::SYN | self.out.transfer.ecn_of_syn(&self.path, false, sent),
+            _ => Flags::SYN | Flags::ACK | self.out.transfer.ecn_of_syn(&self.path, true, sent),
         };
         let mut syn = self.build_segment(now, iss, flags, payload);
         syn.header.options.fast_open = option;
@@ -156,11 +155,11 @@ impl Connection {
 
     /// What was lost and is to be sent again.
     fn poll_lost(&mut self, now: Instant) -> Option<SegmentOut> {
-        if !self.out.flight.has_lost() {
+        if !self.out.transfer.flight().has_lost() {
             return None;
         }
         let mss = self.mss_now(now);
-        let (start, len) = self.out.next_retransmission(&self.path, mss)?;
+        let (start, len) = self.out.transfer.next_retransmission(&self.path, mss)?;
         self.send_again(now, start, len, mss)
     }
 
@@ -168,22 +167,22 @@ impl Connection {
     /// answer (RFC 8985 section 7.3).
     fn poll_tail_probe(&mut self, now: Instant) -> Option<SegmentOut> {
         let mss = self.mss_now(now);
-        let allowed = self.out.send_edge().saturating_since(self.out.snd.nxt);
+        let allowed = self.out.transfer.send_edge().saturating_since(self.out.transfer.snd().nxt);
         let fresh = self.out.unsent(&self.path).min(mss);
         let probe = if fresh > 0 && allowed >= fresh {
             self.send_new(now, fresh, mss).map(|segment| (segment, None))
         } else {
-            self.out.probe_again().and_then(|(start, len)| {
+            self.out.transfer.probe_again().and_then(|(start, len)| {
                 let again = self.out.cut_again(start, len, mss)?;
                 let end = again.end;
                 Some((self.build_payload(now, again), Some((start, end))))
             })
         };
         let Some((segment, again)) = probe else {
-            self.out.rearm_timeout(now);
+            self.out.transfer.rearm_timeout(now);
             return None;
         };
-        self.out.on_probe_sent(now, again);
+        self.out.transfer.on_probe_sent(now, again);
         Some(segment)
     }
 
@@ -191,29 +190,29 @@ impl Connection {
         let again = self.out.cut_again(start, len, mss)?;
         let end = again.end;
         let segment = self.build_payload(now, again);
-        self.out.on_retransmitted(now, start, end, mss);
+        self.out.transfer.on_retransmitted(now, start, end, mss);
         Some(segment)
     }
 
     /// What was never sent: data, and the FIN behind it.
     fn poll_new(&mut self, now: Instant) -> Option<SegmentOut> {
-        let start = self.out.snd.nxt;
+        let start = self.out.transfer.snd().nxt;
         let data_end = self.out.queue.end();
         let unsent = data_end.saturating_since(start);
-        let fin = self.out.flags.contains(OutFlags::FIN_QUEUED) && start.le(data_end);
+        let fin = self.out.is_closing() && start.le(data_end);
         if unsent == 0 && !fin {
             return None;
         }
-        self.out.restart_after_idle(&self.path, now);
-        let most = self.out.send_mss(&self.path);
-        let piece = self.out.piece(&self.path, most);
+        self.out.transfer.restart_after_idle(&self.path, now);
+        let most = self.out.transfer.send_mss(&self.path);
+        let piece = self.out.transfer.piece(&self.path, most);
         if self.out.gathers(&self.path, unsent, most, piece) {
             return None;
         }
         let mss = if self.has_more_options() { self.mss_now(now) } else { most };
         let Some(len) = self.out.plan(&self.path, now, unsent, fin, mss, piece) else {
-            if self.out.is_held_by_cwnd(unsent, mss) {
-                self.out.validate_cwnd(true);
+            if self.out.transfer.is_held_by_cwnd(unsent, mss) {
+                self.out.transfer.validate_cwnd(true);
             }
             return None;
         };
@@ -233,9 +232,9 @@ impl Connection {
     /// Payload of a full wire segment that left now.
     fn mss_now(&self, now: Instant) -> u32 {
         if self.has_more_options() {
-            return self.out.mss_beside(&self.path, &self.options(now, Flags::ACK, true));
+            return self.out.transfer.mss_beside(&self.path, &self.options(now, Flags::ACK, true));
         }
-        self.out.send_mss(&self.path)
+        self.out.transfer.send_mss(&self.path)
     }
 
     // ---- headers ----
@@ -261,11 +260,11 @@ impl Connection {
         let mut flags = if urgent.is_some() { flags | Flags::URG } else { flags };
         let mut ecn = 0;
         if flags.contains(Flags::SYN) {
-            self.out.note_told(&options);
+            self.out.transfer.note_told(&options);
         } else {
-            let fresh = !payload.is_empty() && seq.ge(self.out.snd.nxt);
+            let fresh = !payload.is_empty() && seq.ge(self.out.transfer.snd().nxt);
             let pure = payload.is_empty() && !flags.contains(Flags::FIN);
-            let (more, bits) = self.out.ecn_of_segment(fresh, pure, &options);
+            let (more, bits) = self.out.transfer.ecn_of_segment(fresh, pure, &options);
             flags |= more;
             ecn = bits;
         }
@@ -273,7 +272,7 @@ impl Connection {
             let window = if flags.contains(Flags::SYN) {
                 self.inbound.announce_first_window(&self.path, self.inbound.rcv_nxt())
             } else {
-                self.inbound.announce_window(&self.path, &self.out.rtt)
+                self.inbound.announce_window(&self.path, self.out.transfer.rtt())
             };
             self.inbound.on_ack_sent();
             (self.inbound.rcv_nxt(), window)
@@ -307,7 +306,7 @@ impl Connection {
         if flags.contains(Flags::SYN) {
             options.mss = Some(self.path.announced_mss());
             options.sack_permitted = self.path.flags.contains(PathFlags::SACK);
-            options.window_scale = self.path.offers_scale().then_some(self.inbound.scale);
+            options.window_scale = self.path.offers_scale().then_some(self.inbound.scale());
         } else if self.inbound.tells_blocks(&self.path) {
             let mut blocks = SackBlocks::new();
             // > RFC 2883 section 4: (2) [...] the D-SACK block [...] is in the first SACK block
@@ -319,22 +318,22 @@ impl Connection {
             let room = if options.timestamps.is_some() { 3 } else { SackBlocks::MAX };
             options.sack = blocks.iter().take(room).collect();
         }
-        if self.out.tells_bytes(data) {
-            self.out.add_accurate_option(&mut options);
+        if self.out.transfer.tells_bytes(data) {
+            self.out.transfer.add_accurate_option(&mut options);
         }
         options
     }
 
     /// Whether the next data segment has options that others have not.
     fn has_more_options(&self) -> bool {
-        self.inbound.tells_blocks(&self.path) || self.out.tells_bytes(true)
+        self.inbound.tells_blocks(&self.path) || self.out.transfer.tells_bytes(true)
     }
 
     /// An old sequence number and no data: it is not acceptable, so the peer answers with an
     /// acknowledgement (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it asks about the
     /// window too.
     fn build_probe(&mut self, now: Instant) -> SegmentOut {
-        self.build_segment(now, self.out.snd.una - 1, Flags::ACK, FragVec::new())
+        self.build_segment(now, self.out.transfer.snd().una - 1, Flags::ACK, FragVec::new())
     }
 
     fn build_reset(&mut self, now: Instant, reset: Reset) -> SegmentOut {

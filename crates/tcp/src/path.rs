@@ -1,15 +1,15 @@
 //! What all parts of a connection may read, and only the connection itself changes.
 
-use crate::limits::MAX_MERGED_FRAG;
-use crate::limits::TIMESTAMP_VALID_SECONDS;
-use crate::limits::TIMESTAMPS_LEN;
 use core::time::Duration;
+
 use std::sync::Arc;
 
 use pagewire_mem::Instant;
 
 use crate::config::{Config, LinkLimits};
+use crate::header::TcpHeader;
 use crate::life::state::{Event, State};
+use crate::limits::{MAX_MERGED_FRAG, TIMESTAMP_VALID_SECONDS, TIMESTAMPS_LEN};
 
 /// The two ports of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +78,25 @@ pub(crate) fn seconds(now: Instant) -> u32 {
 }
 
 impl Path {
+    /// What a SYN says of the options that both sides must offer.
+    pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader) {
+        // > RFC 7323 section 2.2: both sides MUST send Window Scale options in their <SYN>
+        // > segments to enable window scaling in either direction.
+        if syn.options.window_scale.is_some() && self.config.window_scaling {
+            self.flags.insert(PathFlags::SCALING);
+        }
+        match syn.options.timestamps {
+            Some((value, _)) if self.has_timestamps() => {
+                self.ts.recent = value;
+                self.ts.recent_at = seconds(now);
+            }
+            _ => self.flags.remove(PathFlags::TIMESTAMPS),
+        }
+        if !syn.options.sack_permitted {
+            self.flags.remove(PathFlags::SACK);
+        }
+    }
+
     pub(crate) fn may_acknowledge(&self) -> bool {
         self.state.is_synchronized() || self.state == State::SynReceived
     }

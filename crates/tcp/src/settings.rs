@@ -6,32 +6,21 @@ use pagewire_mem::Instant;
 
 use crate::config::KeepAlive;
 use crate::connection::Connection;
-use crate::inbound::AckDue;
 use crate::life::LifeFlags;
 use crate::life::state::State;
-use crate::outbound::OutFlags;
 use crate::outbound::congestion::CongestionKind;
 
 impl Connection {
     /// Turns Nagle's algorithm off (`true`) or on. Turning it off sends what is queued, cork or not, as
     /// in Linux.
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.out.flags.set(OutFlags::NODELAY, nodelay);
-        if nodelay {
-            self.out.snd.flush_to = self.out.queue.end();
-        }
+        self.out.set_nodelay(nodelay);
     }
 
     /// Holds back every segment that is not full (`true`), for 200 ms at most when nothing is under
     /// way, or does so no longer.
     pub fn set_cork(&mut self, cork: bool) {
-        self.out.flags.set(OutFlags::CORK, cork);
-        if !cork {
-            self.out.flags.remove(OutFlags::MORE);
-            if self.out.flags.contains(OutFlags::NODELAY) {
-                self.out.snd.flush_to = self.out.queue.end();
-            }
-        }
+        self.out.set_cork(cork);
     }
 
     /// Turns keep-alive on or off.
@@ -91,9 +80,9 @@ impl Connection {
     /// for the memory that they pin.
     pub fn make_room(&mut self, bytes: u32) {
         let buffer = bytes.saturating_mul(2).min(self.path.config.recv_buffer);
-        self.inbound.buffer = self.inbound.buffer.max(buffer);
+        self.inbound.widen_buffer(buffer);
         // A window that was shut may open.
-        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
     }
 
     /// See [`Config::oob_inline`].
@@ -110,7 +99,7 @@ impl Connection {
     /// algorithm knows of the path begins anew.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.path.own_config().congestion = kind;
-        self.out.congestion.change(kind);
+        self.out.transfer.set_congestion(kind);
     }
 
     /// Fixes the send buffer at `bytes`: it grows by itself no longer.
@@ -128,12 +117,6 @@ impl Connection {
     /// Acknowledges at once (`true`), or delays acknowledgements again; for now only, as in Linux:
     /// what happens next on the connection may change it.
     pub fn set_quick_ack(&mut self, quick: bool) {
-        self.inbound.ack.interactive = !quick;
-        if quick {
-            self.inbound.quicken(self.path.config.quick_acks);
-            if self.inbound.ack.due == AckDue::Delayed {
-                self.inbound.ack_now();
-            }
-        }
+        self.inbound.ack.set_quick_ack(&self.path, quick);
     }
 }

@@ -14,6 +14,7 @@
 //! count. What a SYN says beyond its MSS is kept only by peers with timestamps, as in Linux.
 
 use core::net::SocketAddr;
+
 use std::sync::Arc;
 
 use pagewire_mem::Instant;
@@ -205,7 +206,7 @@ impl Connection {
         cookie: &Cookie,
     ) -> Self {
         let mut conn = Self::accept(now, config, link, ports, cookie.iss, ts_offset, &cookie.syn);
-        conn.out.snd.nxt = cookie.iss + 1;
+        conn.out.transfer.note_syn_sent();
         conn
     }
 }

@@ -4,11 +4,10 @@
 use pagewire_mem::Frag;
 
 use crate::connection::{Connection, Env};
-use crate::inbound::{AckDue, InFlags, Inbound};
+use crate::inbound::{AckDue, Inbound};
 use crate::io_flags::SendFlags;
 use crate::life::state::State;
 use crate::limits::MIN_RECV_BUFFER;
-use crate::outbound::OutFlags;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
 use crate::path::{Path, PathFlags};
@@ -31,16 +30,12 @@ impl Connection {
     /// Whether what was received is nothing but data, with more of it to come: no end of the stream, no
     /// urgent byte, no error that the application is to be told first.
     pub fn gives(&self) -> bool {
-        const ENDS: InFlags =
-            InFlags::FIN_RECEIVED.union(InFlags::READ_SHUT).union(InFlags::URGENT_IN);
-        self.path.state.can_receive()
-            && self.life.error.is_none()
-            && !self.inbound.flags.intersects(ENDS)
+        self.path.state.can_receive() && self.life.error.is_none() && self.inbound.is_plain()
     }
 
     /// Whether an acknowledgement is to leave now.
     pub fn owes_ack(&self) -> bool {
-        self.inbound.ack.due == AckDue::Now
+        self.inbound.ack.due() == AckDue::Now
     }
 
     /// What is sent from now on was received elsewhere, and sent on as it came: it waits for company
@@ -52,10 +47,9 @@ impl Connection {
     /// Whether a send would be welcome: the stream is not ended, there is no error that the application
     /// is to be told first, and no send waits for room.
     pub fn takes(&self) -> bool {
-        const WAITS: OutFlags = OutFlags::FIN_QUEUED.union(OutFlags::WAITS_FOR_ROOM);
         matches!(self.path.state, State::Established | State::CloseWait)
             && self.life.error.is_none()
-            && !self.out.flags.intersects(WAITS)
+            && self.out.is_open()
     }
 
     /// Moves up to `most` received bytes to the send queue of `to`, by reference; returns how many.

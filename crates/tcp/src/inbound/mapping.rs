@@ -131,7 +131,7 @@ impl Connection {
 
     /// Whether the peer has closed: its FIN is in order (Linux's `SOCK_DONE`).
     pub fn has_fin(&self) -> bool {
-        self.inbound.flags.contains(InFlags::FIN_RECEIVED)
+        self.inbound.has_fin()
     }
 
     /// Whether no more bytes can come behind those that are queued.
@@ -145,7 +145,7 @@ impl Connection {
         self.inbound.queue.queued() < len
             && !self.has_end()
             && self.path.state.is_synchronized()
-            && self.inbound.window_to_offer(&self.path, &self.out.rtt)
+            && self.inbound.window_to_offer(&self.path, self.out.transfer.rtt())
                 <= u32::from(self.inbound.mss)
     }
 

@@ -8,55 +8,57 @@ pub(crate) mod tuning;
 pub(crate) mod urgent;
 pub(crate) mod window;
 
-use pagewire_mem::Instant;
+use core::time::Duration;
 
+use pagewire_mem::{FragVec, Instant};
+
+use crate::config::{Config, LinkLimits};
 use crate::connection::Env;
+use crate::header::TcpHeader;
 use crate::inbound::assembler::ReceiveQueue;
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
-use crate::path::Path;
+use crate::info::Info;
+use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
+use crate::path::{Path, PathFlags};
 use crate::seq::Seq;
 use crate::timer::Timer;
 
 /// The part of a connection that receives.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    pub(crate) flags: InFlags,
-    pub(crate) irs: Seq,
+    flags: InFlags,
+    irs: Seq,
     /// Byte path, step R6. Its `next` is RCV.NXT, less the FIN.
     pub(crate) queue: ReceiveQueue,
     /// One past the last byte that we ever allowed the peer to send. Never moves back.
-    pub(crate) edge: Seq,
+    edge: Seq,
     /// The acknowledgement number sent last.
-    pub(crate) acked: Seq,
+    acked: Seq,
     /// The number of the peer's FIN, once seen.
-    pub(crate) fin: Option<Seq>,
+    fin: Option<Seq>,
     /// Bytes of memory that may be pinned for what is received, as of the last turn: what the host's
     /// other connections leave.
-    pub(crate) allowance: u32,
+    allowance: u32,
     /// What the buffer has grown to, and up to where the window may be told at present.
-    pub(crate) buffer: u32,
-    pub(crate) ssthresh: u32,
+    buffer: u32,
+    ssthresh: u32,
     /// Present once data has come.
-    pub(crate) tuning: Option<Box<Tuning>>,
+    tuning: Option<Box<Tuning>>,
     /// When data arrived last.
-    pub(crate) data_at: Instant,
+    data_at: Instant,
     /// Payload of the largest wire segment that the peer seems to send.
-    pub(crate) mss: u16,
+    mss: u16,
     /// Shift of the windows that we announce.
-    pub(crate) scale: u8,
+    scale: u8,
     pub(crate) ack: AckState,
-    /// An acknowledgement waits for company (RFC 9293 section 3.8.6.3).
-    pub(crate) delayed_ack: Timer,
-    /// Before this, no more answers to segments that make no sense.
-    pub(crate) challenge_after: Instant,
     /// Payload bytes that arrived in order.
-    pub(crate) bytes_received: u64,
+    bytes_received: u64,
     /// Segments received, and those of them with payload.
-    pub(crate) segments_in: u32,
-    pub(crate) data_segments_in: u32,
+    segments_in: u32,
+    data_segments_in: u32,
     /// What few connections need.
-    pub(crate) rare: Option<Box<Rare>>,
+    rare: Option<Box<Rare>>,
 }
 
 bitflags::bitflags! {
@@ -75,19 +77,23 @@ bitflags::bitflags! {
 /// Whether and when an acknowledgement is due (see `window.rs`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckState {
-    pub(crate) due: AckDue,
+    due: AckDue,
     /// Acknowledgements to be sent beyond the next, one for each segment beyond a gap, to a peer
     /// that counts them because it has no SACK.
-    pub(crate) duplicates: u8,
+    duplicates: u8,
     /// Acknowledgements still to be sent without delay.
-    pub(crate) quick: u8,
+    quick: u8,
     /// The application answers what it gets: acknowledgements ride on the answers.
-    pub(crate) interactive: bool,
+    interactive: bool,
     /// How long an acknowledgement waits, in milliseconds: follows the time between segments. 0
     /// before the first.
-    pub(crate) timeout_ms: u16,
+    timeout_ms: u16,
     /// Segments that were pushed and not full since the last acknowledgement, up to 2.
-    pub(crate) pushed: u8,
+    pushed: u8,
+    /// An acknowledgement waits for company (RFC 9293 section 3.8.6.3).
+    delayed_ack: Timer,
+    /// Before this, no more answers to segments that make no sense.
+    challenge_after: Instant,
 }
 
 /// How much an acknowledgement is wanted.
@@ -114,6 +120,160 @@ pub(crate) struct Rare {
 }
 
 impl Inbound {
+    #[cfg(test)]
+    pub(crate) fn flags(&self) -> InFlags {
+        self.flags
+    }
+
+    #[cfg(test)]
+    pub(crate) fn edge(&self) -> Seq {
+        self.edge
+    }
+
+    /// The peer's first number.
+    pub(crate) fn irs(&self) -> Seq {
+        self.irs
+    }
+
+    /// The acknowledgement number sent last.
+    pub(crate) fn acked(&self) -> Seq {
+        self.acked
+    }
+
+    /// Shift of the windows that we announce.
+    pub(crate) fn scale(&self) -> u8 {
+        self.scale
+    }
+
+    /// Payload bytes that arrived in order.
+    pub(crate) fn bytes_received(&self) -> u64 {
+        self.bytes_received
+    }
+
+    /// Whether the peer's FIN is in order and counted.
+    pub(crate) fn has_fin(&self) -> bool {
+        self.flags.contains(InFlags::FIN_RECEIVED)
+    }
+
+    /// Whether the peer's FIN came, and something before it did not.
+    pub(crate) fn has_fin_beyond_gap(&self) -> bool {
+        self.fin.is_some() && !self.has_fin()
+    }
+
+    /// The application reads no more.
+    pub(crate) fn shut(&mut self) {
+        self.flags.insert(InFlags::READ_SHUT);
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.flags.contains(InFlags::READ_SHUT)
+    }
+
+    /// Whether what is queued is nothing but data, with more of it to come.
+    pub(crate) fn is_plain(&self) -> bool {
+        const ENDS: InFlags =
+            InFlags::FIN_RECEIVED.union(InFlags::READ_SHUT).union(InFlags::URGENT_IN);
+        !self.flags.intersects(ENDS)
+    }
+
+    /// Whether it owns memory that an idle connection gives back.
+    pub(crate) fn has_heap(&self) -> bool {
+        self.tuning.is_some()
+    }
+
+    /// Has the buffer grow to `bytes`.
+    pub(crate) fn widen_buffer(&mut self, bytes: u32) {
+        self.buffer = self.buffer.max(bytes);
+    }
+
+    /// Silence is counted from here on.
+    pub(crate) fn note_beginning(&mut self, now: Instant) {
+        self.data_at = now;
+    }
+
+    /// Fast Open: the SYN's data is queued, and the SYN,ACK announces a window behind it. Whether there
+    /// was any.
+    pub(crate) fn take_syn_data(
+        &mut self,
+        path: &Path,
+        env: &mut Env<'_>,
+        payload: FragVec,
+    ) -> bool {
+        let inserted = self.insert(env, self.irs + 1, payload);
+        self.edge = self.rcv_nxt() + window::initial(&path.config);
+        self.ack.quicken(path.config.quick_acks);
+        inserted.advanced > 0
+    }
+
+    /// Nothing is known of the peer.
+    pub(crate) fn new(now: Instant, config: &Config, link: LinkLimits) -> Self {
+        Self {
+            flags: InFlags::empty(),
+            irs: Seq(0),
+            queue: ReceiveQueue::new(Seq(0)),
+            edge: Seq(0),
+            acked: Seq(0),
+            fin: None,
+            allowance: u32::MAX,
+            buffer: 0,
+            ssthresh: window::initial(config),
+            tuning: None,
+            data_at: now,
+            mss: DEFAULT_MSS.min(link.recv_mss),
+            scale: if config.window_scaling { window::scale_for(config) } else { 0 },
+            ack: AckState::default(),
+            bytes_received: 0,
+            segments_in: 0,
+            data_segments_in: 0,
+            rare: None,
+        }
+    }
+
+    /// The connection is over: nothing is acknowledged any more. What was received stays to be read.
+    pub(crate) fn end(&mut self) {
+        self.tuning = None;
+        let challenge_after = self.ack.challenge_after;
+        self.ack = AckState { challenge_after, ..AckState::default() };
+        self.forget_twice();
+    }
+
+    /// What a SYN says of the way in.
+    pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader) {
+        let first = syn.seq + 1;
+        self.irs = syn.seq;
+        self.queue = ReceiveQueue::new(first);
+        self.acked = first;
+        // Before the peer's numbers are known, the edge counts from 0: what our SYN told.
+        self.edge = first + window::initial(&path.config).max(self.edge.0);
+        if !path.flags.contains(PathFlags::SCALING) {
+            self.scale = 0;
+        }
+        // A first guess at what the peer will send, until it has.
+        let theirs = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
+        self.mss = theirs.min(path.announced_mss());
+    }
+
+    /// Fills in what this part knows.
+    pub(crate) fn tell(&self, path: &Path, info: &mut Info) {
+        let (rtt, space) = self.recv_tuning();
+        info.recv_mss = self.mss;
+        info.recv_window = self.recv_window();
+        info.recv_scale = self.scale;
+        info.recv_ssthresh = self.ssthresh;
+        info.recv_rtt = Duration::from_micros(u64::from(rtt));
+        info.recv_space = space;
+        info.recv_buffer = self.recv_buffer(path);
+        info.ack_timeout = Duration::from_millis(u64::from(self.ack.timeout_ms));
+        info.bytes_received = self.bytes_received;
+        info.segments_in = self.segments_in;
+        info.data_segments_in = self.data_segments_in;
+    }
+
+    /// Fills in times that count up to `now`.
+    pub(crate) fn tell_times(&self, now: Instant, info: &mut Info) {
+        info.last_data_received = now.saturating_since(self.data_at);
+    }
+
     /// What has come twice and is to be reported.
     pub(crate) fn twice(&self) -> Option<(Seq, Seq)> {
         self.rare.as_ref()?.twice

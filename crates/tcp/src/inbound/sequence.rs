@@ -1,14 +1,124 @@
 //! Byte path, part of step R5: whether a segment is the next, an old one, or somebody else's.
 
+use pagewire_mem::{FragVec, Instant};
+
+use crate::connection::Env;
 use crate::error::DropReason;
 use crate::header::Flags;
-use crate::inbound::Inbound;
+use crate::inbound::assembler::Inserted;
+use crate::inbound::{InFlags, Inbound};
 use crate::input::{Segment, Step, drop_for};
 use crate::life::state::State;
+use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
-use pagewire_mem::Instant;
+use crate::segment::Disposition;
+use crate::seq::Seq;
 
 impl Inbound {
+    /// Whether `len` bytes from `seq` on are what is expected next, with nothing out of the ordinary.
+    #[inline]
+    pub(crate) fn is_next(&self, seq: Seq, len: u32) -> bool {
+        seq == self.queue.next()
+            && !self.queue.has_gaps()
+            && self.fin.is_none()
+            && !self.flags.contains(InFlags::URGENT_IN)
+            && len <= self.edge.saturating_since(seq)
+    }
+
+    /// Puts payload into the queue.
+    #[inline]
+    pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, payload: FragVec) -> Inserted {
+        let inserted = self.queue.insert(env, seq, payload);
+        self.bytes_received += u64::from(inserted.advanced);
+        inserted
+    }
+
+    /// Cuts off what lies outside the window. Whether anything did.
+    pub(crate) fn trim(
+        &mut self,
+        path: &Path,
+        segment: &mut Segment<'_>,
+    ) -> Result<bool, Disposition> {
+        // > RFC 9293 section 3.10.7.4: one could tailor actual segments to fit this assumption by
+        // > trimming off any portions that lie outside the window
+        let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge));
+        let keep = limit.saturating_since(segment.seq).min(segment.len);
+        let cut = keep < segment.len;
+        if cut {
+            truncate(&mut segment.payload, keep as usize);
+        }
+        if keep == 0 {
+            self.ack.duplicate(path);
+            return Err(Disposition::Dropped(if self.fin.is_some() && limit.lt(self.edge) {
+                DropReason::AfterFin
+            } else {
+                DropReason::OutsideWindow
+            }));
+        }
+        Ok(cut)
+    }
+
+    /// Takes in the text of a segment, of which what was outside the window is `cut` off.
+    pub(crate) fn take_text(
+        &mut self,
+        path: &Path,
+        rtt: &RttEstimator,
+        env: &mut Env<'_>,
+        segment: &mut Segment<'_>,
+        cut: bool,
+    ) -> Step {
+        let had_gaps = self.queue.has_gaps();
+        let payload = core::mem::take(&mut segment.payload);
+        let inserted = self.insert(env, segment.seq, payload);
+        if let Some((left, right)) = inserted.duplicate {
+            self.note_twice(path, left, right);
+        }
+        if inserted.advanced > 0 {
+            self.on_data_arrived(path, rtt, env.now, segment.header, segment.len);
+            self.schedule_ack(path, rtt, env.now, segment.len, segment.has(Flags::PSH));
+        }
+        // > RFC 5681 section 3.2: a TCP receiver SHOULD send an immediate ACK when the incoming
+        // > segment fills in all or part of a gap in the sequence space.
+        //
+        // One for each: a sender without SACK counts them.
+        if inserted.advanced == 0 {
+            self.ack.duplicate(path);
+        } else if had_gaps || cut || inserted.dropped.is_some() {
+            self.ack.at_once();
+        }
+        match inserted.dropped {
+            Some(reason) => drop_for(reason),
+            None if inserted.advanced == 0 && !inserted.out_of_order => {
+                drop_for(DropReason::Duplicate)
+            }
+            None if cut && inserted.advanced == 0 => drop_for(DropReason::OutsideWindow),
+            None => Ok(()),
+        }
+    }
+
+    /// A segment with a FIN whose number is `fin`, or without; `open`: the peer may still send. Whether
+    /// the peer's stream has ended with it.
+    pub(crate) fn take_fin(&mut self, fin: Option<Seq>, open: bool) -> bool {
+        if let Some(fin) = fin {
+            if self.has_fin() {
+                // > Remain in the CLOSE-WAIT state. [...] Remain in the CLOSING state. [...] Remain
+                // > in the LAST-ACK state.
+                self.ack.at_once();
+            } else if open && fin.le(self.edge) && fin.ge(self.queue.next()) {
+                // A FIN beyond a gap is remembered; what comes before it decides. Two different
+                // ones: the first stays.
+                self.fin.get_or_insert(fin);
+                self.ack.at_once();
+            }
+        }
+        let ends = self.fin == Some(self.queue.next()) && !self.has_fin() && open;
+        if ends {
+            self.flags.insert(InFlags::FIN_RECEIVED);
+            self.ack.at_once();
+        }
+        ends
+    }
+
     /// Whether the peer did not get our SYN,ACK, and says its SYN again. Before the other checks, as
     /// in Linux: with data in it, the SYN may begin before what is acknowledged already.
     pub(crate) fn is_syn_again(&self, path: &Path, segment: &Segment<'_>) -> bool {
@@ -69,9 +179,19 @@ impl Inbound {
             if seq.lt(nxt) {
                 self.note_twice(path, seq, (seq + segment.len).min(nxt));
             }
-            self.ack_duplicate(path);
+            self.ack.duplicate(path);
         } else {
-            self.challenge_ack(path, now);
+            self.ack.challenge(path, now);
         }
     }
+}
+
+/// Cuts `frags` down to their first `len` bytes.
+fn truncate(frags: &mut FragVec, len: usize) {
+    let mut left = len;
+    frags.retain(|frag| {
+        frag.truncate(left);
+        left -= frag.len();
+        !frag.is_empty()
+    });
 }

@@ -6,7 +6,7 @@ use pagewire_mem::Instant;
 
 use crate::config::Config;
 use crate::connection::{Connection, Env};
-use crate::inbound::{AckDue, Inbound};
+use crate::inbound::{AckDue, AckState, Inbound};
 use crate::limits::{MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER};
 use crate::outbound::rtt::RttEstimator;
 use crate::path::{Path, PathFlags};
@@ -45,13 +45,13 @@ impl Connection {
     pub fn is_held_back(&self) -> bool {
         self.inbound.kept() > 0
             && self.inbound.allowed(&self.path, u32::from(self.inbound.mss))
-                < self.inbound.window_limit(&self.path, &self.out.rtt) / 2
+                < self.inbound.window_limit(&self.path, self.out.transfer.rtt()) / 2
     }
 
     /// Something of what the application held came back: the window may open.
     pub fn after_return(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
-        self.inbound.on_data_taken(&self.path, &self.out.rtt);
+        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
     }
 
     /// Less is held of what was received here and waits to be sent on elsewhere
@@ -60,7 +60,7 @@ impl Connection {
     pub fn after_release(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
         if self.path.state.is_synchronized() && self.inbound.fin.is_none() {
-            self.inbound.offer_window(&self.path, &self.out.rtt);
+            self.inbound.offer_window(&self.path, self.out.transfer.rtt());
         }
     }
 }
@@ -203,40 +203,8 @@ impl Inbound {
         if unacked > u32::from(self.mss) || quick {
             self.ack.due = AckDue::Now;
         } else {
-            self.delay_ack(path, rtt, now);
+            self.ack.delay(path, rtt, now);
         }
-    }
-
-    pub(crate) fn delay_ack(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) {
-        if self.ack.due == AckDue::No {
-            self.ack.due = AckDue::Delayed;
-            self.delayed_ack.set(now + self.ack_timeout(path, rtt));
-        }
-    }
-
-    /// How long an acknowledgement waits: about as long as the peer takes between two segments, so
-    /// that one does for both; not longer than a round trip.
-    fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
-        let least = path.config.delayed_ack;
-        let timeout = Duration::from_millis(u64::from(self.ack.timeout_ms)).max(least);
-        let waits = self.ack.interactive || self.ack.pushed > 0;
-        let most = if waits { MAX_DELAYED_ACK } else { 2 * MAX_DELAYED_ACK };
-        let round_trip = rtt.srtt().map_or(most, |srtt| srtt.max(least));
-        timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
-    }
-
-    /// An acknowledgement has waited in vain. In an exchange of questions and answers none came: it
-    /// is over. Otherwise the peer is slower than was thought.
-    pub(crate) fn on_ack_waited(&mut self, path: &Path, rtt: &RttEstimator) {
-        let least = path.least_ack_timeout();
-        self.ack.timeout_ms = if self.ack.interactive {
-            least
-        } else {
-            let rto = u16::try_from(rtt.rto().as_millis()).unwrap_or(u16::MAX);
-            self.ack.timeout_ms.saturating_mul(2).min(rto).max(least)
-        };
-        self.ack.interactive = false;
-        self.ack.due = AckDue::Now;
     }
 
     /// Data leaves. If that is an answer to what has just arrived, the acknowledgements of this
@@ -268,7 +236,7 @@ impl Inbound {
         let (ms, timeout) = (silence.as_millis(), u128::from(self.ack.timeout_ms));
         // The peer starts, or starts again from a small window: help it to open it.
         if timeout == 0 || silence > rtt.rto() {
-            self.quicken(path.config.quick_acks);
+            self.ack.quicken(path.config.quick_acks);
         }
         self.ack.timeout_ms = if timeout == 0 {
             least.max(1)
@@ -281,29 +249,6 @@ impl Inbound {
             self.ack.timeout_ms
         };
         self.data_at = now;
-    }
-
-    /// The next few acknowledgements leave without delay.
-    pub(crate) fn quicken(&mut self, acks: u8) {
-        self.ack.quick = self.ack.quick.max(acks);
-    }
-
-    /// An acknowledgement is due at once.
-    pub(crate) fn ack_now(&mut self) {
-        self.ack.due = AckDue::Now;
-    }
-
-    /// An acknowledgement is due for a segment beyond a gap, or for one that came twice.
-    ///
-    /// > RFC 5681 section 3.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
-    /// > out-of-order segment arrives.
-    pub(crate) fn ack_duplicate(&mut self, path: &Path) {
-        self.quicken(path.config.quick_acks);
-        self.ack.interactive = false;
-        if self.ack.due == AckDue::Now && !path.flags.contains(PathFlags::SACK) {
-            self.ack.duplicates = (self.ack.duplicates + 1).min(MAX_DUPLICATE_ACKS_OWED);
-        }
-        self.ack.due = AckDue::Now;
     }
 
     /// `left..right` has come twice: the next acknowledgement says so.
@@ -327,16 +272,6 @@ impl Inbound {
         }
     }
 
-    /// An answer is due to a segment that makes no sense, unless one has just been sent.
-    ///
-    /// RFC 5961 section 7 asks for such a throttle.
-    pub(crate) fn challenge_ack(&mut self, path: &Path, now: Instant) {
-        if now >= self.challenge_after {
-            self.challenge_after = now + path.config.challenge_interval;
-            self.ack.due = self.ack.due.max(AckDue::Challenge);
-        }
-    }
-
     /// A segment with an acknowledgement leaves.
     pub(crate) fn on_ack_sent(&mut self) {
         self.acked = self.rcv_nxt();
@@ -351,7 +286,7 @@ impl Inbound {
             self.ack.duplicates -= 1;
             self.ack.due = AckDue::Now;
         }
-        self.delayed_ack.stop();
+        self.ack.delayed_ack.stop();
     }
 
     /// The application has taken data: is it worth a segment of its own to say so?
@@ -383,6 +318,130 @@ impl Inbound {
             if offer > 0 && offer >= known.saturating_mul(2) {
                 self.ack.due = AckDue::Now;
             }
+        }
+    }
+}
+
+impl AckState {
+    /// How much an acknowledgement is wanted.
+    pub(crate) fn due(&self) -> AckDue {
+        self.due
+    }
+
+    /// When an acknowledgement that was delayed leaves.
+    pub(crate) fn next_timeout(&self) -> Instant {
+        self.delayed_ack.get()
+    }
+
+    /// Whether a delayed acknowledgement has waited in vain; then it is due.
+    pub(crate) fn pop(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
+        let popped = self.delayed_ack.pop(now);
+        if popped && self.due == AckDue::Delayed {
+            self.on_ack_waited(path, rtt);
+        }
+        popped
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.delayed_ack.stop();
+    }
+
+    /// A challenge that was due leaves, or not. An acknowledgement that was delayed leaves with it, or
+    /// has its timer still.
+    pub(crate) fn settle_challenge(&mut self, answers: bool) {
+        self.due = match answers {
+            true => AckDue::Now,
+            false if self.delayed_ack.is_set() => AckDue::Delayed,
+            false => AckDue::No,
+        };
+    }
+
+    pub(crate) fn challenge_after(&self) -> Instant {
+        self.challenge_after
+    }
+
+    pub(crate) fn set_challenge_after(&mut self, at: Instant) {
+        self.challenge_after = at;
+    }
+
+    /// The application answers what it gets, or does not.
+    pub(crate) fn set_interactive(&mut self, interactive: bool) {
+        self.interactive = interactive;
+    }
+
+    /// See [`Connection::set_quick_ack`](crate::Connection::set_quick_ack).
+    pub(crate) fn set_quick_ack(&mut self, path: &Path, quick: bool) {
+        self.interactive = !quick;
+        if quick {
+            self.quicken(path.config.quick_acks);
+            if self.due == AckDue::Delayed {
+                self.at_once();
+            }
+        }
+    }
+
+    pub(crate) fn delay(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) {
+        if self.due == AckDue::No {
+            self.due = AckDue::Delayed;
+            self.delayed_ack.set(now + self.ack_timeout(path, rtt));
+        }
+    }
+
+    /// How long an acknowledgement waits: about as long as the peer takes between two segments, so
+    /// that one does for both; not longer than a round trip.
+    fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
+        let least = path.config.delayed_ack;
+        let timeout = Duration::from_millis(u64::from(self.timeout_ms)).max(least);
+        let waits = self.interactive || self.pushed > 0;
+        let most = if waits { MAX_DELAYED_ACK } else { 2 * MAX_DELAYED_ACK };
+        let round_trip = rtt.srtt().map_or(most, |srtt| srtt.max(least));
+        timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
+    }
+
+    /// An acknowledgement has waited in vain. In an exchange of questions and answers none came: it
+    /// is over. Otherwise the peer is slower than was thought.
+    pub(crate) fn on_ack_waited(&mut self, path: &Path, rtt: &RttEstimator) {
+        let least = path.least_ack_timeout();
+        self.timeout_ms = if self.interactive {
+            least
+        } else {
+            let rto = u16::try_from(rtt.rto().as_millis()).unwrap_or(u16::MAX);
+            self.timeout_ms.saturating_mul(2).min(rto).max(least)
+        };
+        self.interactive = false;
+        self.due = AckDue::Now;
+    }
+
+    /// The next few acknowledgements leave without delay.
+    pub(crate) fn quicken(&mut self, acks: u8) {
+        self.quick = self.quick.max(acks);
+    }
+
+    /// An acknowledgement is due at once.
+    pub(crate) fn at_once(&mut self) {
+        self.due = AckDue::Now;
+    }
+
+    /// An acknowledgement is due for a segment beyond a gap, or for one that came twice.
+    ///
+    /// > RFC 5681 section 3.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
+    /// > out-of-order segment arrives.
+    pub(crate) fn duplicate(&mut self, path: &Path) {
+        self.quicken(path.config.quick_acks);
+        self.interactive = false;
+        if self.due == AckDue::Now && !path.flags.contains(PathFlags::SACK) {
+            self.duplicates = (self.duplicates + 1).min(MAX_DUPLICATE_ACKS_OWED);
+        }
+        self.due = AckDue::Now;
+    }
+
+    /// An answer is due to a segment that makes no sense, unless one has just been sent.
+    ///
+    /// RFC 5961 section 7 asks for such a throttle.
+    pub(crate) fn challenge(&mut self, path: &Path, now: Instant) {
+        if now >= self.challenge_after {
+            self.challenge_after = now + path.config.challenge_interval;
+            self.due = self.due.max(AckDue::Challenge);
         }
     }
 }

@@ -36,17 +36,6 @@ impl Connection {
         self.life.flags.insert(LifeFlags::DEFERRED);
         drop_for(DropReason::Deferred)
     }
-
-    /// Whether the SYN,ACK, acknowledged, is not sent again at this timeout.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.life.flags.contains(LifeFlags::DEFERRED)
-            && self.out.retries + 1 < self.out.deferral(&self.path)
-    }
-
-    /// Whether data is waited for longer than a SYN,ACK is sent again.
-    pub(crate) fn outlasts_retries(&self) -> bool {
-        self.life.flags.contains(LifeFlags::DEFERRED) && self.out.is_deferring(&self.path)
-    }
 }
 
 #[cfg(test)]

@@ -5,17 +5,32 @@ use pagewire_mem::Instant;
 use crate::connection::{Connection, Env};
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
-use crate::inbound::assembler::ReceiveQueue;
-use crate::inbound::window;
 use crate::input::{Segment, Step, drop_for};
 use crate::life::state::Event;
 use crate::life::{LifeFlags, Reset};
-use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
-use crate::outbound::OutFlags;
-use crate::path::{PathFlags, seconds};
 use crate::segment::Disposition;
 
 impl Connection {
+    pub(crate) fn on_established(&mut self, now: Instant) {
+        self.life.flags.insert(LifeFlags::CONNECTED);
+        // As Linux: silence is counted from here on.
+        self.inbound.note_beginning(now);
+        self.out.on_established(&self.path, now, self.life.flags.contains(LifeFlags::SYN_RESENT));
+        self.life.start_keepalive(&self.path, now);
+        // The application closed before the handshake was done.
+        if self.out.is_closing() {
+            self.path.transition(Event::Close);
+        }
+    }
+
+    /// Learns what a SYN says: the peer's first number, its window and its options. An option
+    /// counts if both sides offer it. `ecn` are the ECN bits of its IP header.
+    pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader, ecn: u8) {
+        self.path.take_syn(now, syn);
+        self.out.transfer.take_syn(&self.path, syn, ecn);
+        self.inbound.take_syn(&self.path, syn);
+    }
+
     /// Section 3.10.7.3: a segment arrives in SYN-SENT.
     pub(crate) fn in_syn_sent(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
         let header = segment.header;
@@ -23,7 +38,10 @@ impl Connection {
         // > (unless the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST>
         // > [...] and discard the segment.
         let acks_syn = segment.has(Flags::ACK);
-        if acks_syn && !(header.ack.gt(self.out.snd.iss) && header.ack.le(self.out.snd.nxt)) {
+        if acks_syn
+            && !(header.ack.gt(self.out.transfer.snd().iss)
+                && header.ack.le(self.out.transfer.snd().nxt))
+        {
             if segment.has(Flags::RST) {
                 return drop_for(DropReason::RstInvalid);
             }
@@ -65,7 +83,7 @@ impl Connection {
             //
             // Text that came along is not kept: the peer will send it again.
             self.path.transition(Event::Syn);
-            self.out.flight.mark_first_lost();
+            self.out.transfer.resend_syn();
             return Ok(());
         }
         // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
@@ -84,78 +102,5 @@ impl Connection {
         let text = self.seventh_text(env, segment);
         self.eighth_fin(env.now, segment)?;
         text
-    }
-
-    pub(crate) fn on_established(&mut self, now: Instant) {
-        self.life.flags.insert(LifeFlags::CONNECTED);
-        self.out.snd.small_end = self.out.snd.small_end.max(self.out.snd.una);
-        // As Linux: silence is counted from here on.
-        self.inbound.data_at = now;
-        self.out.grow_send_buffer(&self.path);
-        // Silence is counted from here on.
-        (self.inbound.data_at, self.out.sent_at) = (now, now);
-        // Connections that come in by the thousand and fall idle: the record of the SYN was all.
-        self.out.flight.shrink();
-        if self.life.flags.contains(LifeFlags::SYN_RESENT) {
-            // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
-            // > the RTO MUST be re-initialized to 3 seconds when data transmission begins
-            if self.out.rtt.srtt().is_none() {
-                self.out.rtt.on_syn_timed_out();
-            }
-            // Linux forgives one: it is the one second of RFC 6298 that may have been too short.
-            if self.out.stats.retransmits > 1 {
-                self.out.congestion.on_syn_lost();
-            }
-        }
-        self.out.start_mtu_search(&self.path, now);
-        self.life.start_keepalive(&self.path, now);
-        // The application closed before the handshake was done.
-        if self.out.flags.contains(OutFlags::FIN_QUEUED) {
-            self.path.transition(Event::Close);
-        }
-    }
-
-    /// Learns what a SYN says: the peer's first number, its window and its options. An option
-    /// counts if both sides offer it. `ecn` are the ECN bits of its IP header.
-    pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader, ecn: u8) {
-        let first = syn.seq + 1;
-        self.inbound.irs = syn.seq;
-        self.inbound.queue = ReceiveQueue::new(first);
-        self.inbound.acked = first;
-        // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
-        // > <SYN> or <SYN,ACK>) MUST NOT be scaled.
-        // Before the peer's numbers are known, the edge counts from 0: what our SYN told.
-        self.inbound.edge = first + window::initial(&self.path.config).max(self.inbound.edge.0);
-        self.out.snd.window = u32::from(syn.window);
-        self.out.snd.max_window = self.out.snd.window;
-        self.out.snd.wl1 = syn.seq;
-        self.out.snd.wl2 =
-            if syn.flags.contains(crate::Flags::ACK) { syn.ack } else { self.out.snd.iss };
-
-        // > RFC 9293 section 3.7.1: If an MSS Option is not received at connection setup, TCP
-        // > implementations MUST assume a default send MSS of 536 (576 - 40) for IPv4
-        self.out.snd.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
-        // > RFC 7323 section 2.2: both sides MUST send Window Scale options in their <SYN>
-        // > segments to enable window scaling in either direction.
-        match syn.options.window_scale {
-            Some(scale) if self.path.config.window_scaling => {
-                self.out.snd.scale = scale.min(MAX_WINDOW_SCALE);
-                self.path.flags.insert(PathFlags::SCALING);
-            }
-            _ => (self.out.snd.scale, self.inbound.scale) = (0, 0),
-        }
-        match syn.options.timestamps {
-            Some((value, _)) if self.path.flags.contains(PathFlags::TIMESTAMPS) => {
-                self.path.ts.recent = value;
-                self.path.ts.recent_at = seconds(now);
-            }
-            _ => self.path.flags.remove(PathFlags::TIMESTAMPS),
-        }
-        if !syn.options.sack_permitted {
-            self.path.flags.remove(PathFlags::SACK);
-        }
-        // A first guess at what the peer will send, until it has.
-        self.inbound.mss = self.out.snd.peer_mss.min(self.path.announced_mss());
-        self.out.negotiate_ecn(&self.path, syn, ecn);
     }
 }

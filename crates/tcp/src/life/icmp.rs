@@ -16,7 +16,8 @@ impl Connection {
     /// Whether it does: `false` is a forgery, or too late.
     pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) -> bool {
         let _ = env;
-        let outstanding = notice.seq.since(self.out.snd.una) < self.out.in_flight();
+        let outstanding =
+            notice.seq.since(self.out.transfer.snd().una) < self.out.transfer.in_flight();
         if !outstanding {
             return false;
         }
@@ -50,7 +51,7 @@ impl Connection {
         }
         self.path.link.mss = mss;
         if self.path.state.is_synchronized() {
-            self.out.on_too_big(self.out.send_mss(&self.path));
+            self.out.transfer.on_too_big(self.out.transfer.send_mss(&self.path));
         } else if self.path.state == State::SynSent
             && self.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
         {
@@ -59,14 +60,14 @@ impl Connection {
             // back may be as narrow, and the peer need not find out with data.
             self.path.link.recv_mss = mss;
             self.life.flags.insert(LifeFlags::SYN_RESENT);
-            self.out.flight.mark_first_lost();
+            self.out.transfer.resend_syn();
         }
     }
 
     /// The link, or the way to the peer, has changed.
     pub fn set_link_limits(&mut self, link: LinkLimits) {
         if link.mss > self.path.link.mss {
-            self.out.doubt_longer_path(&self.path);
+            self.out.transfer.doubt_longer_path(&self.path);
         }
         self.path.link = link;
     }

@@ -192,17 +192,17 @@ impl Connection {
             recent_at: self.path.ts.recent_at,
         });
         let window =
-            (self.inbound.recv_window() >> self.inbound.scale).min(u32::from(u16::MAX)) as u16;
+            (self.inbound.recv_window() >> self.inbound.scale()).min(u32::from(u16::MAX)) as u16;
         Some(TimeWait {
             config: Arc::clone(&self.path.config),
             until: self.life.linger.get(),
-            challenge_after: self.inbound.challenge_after,
-            snd_nxt: self.out.snd.nxt,
+            challenge_after: self.inbound.ack.challenge_after(),
+            snd_nxt: self.out.transfer.snd().nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
             stamps,
             ports: self.path.ports,
             window,
-            ecn: self.out.told_marks(),
+            ecn: self.out.transfer.told_marks(),
         })
     }
 
@@ -211,7 +211,7 @@ impl Connection {
         let Some(mut left) = self.time_wait() else { return drop_for(DropReason::Closed) };
         let step = left.handle_segment(now, segment.header, segment.len);
         self.life.linger.set(left.until);
-        self.inbound.challenge_after = left.challenge_after;
+        self.inbound.ack.set_challenge_after(left.challenge_after);
         if let Some(stamps) = left.stamps {
             (self.path.ts.recent, self.path.ts.recent_at) = (stamps.recent, stamps.recent_at);
         }
@@ -219,7 +219,7 @@ impl Connection {
             TimeWaitStep::Noted => Ok(()),
             TimeWaitStep::Ignored(reason) => drop_for(reason),
             TimeWaitStep::Answered(_, dropped) => {
-                self.inbound.ack_now();
+                self.inbound.ack.at_once();
                 dropped.map_or(Ok(()), drop_for)
             }
             TimeWaitStep::Over => {
@@ -233,10 +233,9 @@ impl Connection {
     /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
     /// > the other timers.
     pub(crate) fn enter_time_wait(&mut self, now: Instant) {
-        self.stop_timers();
-        self.out.flight.clear();
-        self.out.recovery = None;
-        self.out.queue.clear(self.out.snd.nxt);
+        self.out.end();
+        self.inbound.ack.stop();
+        self.life.stop_timers();
         self.life.linger.set(now + self.path.config.time_wait);
     }
 }

@@ -47,7 +47,7 @@ impl Outbound {
     /// `bytes` of payload are sent again.
     pub(crate) fn note_sent_again(&mut self, bytes: u32) {
         if bytes > 0 {
-            self.rare().bytes_retransmitted += u64::from(bytes);
+            self.transfer.rare().bytes_retransmitted += u64::from(bytes);
         }
     }
 
@@ -70,9 +70,9 @@ impl Outbound {
             let waits = self.flags.contains(OutFlags::WAITS_FOR_ROOM) && path.state.can_send();
             if waits { Limit::Buffer } else { Limit::Busy }
         } else {
-            let allowed = self.send_edge().saturating_since(self.snd.nxt);
-            let by_peer = self.packets_in_flight() < self.congestion.cwnd()
-                && allowed < unsent.min(self.send_mss(path));
+            let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
+            let by_peer = self.transfer.packets_in_flight() < self.transfer.congestion.cwnd()
+                && allowed < unsent.min(self.transfer.send_mss(path));
             if by_peer { Limit::Window } else { Limit::Busy }
         };
         if limit != self.limit {
@@ -85,8 +85,8 @@ impl Outbound {
         match self.limit {
             Limit::Idle => {}
             Limit::Busy => self.account.busy += passed.as_nanos() as u64,
-            Limit::Window => self.rare().window_limited += passed,
-            Limit::Buffer => self.rare().buffer_limited += passed,
+            Limit::Window => self.transfer.rare().window_limited += passed,
+            Limit::Buffer => self.transfer.rare().buffer_limited += passed,
         }
         self.account.since = now;
         self.limit = limit;
@@ -97,7 +97,7 @@ impl Outbound {
     pub(crate) fn busy_times(&self, now: Option<Instant>) -> [Duration; 3] {
         let running = now.map_or(Duration::ZERO, |now| now.saturating_since(self.account.since));
         let mut times = [Duration::from_nanos(self.account.busy), Duration::ZERO, Duration::ZERO];
-        if let Some(rare) = &self.rare {
+        if let Some(rare) = &self.transfer.rare {
             (times[1], times[2]) = (rare.window_limited, rare.buffer_limited);
         }
         match self.limit {

@@ -8,11 +8,11 @@ use pagewire_mem::Instant;
 use crate::error::DropReason;
 use crate::header::{Flags, TcpHeader};
 use crate::life::state::State;
-use crate::outbound::Outbound;
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::flight::{Delivered, Mark};
 use crate::outbound::loss::CaState;
 use crate::outbound::recovery::{Heard, News, Resend};
+use crate::outbound::{Outbound, Transfer};
 use crate::path::{Path, PathFlags};
 use crate::seq::Seq;
 
@@ -41,70 +41,100 @@ impl Outbound {
         header: &TcpHeader,
         len: u32,
     ) -> Result<bool, DropReason> {
-        match self.ack_range(header) {
+        match self.transfer.ack_range(header) {
             // > RFC 9293 section 3.10.7.4: If the ACK acks something not yet sent (SEG.ACK >
             // > SND.NXT), then send an ACK, drop the segment, and return.
-            AckRange::Unsent => return Err(DropReason::AckUnsent),
+            AckRange::Unsent => Err(DropReason::AckUnsent),
             // > RFC 5961 section 5.2: The ACK value is considered acceptable only if it is in the
             // > range of ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT). All incoming segments
             // > whose ACK value doesn't satisfy the above condition MUST be discarded and an ACK
             // > sent back.
-            AckRange::TooOld => return Err(DropReason::AckTooOld),
+            AckRange::TooOld => Err(DropReason::AckTooOld),
             // > RFC 9293 section 3.10.7.4: If the ACK is a duplicate (SEG.ACK =< SND.UNA), it can
             // > be ignored.
             //
             // Its SACK blocks may still be news.
             AckRange::Old => {
                 if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
-                    self.take_old_sacks(path, now, header);
+                    self.transfer.take_old_sacks(path, now, header, self.queue.end());
                 }
-                return Ok(false);
+                Ok(false)
             }
-            AckRange::Acceptable => {}
+            AckRange::Acceptable => Ok(self.take_acceptable(path, now, header, len)),
         }
+    }
+
+    /// The same of an acknowledgement in `una..=nxt`.
+    #[inline]
+    fn take_acceptable(&mut self, path: &Path, now: Instant, header: &TcpHeader, len: u32) -> bool {
         // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
         // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
         // > connection to stay open
         //
         // Whatever the peer says, it is there. If it took its window back with data under way,
         // that data is what it is probed with.
-        let probing = self.snd.window == 0 && !path.flags.contains(PathFlags::ORPHAN);
-        if self.flight.is_empty() || probing {
-            self.retries = 0;
+        let probing = self.transfer.snd.window == 0 && !path.flags.contains(PathFlags::ORPHAN);
+        if self.transfer.flight.is_empty() || probing {
+            self.transfer.loss.retries = 0;
         }
-        let prior_una = self.snd.una;
+        let prior_una = self.transfer.snd.una;
         let advanced = header.ack.since(prior_una);
-        let mut heard = self.hear(path, header);
+        let mut heard = self.transfer.hear(path, header);
         heard.news.set(News::ADVANCED, advanced > 0);
         heard.news.set(News::DATA, len > 0);
-        heard.news.set(News::WINDOW, self.take_window(header, advanced));
-        heard.news.set(News::ECHO, self.echoes_mark(header));
+        heard.news.set(News::WINDOW, self.transfer.take_window(header, advanced));
+        heard.news.set(News::ECHO, self.transfer.echoes_mark(header));
         if advanced > 0 {
-            self.retries = 0;
-            self.snd.una = header.ack;
-            self.take_mtu_answer(path);
+            self.transfer.loss.retries = 0;
+            self.transfer.snd.una = header.ack;
+            self.transfer.take_mtu_answer(path);
             self.settle_urgent();
         }
-        if self.flight.is_empty() {
+        if self.transfer.flight.is_empty() {
             // Nothing is under way; a duplicate may still be reported.
-            self.take_late_dsack(path, now, header, prior_una, &mut heard);
-            return Ok(false);
+            self.transfer.take_late_dsack(
+                path,
+                now,
+                header,
+                prior_una,
+                self.queue.end(),
+                &mut heard,
+            );
+            return false;
         }
-        let mut delivered = self.delivered(now, &heard);
-        let prior_high = self.flight.high_sacked();
+        let mut delivered = self.transfer.delivered(now, &heard);
+        let prior_high = self.transfer.flight.high_sacked();
         if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
             let blocks = header.options.sack;
-            self.take_sacks(path, &blocks, header.ack, prior_una, &mut heard, &mut delivered);
-            self.learn_reordering(path, &mut delivered);
+            self.transfer.take_sacks(
+                path,
+                &blocks,
+                header.ack,
+                prior_una,
+                &mut heard,
+                &mut delivered,
+            );
+            self.transfer.learn_reordering(path, &mut delivered);
         }
-        self.take_cumulative(path, now, header, prior_una, prior_high, &mut heard, &mut delivered);
-        if self.ecn.contains(EcnFlags::ACCURATE) {
-            self.take_accurate_feedback(path, header, &mut heard);
+        let acked_bytes = self.queue.ack_to(header.ack);
+        self.transfer.stats.bytes_acked += u64::from(acked_bytes);
+        self.transfer.take_cumulative(
+            path,
+            now,
+            header,
+            (prior_una, prior_high),
+            &mut heard,
+            &mut delivered,
+        );
+        if self.transfer.loss.ecn.contains(EcnFlags::ACCURATE) {
+            self.transfer.take_accurate_feedback(path, header, &mut heard);
         }
-        self.react(path, now, prior_una, &mut heard);
-        Ok(self.flight.is_empty())
+        self.transfer.react(path, now, prior_una, self.queue.end(), &mut heard);
+        self.transfer.flight.is_empty()
     }
+}
 
+impl Transfer {
     /// What the header of an acknowledgement says by itself.
     fn hear(&self, path: &Path, header: &TcpHeader) -> Heard {
         let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
@@ -127,14 +157,13 @@ impl Outbound {
     }
 
     /// What is acknowledged cumulatively leaves the flight and the queue; the round trip is
-    /// measured.
+    /// measured. Before, `prior_una` was acknowledged, and `prior_high` selectively.
     fn take_cumulative(
         &mut self,
         path: &Path,
         now: Instant,
         header: &TcpHeader,
-        prior_una: Seq,
-        prior_high: Option<Seq>,
+        (prior_una, prior_high): (Seq, Option<Seq>),
         heard: &mut Heard,
         delivered: &mut Delivered,
     ) {
@@ -145,8 +174,6 @@ impl Outbound {
             // A SYN tells how long the handshake took, and nothing of data that left with it.
             (delivered.newest, delivered.rack_rtt) = (newest, rack_rtt);
         }
-        let acked_bytes = self.queue.ack_to(header.ack);
-        self.stats.bytes_acked += u64::from(acked_bytes);
         self.stats.sacks_ignored = self.stats.sacks_ignored.saturating_add(delivered.ignored);
         let acked = delivered.acked > 0;
         if acked && !path.flags.contains(PathFlags::SACK) {
@@ -179,8 +206,9 @@ impl Outbound {
         }
     }
 
-    /// Loss recovery, the timer and the congestion window, once all is known.
-    fn react(&mut self, path: &Path, now: Instant, prior_una: Seq, heard: &mut Heard) {
+    /// Loss recovery, the timer and the congestion window, once all is known. What is queued ends at
+    /// `end`.
+    fn react(&mut self, path: &Path, now: Instant, prior_una: Seq, end: Seq, heard: &mut Heard) {
         let echo = heard.news.contains(News::ECHO);
         if let Some(recovery) = self.recovery.as_deref_mut() {
             recovery.resend = Resend::No;
@@ -193,7 +221,7 @@ impl Outbound {
         if !opening && self.is_dubious(heard.news) {
             let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;
             heard.duplicates = u32::from(!heard.news.intersects(plain));
-            self.alert(path, now, heard, prior_una);
+            self.alert(path, now, heard, prior_una, end);
         }
         if heard.news.contains(News::SET_TIMER) {
             self.restart_retransmit_timer(path, now);
@@ -221,7 +249,7 @@ impl Outbound {
 
     /// SACK blocks beside an acknowledgement that was overtaken.
     #[cold]
-    fn take_old_sacks(&mut self, path: &Path, now: Instant, header: &TcpHeader) {
+    fn take_old_sacks(&mut self, path: &Path, now: Instant, header: &TcpHeader, end: Seq) {
         let una = self.snd.una;
         let mut heard = self.hear(path, header);
         let mut delivered = self.delivered(now, &heard);
@@ -232,7 +260,7 @@ impl Outbound {
         heard.news.set(News::SACKED, delivered.sacked);
         heard.news.set(News::ORIGINAL, delivered.original);
         self.advance_rack(path, &delivered);
-        self.alert(path, now, &mut heard, una);
+        self.alert(path, now, &mut heard, una, end);
         self.count_delivered(heard.delivered, 0);
     }
 
@@ -243,6 +271,7 @@ impl Outbound {
         now: Instant,
         header: &TcpHeader,
         prior_una: Seq,
+        end: Seq,
         heard: &mut Heard,
     ) {
         if self.recovery.is_none() {
@@ -255,7 +284,7 @@ impl Outbound {
         }
         if heard.news.contains(News::DSACK) {
             self.adapt_reordering_window(heard);
-            self.alert(path, now, heard, prior_una);
+            self.alert(path, now, heard, prior_una, end);
             self.count_delivered(heard.delivered, 0);
         }
         self.take_probe_answer(heard);

@@ -13,7 +13,7 @@ use crate::limits::{MAX_SEND_BUFFER, MAX_SUPER_SEGMENTS};
 use crate::options::MAX_OPTIONS_LEN;
 use crate::outbound::account::Limit;
 use crate::outbound::loss::CaState;
-use crate::outbound::{OutFlags, Outbound};
+use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::{Path, PathFlags};
 use crate::seq::Seq;
 
@@ -29,10 +29,16 @@ impl Connection {
     /// Whether all that was queued last is for the segment that Nagle's algorithm holds back, which
     /// is not full yet: [`poll_transmit`](Self::poll_transmit) would have nothing new to say.
     pub fn is_collecting(&self) -> bool {
-        let mss = self.out.send_mss(&self.path);
+        let mss = self.out.transfer.send_mss(&self.path);
         let blocks = || self.inbound.tells_blocks(&self.path);
         self.life.reset.is_none()
-            && self.out.collects(&self.path, 0, mss, self.out.piece(&self.path, mss), blocks)
+            && self.out.collects(
+                &self.path,
+                0,
+                mss,
+                self.out.transfer.piece(&self.path, mss),
+                blocks,
+            )
     }
 
     fn collecting_piece(&self, len: usize) -> Option<Seq> {
@@ -57,8 +63,8 @@ impl Connection {
         let longest = self.path.longest_frag();
         let grown = self.out.queue.grow_last(longest, grow)??;
         debug_assert_eq!(self.out.queue.end(), before + len as u32, "it has grown by as much");
-        self.out.snd.piece = piece;
-        self.out.snd.pushed = self.out.queue.end();
+        self.out.piece = piece;
+        self.out.pushed = self.out.queue.end();
         Some(grown)
     }
 
@@ -87,7 +93,7 @@ impl Connection {
         let longest = self.path.longest_frag();
         let grown = self.out.queue.grow_last(longest, grow)??;
         debug_assert_eq!(self.out.queue.end(), before + wanted, "it has grown by as much");
-        self.out.snd.piece = piece;
+        self.out.piece = piece;
         self.out.after_queueing(now, len, len, SendFlags::empty());
         Some(grown)
     }
@@ -110,8 +116,8 @@ impl Connection {
         for frag in frags {
             self.out.queue.push(frag, longest);
         }
-        self.out.snd.piece = piece;
-        self.out.snd.pushed = self.out.queue.end();
+        self.out.piece = piece;
+        self.out.pushed = self.out.queue.end();
         true
     }
 }
@@ -120,8 +126,8 @@ impl Outbound {
     /// Whether all that was queued is under way or has arrived, and nothing else is to be said.
     pub(crate) fn has_sent_all(&self, path: &Path) -> bool {
         self.unsent(path) == 0
-            && (!self.flight.is_empty() || !self.persist.is_set())
-            && !self.flight.has_lost()
+            && (!self.transfer.flight.is_empty() || !self.persist.is_set())
+            && !self.transfer.flight.has_lost()
             && !self.flags.intersects(DUE)
             && path.state.may_transmit()
             && path.config.mtu_probing.is_none()
@@ -142,7 +148,7 @@ impl Outbound {
         let waiting = unsent.saturating_add(more);
         !self.flags.intersects(DUE)
             && path.state.may_transmit()
-            && !self.flight.is_empty()
+            && !self.transfer.flight.is_empty()
             && unsent > 0
             && (self.gathers(path, waiting, mss, piece)
                 || self.fills_segment(waiting, mss, piece, blocks))
@@ -152,7 +158,7 @@ impl Outbound {
     fn fills_segment(&self, waiting: u32, mss: u32, piece: u32, blocks: impl Fn() -> bool) -> bool {
         // Blocks make a segment shorter, and more of them may be told than now.
         let spare = || {
-            if blocks() || self.tells_bytes(true) { MAX_OPTIONS_LEN as u32 } else { 0 }
+            if blocks() || self.transfer.tells_bytes(true) { MAX_OPTIONS_LEN as u32 } else { 0 }
         };
         waiting < mss
             && waiting.saturating_add(spare()) < mss
@@ -173,25 +179,16 @@ impl Outbound {
     pub(crate) fn gathers(&self, path: &Path, unsent: u32, mss: u32, piece: u32) -> bool {
         path.link.stays_in_memory()
             // The peer delays for a segment of those that it takes, which may be longer than ours.
-            && self.in_flight() > u32::from(path.link.mss.max(self.snd.peer_mss))
+            && self.transfer.in_flight() > u32::from(path.link.mss.max(self.transfer.snd.peer_mss))
             && !self.flags.intersects(DUE)
             && (!self.flags.contains(OutFlags::NODELAY) || path.flags.contains(PathFlags::FORWARDS))
-            && self.loss.state < CaState::Recovery
-            && self.queue.end() != self.snd.flush_to
+            && self.transfer.loss.state < CaState::Recovery
+            && self.queue.end() != self.flush_to
             && !self.sends_urgent()
-            && self.rtt.is_near()
+            && self.transfer.rtt.is_near()
             // A full one waits for nothing.
-            && unsent < self.longest_now(path, mss)
+            && unsent < self.transfer.longest_now(path, mss)
             && self.left_of_piece(unsent.saturating_add(1), piece) > unsent
-    }
-
-    /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
-    /// window lets go waits in vain, and does not use it up, so that it never grows.
-    fn longest_now(&self, path: &Path, mss: u32) -> u32 {
-        let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
-        let longest = path.link.max_super_payload.min(segments).min(self.cwnd_room(mss));
-        // Who wants little to wait unsent counts what can leave at once as sent.
-        longest.min(path.config.notsent_lowat)
     }
 
     /// Where the piece begins to which `len` more bytes are added, if that is all that comes of it: it
@@ -204,7 +201,7 @@ impl Outbound {
     ) -> Option<Seq> {
         let len = u32::try_from(len).ok().filter(|&len| len > 0)?;
         let end = self.queue.end();
-        let begun = self.snd.piece.max(self.snd.nxt).min(end);
+        let begun = self.piece.max(self.transfer.snd.nxt).min(end);
         let filled = end.saturating_since(begun);
         let ready = filled > 0
             && path.state.can_send()
@@ -213,9 +210,20 @@ impl Outbound {
         if !ready {
             return None;
         }
-        let mss = self.send_mss(path);
-        let piece = self.piece(path, mss);
+        let mss = self.transfer.send_mss(path);
+        let piece = self.transfer.piece(path, mss);
         let adds = filled.saturating_add(len) <= piece;
         (adds && self.collects(path, len, mss, piece, blocks)).then_some(begun)
+    }
+}
+
+impl Transfer {
+    /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
+    /// window lets go waits in vain, and does not use it up, so that it never grows.
+    fn longest_now(&self, path: &Path, mss: u32) -> u32 {
+        let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
+        let longest = path.link.max_super_payload.min(segments).min(self.cwnd_room(mss));
+        // Who wants little to wait unsent counts what can leave at once as sent.
+        longest.min(path.config.notsent_lowat)
     }
 }

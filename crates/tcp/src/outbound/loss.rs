@@ -3,6 +3,7 @@
 
 use pagewire_mem::Instant;
 
+use crate::outbound::ecn::EcnFlags;
 use crate::seq::Seq;
 
 /// What loss recovery is about (Linux's names and numbers).
@@ -76,6 +77,9 @@ pub(crate) struct Loss {
     pub(crate) cwnd_limited: bool,
     pub(crate) state: CaState,
     pub(crate) due: Due,
+    pub(crate) ecn: EcnFlags,
+    /// Timeouts in a row without an answer: retransmissions, or probes.
+    pub(crate) retries: u8,
 }
 
 impl Loss {
@@ -97,6 +101,8 @@ impl Loss {
             cwnd_limited: false,
             state: CaState::Open,
             due: Due::Rto,
+            ecn: EcnFlags::empty(),
+            retries: 0,
         }
     }
 

@@ -6,6 +6,8 @@ mod collect;
 pub(crate) mod congestion;
 pub(crate) mod ecn;
 pub(crate) mod flight;
+mod handshake;
+mod info;
 pub(crate) mod loss;
 pub(crate) mod mtu_probe;
 mod next;
@@ -14,18 +16,20 @@ pub(crate) mod refused;
 mod room;
 pub(crate) mod rtt;
 pub(crate) mod send_queue;
-mod timeout;
+pub(crate) mod timeout;
 mod urgent;
 
 use core::time::Duration;
 
 use pagewire_mem::{FragVec, Instant};
 
+use crate::config::Config;
 use crate::header::Flags;
 use crate::life::state::State;
+use crate::limits::DEFAULT_MSS;
 use crate::outbound::account::{Account, Limit};
-use crate::outbound::congestion::Congestion;
-use crate::outbound::ecn::{Accurate, EcnFlags};
+use crate::outbound::congestion::{Congestion, CongestionKind};
+use crate::outbound::ecn::Accurate;
 use crate::outbound::flight::Flight;
 use crate::outbound::loss::Loss;
 use crate::outbound::mtu_probe::MtuSearch;
@@ -40,34 +44,49 @@ use crate::timer::Timer;
 /// The part of a connection that sends.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    pub(crate) flags: OutFlags,
-    pub(crate) snd: Sender,
+    flags: OutFlags,
+    pub(crate) transfer: Transfer,
     /// Byte path, step S2.
     pub(crate) queue: SendQueue,
-    pub(crate) flight: Flight,
-    pub(crate) rtt: RttEstimator,
-    pub(crate) congestion: Congestion,
-    pub(crate) ecn: EcnFlags,
     /// What sending waits for.
-    pub(crate) limit: Limit,
-    pub(crate) loss: Loss,
-    /// Present from the first sign of a loss until the connection falls idle.
-    pub(crate) recovery: Option<Box<Recovery>>,
-    /// Something sent is not acknowledged: SYN, data or FIN (RFC 6298).
-    pub(crate) retransmit: Timer,
+    limit: Limit,
     /// Something queued cannot leave, and nothing is under way that could bring news: zero-window
     /// probes (RFC 9293 section 3.8.6.1), and segments held back that must leave some time.
-    pub(crate) persist: Timer,
-    /// Timeouts in a row without an answer: retransmissions, or probes.
-    pub(crate) retries: u8,
+    persist: Timer,
     /// Doublings of the time between zero-window probes.
-    pub(crate) persist_backoff: u8,
+    persist_backoff: u8,
+    account: Account,
+    /// End of the last segment sent that was not full (Minshall's variant of Nagle).
+    small_end: Seq,
+    /// End of the last data that is to be pushed.
+    pushed: Seq,
+    /// End of the last data that was sent as pushed, super-frames left aside.
+    push_sent: Seq,
+    /// What is queued before this leaves, whatever would hold it back.
+    flush_to: Seq,
+    /// Where the last piece in the queue begins (`room.rs`).
+    piece: Seq,
+    /// What the send buffer has grown to.
+    buffer: u32,
+}
+
+/// What was sent, and what the peer says of it: the flight, loss and its repair, congestion.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    snd: Sender,
+    flight: Flight,
+    rtt: RttEstimator,
+    congestion: Congestion,
+    loss: Loss,
+    /// Present from the first sign of a loss until the connection falls idle.
+    recovery: Option<Box<Recovery>>,
+    /// Something sent is not acknowledged: SYN, data or FIN (RFC 6298).
+    retransmit: Timer,
     /// When data was sent last.
-    pub(crate) sent_at: Instant,
-    pub(crate) stats: Stats,
-    pub(crate) account: Account,
+    sent_at: Instant,
+    stats: Stats,
     /// What few connections need.
-    pub(crate) rare: Option<Box<Rare>>,
+    rare: Option<Box<Rare>>,
 }
 
 bitflags::bitflags! {
@@ -112,18 +131,6 @@ pub(crate) struct Sender {
     /// The peer's window in bytes, and the largest that it ever was.
     pub(crate) window: u32,
     pub(crate) max_window: u32,
-    /// End of the last segment sent that was not full (Minshall's variant of Nagle).
-    pub(crate) small_end: Seq,
-    /// End of the last data that is to be pushed.
-    pub(crate) pushed: Seq,
-    /// End of the last data that was sent as pushed, super-frames left aside.
-    pub(crate) push_sent: Seq,
-    /// What is queued before this leaves, whatever would hold it back.
-    pub(crate) flush_to: Seq,
-    /// Where the last piece in the queue begins (`room.rs`).
-    pub(crate) piece: Seq,
-    /// What the send buffer has grown to.
-    pub(crate) buffer: u32,
     /// The peer's MSS option.
     pub(crate) peer_mss: u16,
     /// Shift of the windows that the peer announces.
@@ -177,14 +184,195 @@ pub(crate) struct Rare {
 }
 
 impl Outbound {
+    /// Nothing is queued; our SYN, whose number is `iss`, is still to be sent.
+    pub(crate) fn new(now: Instant, config: &Config, iss: Seq) -> Self {
+        let first = iss + 1;
+        let mut flags = OutFlags::empty();
+        flags.set(OutFlags::NODELAY, !config.nagle);
+        flags.set(OutFlags::CORK, config.cork);
+        Self {
+            flags,
+            transfer: Transfer::new(now, config, iss),
+            queue: SendQueue::new(first),
+            limit: Limit::Idle,
+            persist: Timer::default(),
+            persist_backoff: 0,
+            account: Account::default(),
+            small_end: iss,
+            pushed: first,
+            push_sent: first,
+            flush_to: first,
+            piece: first,
+            buffer: 0,
+        }
+    }
+
+    /// A segment came that only the peer can have sent.
+    pub(crate) fn on_heard(&mut self) {
+        self.flags.insert(OutFlags::ACKED);
+        self.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
+    }
+
+    /// A FIN follows what is queued.
+    pub(crate) fn close(&mut self) {
+        self.flags.insert(OutFlags::FIN_QUEUED);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.flags.contains(OutFlags::FIN_QUEUED)
+    }
+
+    /// Whether our FIN is acknowledged.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closing() && self.transfer.snd.una.gt(self.queue.end())
+    }
+
+    /// Whether a send would be welcome: none waits for room, and no FIN follows.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.flags.intersects(OutFlags::FIN_QUEUED | OutFlags::WAITS_FOR_ROOM)
+    }
+
+    /// A send did not find the room that it wanted.
+    pub(crate) fn wait_for_room(&mut self) {
+        self.flags.insert(OutFlags::WAITS_FOR_ROOM);
+    }
+
+    /// Whether nothing leaves because the device refused something.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.flags.contains(OutFlags::REFUSED)
+    }
+
+    /// An old sequence number is to be sent, which makes the peer answer.
+    pub(crate) fn ask_for_probe(&mut self) {
+        self.flags.insert(OutFlags::PROBE_DUE);
+    }
+
+    /// Whether that is to be done, once.
+    pub(crate) fn take_probe(&mut self) -> bool {
+        let due = self.flags.contains(OutFlags::PROBE_DUE);
+        self.flags.remove(OutFlags::PROBE_DUE);
+        due
+    }
+
+    pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
+        self.flags.set(OutFlags::NODELAY, nodelay);
+        if nodelay {
+            self.flush_to = self.queue.end();
+        }
+    }
+
+    pub(crate) fn set_cork(&mut self, cork: bool) {
+        self.flags.set(OutFlags::CORK, cork);
+        if !cork {
+            self.flags.remove(OutFlags::MORE);
+            if self.flags.contains(OutFlags::NODELAY) {
+                self.flush_to = self.queue.end();
+            }
+        }
+    }
+
+    /// The connection is over: nothing is sent any more.
+    pub(crate) fn end(&mut self) {
+        self.queue.clear(self.transfer.snd.nxt);
+        self.transfer.flight.clear();
+        self.transfer.recovery = None;
+        self.transfer.retransmit.stop();
+        self.persist.stop();
+    }
+
+    /// Nothing is to be sent at once any more.
+    pub(crate) fn forget_due(&mut self) {
+        self.flags.remove(OutFlags::PROBE_DUE | OutFlags::FLUSH_DUE);
+    }
+
+    /// Gives back what an idle connection does not need.
+    pub(crate) fn shrink(&mut self) {
+        self.queue.shrink();
+        self.transfer.flight.shrink();
+        if self.transfer.flight.is_empty() {
+            self.transfer.recovery = None;
+        }
+    }
+
     /// Whether it owns memory that an idle connection gives back.
     pub(crate) fn has_heap(&self) -> bool {
-        self.queue.has_heap() || self.flight.has_heap() || self.recovery.is_some()
+        self.queue.has_heap() || self.transfer.flight.has_heap() || self.transfer.recovery.is_some()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn flags(&self) -> OutFlags {
+        self.flags
     }
 
     #[cfg(test)]
     pub(crate) fn check(&self) {
-        self.flight.check(self.snd.una, self.snd.nxt);
+        self.transfer.flight.check(self.transfer.snd.una, self.transfer.snd.nxt);
+    }
+}
+
+impl Transfer {
+    fn new(now: Instant, config: &Config, iss: Seq) -> Self {
+        Self {
+            snd: Sender {
+                iss,
+                una: iss,
+                nxt: iss,
+                wl1: Seq(0),
+                wl2: Seq(0),
+                window: 0,
+                max_window: 0,
+                peer_mss: DEFAULT_MSS,
+                scale: 0,
+            },
+            flight: Flight::default(),
+            rtt: RttEstimator::new(config.rto_min, config.rto_max),
+            congestion: Congestion::new(
+                config.congestion,
+                config.initial_cwnd,
+                config.slow_start_exit,
+            ),
+            loss: Loss::new(iss + 1, config.reordering),
+            recovery: None,
+            retransmit: Timer::default(),
+            sent_at: now,
+            stats: Stats::default(),
+            rare: None,
+        }
+    }
+
+    /// The send sequence variables.
+    pub(crate) fn snd(&self) -> &Sender {
+        &self.snd
+    }
+
+    pub(crate) fn flight(&self) -> &Flight {
+        &self.flight
+    }
+
+    pub(crate) fn rtt(&self) -> &RttEstimator {
+        &self.rtt
+    }
+
+    pub(crate) fn loss(&self) -> &Loss {
+        &self.loss
+    }
+
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// When data was sent last.
+    pub(crate) fn sent_at(&self) -> Instant {
+        self.sent_at
+    }
+
+    /// Whether anything is known of a loss.
+    pub(crate) fn is_repairing(&self) -> bool {
+        self.recovery.is_some()
+    }
+
+    pub(crate) fn set_congestion(&mut self, kind: CongestionKind) {
+        self.congestion.change(kind);
     }
 
     pub(crate) fn rare(&mut self) -> &mut Rare {
@@ -193,6 +381,13 @@ impl Outbound {
 }
 
 impl Outbound {
+    /// Bytes queued that have never been sent.
+    pub(crate) fn unsent(&self, path: &Path) -> u32 {
+        self.queue.end().saturating_since(self.transfer.next_data(path))
+    }
+}
+
+impl Transfer {
     /// Sequence numbers sent and not cumulatively acknowledged (RFC 5681's FlightSize).
     pub(crate) fn in_flight(&self) -> u32 {
         self.snd.nxt.since(self.snd.una)
@@ -202,11 +397,6 @@ impl Outbound {
     pub(crate) fn send_edge(&self) -> Seq {
         let syn = u32::from(self.snd.una == self.snd.iss && self.snd.nxt != self.snd.iss);
         self.snd.una + syn + self.snd.window
-    }
-
-    /// Bytes queued that have never been sent.
-    pub(crate) fn unsent(&self, path: &Path) -> u32 {
-        self.queue.end().saturating_since(self.next_data(path))
     }
 
     /// The number of the first byte that was never sent: the SYN, if that is still to be sent, is none.

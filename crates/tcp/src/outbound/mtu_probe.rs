@@ -16,7 +16,7 @@ use crate::config::MtuProbing;
 use crate::header::Flags;
 use crate::limits::{MIN_MTU_PROBE_CWND, MIN_SEND_MSS};
 use crate::outbound::loss::CaState;
-use crate::outbound::{Outbound, Outgoing};
+use crate::outbound::{Outbound, Outgoing, Transfer};
 use crate::path::{Path, PathFlags};
 use crate::seq::Seq;
 
@@ -53,6 +53,53 @@ pub(crate) enum ProbeStep {
 }
 
 impl Outbound {
+    /// Whether the next new data leaves as a probe.
+    ///
+    /// RFC 4821 section 7.4, probing preconditions: no probe and no loss is outstanding, the window
+    /// takes it, enough data is there to fill it, and enough behind it for its loss to be noticed by
+    /// what acknowledges the rest. `has_gaps`: something that comes in is missing.
+    pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
+        let Some(search) = self.transfer.mtu() else { return ProbeStep::No };
+        let quiet = search.probe.is_none()
+            && self.transfer.loss.state == CaState::Open
+            && self.transfer.congestion.cwnd() >= MIN_MTU_PROBE_CWND
+            && !has_gaps;
+        let Some(probing) = path.config.mtu_probing.filter(|_| quiet) else {
+            return ProbeStep::No;
+        };
+        let (low, high) = (search.low, search.high.min(path.link.mss));
+        let size = low.midpoint(high);
+        let mss = self.transfer.send_mss(path);
+        let len = u32::from(size).saturating_sub(u32::from(path.option_bytes()));
+        if high < low || high - low < probing.threshold || len <= mss {
+            self.transfer.search_again(path, now, probing);
+            return ProbeStep::No;
+        }
+        let needed = len + (u32::from(self.transfer.loss.reordering) + 1) * mss;
+        if self.unsent(path) < needed || self.transfer.snd.window < needed {
+            return ProbeStep::No;
+        }
+        let in_flight = self.transfer.packets_in_flight();
+        let room = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt) >= needed;
+        if !room || in_flight + 2 > self.transfer.congestion.cwnd() {
+            return if in_flight > 0 { ProbeStep::Wait } else { ProbeStep::No };
+        }
+        let start = self.transfer.snd.nxt;
+        let (payload, taken) = self.queue.slice(start, len);
+        if taken < len {
+            // It does not fit one packet, or a record ends within.
+            return ProbeStep::No;
+        }
+        let end = start + len;
+        self.on_sent(path, now, start, end, len);
+        if let Some(search) = self.transfer.mtu_mut() {
+            search.probe = Some(Probe { start, end, size });
+        }
+        ProbeStep::Send(Outgoing { start, end, flags: Flags::ACK, payload, len, mss: len })
+    }
+}
+
+impl Transfer {
     /// The handshake is complete.
     pub(crate) fn start_mtu_search(&mut self, path: &Path, now: Instant) {
         let Some(probing) = path.config.mtu_probing.filter(|probing| probing.from_start) else {
@@ -99,51 +146,6 @@ impl Outbound {
         if let Some(search) = self.mtu_mut() {
             search.cap = search.cap.min(before);
         }
-    }
-
-    /// Whether the next new data leaves as a probe.
-    ///
-    /// RFC 4821 section 7.4, probing preconditions: no probe and no loss is outstanding, the window
-    /// takes it, enough data is there to fill it, and enough behind it for its loss to be noticed by
-    /// what acknowledges the rest. `has_gaps`: something that comes in is missing.
-    pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
-        let Some(search) = self.mtu() else { return ProbeStep::No };
-        let quiet = search.probe.is_none()
-            && self.loss.state == CaState::Open
-            && self.congestion.cwnd() >= MIN_MTU_PROBE_CWND
-            && !has_gaps;
-        let Some(probing) = path.config.mtu_probing.filter(|_| quiet) else {
-            return ProbeStep::No;
-        };
-        let (low, high) = (search.low, search.high.min(path.link.mss));
-        let size = low.midpoint(high);
-        let mss = self.send_mss(path);
-        let len = u32::from(size).saturating_sub(u32::from(path.option_bytes()));
-        if high < low || high - low < probing.threshold || len <= mss {
-            self.search_again(path, now, probing);
-            return ProbeStep::No;
-        }
-        let needed = len + (u32::from(self.loss.reordering) + 1) * mss;
-        if self.unsent(path) < needed || self.snd.window < needed {
-            return ProbeStep::No;
-        }
-        let in_flight = self.packets_in_flight();
-        let room = self.send_edge().saturating_since(self.snd.nxt) >= needed;
-        if !room || in_flight + 2 > self.congestion.cwnd() {
-            return if in_flight > 0 { ProbeStep::Wait } else { ProbeStep::No };
-        }
-        let start = self.snd.nxt;
-        let (payload, taken) = self.queue.slice(start, len);
-        if taken < len {
-            // It does not fit one packet, or a record ends within.
-            return ProbeStep::No;
-        }
-        let end = start + len;
-        self.on_sent(path, now, start, end, len);
-        if let Some(search) = self.mtu_mut() {
-            search.probe = Some(Probe { start, end, size });
-        }
-        ProbeStep::Send(Outgoing { start, end, flags: Flags::ACK, payload, len, mss: len })
     }
 
     /// The range is used up. After a while it is searched again: the path may have changed.

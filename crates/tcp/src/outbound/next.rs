@@ -7,7 +7,7 @@ use crate::limits::{DEFAULT_MSS, MAX_SUPER_SEGMENTS, MIN_SEND_MSS};
 use crate::options::TcpOptions;
 use crate::outbound::loss::CaState;
 use crate::outbound::rtt::DEFER_WITHIN;
-use crate::outbound::{OutFlags, Outbound, Outgoing};
+use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -21,7 +21,7 @@ const MIN_RTT_SHIFT: u32 = 9;
 impl Outbound {
     /// A segment that was sent before.
     pub(crate) fn cut_again(&mut self, start: Seq, len: u32, mss: u32) -> Option<Outgoing> {
-        self.suspect_option(start);
+        self.transfer.suspect_option(start);
         let data_end = self.queue.end();
         let data = data_end.saturating_since(start).min(len);
         let (payload, taken) = self.queue.slice(start, data);
@@ -44,26 +44,26 @@ impl Outbound {
 
     /// Up to `len` bytes that were never sent, and the FIN if it follows.
     pub(crate) fn cut_new(&mut self, path: &Path, len: u32, mss: u32) -> Option<Outgoing> {
-        let start = self.snd.nxt;
+        let start = self.transfer.snd.nxt;
         let data_end = self.queue.end();
         let fin = self.flags.contains(OutFlags::FIN_QUEUED) && start.le(data_end);
         let (payload, taken) = self.queue.slice(start, len);
 
         let mut flags = Flags::ACK;
         let mut end = start + taken;
-        let allowed = self.send_edge().saturating_since(start);
+        let allowed = self.transfer.send_edge().saturating_since(start);
         let flush = self.flags.contains(OutFlags::FLUSH_DUE);
         // What is out of fragments before it is full is pushed, as in Linux, and what ends a record,
         // what a timer sends, and a piece once more than half of the peer's window was sent without.
-        let far = end.saturating_since(self.snd.push_sent) > self.snd.max_window / 2
+        let far = end.saturating_since(self.push_sent) > self.transfer.snd.max_window / 2
             && self.left_of_piece(
                 data_end.saturating_since(start),
-                self.piece(path, self.send_mss(path)),
+                self.transfer.piece(path, self.transfer.send_mss(path)),
             ) == taken;
         if taken > 0 && (taken < len || flush || far || self.is_pushed(end, taken, mss)) {
             flags |= Flags::PSH;
-            if far || end == self.snd.pushed {
-                self.snd.push_sent = end;
+            if far || end == self.pushed {
+                self.push_sent = end;
             }
         }
         if end == data_end && fin && (taken < allowed || flush) {
@@ -74,42 +74,27 @@ impl Outbound {
             return None;
         }
         if taken % mss != 0 {
-            self.snd.small_end = end;
+            self.small_end = end;
         }
         Some(Outgoing { start, end, flags, payload, len: taken, mss })
     }
 
     pub(crate) fn on_sent(&mut self, path: &Path, now: Instant, start: Seq, end: Seq, mss: u32) {
-        let first = self.flight.is_empty();
-        if self.packets_in_flight() == 0 {
-            self.congestion.on_transmit_start(now, self.sent_at);
+        let first = self.transfer.flight.is_empty();
+        if self.transfer.packets_in_flight() == 0 {
+            self.transfer.congestion.on_transmit_start(now, self.transfer.sent_at);
         }
-        let before = self.flight.packets();
-        self.flight.push(start, end, now, mss, end.gt(self.queue.end()));
-        self.snd.nxt = end;
-        self.note_reduced_send(self.flight.packets() - before);
-        self.validate_cwnd(self.packets_in_flight() >= self.congestion.cwnd());
-        self.start_retransmit_timer(path, now, first);
+        let before = self.transfer.flight.packets();
+        self.transfer.flight.push(start, end, now, mss, end.gt(self.queue.end()));
+        self.transfer.snd.nxt = end;
+        self.transfer.note_reduced_send(self.transfer.flight.packets() - before);
+        self.transfer
+            .validate_cwnd(self.transfer.packets_in_flight() >= self.transfer.congestion.cwnd());
+        self.transfer.start_retransmit_timer(path, now, first);
         self.persist.stop();
         self.persist_backoff = 0;
         self.flags.remove(OutFlags::FLUSH_DUE);
-        self.sent_at = now;
-    }
-
-    /// > RFC 5681 section 4.1: a TCP SHOULD set cwnd to no more than RW before beginning
-    /// > transmission if the TCP has not sent data in an interval exceeding the retransmission
-    /// > timeout.
-    pub(crate) fn restart_after_idle(&mut self, path: &Path, now: Instant) {
-        // As Linux: not while the peer's window is what nothing can be sent for.
-        let shut = self.send_edge().le(self.snd.nxt);
-        if !self.flight.is_empty() || shut || !path.config.slow_start_after_idle {
-            return;
-        }
-        let (idle, rto) = (now.saturating_since(self.sent_at), self.rtt.rto());
-        if idle > rto {
-            self.congestion.on_restart_after_idle(idle, rto);
-            self.sent_at = now;
-        }
+        self.transfer.sent_at = now;
     }
 
     // ---- how much of it ----
@@ -125,12 +110,12 @@ impl Outbound {
         piece: u32,
     ) -> Option<u32> {
         let flush = self.flags.contains(OutFlags::FLUSH_DUE);
-        let allowed = self.send_edge().saturating_since(self.snd.nxt);
+        let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
         if unsent == 0 {
             // As Linux: the last FIN does not wait for the congestion window.
             return (allowed > 0 || flush).then_some(0);
         }
-        let usable = self.cwnd_room(mss).min(allowed);
+        let usable = self.transfer.cwnd_room(mss).min(allowed);
         let full = self.paced_payload(path, mss);
         let piece = self.left_of_piece(unsent, piece);
         let wanted = piece.min(full);
@@ -166,7 +151,7 @@ impl Outbound {
     /// and would make it a frame of its own later. Who corks means it.
     fn small_rides_along(&self, path: &Path) -> bool {
         path.link.stays_in_memory()
-            && self.rtt.is_near()
+            && self.transfer.rtt.is_near()
             && !self.flags.intersects(OutFlags::CORK | OutFlags::MORE)
             && !self.sends_urgent()
     }
@@ -175,23 +160,25 @@ impl Outbound {
     /// Linux: it waits for small segments only, not for full ones.
     pub(crate) fn holds_back_small(&self) -> bool {
         // The queue never ends before what is to be flushed; and 2 GiB later "before" means nothing.
-        if self.queue.end() == self.snd.flush_to || self.sends_urgent() {
+        if self.queue.end() == self.flush_to || self.sends_urgent() {
             return false;
         }
         if self.flags.intersects(OutFlags::CORK | OutFlags::MORE) {
             return true;
         }
         // One that is under way ends in `una..=nxt`: one of long ago may seem to be still to come.
-        let small = self.snd.small_end;
-        !self.flags.contains(OutFlags::NODELAY) && small.gt(self.snd.una) && small.le(self.snd.nxt)
+        let small = self.small_end;
+        !self.flags.contains(OutFlags::NODELAY)
+            && small.gt(self.transfer.snd.una)
+            && small.le(self.transfer.snd.nxt)
     }
 
     /// Whether a segment that ends at `end` and has `taken` bytes is pushed: it ends a write, or is a
     /// super-frame, which Linux pushes so that receivers put its segments together again at once.
     fn is_pushed(&self, end: Seq, taken: u32, mss: u32) -> bool {
-        let syn_data_end = self.rare.as_ref().and_then(|r| r.syn_data_end);
+        let syn_data_end = self.transfer.rare.as_ref().and_then(|r| r.syn_data_end);
         taken > mss
-            || end == self.snd.pushed
+            || end == self.pushed
             || syn_data_end == Some(end)
             || self.queue.begins_segment(end)
     }
@@ -208,21 +195,21 @@ impl Outbound {
         full: u32,
         mss: u32,
     ) -> bool {
-        let Some(head) = self.flight.first() else { return false };
-        if self.loss.state >= CaState::Recovery
-            || now.saturating_since(self.sent_at) >= DEFER_WITHIN
+        let Some(head) = self.transfer.flight.first() else { return false };
+        if self.transfer.loss.state >= CaState::Recovery
+            || now.saturating_since(self.transfer.sent_at) >= DEFER_WITHIN
         {
             return false;
         }
-        let allowed = self.send_edge().saturating_since(self.snd.nxt);
-        let room = self.window_room(mss);
+        let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
+        let room = self.transfer.window_room(mss);
         let limit = room.min(allowed);
-        let part =
-            self.whole_window(mss).min(self.snd.window) / path.config.super_frame_divisor.max(1);
+        let part = self.transfer.whole_window(mss).min(self.transfer.snd.window)
+            / path.config.super_frame_divisor.max(1);
         if limit >= full || limit >= part || (more && limit >= waiting) {
             return false;
         }
-        let srtt = self.rtt.srtt().unwrap_or_default();
+        let srtt = self.transfer.rtt.srtt().unwrap_or_default();
         let expected = (head.at + srtt).saturating_since(now);
         if expected > DEFER_WITHIN.min(srtt / 2) {
             return false;
@@ -233,6 +220,66 @@ impl Outbound {
                 || self.queue.begins_segment(self.queue.end()))
     }
 
+    /// Payload of a super-frame: about as much as leaves in a millisecond, and more on short paths,
+    /// so that a slow path is not sent bursts (Linux's `tcp_tso_autosize`).
+    fn paced_payload(&self, path: &Path, mss: u32) -> u32 {
+        let longest = self.transfer.super_payload(path, mss);
+        if self.sends_urgent() {
+            return mss;
+        }
+        if longest <= mss {
+            // No super-frames: nothing to choose.
+            return longest;
+        }
+        if path.link.stays_in_memory() && self.transfer.rtt.is_near() {
+            // Nothing between the two can be sent a burst too many.
+            return longest;
+        }
+        let Some(srtt) = self.transfer.rtt.srtt() else { return longest };
+        let nanos = (srtt.as_nanos() as u64).max(1);
+        let window = u64::from(self.transfer.whole_window(mss).max(self.transfer.in_flight()));
+        // Twice the window each round trip while it grows, as much as Linux paces.
+        let slow_start = self.transfer.congestion.in_slow_start();
+        let rate = if slow_start { window * 2 } else { window + window / 5 };
+        let paced = rate.saturating_mul(1_000_000_000) / nanos / 1024;
+        let shift = self.transfer.rtt.min().unwrap_or_default().as_micros() >> MIN_RTT_SHIFT;
+        let near = if shift < 32 { LONGEST_SUPER >> shift } else { 0 };
+        let bytes = paced.saturating_add(near).min(u64::from(longest)) as u32;
+        let least = mss.saturating_mul(u32::from(path.config.min_super_segments.max(1)));
+        (bytes - bytes % mss.max(1)).max(least).min(longest)
+    }
+
+    /// Nothing is under way and something cannot leave: only a timer can get things going again.
+    pub(crate) fn consider_probing(&mut self, path: &Path, now: Instant) {
+        let waiting = self.transfer.flight.is_empty()
+            && (self.unsent(path) > 0
+                || self.flags.contains(OutFlags::FIN_QUEUED)
+                    && self.transfer.snd.nxt.le(self.queue.end()));
+        if waiting {
+            self.persist.set_once(now + self.persist_interval(path));
+        } else {
+            self.persist.stop();
+        }
+    }
+}
+
+impl Transfer {
+    /// > RFC 5681 section 4.1: a TCP SHOULD set cwnd to no more than RW before beginning
+    /// > transmission if the TCP has not sent data in an interval exceeding the retransmission
+    /// > timeout.
+    pub(crate) fn restart_after_idle(&mut self, path: &Path, now: Instant) {
+        // As Linux: not while the peer's window is what nothing can be sent for.
+        let shut = self.send_edge().le(self.snd.nxt);
+        if !self.flight.is_empty() || shut || !path.config.slow_start_after_idle {
+            return;
+        }
+        let (idle, rto) = (now.saturating_since(self.sent_at), self.rtt.rto());
+        if idle > rto {
+            self.congestion.on_restart_after_idle(idle, rto);
+            self.sent_at = now;
+        }
+    }
+
     /// Payload that the congestion window lets go.
     pub(crate) fn window_room(&self, mss: u32) -> u32 {
         self.congestion.cwnd().saturating_sub(self.packets_in_flight()).saturating_mul(mss)
@@ -241,35 +288,6 @@ impl Outbound {
     /// The congestion window in bytes.
     fn whole_window(&self, mss: u32) -> u32 {
         self.congestion.cwnd().saturating_mul(mss)
-    }
-
-    /// Payload of a super-frame: about as much as leaves in a millisecond, and more on short paths,
-    /// so that a slow path is not sent bursts (Linux's `tcp_tso_autosize`).
-    fn paced_payload(&self, path: &Path, mss: u32) -> u32 {
-        let longest = self.super_payload(path, mss);
-        if self.sends_urgent() {
-            return mss;
-        }
-        if longest <= mss {
-            // No super-frames: nothing to choose.
-            return longest;
-        }
-        if path.link.stays_in_memory() && self.rtt.is_near() {
-            // Nothing between the two can be sent a burst too many.
-            return longest;
-        }
-        let Some(srtt) = self.rtt.srtt() else { return longest };
-        let nanos = (srtt.as_nanos() as u64).max(1);
-        let window = u64::from(self.whole_window(mss).max(self.in_flight()));
-        // Twice the window each round trip while it grows, as much as Linux paces.
-        let slow_start = self.congestion.in_slow_start();
-        let rate = if slow_start { window * 2 } else { window + window / 5 };
-        let paced = rate.saturating_mul(1_000_000_000) / nanos / 1024;
-        let shift = self.rtt.min().unwrap_or_default().as_micros() >> MIN_RTT_SHIFT;
-        let near = if shift < 32 { LONGEST_SUPER >> shift } else { 0 };
-        let bytes = paced.saturating_add(near).min(u64::from(longest)) as u32;
-        let least = mss.saturating_mul(u32::from(path.config.min_super_segments.max(1)));
-        (bytes - bytes % mss.max(1)).max(least).min(longest)
     }
 
     /// Bytes that the congestion window has room for in one super-frame. As Linux: at most half of
@@ -285,18 +303,6 @@ impl Outbound {
         unsent > 0
             && (self.packets_in_flight() >= self.congestion.cwnd()
                 || self.cwnd_room(mss) < allowed.min(unsent))
-    }
-
-    /// Nothing is under way and something cannot leave: only a timer can get things going again.
-    pub(crate) fn consider_probing(&mut self, path: &Path, now: Instant) {
-        let waiting = self.flight.is_empty()
-            && (self.unsent(path) > 0
-                || self.flags.contains(OutFlags::FIN_QUEUED) && self.snd.nxt.le(self.queue.end()));
-        if waiting {
-            self.persist.set_once(now + self.persist_interval(path));
-        } else {
-            self.persist.stop();
-        }
     }
 
     /// Payload of the longest super-frame, in whole segments.

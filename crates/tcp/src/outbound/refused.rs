@@ -14,7 +14,8 @@ use pagewire_mem::Instant;
 use crate::connection::Connection;
 use crate::limits::REFUSED_RETRY_MS;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::{OutFlags, Outbound};
+use crate::outbound::timeout::Waited;
+use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -45,19 +46,19 @@ impl Connection {
         let end = seq + space;
         if space == 0 {
             self.on_probe_refused(now, seq);
-        } else if seq.lt(self.out.snd.una) || end.gt(self.out.snd.nxt) {
+        } else if seq.lt(self.out.transfer.snd.una) || end.gt(self.out.transfer.snd.nxt) {
             // Meanwhile it was acknowledged: it had left before.
-        } else if self.out.unsend(now, seq, end) {
+        } else if self.out.transfer.unsend(now, seq, end) {
             self.out.hold_new(&self.path, now);
-        } else if let Some(packets) = self.out.flight.on_refused(seq, end) {
-            self.out.on_retransmission_refused(seq, packets);
+        } else if let Some(packets) = self.out.transfer.flight.on_refused(seq, end) {
+            self.out.transfer.on_retransmission_refused(seq, packets);
             self.out.hold_lost(&self.path, now, seq);
         }
     }
 
     /// A probe did not leave: it does not count, and the next follows soon.
     fn on_probe_refused(&mut self, now: Instant, seq: Seq) {
-        if seq != self.out.snd.una - 1 {
+        if seq != self.out.transfer.snd.una - 1 {
             return;
         }
         let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
@@ -68,29 +69,75 @@ impl Connection {
         }
         if self.out.persist.is_set() {
             self.out.persist_backoff = self.out.persist_backoff.saturating_sub(1);
-            self.out.retries = self.out.retries.saturating_sub(1);
+            self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_sub(1);
         } else {
             self.life.keepalive_probes = self.life.keepalive_probes.saturating_sub(1);
         }
     }
-
-    /// What the device refused may be tried again.
-    pub(crate) fn retry_refused(&mut self, now: Instant) {
-        self.out.flags.remove(OutFlags::REFUSED);
-        self.out.flags.insert(OutFlags::FLUSH_DUE);
-        let Some(refused) = self.out.refused(&self.path) else { return };
-        let waited = self.out.has_waited_too_long(&self.path, now, refused.tries == 0);
-        let limit = self.path.backed_off_for(self.path.allowed_retries());
-        let too_long = now.saturating_since(refused.since) >= limit;
-        if waited || (too_long && self.path.config.user_timeout.is_none()) {
-            return self.time_out();
-        }
-        let tries = refused.tries.saturating_add(1);
-        self.out.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
-    }
 }
 
 impl Outbound {
+    /// What the device refused may be tried again.
+    pub(crate) fn retry_refused(&mut self, path: &Path, now: Instant) -> Waited {
+        self.flags.remove(OutFlags::REFUSED);
+        self.flags.insert(OutFlags::FLUSH_DUE);
+        let Some(refused) = self.refused(path) else { return Waited::InVain };
+        let waited = self.has_waited_too_long(path, now, refused.tries == 0);
+        let limit = path.backed_off_for(path.allowed_retries());
+        let too_long = now.saturating_since(refused.since) >= limit;
+        if waited || (too_long && path.config.user_timeout.is_none()) {
+            return Waited::TooLong;
+        }
+        let tries = refused.tries.saturating_add(1);
+        self.transfer.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
+        Waited::InVain
+    }
+
+    /// Nothing new leaves for a while.
+    pub(crate) fn hold_new(&mut self, path: &Path, now: Instant) {
+        let first = now + self.persist_interval(path);
+        let again =
+            now + self.within_user_timeout(path, now, Duration::from_millis(REFUSED_RETRY_MS));
+        let refused = match self.refused(path) {
+            None => Refused { since: now, retry_at: first, tries: 0 },
+            Some(refused) if refused.retry_at <= now => Refused { retry_at: again, ..refused },
+            Some(refused) => refused,
+        };
+        self.transfer.rare().refused = Some(refused);
+        self.flags.insert(OutFlags::REFUSED);
+        self.flags.remove(OutFlags::FLUSH_DUE);
+        if self.transfer.flight.is_empty() {
+            self.persist.set(refused.retry_at);
+        }
+    }
+
+    /// What was sent again from `seq` on is still lost. If a timeout had it sent, that was none.
+    pub(crate) fn hold_lost(&mut self, path: &Path, now: Instant, seq: Seq) {
+        self.flags.insert(OutFlags::REFUSED);
+        if self.transfer.loss.state == CaState::Loss
+            && seq == self.transfer.snd.una
+            && self.transfer.loss.retries > 0
+        {
+            self.transfer.rtt.undo_backoff();
+            self.transfer.loss.retries = (self.transfer.loss.retries - 1).max(1);
+        }
+        let wait = self.transfer.rtt.rto().min(Duration::from_millis(REFUSED_RETRY_MS));
+        self.transfer.loss.due = Due::Rto;
+        self.transfer.retransmit.set(now + self.within_user_timeout(path, now, wait));
+    }
+
+    /// How often what the device refused was tried again since something was heard.
+    pub(crate) fn refused_tries(&self, path: &Path) -> u8 {
+        self.refused(path).map_or(0, |refused| refused.tries)
+    }
+
+    pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
+        let refused = self.transfer.rare.as_ref()?.refused?;
+        (refused.since >= path.heard_at).then_some(refused)
+    }
+}
+
+impl Transfer {
     /// Takes back what was sent for the first time, if nothing was sent behind it, and no recovery counts
     /// on it.
     pub(crate) fn unsend(&mut self, now: Instant, seq: Seq, end: Seq) -> bool {
@@ -107,45 +154,5 @@ impl Outbound {
             self.rearm_timeout(now);
         }
         true
-    }
-
-    /// Nothing new leaves for a while.
-    pub(crate) fn hold_new(&mut self, path: &Path, now: Instant) {
-        let first = now + self.persist_interval(path);
-        let again =
-            now + self.within_user_timeout(path, now, Duration::from_millis(REFUSED_RETRY_MS));
-        let refused = match self.refused(path) {
-            None => Refused { since: now, retry_at: first, tries: 0 },
-            Some(refused) if refused.retry_at <= now => Refused { retry_at: again, ..refused },
-            Some(refused) => refused,
-        };
-        self.rare().refused = Some(refused);
-        self.flags.insert(OutFlags::REFUSED);
-        self.flags.remove(OutFlags::FLUSH_DUE);
-        if self.flight.is_empty() {
-            self.persist.set(refused.retry_at);
-        }
-    }
-
-    /// What was sent again from `seq` on is still lost. If a timeout had it sent, that was none.
-    pub(crate) fn hold_lost(&mut self, path: &Path, now: Instant, seq: Seq) {
-        self.flags.insert(OutFlags::REFUSED);
-        if self.loss.state == CaState::Loss && seq == self.snd.una && self.retries > 0 {
-            self.rtt.undo_backoff();
-            self.retries = (self.retries - 1).max(1);
-        }
-        let wait = self.rtt.rto().min(Duration::from_millis(REFUSED_RETRY_MS));
-        self.loss.due = Due::Rto;
-        self.retransmit.set(now + self.within_user_timeout(path, now, wait));
-    }
-
-    /// How often what the device refused was tried again since something was heard.
-    pub(crate) fn refused_tries(&self, path: &Path) -> u8 {
-        self.refused(path).map_or(0, |refused| refused.tries)
-    }
-
-    pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
-        let refused = self.rare.as_ref()?.refused?;
-        (refused.since >= path.heard_at).then_some(refused)
     }
 }

@@ -12,7 +12,7 @@ use crate::io_flags::SendFlags;
 use crate::limits::{
     DEFAULT_MSS, MAX_SEND_BUFFER, MAX_SEND_PIECE, SEGMENT_OVERHEAD, SEND_PIECE_OVERHEAD,
 };
-use crate::outbound::{OutFlags, Outbound};
+use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -33,7 +33,7 @@ impl Connection {
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
         match self.out.admit(&self.path, wanted) {
             (room, piece) if room == wanted => {
-                self.out.snd.piece = piece;
+                self.out.piece = piece;
                 room as usize
             }
             (0, _) => 0,
@@ -71,37 +71,19 @@ impl Connection {
 }
 
 impl Outbound {
-    /// Payload of a full piece: whole segments (of `mss`, which is [`send_mss`](Self::send_mss)), at
-    /// most half of the peer's largest window.
-    pub(crate) fn piece(&self, path: &Path, mss: u32) -> u32 {
-        let window = self.snd.max_window;
-        let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
-        // One longer than Linux's is for buffers that have room for two: a small one is a bound that
-        // somebody set.
-        let most = match path.link.stays_in_memory() {
-            true => {
-                path.link.max_super_payload.min((path.config.send_buffer / 2).max(MAX_SEND_PIECE))
-            }
-            false => MAX_SEND_PIECE,
-        };
-        let piece = most.min(half.max(mss));
-        // One segment that fills a piece is what large MTUs make of it; a division is slow.
-        if piece < 2 * mss { mss } else { piece - piece % mss }
-    }
-
     /// How many of the `unsent` bytes belong to the piece that is sent next: a super-frame does not
-    /// go beyond it, as in Linux. Pieces lie side by side, the last begins at `snd.piece`.
+    /// go beyond it, as in Linux. Pieces lie side by side, the last begins at `piece`.
     pub(crate) fn left_of_piece(&self, unsent: u32, piece: u32) -> u32 {
-        let next = self.snd.nxt;
+        let next = self.transfer.snd.nxt;
         // Divided only where it has to be: a division is slow.
         let beyond = |n: u32| if n < piece { n } else { n % piece };
-        let left = if self.snd.piece.gt(next) {
-            match beyond(self.snd.piece.since(next)) {
+        let left = if self.piece.gt(next) {
+            match beyond(self.piece.since(next)) {
                 0 => piece,
                 left => left,
             }
         } else {
-            piece - beyond(next.since(self.snd.piece))
+            piece - beyond(next.since(self.piece))
         };
         unsent.min(left)
     }
@@ -109,7 +91,7 @@ impl Outbound {
     /// The send buffer as it is now, within its limit.
     pub(crate) fn send_buffer(&self, path: &Path) -> u32 {
         let max = path.config.send_buffer;
-        path.config.send_buffer_initial.max(self.snd.buffer).min(max).min(MAX_SEND_BUFFER)
+        path.config.send_buffer_initial.max(self.buffer).min(max).min(MAX_SEND_BUFFER)
     }
 
     /// What `bytes` in the queue are charged.
@@ -118,36 +100,16 @@ impl Outbound {
         u64::from(bytes) + u64::from(pieces) * u64::from(SEND_PIECE_OVERHEAD)
     }
 
-    /// What will be the first byte unsent once all has left that the windows let go.
-    fn sent_soon(&self, path: &Path, mss: u32) -> Seq {
-        let next = self.next_data(path);
-        if !path.state.may_transmit() {
-            return next;
-        }
-        let allowed = self.send_edge().saturating_since(next);
-        let usable = self.window_room(mss).min(allowed);
-        next + (usable - usable % mss)
-    }
-
-    /// Whether `times` what waits unsent in front of `end` is more than may.
-    fn waits_unsent(&self, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
-        let lowat = path.config.notsent_lowat;
-        // No limit, which is the default, is not worth the arithmetic.
-        lowat != u32::MAX
-            && u64::from(end.saturating_since(self.sent_soon(path, mss))) * times
-                >= u64::from(lowat)
-    }
-
     /// How many of `wanted` bytes may be queued now, and where the piece begins that they end in.
     pub(crate) fn admit(&self, path: &Path, wanted: u32) -> (u32, Seq) {
-        let mss = self.send_mss(path);
-        let piece = self.piece(path, mss);
+        let mss = self.transfer.send_mss(path);
+        let piece = self.transfer.piece(path, mss);
         // A piece that is begun is filled whatever else there is room for.
         let mut known = None;
-        let mut soon = || *known.get_or_insert_with(|| self.sent_soon(path, mss));
+        let mut soon = || *known.get_or_insert_with(|| self.transfer.sent_soon(path, mss));
         let buffer = u64::from(self.send_buffer(path));
         let (mut end, mut taken) = (self.queue.end(), 0);
-        let mut begun = self.snd.piece.max(self.snd.nxt).min(end);
+        let mut begun = self.piece.max(self.transfer.snd.nxt).min(end);
         while taken < wanted {
             let mut filled = end.saturating_since(begun);
             if filled >= piece {
@@ -157,7 +119,7 @@ impl Outbound {
             }
             if filled == 0 || filled >= piece {
                 let used = self.charge(self.queue.len() + taken, piece);
-                if used >= buffer || self.waits_unsent(path, end, 1, mss) {
+                if used >= buffer || self.transfer.waits_unsent(path, end, 1, mss) {
                     break;
                 }
                 (begun, filled) = (end, 0);
@@ -172,7 +134,7 @@ impl Outbound {
     /// `wanted` bytes are about to be queued, of which [`room_for`](Self::room_for) had room for
     /// `taken`: notes where the last piece begins.
     pub(crate) fn begin_pieces(&mut self, path: &Path, taken: usize) {
-        self.snd.piece = self.admit(path, u32::try_from(taken).unwrap_or(u32::MAX)).1;
+        self.piece = self.admit(path, u32::try_from(taken).unwrap_or(u32::MAX)).1;
     }
 
     /// A send has queued `taken` of the `wanted` bytes.
@@ -195,15 +157,15 @@ impl Outbound {
         let more = whole && flags.contains(SendFlags::MORE);
         self.flags.set(OutFlags::MORE, more);
         // A receiver that waits for a push gets one for each half of its window.
-        if !more || end.saturating_since(self.snd.pushed) > self.snd.max_window / 2 {
-            self.snd.pushed = end;
+        if !more || end.saturating_since(self.pushed) > self.transfer.snd.max_window / 2 {
+            self.pushed = end;
         }
         if whole && flags.contains(SendFlags::END_OF_RECORD) {
             self.queue.end_record();
-            self.snd.piece = end;
+            self.piece = end;
         }
         if whole && flags.contains(SendFlags::URGENT) {
-            self.rare().urgent_out = Some(end);
+            self.transfer.rare().urgent_out = Some(end);
             self.flags.insert(OutFlags::URGENT_OUT);
         }
         self.note_busy(now);
@@ -212,21 +174,21 @@ impl Outbound {
     /// A sender that was told to wait is called back when a third of the buffer is free, not for
     /// every byte, and when less than half of what may wait unsent does.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
-        let mss = self.send_mss(path);
-        let used = self.charge(self.queue.len(), self.piece(path, mss));
+        let mss = self.transfer.send_mss(path);
+        let used = self.charge(self.queue.len(), self.transfer.piece(path, mss));
         used + used / 2 <= u64::from(self.send_buffer(path))
             && self.queue.has_entry_room()
-            && !self.waits_unsent(path, self.queue.end(), 2, mss)
+            && !self.transfer.waits_unsent(path, self.queue.end(), 2, mss)
     }
 
     /// Has the send buffer follow the congestion window: room for two of them, one under way and
     /// one to follow, at what Linux's frames take in memory.
     pub(crate) fn grow_send_buffer(&mut self, path: &Path) {
-        let mss = self.snd.peer_mss.min(path.path_mss());
+        let mss = self.transfer.snd.peer_mss.min(path.path_mss());
         let frame =
             (u32::from(mss) + SEGMENT_OVERHEAD).next_power_of_two() + SEGMENT_OVERHEAD / 5 * 2;
-        let segments = (self.congestion.cwnd()).max(INITIAL_SEGMENTS);
-        self.snd.buffer = self.snd.buffer.max(frame.saturating_mul(2).saturating_mul(segments));
+        let segments = (self.transfer.congestion.cwnd()).max(INITIAL_SEGMENTS);
+        self.buffer = self.buffer.max(frame.saturating_mul(2).saturating_mul(segments));
     }
 
     /// An acknowledgement came, and what it lets go has left: whoever waits for room may have it.
@@ -236,11 +198,51 @@ impl Outbound {
             return;
         }
         self.flags.remove(OutFlags::ACKED);
-        if self.packets_in_flight() < self.congestion.cwnd() {
+        if self.transfer.packets_in_flight() < self.transfer.congestion.cwnd() {
             self.grow_send_buffer(path);
         }
         if self.is_writable(path) {
             self.flags.remove(OutFlags::WAITS_FOR_ROOM);
         }
+    }
+}
+
+impl Transfer {
+    /// Payload of a full piece: whole segments (of `mss`, which is [`send_mss`](Self::send_mss)), at
+    /// most half of the peer's largest window.
+    pub(crate) fn piece(&self, path: &Path, mss: u32) -> u32 {
+        let window = self.snd.max_window;
+        let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
+        // One longer than Linux's is for buffers that have room for two: a small one is a bound that
+        // somebody set.
+        let most = match path.link.stays_in_memory() {
+            true => {
+                path.link.max_super_payload.min((path.config.send_buffer / 2).max(MAX_SEND_PIECE))
+            }
+            false => MAX_SEND_PIECE,
+        };
+        let piece = most.min(half.max(mss));
+        // One segment that fills a piece is what large MTUs make of it; a division is slow.
+        if piece < 2 * mss { mss } else { piece - piece % mss }
+    }
+
+    /// What will be the first byte unsent once all has left that the windows let go.
+    fn sent_soon(&self, path: &Path, mss: u32) -> Seq {
+        let next = self.next_data(path);
+        if !path.state.may_transmit() {
+            return next;
+        }
+        let allowed = self.send_edge().saturating_since(next);
+        let usable = self.window_room(mss).min(allowed);
+        next + (usable - usable % mss)
+    }
+
+    /// Whether `times` what waits unsent in front of `end` is more than may.
+    fn waits_unsent(&self, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
+        let lowat = path.config.notsent_lowat;
+        // No limit, which is the default, is not worth the arithmetic.
+        lowat != u32::MAX
+            && u64::from(end.saturating_since(self.sent_soon(path, mss))) * times
+                >= u64::from(lowat)
     }
 }

@@ -15,13 +15,13 @@ impl Outbound {
         if !self.flags.contains(OutFlags::URGENT_OUT) {
             return None;
         }
-        let up = self.rare.as_ref()?.urgent_out?;
+        let up = self.transfer.rare.as_ref()?.urgent_out?;
         if !seq.lt(up) {
             return None;
         }
         match u16::try_from(up.since(seq)) {
             Ok(pointer) => Some(pointer),
-            Err(_) if (seq + 0xffff).gt(self.snd.nxt) => Some(u16::MAX),
+            Err(_) if (seq + 0xffff).gt(self.transfer.snd.nxt) => Some(u16::MAX),
             Err(_) => None,
         }
     }
@@ -36,9 +36,9 @@ impl Outbound {
         if !self.flags.contains(OutFlags::URGENT_OUT) {
             return;
         }
-        let una = self.snd.una;
-        if self.rare.as_ref().and_then(|r| r.urgent_out).is_none_or(|up| up.le(una)) {
-            self.rare().urgent_out = None;
+        let una = self.transfer.snd.una;
+        if self.transfer.rare.as_ref().and_then(|r| r.urgent_out).is_none_or(|up| up.le(una)) {
+            self.transfer.rare().urgent_out = None;
             self.flags.remove(OutFlags::URGENT_OUT);
         }
     }

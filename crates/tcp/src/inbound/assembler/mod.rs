@@ -21,7 +21,11 @@ mod out_of_order;
 mod pages;
 mod run;
 
+use out_of_order::OutOfOrder;
 use pagewire_mem::{Frag, FragVec};
+use run::{Run, split_front};
+
+pub use pages::Parts;
 
 use crate::connection::Env;
 use crate::error::DropReason;
@@ -31,9 +35,6 @@ use crate::limits::{
 };
 use crate::options::SackBlocks;
 use crate::seq::Seq;
-use out_of_order::OutOfOrder;
-pub use pages::Parts;
-use run::{Run, split_front};
 
 /// Payload on its way to the application.
 #[derive(Debug)]

@@ -230,9 +230,9 @@ fn from_a_sender_in_the_same_machine_less_is_invited_than_the_send_buffer_takes(
     let config = Config { send_buffer: 300_000, ..config() };
     for (link, limit) in [(MEMORY, 300_000 - 61_440), (WIRE, 1 << 20)] {
         let [_, mut a] = host.connected(&config, link);
-        assert_eq!(a.inbound.window_limit(&a.path, &a.out.rtt), 1 << 20);
+        assert_eq!(a.inbound.window_limit(&a.path, a.out.transfer.rtt()), 1 << 20);
         a.set_forwards();
-        assert_eq!(a.inbound.window_limit(&a.path, &a.out.rtt), limit);
+        assert_eq!(a.inbound.window_limit(&a.path, a.out.transfer.rtt()), limit);
     }
 }
 
@@ -282,7 +282,7 @@ fn a_window_that_may_no_longer_be_as_large_is_not_taken_back() {
     for n in 0..300 {
         host.send(&mut client, 1 + n % 7);
         host.carry(&mut client, &mut a);
-        a.inbound.ack_now();
+        a.inbound.ack.at_once();
         for segment in host.output(&mut a) {
             let edge = Seq(segment.header.ack.0) + (u32::from(segment.header.window) << scale);
             if let Some(last) = last {

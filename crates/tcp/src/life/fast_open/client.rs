@@ -4,7 +4,6 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::connection::Connection;
 use crate::header::TcpHeader;
-use crate::inbound::InFlags;
 use crate::life::fast_open::FastOpenCookie;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
@@ -116,7 +115,7 @@ impl Connection {
 
     /// Whether data of the peer has come in over a connection that we opened with Fast Open.
     pub fn has_fast_opened(&self) -> bool {
-        self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) && self.inbound.bytes_received > 0
+        self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) && self.inbound.bytes_received() > 0
     }
 
     /// Whether all data of the SYN was taken by the other side: ours by the peer, or the peer's by
@@ -143,19 +142,8 @@ impl Connection {
             return (option.filter(|_| !active), FragVec::new());
         }
         fast_open.deferred = false;
-        let (first, len) = (self.out.snd.iss + 1, self.out.queue.len().min(room));
-        let (payload, taken) = self.out.queue.slice(first, len);
-        if taken > 0 {
-            fast_open.syn_data = taken;
-            if first + taken == self.out.queue.end() {
-                // Should it be sent again, then as the segment that it was, as in Linux.
-                self.out.queue.end_record();
-            }
-            self.out.flight.push(first, first + taken, now, taken, false);
-            self.out.snd.nxt = first + taken;
-            self.out.sent_at = now;
-            self.out.rare().syn_data_end = Some(first + taken);
-        }
+        let (payload, taken) = self.out.send_in_syn(now, room);
+        fast_open.syn_data = taken;
         self.life.flags.set(LifeFlags::FAST_OPEN_CLIENT, option.is_some() || taken > 0);
         (option, payload)
     }
@@ -168,13 +156,13 @@ impl Connection {
             self.life.fast_open = None;
             return;
         }
-        let unacked = !self.out.flight.is_empty();
+        let unacked = !self.out.transfer.flight().is_empty();
         // As Linux: a cookie counts if the SYN had the option.
         let offered = syn_ack.options.fast_open.filter(|c| !c.is_request());
         let cookie = offered.filter(|_| fast_open.sent.is_some());
         let had_data = fast_open.syn_data > 0;
         let mut outcome = FastOpenOutcome {
-            mss: Some(self.out.snd.peer_mss),
+            mss: Some(self.out.transfer.snd().peer_mss),
             cookie,
             had_option: fast_open.sent.is_some(),
             ..FastOpenOutcome::default()
@@ -184,7 +172,7 @@ impl Connection {
         // > acknowledging the data in the SYN
         //
         // One with a new cookie invites to the next attempt.
-        if had_data && self.out.snd.una != self.out.snd.iss + 1 {
+        if had_data && self.out.transfer.snd().una != self.out.transfer.snd().iss + 1 {
             outcome.syn_data = SynData::Taken;
         } else if had_data && cookie.is_none() {
             outcome.syn_data = SynData::Refused;
@@ -202,12 +190,11 @@ impl Connection {
         if unacked {
             // > RFC 7413 section 4.2.2: The client SHOULD retransmit any unacknowledged data in the
             // > first ACK packet in step 2.
-            self.out.flight.mark_all_lost();
-            self.out.resend_without_blame();
+            self.out.transfer.resend_all();
         } else if had_data {
             self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
             // SYN and data were one segment.
-            self.out.loss.delivered = self.out.loss.delivered.saturating_sub(1);
+            self.out.transfer.count_as_one();
         }
     }
 
@@ -219,24 +206,22 @@ impl Connection {
         // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
         let expected =
             self.life.flags.contains(LifeFlags::WRITE_PENDING) || self.path.config.defer_accept > 0;
-        let pending = expected && self.out.flight.is_empty();
-        if pending && !self.out.ecn.contains(EcnFlags::TELL_SYN) {
+        let pending = expected && self.out.transfer.flight().is_empty();
+        if pending && !self.out.transfer.loss().ecn.contains(EcnFlags::TELL_SYN) {
             self.life.flags.remove(LifeFlags::WRITE_PENDING);
-            self.inbound.quicken(self.path.config.quick_acks);
+            self.inbound.ack.quicken(self.path.config.quick_acks);
             // Such an answer shows what acknowledgements can ride on from now on.
-            self.inbound.ack.interactive = true;
-            self.inbound.delay_ack(&self.path, &self.out.rtt, now);
+            self.inbound.ack.set_interactive(true);
+            self.inbound.ack.delay(&self.path, self.out.transfer.rtt(), now);
         } else {
-            self.inbound.ack_now();
+            self.inbound.ack.at_once();
         }
     }
 
     /// The connection ends. If all that ever came was a FIN beyond a gap, what came before it was
     /// swallowed.
     pub(crate) fn suspect_lost_start(&mut self) {
-        let fin_beyond_gap =
-            self.inbound.fin.is_some() && !self.inbound.flags.contains(InFlags::FIN_RECEIVED);
-        if fin_beyond_gap && self.inbound.bytes_received == 0 {
+        if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received() == 0 {
             self.life.suspect_black_hole();
         }
     }

@@ -3,7 +3,6 @@
 use pagewire_mem::FragVec;
 
 use crate::connection::{Connection, Env};
-use crate::inbound::window;
 use crate::life::fast_open::FastOpenCookie;
 use crate::life::state::State;
 use crate::life::{Life, LifeFlags};
@@ -23,15 +22,9 @@ impl Connection {
     /// > flag is set, the packet acknowledges the SYN and data sequence.
     pub fn accept_fast(&mut self, env: &mut Env<'_>, payload: FragVec) {
         self.path.flags.insert(PathFlags::FAST_OPEN_SERVER);
-        let first = self.inbound.irs + 1;
-        let inserted = self.inbound.queue.insert(env, first, payload);
-        if inserted.advanced > 0 {
-            self.inbound.bytes_received += u64::from(inserted.advanced);
+        if self.inbound.take_syn_data(&self.path, env, payload) {
             self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
         }
-        // The SYN,ACK announces a window behind the data.
-        self.inbound.edge = self.inbound.rcv_nxt() + window::initial(&self.path.config);
-        self.inbound.quicken(self.path.config.quick_acks);
     }
 
     /// The application has taken the connection. As long as the handshake lasts, an ICMP error ends

@@ -22,14 +22,15 @@ mod newreno;
 
 use core::time::Duration;
 
+use cubic::Cubic;
+use hystart::HyStart;
+use newreno::NewReno;
 use pagewire_mem::Instant;
+
+pub use hystart::SlowStartExit;
 
 use crate::limits::MAX_CONGESTION_WINDOW;
 use crate::seq::Seq;
-use cubic::Cubic;
-use hystart::HyStart;
-pub use hystart::SlowStartExit;
-use newreno::NewReno;
 
 /// Which algorithm a connection uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -3,6 +3,7 @@
 use core::fmt::Write;
 use core::time::Duration;
 
+use crate::outbound::congestion::CongestionKind;
 use crate::seq::Seq;
 
 use pagewire_mem::Instant;

@@ -16,7 +16,7 @@ use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::life::state::State;
 use crate::options::{MAX_OPTIONS_LEN, TcpOptions};
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::recovery::{Heard, News};
 use crate::path::Path;
 use crate::segment::Arrival;
@@ -110,7 +110,7 @@ impl Accurate {
         }
     }
 
-    fn counts(&self) -> EcnCounts {
+    pub(crate) fn counts(&self) -> EcnCounts {
         let since = |counters: [u32; 3]| {
             let mut counts = counters;
             for (count, first) in counts.iter_mut().zip(FIRST_BYTES) {
@@ -200,17 +200,12 @@ fn handshake_code(bits: u8) -> u32 {
 }
 
 impl Connection {
-    /// The counters, if the connection has accurate feedback.
-    pub fn ecn_counts(&self) -> Option<EcnCounts> {
-        self.out.accurate().map(Accurate::counts)
-    }
-
     // ---- the handshake ----
 
     /// How the SYN of a connection that was [accepted](Self::accept) was marked: the ECN bits of its IP
     /// header. Without this they count as 0.
     pub fn note_syn_mark(&mut self, bits: u8) {
-        if let Some(accurate) = self.out.accurate_mut() {
+        if let Some(accurate) = self.out.transfer.accurate_mut() {
             accurate.syn = bits;
         }
     }
@@ -248,10 +243,10 @@ fn marked_packets(least: u32, delivered: u32, bytes: Option<u32>, mss: u32) -> u
     (least + cycles * CYCLE).min(most)
 }
 
-impl Outbound {
+impl Transfer {
     /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
     pub(crate) fn begin_accurate(&mut self, syn_bits: u8) {
-        self.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
+        self.loss.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
         self.rare().accurate = Some(Accurate::new(syn_bits));
     }
 
@@ -294,7 +289,7 @@ impl Outbound {
     pub(crate) fn take_syn_again(&mut self, path: &Path, syn: &TcpHeader, bits: u8) -> bool {
         let code = code_of(syn.flags);
         let Some(accurate) = self.accurate_mut() else {
-            let classic = self.ecn.contains(EcnFlags::CLASSIC);
+            let classic = self.loss.ecn.contains(EcnFlags::CLASSIC);
             return classic && path.config.ecn.accepts_accurate() && code == 0b111;
         };
         // > MUST feed back the IP-ECN field on the latest valid SYN
@@ -317,7 +312,7 @@ impl Outbound {
             return;
         }
         accurate.note_syn_ack(bits);
-        self.ecn.insert(EcnFlags::TELL_SYN);
+        self.loss.ecn.insert(EcnFlags::TELL_SYN);
     }
 
     /// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
@@ -376,7 +371,7 @@ impl Outbound {
             due = (payload > 0 && before != CE) || accurate.untold >= most;
         }
         if payload > 0 {
-            self.ecn.insert(EcnFlags::SEEN | EcnFlags::TELL_BYTES);
+            self.loss.ecn.insert(EcnFlags::SEEN | EcnFlags::TELL_BYTES);
         }
         due
     }
@@ -388,7 +383,7 @@ impl Outbound {
         pure: bool,
         options: &TcpOptions,
     ) -> (Flags, u8) {
-        let ecn = self.ecn;
+        let ecn = self.loss.ecn;
         let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
         let Some(accurate) = self.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
         accurate.untold = 0;
@@ -406,14 +401,14 @@ impl Outbound {
         if told || silent {
             done |= EcnFlags::TELL_BYTES;
         }
-        self.ecn.remove(done);
+        self.loss.ecn.remove(done);
         (flags_of(code), bits)
     }
 
     /// A SYN,ACK leaves with these options.
     pub(crate) fn note_told(&mut self, options: &TcpOptions) {
         if options.accurate_ecn.is_some() {
-            self.ecn.remove(EcnFlags::TELL_BYTES);
+            self.loss.ecn.remove(EcnFlags::TELL_BYTES);
         }
     }
 
@@ -428,12 +423,12 @@ impl Outbound {
     /// > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
     /// > SHOULD first send a pure ACK that does satisfy these conditions
     pub(crate) fn tells_syn(&self) -> bool {
-        self.ecn.contains(EcnFlags::TELL_SYN)
+        self.loss.ecn.contains(EcnFlags::TELL_SYN)
     }
 
     /// Whether the next segment has the option; `data`: it carries some.
     pub(crate) fn tells_bytes(&self, data: bool) -> bool {
-        let ecn = self.ecn;
+        let ecn = self.loss.ecn;
         ecn.contains(EcnFlags::TELL_BYTES) || (data && ecn.contains(EcnFlags::TELL_WITH_DATA))
     }
 
@@ -458,7 +453,7 @@ impl Outbound {
     /// > RFC 9768 section 3.2.3.2.2: If the TCP Client detects that the first data segment it sent with
     /// > an AccECN Option was lost, [...] it SHOULD fall back to no AccECN Option on the retransmission.
     pub(crate) fn suspect_option(&mut self, start: Seq) {
-        if !self.ecn.contains(EcnFlags::ACCURATE) || start != self.snd.iss + 1 {
+        if !self.loss.ecn.contains(EcnFlags::ACCURATE) || start != self.snd.iss + 1 {
             return;
         }
         let Some(accurate) = self.accurate_mut() else { return };
@@ -473,7 +468,7 @@ impl Outbound {
     /// > RFC 9768 section 3.3.4: Another way could be to allow TSO only as long as the CWR flag in the
     /// > TCP header is not set
     pub(crate) fn forbids_super_frames(&self) -> bool {
-        self.ecn.contains(EcnFlags::ACCURATE)
+        self.loss.ecn.contains(EcnFlags::ACCURATE)
             && self.accurate().is_some_and(|accurate| accurate.packets & 2 != 0)
     }
 

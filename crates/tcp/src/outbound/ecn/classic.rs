@@ -3,9 +3,9 @@
 use super::{CE, ECT0, EcnFlags, NOT_ECT};
 use crate::header::{Flags, TcpHeader};
 use crate::limits::QUICK_ACKS_AFTER_MARK;
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 
-impl Outbound {
+impl Transfer {
     /// A segment came in a packet with these bits; `payload` bytes are in it.
     ///
     /// > RFC 3168 section 6.1.3: When TCP receives a CE data packet at the destination end-system, the
@@ -21,34 +21,34 @@ impl Outbound {
         bits: u8,
     ) -> (bool, u8) {
         let (mut due, mut quick) = (false, 0);
-        if payload == 0 || !self.ecn.contains(EcnFlags::CLASSIC) {
+        if payload == 0 || !self.loss.ecn.contains(EcnFlags::CLASSIC) {
             return (due, quick);
         }
         if header.flags.contains(Flags::CWR) {
-            self.ecn.remove(EcnFlags::ECHO);
+            self.loss.ecn.remove(EcnFlags::ECHO);
             // As Linux: its window may be down to one segment, which waits for this.
             due = true;
         }
         match bits {
             CE => {
-                if !self.ecn.contains(EcnFlags::ECHO) {
+                if !self.loss.ecn.contains(EcnFlags::ECHO) {
                     quick = QUICK_ACKS_AFTER_MARK;
                 }
-                self.ecn.insert(EcnFlags::ECHO | EcnFlags::SEEN);
+                self.loss.ecn.insert(EcnFlags::ECHO | EcnFlags::SEEN);
             }
             // As Linux: from a peer that marks its packets, one without is a retransmission.
-            NOT_ECT if self.ecn.contains(EcnFlags::SEEN) => {
+            NOT_ECT if self.loss.ecn.contains(EcnFlags::SEEN) => {
                 quick = QUICK_ACKS_AFTER_MARK;
             }
             NOT_ECT => {}
-            _ => self.ecn.insert(EcnFlags::SEEN),
+            _ => self.loss.ecn.insert(EcnFlags::SEEN),
         }
         (due, quick)
     }
 
     /// Whether the acknowledgement echoes a mark.
     pub(crate) fn echoes_mark(&self, header: &TcpHeader) -> bool {
-        self.ecn.contains(EcnFlags::CLASSIC)
+        self.loss.ecn.contains(EcnFlags::CLASSIC)
             && header.flags & (Flags::ECE | Flags::SYN) == Flags::ECE
     }
 
@@ -61,7 +61,7 @@ impl Outbound {
     /// > [...] the TCP sender sets the CWR flag in the TCP header of the first new data packet sent
     /// > after the window reduction.
     pub(crate) fn classic_of_segment(&mut self, fresh: bool) -> (Flags, u8) {
-        let ecn = &mut self.ecn;
+        let ecn = &mut self.loss.ecn;
         let mut flags = Flags::empty();
         flags.set(Flags::ECE, ecn.contains(EcnFlags::ECHO));
         if !fresh {
@@ -74,12 +74,12 @@ impl Outbound {
 
     /// The window is being reduced.
     pub(crate) fn queue_cwr(&mut self) {
-        let on = self.ecn.contains(EcnFlags::CLASSIC);
-        self.ecn.set(EcnFlags::QUEUE_CWR, on);
+        let on = self.loss.ecn.contains(EcnFlags::CLASSIC);
+        self.loss.ecn.set(EcnFlags::QUEUE_CWR, on);
     }
 
     /// The reduction was taken back.
     pub(crate) fn withdraw_cwr(&mut self) {
-        self.ecn.remove(EcnFlags::QUEUE_CWR);
+        self.loss.ecn.remove(EcnFlags::QUEUE_CWR);
     }
 }

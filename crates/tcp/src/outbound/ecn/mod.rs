@@ -21,7 +21,7 @@ pub(crate) use option::{KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 
 use crate::header::{Flags, TcpHeader};
 use crate::options::TcpOptions;
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::path::Path;
 
 /// Whether connections use explicit congestion notification, and with which feedback; the numbers are
@@ -86,7 +86,7 @@ pub(crate) const CE: u8 = 0b11;
 /// The flags that a handshake negotiates with.
 const ALL: Flags = Flags::AE.union(Flags::CWR).union(Flags::ECE);
 
-impl Outbound {
+impl Transfer {
     /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it was sent before.
     ///
     /// > RFC 3168 section 6.1.1: a host [...] sends a SYN with both ECE and CWR set [...] If the
@@ -101,7 +101,7 @@ impl Outbound {
     /// > If this first retransmission also fails to be acknowledged, [...] the TCP Client SHOULD send
     /// > subsequent retransmissions of the SYN with the three TCP-ECN flags cleared
     pub(crate) fn ecn_of_syn(&mut self, path: &Path, answers: bool, sent: u32) -> Flags {
-        let ecn = self.ecn;
+        let ecn = self.loss.ecn;
         if answers && ecn.contains(EcnFlags::ACCURATE) {
             self.accurate_syn_ack(sent)
         } else if answers {
@@ -120,19 +120,19 @@ impl Outbound {
     pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
         let (mode, said) = (path.config.ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
-        self.ecn = EcnFlags::empty();
+        self.loss.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
             // A SYN,ACK that echoes all that the SYN said comes from a host that reflects what it
             // does not know (RFC 3168 section 6.1.1; "Broken" in RFC 9768's table).
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
                 self.begin_accurate(bits);
-                self.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
+                self.loss.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
                 self.take_syn_feedback(said);
             } else {
                 let asked = mode.requests_classic() || mode == EcnMode::Accurate;
                 let agrees = said & classic == Flags::ECE;
-                self.ecn.set(EcnFlags::CLASSIC, asked && agrees);
+                self.loss.ecn.set(EcnFlags::CLASSIC, asked && agrees);
             }
             return;
         }
@@ -144,7 +144,7 @@ impl Outbound {
             self.begin_accurate(bits);
         } else {
             let on = mode != EcnMode::Off && said.contains(classic);
-            self.ecn.set(EcnFlags::CLASSIC, on);
+            self.loss.ecn.set(EcnFlags::CLASSIC, on);
         }
     }
 
@@ -156,9 +156,9 @@ impl Outbound {
         pure: bool,
         options: &TcpOptions,
     ) -> (Flags, u8) {
-        if self.ecn.is_empty() {
+        if self.loss.ecn.is_empty() {
             (Flags::empty(), NOT_ECT)
-        } else if self.ecn.contains(EcnFlags::ACCURATE) {
+        } else if self.loss.ecn.contains(EcnFlags::ACCURATE) {
             self.accurate_of_segment(fresh, pure && options.sack.is_empty(), options)
         } else {
             self.classic_of_segment(fresh)
@@ -167,7 +167,7 @@ impl Outbound {
 
     /// Whether the connection does explicit congestion notification.
     pub(crate) fn has_ecn(&self) -> bool {
-        self.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
+        self.loss.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
     }
 
     /// Counts what was delivered, and how much of it was marked.

@@ -5,9 +5,9 @@
 //! [`Resent`] as it leaves. Both are walked from where the last walk ended, so an acknowledgement
 //! costs what it brings news of, whatever a peer selects.
 
-use std::collections::VecDeque;
-
 use core::time::Duration;
+
+use std::collections::VecDeque;
 
 use pagewire_mem::Instant;
 

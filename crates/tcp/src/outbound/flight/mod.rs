@@ -17,9 +17,9 @@
 mod age;
 mod sacked;
 
-use std::collections::VecDeque;
-
 use core::time::Duration;
+
+use std::collections::VecDeque;
 
 use pagewire_mem::Instant;
 

@@ -27,7 +27,7 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::options::SackBlocks;
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::flight::{Mark, Resent};
 use crate::outbound::loss::CaState;
 use crate::path::Path;
@@ -159,7 +159,7 @@ impl Recovery {
     }
 }
 
-impl Outbound {
+impl Transfer {
     pub(crate) fn recovery_mut(&mut self) -> &mut Recovery {
         let una = self.snd.una;
         self.recovery.get_or_insert_with(|| Box::new(Recovery::new(una)))
@@ -187,7 +187,14 @@ impl Outbound {
 
     /// Enters, works on and leaves the states.
     #[cold]
-    pub(crate) fn alert(&mut self, path: &Path, now: Instant, heard: &mut Heard, prior_una: Seq) {
+    pub(crate) fn alert(
+        &mut self,
+        path: &Path,
+        now: Instant,
+        heard: &mut Heard,
+        prior_una: Seq,
+        end: Seq,
+    ) {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let echo = heard.news.contains(News::ECHO);
         let recovery = self.recovery_mut();
@@ -205,24 +212,8 @@ impl Outbound {
         if self.has_reneged(now, heard) {
             return;
         }
-        // Leaving: `high` is acknowledged.
-        if self.loss.state == CaState::Open {
-            self.recovery_mut().first_resent = None;
-        } else if una.ge(self.loss.high) {
-            match self.loss.state {
-                CaState::Cwr if una != self.loss.high => {
-                    self.end_reduction();
-                    self.loss.state = CaState::Open;
-                }
-                CaState::Recovery => {
-                    self.forget_emulated();
-                    if self.try_undo_recovery(path, heard) {
-                        return;
-                    }
-                    self.end_reduction();
-                }
-                _ => {}
-            }
+        if self.leave_state(path, heard) {
+            return;
         }
         match self.loss.state {
             CaState::Recovery => {
@@ -244,7 +235,7 @@ impl Outbound {
                 }
             }
             CaState::Loss => {
-                self.on_ack_in_loss(path, heard);
+                self.on_ack_in_loss(path, heard, end);
                 self.identify_losses(path, now, heard);
                 let lost_again = heard.news.contains(News::LOST_AGAIN);
                 match self.loss.state {
@@ -263,6 +254,30 @@ impl Outbound {
             }
         }
         self.recovery_mut().resend = Resend::Lost;
+    }
+
+    /// Leaves a state if `high` is acknowledged. `true`: the state is held.
+    fn leave_state(&mut self, path: &Path, heard: &Heard) -> bool {
+        let una = self.snd.una;
+        if self.loss.state == CaState::Open {
+            self.recovery_mut().first_resent = None;
+        } else if una.ge(self.loss.high) {
+            match self.loss.state {
+                CaState::Cwr if una != self.loss.high => {
+                    self.end_reduction();
+                    self.loss.state = CaState::Open;
+                }
+                CaState::Recovery => {
+                    self.forget_emulated();
+                    if self.try_undo_recovery(path, heard) {
+                        return true;
+                    }
+                    self.end_reduction();
+                }
+                _ => {}
+            }
+        }
+        false
     }
 
     /// Open, Disorder and Cwr; `true`: recovery has begun.
@@ -420,7 +435,7 @@ impl Outbound {
         // > retransmission timer at least once, the value of ssthresh is held constant.
         if state <= CaState::Disorder
             || self.loss.high.le(una)
-            || (state == CaState::Loss && self.retries == 0)
+            || (state == CaState::Loss && self.loss.retries == 0)
         {
             let (ssthresh, cwnd) = (self.current_ssthresh(), self.congestion.cwnd());
             let in_flight = self.flight.packets();
@@ -445,8 +460,8 @@ impl Outbound {
         self.queue_cwr();
         // > RFC 5682 section 3.1: 1) When the retransmission timer expires, retransmit the first
         // > unacknowledged segment
-        let frto = path.config.frto && (first || self.retries > 0);
-        let retries = self.retries;
+        let frto = path.config.frto && (first || self.loss.retries > 0);
+        let retries = self.loss.retries;
         let recovery = self.recovery_mut();
         recovery.probe_end = None;
         recovery.frto = frto;

@@ -4,12 +4,12 @@
 use pagewire_mem::Instant;
 
 use super::{Heard, News};
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::flight::Mark;
 use crate::outbound::loss::{CaState, Due};
 use crate::seq::Seq;
 
-impl Outbound {
+impl Transfer {
     /// > RFC 8985 section 7.3: When the PTO timer expires, the sender MUST check whether both of the
     /// > following conditions are met [...] there is no other previous loss probe still in flight
     pub(crate) fn on_probe_timer(&mut self, now: Instant) {

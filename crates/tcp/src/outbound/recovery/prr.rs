@@ -1,10 +1,10 @@
 //! The congestion window while it is being reduced: proportional rate reduction (RFC 6937).
 
 use super::{Heard, News};
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::loss::CaState;
 
-impl Outbound {
+impl Transfer {
     /// The threshold that an undone reduction goes back to.
     pub(crate) fn current_ssthresh(&self) -> u32 {
         let (cwnd, ssthresh) = (self.congestion.cwnd(), self.congestion.ssthresh());

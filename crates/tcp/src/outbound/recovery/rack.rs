@@ -6,12 +6,12 @@ use pagewire_mem::Instant;
 
 use super::{Heard, News, Resend};
 use crate::limits::{RACK_PERSIST_RECOVERIES, TIMER_SLACK_MS};
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::flight::{Aged, Delivered};
 use crate::outbound::loss::{CaState, Due};
 use crate::path::Path;
 
-impl Outbound {
+impl Transfer {
     /// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has
     /// > been delivered
     pub(crate) fn advance_rack(&mut self, path: &Path, delivered: &Delivered) {

@@ -3,13 +3,13 @@
 use pagewire_mem::Instant;
 
 use super::Resend;
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::flight::Sent;
 use crate::outbound::loss::{CaState, Due};
 use crate::path::Path;
 use crate::seq::Seq;
 
-impl Outbound {
+impl Transfer {
     /// Whether lost data waits until new data has been tried (RFC 5682 section 3.1 step 2b).
     pub(crate) fn sends_new_first(&self) -> bool {
         self.recovery.as_ref().is_some_and(|r| r.resend == Resend::NewFirst)
@@ -78,7 +78,7 @@ impl Outbound {
         // After a timeout the timer was set when it went off.
         if start == self.snd.una
             && self.loss.due != Due::Reorder
-            && (self.loss.state != CaState::Loss || self.retries == 0)
+            && (self.loss.state != CaState::Loss || self.loss.retries == 0)
         {
             self.loss.due = Due::Rto;
             self.rearm_timeout(now);

@@ -4,12 +4,12 @@
 use super::{Heard, News};
 use crate::limits::MAX_REORDERING;
 use crate::options::SackBlocks;
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::flight::Delivered;
 use crate::path::Path;
 use crate::seq::Seq;
 
-impl Outbound {
+impl Transfer {
     /// Takes in SACK blocks; what is new in them is added to `delivered`. `ack` is the
     /// acknowledgement number beside them.
     ///

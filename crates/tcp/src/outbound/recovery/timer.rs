@@ -6,11 +6,11 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::limits::TIMER_SLACK_MS;
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::loss::{CaState, Due};
 use crate::path::Path;
 
-impl Outbound {
+impl Transfer {
     /// A retransmission timeout in `wait`.
     pub(crate) fn set_retransmit_timer(&mut self, now: Instant, wait: Duration) {
         self.loss.due = Due::Rto;

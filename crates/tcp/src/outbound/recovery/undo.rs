@@ -5,12 +5,12 @@ use pagewire_mem::Instant;
 
 use super::{Heard, News, Resend};
 use crate::limits::RACK_PERSIST_RECOVERIES;
-use crate::outbound::Outbound;
+use crate::outbound::Transfer;
 use crate::outbound::loss::CaState;
 use crate::path::Path;
 use crate::seq::Seq;
 
-impl Outbound {
+impl Transfer {
     /// The window is about to be reduced: remembers what is needed to take that back.
     pub(crate) fn begin_undo(&mut self) {
         let (una, mut out) = (self.snd.una, self.flight.retransmitted());
@@ -133,7 +133,7 @@ impl Outbound {
             return false;
         }
         self.undo_reduction(true);
-        self.retries = 0;
+        self.loss.retries = 0;
         if frto || path.has_sack() {
             self.loss.state = CaState::Open;
         }
@@ -141,7 +141,7 @@ impl Outbound {
     }
 
     /// An acknowledgement in Loss (RFC 5682 section 3.1, the SACK-enhanced version).
-    pub(crate) fn on_ack_in_loss(&mut self, path: &Path, heard: &mut Heard) {
+    pub(crate) fn on_ack_in_loss(&mut self, path: &Path, heard: &mut Heard, end: Seq) {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let advanced = heard.news.contains(News::ADVANCED);
         let recovered = una.ge(self.loss.high);
@@ -166,7 +166,7 @@ impl Outbound {
                 // > of this algorithm. If the sender does not have enough new data to send, it can
                 // > [...] revert to the conventional RTO recovery
                 let room = (una + self.snd.window).saturating_since(nxt) > 0;
-                if self.unsent(path) > 0 && room {
+                if end.saturating_since(self.next_data(path)) > 0 && room {
                     self.recovery_mut().resend = Resend::NewFirst;
                     return;
                 }
