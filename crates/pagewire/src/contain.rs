@@ -5,11 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagewire_mem::Instant;
-use pagewire_stack::{Event, Stack};
-
-use crate::shared::{Attached, Inner};
-
 /// Panics of applications' code, by what they were in. Clones count together.
 #[derive(Clone, Default)]
 pub(crate) struct Panics(Arc<Counts>);
@@ -76,69 +71,6 @@ pub(crate) fn contain<T>(count: &AtomicU64, what: &str, call: impl FnOnce() -> T
             tracing::error!("{what} panicked; the host goes on");
             None
         }
-    }
-}
-
-impl Attached {
-    /// A turn; `false`: it panicked, which ends it.
-    pub(crate) fn turn(
-        &mut self,
-        now: Instant,
-        stack: &mut Stack,
-        events: &[Event],
-        panics: &Panics,
-    ) -> bool {
-        let Self { service, ours, dead } = self;
-        if *ours {
-            service.turn(now, stack, events);
-            return true;
-        }
-        if dead.get() {
-            return false;
-        }
-        contain(&panics.services, "a service", || service.turn(now, stack, events)).is_some()
-    }
-
-    /// When it wants its turn. If it panics: at once, which ends it.
-    pub(crate) fn poll_timeout(&self, panics: &Panics) -> Option<Instant> {
-        if self.ours {
-            return self.service.poll_timeout();
-        }
-        if self.dead.get() {
-            return Some(Instant::ZERO);
-        }
-        let asked = contain(&panics.services, "a service", || self.service.poll_timeout());
-        asked.unwrap_or_else(|| {
-            self.dead.set(true);
-            Some(Instant::ZERO)
-        })
-    }
-}
-
-impl Inner {
-    /// A thread panicked in the middle of our own work: nothing in here can be relied on. All sockets
-    /// fail, whoever waits is woken, and nothing is sent or received any more.
-    #[cold]
-    pub(crate) fn give_up(&mut self) {
-        self.broken = false;
-        if self.failed {
-            // Not even that can be told of.
-            self.silent = true;
-            return;
-        }
-        self.failed = true;
-        let text =
-            "the stack panicked, which is a bug of its own; the message is on standard error";
-        tracing::error!("{text}");
-        self.cause = Some(text.to_owned());
-        // Each step may meet what is broken. What cannot be failed in order is forgotten.
-        let stack = &mut self.stack;
-        if catch_unwind(AssertUnwindSafe(|| stack.handle_network_down())).is_err() {
-            stack.forget_all();
-        }
-        let services = std::mem::take(&mut self.services);
-        self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
-        self.forget_all();
     }
 }
 

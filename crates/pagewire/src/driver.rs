@@ -9,8 +9,10 @@ use pagewire_mem::{Deferral, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inside;
-use crate::leave::LEAVE_LOOK;
 use crate::shared::{INLINE_GRACE, Poller, Shared};
+
+/// How often a host that leaves looks how far it is.
+pub(crate) const LEAVE_LOOK: Duration = Duration::from_millis(1);
 
 /// Longest sleep when nothing at all is due: a bound on what a lost wake-up could cost.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);

@@ -5,11 +5,10 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant as WallClock};
 
 use pagewire_device::Device;
-use pagewire_mem::{Deferral, Instant, PAGE_SIZE, PageBudget};
+use pagewire_mem::{Instant, PAGE_SIZE, PageBudget};
 use pagewire_stack::TcpConfig;
 use pagewire_stack::{
     Cidr, Error, Event, LinkId, MAX_PAYLOAD_PAGES, Stack, StackConfig, mss_of_pages, mtu_of_pages,
@@ -18,11 +17,13 @@ use pagewire_stack::{
 use crate::devices::Devices;
 use crate::driver;
 use crate::exit;
+use crate::handle::Handle;
 use crate::inside::{self, Call};
-use crate::leave::{SHUTDOWN_LIMIT, ShutdownReport};
 use crate::link::Link;
-use crate::proxy::Service;
-use crate::shared::{Attached, Interest, Shared};
+use crate::service::{Attached, Service};
+use crate::shared::Shared;
+use crate::shared::leave::{SHUTDOWN_LIMIT, ShutdownReport};
+use crate::start_error::{StartError, parse_all};
 use crate::stats::Stats;
 use crate::tcp::{TcpListener, TcpStream};
 use crate::udp::UdpSocket;
@@ -45,17 +46,12 @@ const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 /// # What may be called where
 /// The host calls code of the application. A [`Service`], an observer ([`on_event`](Self::on_event))
 /// and a verb of [`with_stack`](Self::with_stack) run under its lock: calls of the host in there
-/// panic, and the panic is contained; sockets that are dropped in there are closed afterwards. Wakers
+/// panic, and the panic is contained; sockets, futures, rings and proxies that are dropped in there are
+/// closed afterwards. Wakers
 /// and the owners of memory are called without the lock, perhaps by the host's own thread: calls work
 /// there, but those that would have to wait fail with [`Deadlock`](io::ErrorKind::Deadlock).
 #[derive(Clone)]
 pub struct Host(Arc<Handle>);
-
-/// What clones and sockets hold; its drop stops the driver.
-pub(crate) struct Handle {
-    pub(crate) shared: Arc<Shared>,
-    driver: Option<JoinHandle<()>>,
-}
 
 /// Settings of a host that is to be started; see [`Host::builder`].
 #[must_use]
@@ -77,51 +73,6 @@ pub struct Builder {
     spin: Duration,
     manual: bool,
     shutdown_limit: Duration,
-}
-
-/// Why a host did not start; the text says what to do.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// No device was given.
-    #[error("a host needs a device: call `.device(..)` before `.start()`")]
-    NoDevice,
-    /// An address or a gateway that cannot be read.
-    #[error("address {text:?}: {why}")]
-    Address {
-        /// What was given.
-        text: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Segments of so many pages do not fit the link.
-    #[error(
-        "payload of {pages} pages needs an MTU of {needs} bytes, and the link has {has}: choose 1 to \
-         {MAX_PAYLOAD_PAGES} pages, and a larger MTU"
-    )]
-    PayloadPages {
-        /// What was asked for.
-        pages: u8,
-        /// The link's MTU, in bytes.
-        has: usize,
-        /// The MTU for as many pages, or for the most that are possible.
-        needs: usize,
-    },
-    /// The stack refused the settings.
-    #[error(transparent)]
-    Stack(#[from] pagewire_stack::StackError),
-    /// The system refused a descriptor, a thread or random bytes.
-    #[error("starting a host: {0}")]
-    System(#[from] io::Error),
-}
-
-impl From<StartError> for io::Error {
-    fn from(error: StartError) -> Self {
-        match error {
-            StartError::System(error) => error,
-            other => Self::new(io::ErrorKind::InvalidInput, other),
-        }
-    }
 }
 
 impl Host {
@@ -676,87 +627,6 @@ fn mss_of(pages: u8, v6: bool, config: &StackConfig) -> Result<u16, StartError> 
         return Err(StartError::PayloadPages { pages, has, needs });
     }
     Ok(mss_of_pages(pages, config.tcp.timestamps))
-}
-
-pub(crate) fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, StartError>
-where
-    T::Err: std::fmt::Display,
-{
-    texts.iter().map(|text| parse(text)).collect()
-}
-
-pub(crate) fn parse<T: std::str::FromStr>(text: &str) -> Result<T, StartError>
-where
-    T::Err: std::fmt::Display,
-{
-    let why = |e: T::Err| StartError::Address { text: text.to_owned(), why: e.to_string() };
-    text.parse().map_err(why)
-}
-
-impl Handle {
-    /// Closes a socket whose owner is gone: at once, or if that was dropped in code that this host calls
-    /// under its lock, when the lock is let go of.
-    pub(crate) fn close(self: &Arc<Self>, id: pagewire_stack::SocketId) {
-        if inside::is_called_by(self.shared.id) {
-            return Deferral::later(Box::new(CloseLater(Arc::clone(self), id)));
-        }
-        self.close_now(id);
-    }
-
-    fn close_now(&self, id: pagewire_stack::SocketId) {
-        let (mut inner, now) = self.shared.lock_now();
-        inner.forget(id);
-        inner.stack.close(now, id);
-        inner.flush(now);
-        self.shared.unlock_and_wake(inner);
-    }
-
-    pub(crate) fn wait<T>(
-        &self,
-        id: pagewire_stack::SocketId,
-        interest: Interest,
-        patience: Patience,
-        op: impl FnMut(&mut Stack, Instant) -> Result<T, Error>,
-    ) -> io::Result<T> {
-        self.shared.wait(id, interest, patience, op)
-    }
-}
-
-/// A socket that is closed by the drop of this.
-struct CloseLater(Arc<Handle>, pagewire_stack::SocketId);
-
-impl Drop for CloseLater {
-    fn drop(&mut self) {
-        self.0.close_now(self.1);
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if self.shared.process != std::process::id() {
-            // A copy that came with a fork: the devices and their connections are the parent's.
-            return;
-        }
-        match self.driver.take() {
-            // Its thread does the rest. Where it can be waited for, the devices are free after this.
-            Some(_) => {
-                let limit = self.shared.shutdown_limit;
-                self.shared.ask_to_leave(limit, false);
-                if !inside::drives_any() && !is_asynchronous() {
-                    self.shared.wait_until_left(Shared::latest_end(limit));
-                }
-            }
-            None => self.shared.reset_all(),
-        }
-    }
-}
-
-/// Whether this thread runs the tasks of a runtime, which must not be held up.
-fn is_asynchronous() -> bool {
-    #[cfg(feature = "tokio")]
-    return ::tokio::runtime::Handle::try_current().is_ok();
-    #[cfg(not(feature = "tokio"))]
-    false
 }
 
 impl std::fmt::Debug for Host {

@@ -9,25 +9,8 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Event, ForwardConfig, ForwardCounters, Forwarder, Refusal, SocketId, Stack};
 
 use crate::host::Host;
+use crate::service::Service;
 use crate::tcp::TcpStream;
-
-/// A program that lives inside of a host and is called when something happens, on whatever thread
-/// drives the host then: no thread of its own, no wake-up, however many connections it has.
-///
-/// It runs under the host's lock, so it must be quick, must not wait, and may call nothing of that
-/// host: the stack is lent to it instead. One that panics is dropped; the host goes on
-/// ([`Stats::contained`](crate::Stats::contained)).
-pub trait Service: Send {
-    /// Something happened to sockets, its own or others, or the time of
-    /// [`poll_timeout`](Self::poll_timeout) has come. Events tell of changes: go on with a socket
-    /// until it says `WouldBlock`.
-    fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]);
-
-    /// When it wants its turn although nothing happens.
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-}
 
 /// Forwards connections by reference: what one side sends is queued for the other as it came, no
 /// more of it than there is room for, and the ends of streams and resets are passed on.
@@ -192,7 +175,14 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.stop_listening();
-        self.abort_all();
+        let engine = self.engine.clone();
+        self.host.handle().outside(move |host| {
+            host.shared.with(|stack, now| {
+                engine.with(|forwarder| {
+                    forwarder.stop_listening(now, stack);
+                    forwarder.abort_all(now, stack);
+                });
+            });
+        });
     }
 }

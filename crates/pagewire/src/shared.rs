@@ -12,7 +12,9 @@
 //! In `Deferred` an application thread that waits polls the device inline, which is what makes a
 //! round trip cost microseconds; the driver only looks now and then whether it still does.
 
-use std::cell::Cell;
+pub(crate) mod leave;
+mod locked;
+
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -26,10 +28,11 @@ use pagewire_stack::{Error, Event, Readiness, SocketId, Stack};
 use crate::contain::{Panics, contain};
 use crate::devices::{Devices, RECEIVE_BURST};
 use crate::inside::Call;
-use crate::leave::{Departure, Leaving, SHUTDOWN_LIMIT};
-use crate::locked::Locked;
-use crate::proxy::Service;
 use crate::rings::serve::{Attachments, STUCK_RETRY};
+use crate::service::Attached;
+
+use leave::{Departure, Leaving, SHUTDOWN_LIMIT};
+use locked::Locked;
 
 /// Rounds of receive and transmit in one turn, so that a flood cannot hold the lock for ever.
 const ROUNDS_PER_TURN: usize = 4;
@@ -130,14 +133,6 @@ pub(crate) struct Inner {
     pub(crate) services: Vec<Attached>,
     /// What the services are still to be told.
     events: Vec<Event>,
-}
-
-/// A service, and whether it is part of this crate: then its panics are ours.
-pub(crate) struct Attached {
-    pub(crate) service: Box<dyn Service>,
-    pub(crate) ours: bool,
-    /// Its `poll_timeout` panicked: it has no further turn.
-    pub(crate) dead: Cell<bool>,
 }
 
 /// Who is told of every event.

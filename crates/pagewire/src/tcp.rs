@@ -10,7 +10,7 @@ use pagewire_mem::{Frag, Instant};
 use pagewire_stack::{Error, Readiness, SocketId, Stack};
 
 use crate::buf::{Chunks, SendBuf};
-use crate::host::Handle;
+use crate::handle::Handle;
 use crate::shared::{Interest, io_error};
 use crate::wait::Patience;
 

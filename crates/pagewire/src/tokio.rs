@@ -99,7 +99,8 @@ where
 impl<F> WaitOp<'_, F> {
     fn forget(&mut self) {
         if let Some(waits) = self.waits.take() {
-            self.socket.host.shared.lock().unregister(self.socket.id, &waits.own);
+            let (id, own) = (self.socket.id, waits.own);
+            self.socket.host.outside(move |host| host.shared.lock().unregister(id, &own));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use pagewire_stack::{GroupLink, MtuDiscover, MulticastSettings, SocketId};
 
 use crate::buf::{Chunks, SendBuf};
-use crate::host::Handle;
+use crate::handle::Handle;
 use crate::shared::{Interest, io_error};
 use crate::tcp::Socket;
 

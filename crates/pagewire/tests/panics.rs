@@ -1,20 +1,24 @@
 //! Panics: those of the application's code are contained and counted, our own end the host, loudly.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::Wake;
+use std::sync::Arc;
 #[cfg(feature = "tokio")]
-use std::task::{Context, Poll, Waker};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+#[cfg(feature = "tokio")]
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pagewire::device::{Capabilities, DeviceCounters, DeviceError, PairEnd};
 use pagewire::mem::{Instant, PacketBuf};
+use pagewire::ring::{EngineConfig, QueueConfig};
 use pagewire::stack::{Event, Stack};
-use pagewire::{CopyLedger, Device, Host, NetworkDown, Pair, Service, TcpStream};
+use pagewire::{CopyLedger, Device, Host, NetworkDown, Pair, Proxy, Region, Service, TcpStream};
 
 fn hosts() -> (Host, Host) {
     let (left, right) = Pair::new(Default::default()).expect("pair");
@@ -208,8 +212,6 @@ impl Wake for Bad {
 #[cfg(feature = "tokio")]
 #[test]
 fn a_waker_that_panics_is_contained_and_one_may_own_a_socket() {
-    use std::future::Future;
-
     let (host, peer) = hosts();
     let (far, near) = joined(&host, &peer);
     let (other, _other_near) = joined(&host, &peer);
@@ -292,4 +294,51 @@ fn a_panic_of_our_own_fails_every_socket_and_wakes_who_waits() {
     assert!(host.stats().failed.is_some());
     assert!(host.stats().to_string().contains("host failed"));
     host.shutdown(Duration::from_secs(1));
+}
+
+/// What a host calls under its lock may drop anything of that host, also while it panics.
+#[test]
+fn what_is_dropped_under_the_lock_is_closed_afterwards() {
+    let (host, peer) = hosts();
+    for panics in [false, true] {
+        let rings = || {
+            let memory = Region::memfd("panics", 1 << 20).expect("memory");
+            host.rings(EngineConfig::new(QueueConfig::new(memory))).expect("rings")
+        };
+        let plain = rings();
+        plain.listen("10.0.0.1:81").expect("listen");
+        let proxy = Proxy::new(&host, Default::default());
+        proxy.listen("10.0.0.1:82", 1, "10.0.0.2:1".parse().expect("an address")).expect("listen");
+        let tasks = rings().into_async();
+        let listener = tasks.listen("10.0.0.1:83").expect("listen");
+        let mut accept = Box::pin(async move { listener.accept().await.map(drop) });
+        let waits = accept.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(waits.is_pending());
+        let calls = host.clone();
+        let verb = move || {
+            let all = (plain, proxy, accept, tasks);
+            calls.with_stack(move |_, _| {
+                let _dropped = all;
+                assert!(!panics, "a verb, as asked");
+            });
+        };
+        assert_eq!(thread::spawn(verb).join().is_err(), panics);
+        for port in [81, 82, 83] {
+            host.listen(("10.0.0.1", port)).expect("the port is free again");
+        }
+        assert_eq!(host.stats().contained.owners, 0);
+    }
+    assert_works(&host, &peer);
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_future_that_is_dropped_under_the_lock_waits_no_more() {
+    let (host, peer) = hosts();
+    let (far, _near) = joined(&host, &peer);
+    let mut receive = Box::pin(async move { far.recv_chunks_async(100).await.map(drop) });
+    let waits = receive.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(waits.is_pending());
+    host.with_stack(move |_, _| drop(receive));
+    assert_works(&host, &peer);
 }

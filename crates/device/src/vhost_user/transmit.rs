@@ -265,13 +265,7 @@ impl Sender {
                         Err(lie) => lie.count(lies),
                     }
                     self.pieces.truncate(before);
-                    if taken == 0 {
-                        // Nothing hangs on it: give it back empty.
-                        vring.advance(1);
-                        vring.give_back(head, 0);
-                        return Sent::Later(0);
-                    }
-                    // The frame has begun in others. They go back empty, all of them, in order.
+                    // It goes back empty, behind those that the frame has begun in, in order.
                     self.chains.push((head, 0));
                     vring.advance(taken + 1);
                     for &(head, _) in &self.chains {

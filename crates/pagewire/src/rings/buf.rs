@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pagewire_mem::{CopyLedger, CopyReason, Frag};
 use pagewire_ring::Entry;
 
-use super::futures::Router;
+use super::router::Router;
 
 /// Received bytes in memory that was registered, or lent, or copied. Given back when it is dropped,
 /// on any thread; it outlives its connection.

@@ -6,7 +6,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use pagewire_ring::{Completion, Op, Submission};
 
 use super::buf::RingBuf;
-use super::futures::{AsyncRings, Brought, result};
+use super::futures::{AsyncRings, result};
+use super::router::Brought;
 
 /// A datagram socket on rings. Closed when it is dropped.
 ///

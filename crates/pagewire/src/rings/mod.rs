@@ -56,9 +56,11 @@
 //! holds, only bytes of shared memory can be had, from [`View::copy_out`]; those of private memory are
 //! for [`AsyncRings`].
 
+mod attach;
 mod buf;
 mod datagrams;
 mod futures;
+mod router;
 pub(crate) mod serve;
 
 use std::io;
@@ -79,7 +81,8 @@ pub use buf::RingBuf;
 pub use datagrams::{Datagram, RingSocket};
 pub use futures::{AsyncRings, Received, RingListener, RingStream};
 
-use crate::host::{Handle, Host};
+use crate::handle::Handle;
+use crate::host::Host;
 use serve::RingWaker;
 
 /// An application's end of rings. One thread at a time; their drop closes the sockets made through
@@ -383,7 +386,8 @@ const LENT_ENTRIES: u32 = 4096;
 
 impl Drop for Rings {
     fn drop(&mut self) {
-        self.host.shared.detach(self.id);
+        let id = self.id;
+        self.host.outside(move |host| host.shared.detach(id));
     }
 }
 

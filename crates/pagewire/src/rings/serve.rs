@@ -8,8 +8,6 @@ use pagewire_mem::Instant;
 use pagewire_ring::Engine;
 use pagewire_stack::{Event, Stack};
 
-use crate::shared::{Inner, Shared};
-
 /// How long an engine that found no room in a ring waits until it looks again.
 pub(crate) const STUCK_RETRY: Duration = Duration::from_millis(1);
 
@@ -50,6 +48,19 @@ impl Attachments {
     /// The engine of a handle.
     pub(crate) fn engine(&mut self, id: u64) -> Option<&mut Engine> {
         self.engines.iter_mut().find(|a| a.id == id).map(|a| &mut a.engine)
+    }
+
+    /// One more engine: its handle, and who is to be woken.
+    pub(super) fn add(&mut self, engine: Engine) -> (u64, Arc<RingWaker>) {
+        let (id, waker) = (self.next, Arc::<RingWaker>::default());
+        self.next += 1;
+        self.engines.push(Attached { id, engine, waker: Arc::clone(&waker) });
+        (id, waker)
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Engine> {
+        let at = self.engines.iter().position(|a| a.id == id)?;
+        Some(self.engines.swap_remove(at).engine)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -104,49 +115,5 @@ impl Attachments {
 
     pub(crate) fn is_stuck(&self) -> bool {
         self.engines.iter().any(|attached| attached.engine.is_stuck())
-    }
-}
-
-impl Shared {
-    pub(crate) fn attach(&self, engine: Engine) -> (u64, Arc<RingWaker>) {
-        let waker = Arc::new(RingWaker::default());
-        self.wake_when_let_go(engine.let_go());
-        let mut inner = self.lock();
-        let id = inner.rings.next;
-        inner.rings.next += 1;
-        inner.rings.engines.push(Attached { id, engine, waker: Arc::clone(&waker) });
-        (id, waker)
-    }
-
-    /// The application of an engine is gone.
-    pub(crate) fn detach(&self, id: u64) {
-        let (mut inner, now) = self.lock_now();
-        let Some(at) = inner.rings.engines.iter().position(|a| a.id == id) else { return };
-        let mut attached = inner.rings.engines.swap_remove(at);
-        let Inner { stack, devices, .. } = &mut *inner;
-        attached.engine.close_all(now, stack);
-        if let Some(steering) = devices.steering() {
-            for queue in attached.engine.queues() {
-                drop(steering.unbind(queue));
-            }
-        }
-        drop(attached);
-        inner.flush(now);
-        self.unlock_and_wake(inner);
-    }
-
-    /// One operation on an engine and the stack, under the lock.
-    pub(crate) fn with_rings<T>(
-        &self,
-        id: u64,
-        op: impl FnOnce(&mut Engine, &mut Stack, Instant) -> Result<T, pagewire_stack::Error>,
-    ) -> Result<T, pagewire_stack::Error> {
-        let (mut inner, now) = self.lock_now();
-        let Inner { stack, rings, .. } = &mut *inner;
-        let engine = rings.engine(id).ok_or(pagewire_stack::Error::NoSuchSocket)?;
-        let result = op(engine, stack, now);
-        inner.flush(now);
-        self.unlock_and_wake(inner);
-        result
     }
 }

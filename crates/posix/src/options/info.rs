@@ -53,38 +53,8 @@ pub(crate) fn tcp_info(info: &TcpInfo, listening: bool, headers: u32) -> Vec<u8>
         options,
         info.send_scale | info.recv_scale << 4,
     ]);
-    let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-    let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
-    let mtu = if headers == 0 { 0 } else { u32::from(info.path_mss) + headers };
-    // From `tcpi_rto` to `tcpi_total_retrans`.
-    let words = [
-        micros(info.rto),
-        micros(info.ack_timeout),
-        u32::from(info.send_mss),
-        u32::from(info.recv_mss),
-        info.unacked_segments,
-        info.sacked_segments,
-        info.lost_segments,
-        info.retransmitting_segments,
-        0, // tcpi_fackets: no longer kept in Linux either
-        millis(info.last_data_sent),
-        0, // tcpi_last_ack_sent: not remembered in Linux either
-        millis(info.last_data_received),
-        millis(info.last_ack_received),
-        mtu,
-        info.recv_ssthresh,
-        micros(info.srtt),
-        micros(info.rttvar),
-        info.ssthresh_segments,
-        info.cwnd_segments,
-        u32::from(info.announced_mss),
-        info.reordering,
-        micros(info.recv_rtt),
-        info.recv_space,
-        info.retransmits,
-    ];
     let mut at = 8;
-    for word in words {
+    for word in words(info, headers) {
         put(&mut out, &mut at, &word.to_ne_bytes());
     }
     let connected = headers > 0;
@@ -129,6 +99,42 @@ pub(crate) fn tcp_info(info: &TcpInfo, listening: bool, headers: u32) -> Vec<u8>
     }
     debug_assert_eq!(at, 276, "offset of tcpi_accecn_fail_mode");
     out.to_vec()
+}
+
+/// From `tcpi_rto` to `tcpi_total_retrans`.
+fn words(info: &TcpInfo, headers: u32) -> [u32; 24] {
+    let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+    let mtu = if headers == 0 { 0 } else { u32::from(info.path_mss) + headers };
+    [
+        micros(info.rto),
+        micros(info.ack_timeout),
+        u32::from(info.send_mss),
+        u32::from(info.recv_mss),
+        info.unacked_segments,
+        info.sacked_segments,
+        info.lost_segments,
+        info.retransmitting_segments,
+        0, // tcpi_fackets: no longer kept in Linux either
+        millis(info.last_data_sent),
+        0, // tcpi_last_ack_sent: not remembered in Linux either
+        millis(info.last_data_received),
+        millis(info.last_ack_received),
+        mtu,
+        info.recv_ssthresh,
+        micros(info.srtt),
+        micros(info.rttvar),
+        info.ssthresh_segments,
+        info.cwnd_segments,
+        u32::from(info.announced_mss),
+        info.reordering,
+        micros(info.recv_rtt),
+        info.recv_space,
+        info.retransmits,
+    ]
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 fn put(out: &mut [u8; LEN], at: &mut usize, bytes: &[u8]) {

@@ -6,14 +6,15 @@
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
 
 use pagewire_mem::Deferral;
 
+use super::{Inner, Shared};
 use crate::contain::contain;
 use crate::inside;
-use crate::shared::{Inner, Shared};
 
 /// The lock, held.
 pub(crate) struct Locked<'a> {
@@ -156,5 +157,32 @@ impl Drop for After<'_> {
         if self.calls.is_some() || Deferral::is_pending() {
             self.follow();
         }
+    }
+}
+
+impl Inner {
+    /// A thread panicked in the middle of our own work: nothing in here can be relied on. All sockets
+    /// fail, whoever waits is woken, and nothing is sent or received any more.
+    #[cold]
+    pub(crate) fn give_up(&mut self) {
+        self.broken = false;
+        if self.failed {
+            // Not even that can be told of.
+            self.silent = true;
+            return;
+        }
+        self.failed = true;
+        let text =
+            "the stack panicked, which is a bug of its own; the message is on standard error";
+        tracing::error!("{text}");
+        self.cause = Some(text.to_owned());
+        // Each step may meet what is broken. What cannot be failed in order is forgotten.
+        let stack = &mut self.stack;
+        if catch_unwind(AssertUnwindSafe(|| stack.handle_network_down())).is_err() {
+            stack.forget_all();
+        }
+        let services = std::mem::take(&mut self.services);
+        self.discarded.extend(services.into_iter().map(|s| Box::new(s.service) as _));
+        self.forget_all();
     }
 }

@@ -20,8 +20,9 @@ use pagewire_mem::Instant;
 use pagewire_stack::{Counters, Leftovers};
 use pagewire_tcp::DropReason;
 
-use crate::shared::{Inner, Shared};
-use crate::{driver, inside};
+use super::{Inner, Shared};
+use crate::driver::{self, LEAVE_LOOK};
+use crate::inside;
 
 /// How long the last handle's drop, and the end of the process, let a host deliver what is queued,
 /// unless [`Builder::shutdown_limit`](crate::Builder::shutdown_limit) says otherwise. Enough for
@@ -35,9 +36,6 @@ pub(crate) const RESET_TIME: Duration = Duration::from_millis(100);
 /// How long connections wait for their peers to close too, once all data was delivered. A peer that
 /// goes on sending is told by a reset that nobody is there; one that only closes later finds nobody.
 const HALF_CLOSED_TIME: Duration = Duration::from_millis(100);
-
-/// How often a host that leaves looks how far it is.
-pub(crate) const LEAVE_LOOK: Duration = Duration::from_millis(1);
 
 /// How long whoever waits for the end waits beyond its limits: for a driver thread that is late.
 const LATE: Duration = Duration::from_millis(200);

@@ -1,0 +1,340 @@
+//! Which task a completion of rings is for.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use pagewire_mem::{Frag, View};
+use pagewire_ring::layout::{COPY_GROUP, NOTICE};
+use pagewire_ring::{Completion, Entry, Op, Submission};
+
+use super::Rings;
+use crate::handle::Handle;
+
+/// Sorts completions.
+pub(super) struct Router {
+    state: Mutex<State>,
+    host: Arc<Handle>,
+}
+
+pub(super) struct State {
+    pub(super) rings: Rings,
+    /// Operations that somebody waits for, by `user_data`.
+    waits: HashMap<u64, Wait>,
+    next: u64,
+    pub(super) lent: HashMap<u16, Frag>,
+    pub(super) views: HashMap<u16, View>,
+    /// Of each open stream and datagram socket, what receives brought that nobody waited for any
+    /// more, the oldest first.
+    pub(super) left: HashMap<u64, VecDeque<Brought>>,
+    /// Pieces that found no room in their fill ring.
+    pub(super) unfilled: VecDeque<Entry>,
+    /// Submissions that found no room.
+    unsubmitted: VecDeque<Submission>,
+    pub(super) notices: VecDeque<Completion>,
+    /// To be woken, and to be dropped, once nothing is locked.
+    woken: Vec<Waker>,
+    replaced: Vec<Waker>,
+}
+
+/// What an operation has brought: its completion, and the entries of that.
+pub(super) type Brought = (Completion, Vec<Entry>);
+
+/// The state, locked. Wakers are other people's code: they are called, and dropped, after the lock is
+/// let go of, because a task may end in there, and give back what it had of these rings.
+pub(super) struct Locked<'a> {
+    /// Before `later`: fields are dropped in this order.
+    state: MutexGuard<'a, State>,
+    later: Later,
+}
+
+#[derive(Default)]
+struct Later {
+    woken: Vec<Waker>,
+    replaced: Vec<Waker>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.later.woken = std::mem::take(&mut self.state.woken);
+        self.later.replaced = std::mem::take(&mut self.state.replaced);
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        self.woken.drain(..).for_each(Waker::wake);
+        self.replaced.clear();
+    }
+}
+
+#[derive(Default)]
+struct Wait {
+    done: Option<Brought>,
+    waker: Option<Waker>,
+    /// Nobody waits any more: what comes goes back.
+    abandoned: bool,
+    what: What,
+}
+
+/// What an operation brings, for whoever still wants it when nobody waits any more.
+#[derive(Clone, Copy, Default)]
+enum What {
+    #[default]
+    Nothing,
+    /// A socket.
+    Socket,
+    /// The next bytes of this stream, or the next datagram of this socket.
+    Bytes(u64),
+}
+
+impl Router {
+    pub(super) fn new(rings: Rings) -> Arc<Self> {
+        let views = rings.registered(COPY_GROUP).and_then(|copy| copy.view.clone());
+        let host = Arc::clone(&rings.host);
+        let state = State {
+            rings,
+            waits: HashMap::new(),
+            next: 1,
+            lent: HashMap::new(),
+            views: views.map(|view| (COPY_GROUP, view)).into_iter().collect(),
+            left: HashMap::new(),
+            unfilled: VecDeque::new(),
+            unsubmitted: VecDeque::new(),
+            notices: VecDeque::new(),
+            woken: Vec::new(),
+            replaced: Vec::new(),
+        };
+        Arc::new(Self { state: Mutex::new(state), host })
+    }
+
+    /// The lock. Some take the host's lock while they have it, so whoever has that takes this one
+    /// [outside](Self::outside).
+    pub(super) fn state(&self) -> Locked<'_> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { state, later: Later::default() }
+    }
+
+    /// For drops, which may come in code that the host calls under its lock; see [`Handle::outside`].
+    fn outside(self: &Arc<Self>, act: impl FnOnce(&mut State) + Send + Sync + 'static) {
+        let router = Arc::clone(self);
+        self.host.outside(move |_| act(&mut router.state()));
+    }
+
+    pub(super) fn give_back(self: &Arc<Self>, entry: Entry) {
+        self.outside(move |state| {
+            state.give_back(entry);
+            state.rings.flush();
+        });
+    }
+
+    /// What is received on a new socket may be left over.
+    pub(super) fn open(&self, handle: u64) {
+        self.state().left.insert(handle, VecDeque::new());
+    }
+
+    pub(super) fn close(self: &Arc<Self>, handle: u64) {
+        self.outside(move |state| {
+            let left = state.left.remove(&handle).unwrap_or_default();
+            left.into_iter().flat_map(|(_, entries)| entries).for_each(|e| state.give_back(e));
+            state.begin(Submission::new(Op::Close, handle, 0));
+        });
+    }
+
+    /// Nobody waits for an operation on `target` any more.
+    pub(super) fn abandon(self: &Arc<Self>, user_data: u64, target: u64) {
+        self.outside(move |state| match state.waits.remove(&user_data) {
+            Some(Wait { done: Some((done, entries)), what, .. }) => {
+                state.unwanted(what, done, entries);
+            }
+            Some(mut wait) => {
+                state.replaced.extend(wait.waker.take());
+                let abandoned = Wait { abandoned: true, ..wait };
+                state.waits.insert(user_data, abandoned);
+                state.begin(Submission::cancel(target, user_data, 0));
+            }
+            None => {}
+        });
+    }
+}
+
+impl State {
+    /// Submits under a new number; of closes and cancels nobody awaits the answer.
+    pub(super) fn begin(&mut self, submission: Submission) -> u64 {
+        let user_data = self.next;
+        self.next += 1;
+        if self.next == NOTICE {
+            self.next += 1;
+        }
+        let op = Op::from_number(submission.op);
+        if !matches!(op, Some(Op::Close | Op::Cancel)) {
+            let what = match op {
+                Some(Op::Accept | Op::Bind) => What::Socket,
+                Some(Op::Connect) if submission.target == 0 => What::Socket,
+                Some(Op::Receive) => What::Bytes(submission.target),
+                _ => What::Nothing,
+            };
+            self.waits.insert(user_data, Wait { what, ..Wait::default() });
+        }
+        self.unsubmitted.push_back(Submission { user_data, ..submission });
+        self.move_on();
+        user_data
+    }
+
+    /// Puts in what had no room.
+    pub(super) fn move_on(&mut self) {
+        while let Some(submission) = self.unsubmitted.pop_front() {
+            if !self.rings.submit(submission) {
+                self.unsubmitted.push_front(submission);
+                break;
+            }
+        }
+        for _ in 0..self.unfilled.len() {
+            let Some(entry) = self.unfilled.pop_front() else { break };
+            self.give_back(entry);
+        }
+        self.rings.flush();
+    }
+
+    pub(super) fn give_back(&mut self, entry: Entry) {
+        if !self.rings.give_back(entry) {
+            self.unfilled.push_back(entry);
+        }
+    }
+
+    /// The answer to `user_data`, if it is there.
+    pub(super) fn poll(
+        &mut self,
+        user_data: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<(Completion, Vec<Entry>)> {
+        loop {
+            self.sort();
+            if self.waits.get(&user_data).is_none_or(|wait| wait.done.is_some())
+                && let Some(done) = self.waits.remove(&user_data).and_then(|wait| wait.done)
+            {
+                return Poll::Ready(done);
+            }
+            if let Some(wait) = self.waits.get_mut(&user_data) {
+                self.replaced.extend(wait.waker.replace(cx.waker().clone()));
+            }
+            if self.sleep(cx) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// What is left of a stream's bytes.
+    pub(super) fn bytes_left(&mut self, handle: u64) -> Vec<Entry> {
+        let left = self.left.get_mut(&handle).map(std::mem::take).unwrap_or_default();
+        left.into_iter().flat_map(|(_, entries)| entries).collect()
+    }
+
+    /// The oldest datagram that is left; behind it, `newest`.
+    pub(super) fn datagram_left(
+        &mut self,
+        handle: u64,
+        newest: Option<Brought>,
+    ) -> Option<Brought> {
+        let left = self.left.entry(handle).or_default();
+        left.extend(newest);
+        left.pop_front()
+    }
+
+    /// Takes all completions that are there.
+    pub(super) fn sort(&mut self) {
+        while let Some(completion) = self.rings.next_completion() {
+            let mut entries = Vec::with_capacity(completion.entries as usize);
+            for _ in 0..completion.entries {
+                entries.extend(self.rings.next_entry());
+            }
+            if completion.user_data == NOTICE {
+                if completion.has(Completion::UNREGISTERED) {
+                    let group = completion.handle as u16;
+                    if self.rings.registered(group).is_none() {
+                        self.views.remove(&group);
+                        self.lent.remove(&group);
+                    }
+                }
+                self.notices.push_back(completion);
+                if self.notices.len() > MAX_NOTICES {
+                    self.notices.pop_front();
+                }
+                continue;
+            }
+            match self.waits.get_mut(&completion.user_data) {
+                Some(wait) if !wait.abandoned => {
+                    wait.done = Some((completion, entries));
+                    self.woken.extend(wait.waker.take());
+                }
+                _ => {
+                    let wait = self.waits.remove(&completion.user_data);
+                    self.unwanted(wait.unwrap_or_default().what, completion, entries);
+                }
+            }
+        }
+        self.move_on();
+    }
+
+    /// What came for somebody who waits no longer: bytes are for the socket's next receive, a new
+    /// socket is closed.
+    fn unwanted(&mut self, what: What, done: Completion, entries: Vec<Entry>) {
+        match what {
+            What::Bytes(handle) if let Some(left) = self.left.get_mut(&handle) => {
+                // An empty datagram is one, too; an end or an error is told again to who asks again.
+                if done.has(Completion::DATAGRAM) || !entries.is_empty() {
+                    left.push_back((done, entries));
+                }
+                return;
+            }
+            What::Socket if done.result == 0 => {
+                self.unsubmitted.push_back(Submission::new(Op::Close, done.handle, 0));
+            }
+            _ => {}
+        }
+        entries.into_iter().for_each(|entry| self.give_back(entry));
+        self.move_on();
+    }
+
+    /// Has the task woken by the next completion; `false`: there is one already.
+    pub(super) fn sleep(&mut self, cx: &Context<'_>) -> bool {
+        self.rings.waker.register(cx.waker());
+        self.rings.ends.completions.arm()
+    }
+
+    /// The bytes of an entry that was just taken out of the ring.
+    pub(super) fn bytes_of(&self, entry: Entry) -> Option<Frag> {
+        let (offset, len) = (entry.offset as usize, entry.len as usize);
+        match self.lent.get(&entry.group) {
+            Some(whole) => Some(whole.slice(offset..offset + len)),
+            None => {
+                let view = self.views.get(&entry.group)?;
+                // SAFETY: the entry is as the engine wrote it: the rings are this value's alone,
+                // made with it, and their memory is reached by nobody else. What it names was handed
+                // out for it, and it is given back only when the buffer made of it is dropped.
+                #[allow(unsafe_code)]
+                unsafe {
+                    view.delivered(offset, len)
+                }
+            }
+        }
+    }
+}
+
+/// Notices that nobody has asked for are forgotten beyond so many, the oldest first.
+const MAX_NOTICES: usize = 1024;

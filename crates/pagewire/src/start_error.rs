@@ -1,0 +1,65 @@
+//! Why a host does not start, or a link is not added.
+
+use std::io;
+
+use pagewire_stack::MAX_PAYLOAD_PAGES;
+
+/// Why a host did not start; the text says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No device was given.
+    #[error("a host needs a device: call `.device(..)` before `.start()`")]
+    NoDevice,
+    /// An address or a gateway that cannot be read.
+    #[error("address {text:?}: {why}")]
+    Address {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Segments of so many pages do not fit the link.
+    #[error(
+        "payload of {pages} pages needs an MTU of {needs} bytes, and the link has {has}: choose 1 to \
+         {MAX_PAYLOAD_PAGES} pages, and a larger MTU"
+    )]
+    PayloadPages {
+        /// What was asked for.
+        pages: u8,
+        /// The link's MTU, in bytes.
+        has: usize,
+        /// The MTU for as many pages, or for the most that are possible.
+        needs: usize,
+    },
+    /// The stack refused the settings.
+    #[error(transparent)]
+    Stack(#[from] pagewire_stack::StackError),
+    /// The system refused a descriptor, a thread or random bytes.
+    #[error("starting a host: {0}")]
+    System(#[from] io::Error),
+}
+
+impl From<StartError> for io::Error {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::System(error) => error,
+            other => Self::new(io::ErrorKind::InvalidInput, other),
+        }
+    }
+}
+
+pub(crate) fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, StartError>
+where
+    T::Err: std::fmt::Display,
+{
+    texts.iter().map(|text| parse(text)).collect()
+}
+
+pub(crate) fn parse<T: std::str::FromStr>(text: &str) -> Result<T, StartError>
+where
+    T::Err: std::fmt::Display,
+{
+    let why = |e: T::Err| StartError::Address { text: text.to_owned(), why: e.to_string() };
+    text.parse().map_err(why)
+}
