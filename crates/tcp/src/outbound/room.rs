@@ -134,7 +134,7 @@ impl Outbound {
         (taken, begun)
     }
 
-    /// `wanted` bytes are about to be queued, of which [`room_for`](Self::room_for) had room for
+    /// `wanted` bytes are about to be queued, of which `room_for` had room for
     /// `taken`: notes where the last piece begins.
     pub(crate) fn begin_pieces(&mut self, path: &Path, taken: usize) {
         self.piece = self.admit(path, u32::try_from(taken).unwrap_or(u32::MAX)).1;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! During the handshake the flags say how the other side's SYN arrived instead (`handshake_code`).
-//! As receiver see [`Connection::take_accurate`] and `accurate_of_segment`, as sender
-//! [`Connection::take_accurate_feedback`].
+//! As receiver see `take_accurate` and `accurate_of_segment`, as sender
+//! `take_accurate_feedback`.
 
 use super::option::AccurateEcnOption;
 use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
