@@ -240,8 +240,8 @@ fn functions_stay_short_enough_to_be_seen_at_once() {
             long.insert((of.clone(), name.to_owned()));
         }
     }
-    for (of, name) in LONG_FUNCTIONS.iter().copied() {
-        if !long.contains(&(of.to_owned(), name.to_owned())) {
+    for (of, name) in LONG_FUNCTIONS.iter() {
+        if !long.contains(&((*of).to_owned(), (*name).to_owned())) {
             found.push(format!("`{name}` of {of} is short now: take it off LONG_FUNCTIONS"));
         }
     }
@@ -298,8 +298,8 @@ fn types_have_few_enough_methods_to_be_known() {
             found.push(format!("`{name}` of {of} has {count} methods"));
         }
     }
-    for (of, name) in LARGE_TYPES.iter().copied() {
-        let count = methods.get(&(of.to_owned(), name.to_owned())).copied().unwrap_or(0);
+    for (of, name) in LARGE_TYPES.iter() {
+        let count = methods.get(&((*of).to_owned(), (*name).to_owned())).copied().unwrap_or(0);
         if count <= MAX_METHODS {
             found.push(format!("`{name}` of {of} has {count} methods: take it off LARGE_TYPES"));
         }

@@ -167,7 +167,7 @@ impl Connection {
         self.out.on_heard();
     }
 
-    /// Has the acknowledgement in a segment taken in; see [`Outbound::take_ack`].
+    /// Has the acknowledgement in a segment taken in; see `Outbound::take_ack`.
     pub(crate) fn hear_ack(
         &mut self,
         now: Instant,

@@ -97,6 +97,7 @@ impl Path {
         }
     }
 
+    #[inline]
     pub(crate) fn may_acknowledge(&self) -> bool {
         self.state.is_synchronized() || self.state == State::SynReceived
     }
@@ -108,6 +109,7 @@ impl Path {
             && (self.state == State::SynSent || self.flags.contains(PathFlags::SCALING))
     }
 
+    #[inline]
     pub(crate) fn is_stale(&self, now: Instant, value: u32) -> bool {
         let age = u64::from(seconds(now).wrapping_sub(self.ts.recent_at));
         (value.wrapping_sub(self.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
@@ -121,16 +123,19 @@ impl Path {
     }
 
     /// The MSS that we announce.
+    #[inline]
     pub(crate) fn announced_mss(&self) -> u16 {
         self.link.recv_mss.min(self.config.max_mss.unwrap_or(u16::MAX))
     }
 
     /// The MSS of what we send, as far as it does not depend on the peer.
+    #[inline]
     pub(crate) fn path_mss(&self) -> u16 {
         self.link.mss.min(self.config.max_mss.unwrap_or(u16::MAX))
     }
 
     /// Whether this connection's timestamps option is on.
+    #[inline]
     pub(crate) fn has_timestamps(&self) -> bool {
         self.flags.contains(PathFlags::TIMESTAMPS)
     }
@@ -145,6 +150,7 @@ impl Path {
     }
 
     /// Bytes up to which pieces that lie side by side in memory become one fragment.
+    #[inline]
     pub(crate) fn longest_frag(&self) -> usize {
         MAX_MERGED_FRAG.max(self.link.max_super_payload as usize)
     }
@@ -155,10 +161,12 @@ impl Path {
     }
 
     /// Bytes of options in every segment.
+    #[inline]
     pub(crate) fn option_bytes(&self) -> u16 {
         if self.has_timestamps() { TIMESTAMPS_LEN } else { 0 }
     }
 
+    #[inline]
     pub(crate) fn has_sack(&self) -> bool {
         self.flags.contains(PathFlags::SACK)
     }

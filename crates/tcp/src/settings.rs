@@ -48,7 +48,7 @@ impl Connection {
         config.syn_linear_retries = 0;
     }
 
-    /// See [`Config::defer_accept`]: of a connection whose SYN is not answered yet.
+    /// See [`Config::defer_accept`](crate::Config::defer_accept): of a connection whose SYN is not answered yet.
     pub fn set_defer_accept(&mut self, timeouts: u8) {
         if self.path.state == State::SynSent {
             self.path.own_config().defer_accept = timeouts;
@@ -60,17 +60,17 @@ impl Connection {
         self.path.own_config().fin_wait2 = limit;
     }
 
-    /// See [`Config::linger`].
+    /// See [`Config::linger`](crate::Config::linger).
     pub fn set_linger(&mut self, linger: Option<Duration>) {
         self.path.own_config().linger = linger;
     }
 
-    /// See [`Config::notsent_lowat`].
+    /// See [`Config::notsent_lowat`](crate::Config::notsent_lowat).
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
         self.path.own_config().notsent_lowat = bytes;
     }
 
-    /// See [`Config::recv_lowat`]. As in Linux, the receive buffer grows so that they fit.
+    /// See [`Config::recv_lowat`](crate::Config::recv_lowat). As in Linux, the receive buffer grows so that they fit.
     pub fn set_recv_lowat(&mut self, bytes: u32) {
         self.path.own_config().recv_lowat = bytes.max(1);
         self.make_room(bytes);
@@ -85,12 +85,12 @@ impl Connection {
         self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
     }
 
-    /// See [`Config::oob_inline`].
+    /// See [`Config::oob_inline`](crate::Config::oob_inline).
     pub fn set_oob_inline(&mut self, inline: bool) {
         self.path.own_config().oob_inline = inline;
     }
 
-    /// See [`Config::window_clamp`].
+    /// See [`Config::window_clamp`](crate::Config::window_clamp).
     pub fn set_window_clamp(&mut self, bytes: Option<u32>) {
         self.path.own_config().window_clamp = bytes;
     }

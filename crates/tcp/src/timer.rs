@@ -15,11 +15,13 @@ impl Default for Timer {
 
 impl Timer {
     /// Sets the timer, whether or not it was set before.
+    #[inline]
     pub(crate) fn set(&mut self, at: Instant) {
         self.0 = at;
     }
 
     /// Sets the timer unless it is set already.
+    #[inline]
     pub(crate) fn set_once(&mut self, at: Instant) {
         if !self.is_set() {
             self.0 = at;
@@ -27,21 +29,25 @@ impl Timer {
     }
 
     /// Turns the timer off.
+    #[inline]
     pub(crate) fn stop(&mut self) {
         self.0 = Instant::FAR;
     }
 
     /// When it goes off.
+    #[inline]
     pub(crate) fn get(self) -> Instant {
         self.0
     }
 
     /// Whether it is on.
+    #[inline]
     pub(crate) fn is_set(self) -> bool {
         self.0 != Instant::FAR
     }
 
     /// Turns the timer off if its moment has come; whether it has.
+    #[inline]
     pub(crate) fn pop(&mut self, now: Instant) -> bool {
         let due = self.is_set() && self.0 <= now;
         if due {

@@ -130,6 +130,7 @@ impl Connection {
     }
 
     /// Whether the peer has closed: its FIN is in order (Linux's `SOCK_DONE`).
+    #[inline]
     pub fn has_fin(&self) -> bool {
         self.inbound.has_fin()
     }

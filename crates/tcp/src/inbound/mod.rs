@@ -131,26 +131,31 @@ impl Inbound {
     }
 
     /// The peer's first number.
+    #[inline]
     pub(crate) fn irs(&self) -> Seq {
         self.irs
     }
 
     /// The acknowledgement number sent last.
+    #[inline]
     pub(crate) fn acked(&self) -> Seq {
         self.acked
     }
 
     /// Shift of the windows that we announce.
+    #[inline]
     pub(crate) fn scale(&self) -> u8 {
         self.scale
     }
 
     /// Payload bytes that arrived in order.
+    #[inline]
     pub(crate) fn bytes_received(&self) -> u64 {
         self.bytes_received
     }
 
     /// Whether the peer's FIN is in order and counted.
+    #[inline]
     pub(crate) fn has_fin(&self) -> bool {
         self.flags.contains(InFlags::FIN_RECEIVED)
     }
@@ -165,11 +170,13 @@ impl Inbound {
         self.flags.insert(InFlags::READ_SHUT);
     }
 
+    #[inline]
     pub(crate) fn is_shut(&self) -> bool {
         self.flags.contains(InFlags::READ_SHUT)
     }
 
     /// Whether what is queued is nothing but data, with more of it to come.
+    #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         const ENDS: InFlags =
             InFlags::FIN_RECEIVED.union(InFlags::READ_SHUT).union(InFlags::URGENT_IN);
@@ -177,6 +184,7 @@ impl Inbound {
     }
 
     /// Whether it owns memory that an idle connection gives back.
+    #[inline]
     pub(crate) fn has_heap(&self) -> bool {
         self.tuning.is_some()
     }
@@ -275,10 +283,12 @@ impl Inbound {
     }
 
     /// What has come twice and is to be reported.
+    #[inline]
     pub(crate) fn twice(&self) -> Option<(Seq, Seq)> {
         self.rare.as_ref()?.twice
     }
 
+    #[inline]
     pub(crate) fn forget_twice(&mut self) {
         if let Some(rare) = self.rare.as_deref_mut() {
             rare.twice = None;
@@ -321,6 +331,7 @@ impl Inbound {
     }
 
     /// RCV.NXT: the next number expected, the peer's FIN counted.
+    #[inline]
     pub(crate) fn rcv_nxt(&self) -> Seq {
         self.queue.next() + u32::from(self.flags.contains(InFlags::FIN_RECEIVED))
     }
@@ -337,6 +348,7 @@ impl Inbound {
     }
 
     /// A segment arrived.
+    #[inline]
     pub(crate) fn count_in(&mut self, len: u32) {
         self.segments_in = self.segments_in.wrapping_add(1);
         self.data_segments_in = self.data_segments_in.wrapping_add(u32::from(len > 0));

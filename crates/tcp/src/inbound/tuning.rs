@@ -50,6 +50,7 @@ impl Tuning {
 
 impl Inbound {
     /// The receive buffer as it is now, within its limits.
+    #[inline]
     pub(crate) fn recv_buffer(&self, path: &Path) -> u32 {
         let max = path.config.recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER);
         path.config.recv_buffer_initial.max(self.buffer).clamp(MIN_RECV_BUFFER, max)

@@ -101,11 +101,13 @@ impl Connection {
 
 impl Inbound {
     /// The number of the first byte that the application has not read.
+    #[inline]
     pub(crate) fn copied(&self) -> Seq {
         let queued = u32::try_from(self.queue.queued()).unwrap_or(u32::MAX);
         Seq(self.queue.next().0.wrapping_sub(queued))
     }
 
+    #[inline]
     pub(crate) fn urgent_in(&self) -> Option<UrgentIn> {
         self.rare.as_ref()?.urgent_in
     }
@@ -197,11 +199,13 @@ impl Inbound {
     }
 
     /// Whether an urgent byte waits (`POLLPRI`).
+    #[inline]
     pub(crate) fn has_urgent(&self) -> bool {
         self.flags.contains(InFlags::URGENT_IN)
             && self.urgent_in().is_some_and(|u| matches!(u.what, Urgent::Byte(_)))
     }
 
+    #[inline]
     pub(crate) fn is_at_mark(&self) -> bool {
         self.urgent_in().is_some_and(|u| u.seq == self.copied())
     }

@@ -67,11 +67,13 @@ impl Connection {
 
 impl Inbound {
     /// Whether the next segment has SACK blocks.
+    #[inline]
     pub(crate) fn tells_blocks(&self, path: &Path) -> bool {
         path.flags.contains(PathFlags::SACK) && (self.queue.has_gaps() || self.twice().is_some())
     }
 
     /// RCV.WND: bytes that the peer may still send of what we have announced.
+    #[inline]
     pub(crate) fn recv_window(&self) -> u32 {
         self.edge.saturating_since(self.rcv_nxt())
     }
@@ -86,6 +88,7 @@ impl Inbound {
     }
 
     /// The same for what the buffer has room for, wanted or not.
+    #[inline]
     fn buffer_limit(&self, path: &Path) -> u32 {
         // 0 is no small window but none: what is announced already stays, nothing is added.
         if path.config.window_clamp == Some(0) {
@@ -97,6 +100,7 @@ impl Inbound {
 
     /// How much of the buffer is used: what is queued, or half of the memory that is pinned for
     /// it, if that is more (an honest peer's full segments in their pages).
+    #[inline]
     pub(crate) fn buffer_used(&self) -> u32 {
         let used = self.queue.buffered().max(self.queue.pinned() / 2);
         u32::try_from(used).unwrap_or(u32::MAX)
@@ -118,6 +122,7 @@ impl Inbound {
         }
     }
 
+    #[inline]
     pub(crate) fn kept(&self) -> u32 {
         self.rare.as_ref().map_or(0, |rare| rare.kept)
     }
@@ -209,6 +214,7 @@ impl Inbound {
 
     /// Data leaves. If that is an answer to what has just arrived, the acknowledgements of this
     /// application's peer can ride on answers from now on.
+    #[inline]
     pub(crate) fn note_answer(&mut self, now: Instant) {
         let soon = Duration::from_millis(u64::from(self.ack.timeout_ms));
         if now.saturating_since(self.data_at) < soon {
@@ -324,16 +330,19 @@ impl Inbound {
 
 impl AckState {
     /// How much an acknowledgement is wanted.
+    #[inline]
     pub(crate) fn due(&self) -> AckDue {
         self.due
     }
 
     /// When an acknowledgement that was delayed leaves.
+    #[inline]
     pub(crate) fn next_timeout(&self) -> Instant {
         self.delayed_ack.get()
     }
 
     /// Whether a delayed acknowledgement has waited in vain; then it is due.
+    #[inline]
     pub(crate) fn pop(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
         let popped = self.delayed_ack.pop(now);
         if popped && self.due == AckDue::Delayed {
@@ -342,6 +351,7 @@ impl AckState {
         popped
     }
 
+    #[inline]
     pub(crate) fn stop(&mut self) {
         self.delayed_ack.stop();
     }
@@ -418,6 +428,7 @@ impl AckState {
     }
 
     /// An acknowledgement is due at once.
+    #[inline]
     pub(crate) fn at_once(&mut self) {
         self.due = AckDue::Now;
     }

@@ -34,6 +34,7 @@ pub(crate) struct Account {
 
 impl Outbound {
     /// A segment leaves.
+    #[inline]
     pub(crate) fn count_out(&mut self, segment: &SegmentOut) {
         let len: usize = segment.payload.iter().map(Frag::len).sum();
         let segments = segment.gso_size.map_or(1, |size| len.div_ceil(usize::from(size)) as u32);
@@ -52,6 +53,7 @@ impl Outbound {
     }
 
     /// Something was queued.
+    #[inline]
     pub(crate) fn note_busy(&mut self, now: Instant) {
         if self.limit == Limit::Idle {
             self.set_limit(now, Limit::Busy);
@@ -80,6 +82,7 @@ impl Outbound {
         }
     }
 
+    #[inline]
     fn set_limit(&mut self, now: Instant, limit: Limit) {
         let passed = now.saturating_since(self.account.since);
         match self.limit {

@@ -136,12 +136,14 @@ impl Outbound {
 
 impl Transfer {
     /// What the header of an acknowledgement says by itself.
+    #[inline]
     fn hear(&self, path: &Path, header: &TcpHeader) -> Heard {
         let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
         let echo_ms = echo.filter(|_| path.has_timestamps());
         Heard { echo_ms: echo_ms.map(|e| e.wrapping_sub(path.ts.offset)), ..Heard::default() }
     }
 
+    #[inline]
     fn delivered(&self, now: Instant, heard: &Heard) -> Delivered {
         let min_rtt = self.rtt.min().unwrap_or_default();
         Delivered { echo_ms: heard.echo_ms, ..Delivered::new(now, min_rtt, self.loss.high) }
@@ -296,6 +298,7 @@ impl Transfer {
     /// > application limited.
     ///
     /// As Linux: in slow start the window may lead to twice what was in flight.
+    #[inline]
     fn is_cwnd_limited(&self) -> bool {
         self.loss.cwnd_limited
             || (self.congestion.in_slow_start()
@@ -304,6 +307,7 @@ impl Transfer {
 
     /// Something was sent, or held back for the window: was the window the limit? The answer holds
     /// for a round trip, but that something else is the limit is only believed at its end.
+    #[inline]
     pub(crate) fn validate_cwnd(&mut self, limited: bool) {
         let packets = self.flight.packets();
         let more = !self.loss.cwnd_limited && packets > self.loss.max_packets;
@@ -314,6 +318,7 @@ impl Transfer {
         }
     }
 
+    #[inline]
     fn ack_range(&self, header: &TcpHeader) -> AckRange {
         let (ack, una) = (header.ack, self.snd.una);
         if ack.gt(self.snd.nxt) {

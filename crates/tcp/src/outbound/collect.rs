@@ -28,6 +28,7 @@ const DUE: OutFlags = OutFlags::FIN_QUEUED
 impl Connection {
     /// Whether all that was queued last is for the segment that Nagle's algorithm holds back, which
     /// is not full yet: [`poll_transmit`](Self::poll_transmit) would have nothing new to say.
+    #[inline]
     pub fn is_collecting(&self) -> bool {
         let mss = self.out.transfer.send_mss(&self.path);
         let blocks = || self.inbound.tells_blocks(&self.path);

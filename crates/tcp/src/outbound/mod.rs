@@ -208,6 +208,7 @@ impl Outbound {
     }
 
     /// A segment came that only the peer can have sent.
+    #[inline]
     pub(crate) fn on_heard(&mut self) {
         self.flags.insert(OutFlags::ACKED);
         self.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
@@ -218,6 +219,7 @@ impl Outbound {
         self.flags.insert(OutFlags::FIN_QUEUED);
     }
 
+    #[inline]
     pub(crate) fn is_closing(&self) -> bool {
         self.flags.contains(OutFlags::FIN_QUEUED)
     }
@@ -228,6 +230,7 @@ impl Outbound {
     }
 
     /// Whether a send would be welcome: none waits for room, and no FIN follows.
+    #[inline]
     pub(crate) fn is_open(&self) -> bool {
         !self.flags.intersects(OutFlags::FIN_QUEUED | OutFlags::WAITS_FOR_ROOM)
     }
@@ -238,6 +241,7 @@ impl Outbound {
     }
 
     /// Whether nothing leaves because the device refused something.
+    #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.flags.contains(OutFlags::REFUSED)
     }
@@ -248,6 +252,7 @@ impl Outbound {
     }
 
     /// Whether that is to be done, once.
+    #[inline]
     pub(crate) fn take_probe(&mut self) -> bool {
         let due = self.flags.contains(OutFlags::PROBE_DUE);
         self.flags.remove(OutFlags::PROBE_DUE);
@@ -295,6 +300,7 @@ impl Outbound {
     }
 
     /// Whether it owns memory that an idle connection gives back.
+    #[inline]
     pub(crate) fn has_heap(&self) -> bool {
         self.queue.has_heap() || self.transfer.flight.has_heap() || self.transfer.recovery.is_some()
     }
@@ -341,22 +347,27 @@ impl Transfer {
     }
 
     /// The send sequence variables.
+    #[inline]
     pub(crate) fn snd(&self) -> &Sender {
         &self.snd
     }
 
+    #[inline]
     pub(crate) fn flight(&self) -> &Flight {
         &self.flight
     }
 
+    #[inline]
     pub(crate) fn rtt(&self) -> &RttEstimator {
         &self.rtt
     }
 
+    #[inline]
     pub(crate) fn loss(&self) -> &Loss {
         &self.loss
     }
 
+    #[inline]
     pub(crate) fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -367,6 +378,7 @@ impl Transfer {
     }
 
     /// Whether anything is known of a loss.
+    #[inline]
     pub(crate) fn is_repairing(&self) -> bool {
         self.recovery.is_some()
     }
@@ -382,6 +394,7 @@ impl Transfer {
 
 impl Outbound {
     /// Bytes queued that have never been sent.
+    #[inline]
     pub(crate) fn unsent(&self, path: &Path) -> u32 {
         self.queue.end().saturating_since(self.transfer.next_data(path))
     }
@@ -389,23 +402,27 @@ impl Outbound {
 
 impl Transfer {
     /// Sequence numbers sent and not cumulatively acknowledged (RFC 5681's FlightSize).
+    #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.snd.nxt.since(self.snd.una)
     }
 
     /// One past the last byte that the peer's window allows. The SYN is not part of the window.
+    #[inline]
     pub(crate) fn send_edge(&self) -> Seq {
         let syn = u32::from(self.snd.una == self.snd.iss && self.snd.nxt != self.snd.iss);
         self.snd.una + syn + self.snd.window
     }
 
     /// The number of the first byte that was never sent: the SYN, if that is still to be sent, is none.
+    #[inline]
     pub(crate) fn next_data(&self, path: &Path) -> Seq {
         let syn = !path.state.is_synchronized() && self.snd.nxt == self.snd.iss;
         self.snd.nxt + u32::from(syn)
     }
 
     /// Whether data may leave although the handshake is not complete.
+    #[inline]
     pub(crate) fn sends_before_handshake(&self, path: &Path) -> bool {
         path.state == State::SynReceived
             && path.flags.contains(PathFlags::FAST_OPEN_SERVER)

@@ -122,6 +122,7 @@ impl Transfer {
         self.rare().mtu = Some(search);
     }
 
+    #[inline]
     fn mtu(&self) -> Option<&MtuSearch> {
         self.rare.as_ref()?.mtu.as_ref()
     }
@@ -136,6 +137,7 @@ impl Transfer {
     }
 
     /// What probing says of the longest segment.
+    #[inline]
     pub(crate) fn probed_mss(&self) -> u16 {
         self.mtu().map_or(u16::MAX, |search| search.cap)
     }
@@ -164,6 +166,7 @@ impl Transfer {
     ///
     /// > RFC 4821 section 7.6.1: When the probe is delivered, it is an indication that the Path MTU is
     /// > at least as large as the probe size. Set search_low to the probe size.
+    #[inline]
     pub(crate) fn take_mtu_answer(&mut self, path: &Path) {
         let (una, before) = (self.snd.una, self.send_mss(path));
         let Some(search) = self.mtu_mut() else { return };

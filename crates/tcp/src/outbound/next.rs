@@ -158,6 +158,7 @@ impl Outbound {
 
     /// Whether a segment that is not full waits. Nagle's algorithm in Minshall's variant, as in
     /// Linux: it waits for small segments only, not for full ones.
+    #[inline]
     pub(crate) fn holds_back_small(&self) -> bool {
         // The queue never ends before what is to be flushed; and 2 GiB later "before" means nothing.
         if self.queue.end() == self.flush_to || self.sends_urgent() {
@@ -175,6 +176,7 @@ impl Outbound {
 
     /// Whether a segment that ends at `end` and has `taken` bytes is pushed: it ends a write, or is a
     /// super-frame, which Linux pushes so that receivers put its segments together again at once.
+    #[inline]
     fn is_pushed(&self, end: Seq, taken: u32, mss: u32) -> bool {
         let syn_data_end = self.transfer.rare.as_ref().and_then(|r| r.syn_data_end);
         taken > mss
@@ -281,17 +283,20 @@ impl Transfer {
     }
 
     /// Payload that the congestion window lets go.
+    #[inline]
     pub(crate) fn window_room(&self, mss: u32) -> u32 {
         self.congestion.cwnd().saturating_sub(self.packets_in_flight()).saturating_mul(mss)
     }
 
     /// The congestion window in bytes.
+    #[inline]
     fn whole_window(&self, mss: u32) -> u32 {
         self.congestion.cwnd().saturating_mul(mss)
     }
 
     /// Bytes that the congestion window has room for in one super-frame. As Linux: at most half of
     /// the window, so that there are two on the way.
+    #[inline]
     pub(crate) fn cwnd_room(&self, mss: u32) -> u32 {
         let (cwnd, in_flight) = (self.congestion.cwnd(), self.packets_in_flight());
         cwnd.saturating_sub(in_flight).min((cwnd / 2).max(1)).saturating_mul(mss)
@@ -306,6 +311,7 @@ impl Transfer {
     }
 
     /// Payload of the longest super-frame, in whole segments.
+    #[inline]
     pub(crate) fn super_payload(&self, path: &Path, mss: u32) -> u32 {
         let max = path.link.max_super_payload;
         if max <= u32::from(path.link.mss) || self.forbids_super_frames() {
@@ -318,6 +324,7 @@ impl Transfer {
     /// Payload and options of a full wire segment.
     ///
     /// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
+    #[inline]
     fn base_mss(&self, path: &Path) -> u32 {
         let mss = u32::from(path.path_mss().min(self.snd.peer_mss).min(self.probed_mss()));
         // As Linux: at most half of the largest window that the peer ever offered, or the window
@@ -329,6 +336,7 @@ impl Transfer {
     }
 
     /// Payload of a full wire segment, with the options that are always there.
+    #[inline]
     pub(crate) fn send_mss(&self, path: &Path) -> u32 {
         let options = u32::from(path.option_bytes());
         self.base_mss(path).saturating_sub(options).max(1)

@@ -73,6 +73,7 @@ impl Connection {
 impl Outbound {
     /// How many of the `unsent` bytes belong to the piece that is sent next: a super-frame does not
     /// go beyond it, as in Linux. Pieces lie side by side, the last begins at `piece`.
+    #[inline]
     pub(crate) fn left_of_piece(&self, unsent: u32, piece: u32) -> u32 {
         let next = self.transfer.snd.nxt;
         // Divided only where it has to be: a division is slow.
@@ -89,12 +90,14 @@ impl Outbound {
     }
 
     /// The send buffer as it is now, within its limit.
+    #[inline]
     pub(crate) fn send_buffer(&self, path: &Path) -> u32 {
         let max = path.config.send_buffer;
         path.config.send_buffer_initial.max(self.buffer).min(max).min(MAX_SEND_BUFFER)
     }
 
     /// What `bytes` in the queue are charged.
+    #[inline]
     fn charge(&self, bytes: u32, piece: u32) -> u64 {
         let pieces = if bytes <= piece { u32::from(bytes > 0) } else { bytes.div_ceil(piece) };
         u64::from(bytes) + u64::from(pieces) * u64::from(SEND_PIECE_OVERHEAD)
@@ -131,7 +134,7 @@ impl Outbound {
         (taken, begun)
     }
 
-    /// `wanted` bytes are about to be queued, of which [`room_for`](Self::room_for) had room for
+    /// `wanted` bytes are about to be queued, of which `room_for` had room for
     /// `taken`: notes where the last piece begins.
     pub(crate) fn begin_pieces(&mut self, path: &Path, taken: usize) {
         self.piece = self.admit(path, u32::try_from(taken).unwrap_or(u32::MAX)).1;
@@ -210,6 +213,7 @@ impl Outbound {
 impl Transfer {
     /// Payload of a full piece: whole segments (of `mss`, which is [`send_mss`](Self::send_mss)), at
     /// most half of the peer's largest window.
+    #[inline]
     pub(crate) fn piece(&self, path: &Path, mss: u32) -> u32 {
         let window = self.snd.max_window;
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
@@ -238,6 +242,7 @@ impl Transfer {
     }
 
     /// Whether `times` what waits unsent in front of `end` is more than may.
+    #[inline]
     fn waits_unsent(&self, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
         let lowat = path.config.notsent_lowat;
         // No limit, which is the default, is not worth the arithmetic.

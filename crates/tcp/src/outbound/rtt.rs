@@ -122,6 +122,7 @@ impl RttEstimator {
 
     /// Whether the peer itself was ever heard as soon as only one in the same machine is: the link may
     /// stay in memory and lead to somebody who passes everything on to a network.
+    #[inline]
     pub(crate) fn is_near(&self) -> bool {
         self.min().is_none_or(|least| least < DEFER_WITHIN)
     }

@@ -72,6 +72,7 @@ impl SendQueue {
 
     /// What is charged for the memory that is held, see
     /// [`ReceiveQueue::charge`](crate::inbound::assembler::ReceiveQueue::charge).
+    #[inline]
     pub(crate) fn charge(&self) -> usize {
         self.pinned.min(COMPACT_FACTOR * self.len() as usize + SMALL_SEGMENT)
     }
@@ -267,6 +268,7 @@ impl SendQueue {
     }
 
     /// Whether it owns memory of its own.
+    #[inline]
     pub(crate) fn has_heap(&self) -> bool {
         self.entries.capacity() > 0
     }

@@ -24,6 +24,7 @@ pub(crate) enum Waited {
 
 impl Outbound {
     /// The earlier of this part's two timers.
+    #[inline]
     pub(crate) fn next_timeout(&self) -> Instant {
         self.transfer.retransmit.get().min(self.persist.get())
     }

@@ -11,6 +11,7 @@ impl Outbound {
     ///
     /// The urgent pointer of a segment that begins at `seq`. As in Linux, one too far away is left
     /// out until segments come nearer.
+    #[inline]
     pub(crate) fn urgent_pointer(&self, seq: Seq) -> Option<u16> {
         if !self.flags.contains(OutFlags::URGENT_OUT) {
             return None;
@@ -27,11 +28,13 @@ impl Outbound {
     }
 
     /// Whether urgent data is on its way: it is not held back, nor sent in super-frames.
+    #[inline]
     pub(crate) fn sends_urgent(&self) -> bool {
         self.flags.contains(OutFlags::URGENT_OUT)
     }
 
     /// Everything before `una` is acknowledged.
+    #[inline]
     pub(crate) fn settle_urgent(&mut self) {
         if !self.flags.contains(OutFlags::URGENT_OUT) {
             return;

@@ -228,6 +228,7 @@ impl Connection {
 }
 
 impl Life {
+    #[inline]
     pub(crate) fn waits_for_data(&self, path: &Path) -> bool {
         path.state == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
     }

@@ -39,6 +39,7 @@ impl Connection {
 impl Life {
     /// Whether the application may hand over data: in states that send, in a SYN that waits for it,
     /// and behind a SYN that came with a cookie.
+    #[inline]
     pub(crate) fn takes_data(&self, path: &Path) -> bool {
         path.state.can_send()
             || self.waits_for_data(path)

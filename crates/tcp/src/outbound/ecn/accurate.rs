@@ -7,8 +7,8 @@
 //! ```
 //!
 //! During the handshake the flags say how the other side's SYN arrived instead (`handshake_code`).
-//! As receiver see [`Connection::take_accurate`] and `accurate_of_segment`, as sender
-//! [`Connection::take_accurate_feedback`].
+//! As receiver see `take_accurate` and `accurate_of_segment`, as sender
+//! `take_accurate_feedback`.
 
 use super::option::AccurateEcnOption;
 use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
@@ -254,6 +254,7 @@ impl Transfer {
         self.rare.as_deref_mut()?.accurate.as_mut()
     }
 
+    #[inline]
     pub(crate) fn accurate(&self) -> Option<&Accurate> {
         self.rare.as_deref()?.accurate.as_ref()
     }
@@ -422,11 +423,13 @@ impl Transfer {
     /// > RFC 9768 section 3.2.2.1: If an AccECN TCP Client intends to acknowledge the SYN/ACK with a
     /// > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
     /// > SHOULD first send a pure ACK that does satisfy these conditions
+    #[inline]
     pub(crate) fn tells_syn(&self) -> bool {
         self.loss.ecn.contains(EcnFlags::TELL_SYN)
     }
 
     /// Whether the next segment has the option; `data`: it carries some.
+    #[inline]
     pub(crate) fn tells_bytes(&self, data: bool) -> bool {
         let ecn = self.loss.ecn;
         ecn.contains(EcnFlags::TELL_BYTES) || (data && ecn.contains(EcnFlags::TELL_WITH_DATA))
@@ -467,6 +470,7 @@ impl Transfer {
     ///
     /// > RFC 9768 section 3.3.4: Another way could be to allow TSO only as long as the CWR flag in the
     /// > TCP header is not set
+    #[inline]
     pub(crate) fn forbids_super_frames(&self) -> bool {
         self.loss.ecn.contains(EcnFlags::ACCURATE)
             && self.accurate().is_some_and(|accurate| accurate.packets & 2 != 0)

@@ -47,6 +47,7 @@ impl Transfer {
     }
 
     /// Whether the acknowledgement echoes a mark.
+    #[inline]
     pub(crate) fn echoes_mark(&self, header: &TcpHeader) -> bool {
         self.loss.ecn.contains(EcnFlags::CLASSIC)
             && header.flags & (Flags::ECE | Flags::SYN) == Flags::ECE

@@ -171,6 +171,7 @@ impl Transfer {
     }
 
     /// Counts what was delivered, and how much of it was marked.
+    #[inline]
     pub(crate) fn count_delivered(&mut self, packets: u32, marked: u32) {
         self.loss.delivered = self.loss.delivered.wrapping_add(packets);
         self.loss.delivered_ce = self.loss.delivered_ce.wrapping_add(marked);

@@ -166,11 +166,13 @@ impl Transfer {
     }
 
     /// Wire segments known to have arrived beyond a gap; guessed from duplicates without SACK.
+    #[inline]
     pub(crate) fn sacked_packets(&self) -> u32 {
         self.flight.sacked() + self.recovery.as_ref().map_or(0, |r| r.emulated)
     }
 
     /// Wire segments thought to be under way (RFC 6675 section 4, "pipe").
+    #[inline]
     pub(crate) fn packets_in_flight(&self) -> u32 {
         // A SYN is nothing that congestion control counts.
         let syn = u32::from(self.snd.una == self.snd.iss);
@@ -179,6 +181,7 @@ impl Transfer {
     }
 
     /// Whether this acknowledgement is the loss recovery's business.
+    #[inline]
     pub(crate) fn is_dubious(&self, news: News) -> bool {
         !news.intersects(News::NO_DUPLICATE)
             || news.intersects(News::ALERT)

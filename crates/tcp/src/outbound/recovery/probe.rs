@@ -26,6 +26,7 @@ impl Transfer {
         self.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
     }
 
+    #[inline]
     pub(crate) fn take_probe_due(&mut self) -> bool {
         self.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
     }

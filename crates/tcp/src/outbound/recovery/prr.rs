@@ -59,6 +59,7 @@ impl Transfer {
     }
 
     /// `packets` wire segments left.
+    #[inline]
     pub(crate) fn note_reduced_send(&mut self, packets: u32) {
         if self.loss.is_reducing()
             && let Some(recovery) = self.recovery.as_deref_mut()

@@ -11,6 +11,7 @@ use crate::seq::Seq;
 
 impl Transfer {
     /// Whether lost data waits until new data has been tried (RFC 5682 section 3.1 step 2b).
+    #[inline]
     pub(crate) fn sends_new_first(&self) -> bool {
         self.recovery.as_ref().is_some_and(|r| r.resend == Resend::NewFirst)
     }

@@ -179,6 +179,7 @@ impl Transfer {
 
     /// Whether the congestion window may grow with this acknowledgement. As Linux: where the path
     /// reorders, what arrives out of order counts too.
+    #[inline]
     pub(crate) fn may_grow(&self, path: &Path, news: News) -> bool {
         let reorders = self.loss.reordering > u16::from(path.config.reordering);
         news.contains(News::ACKED) || (reorders && news.contains(News::SACKED))
