@@ -193,7 +193,7 @@ impl World {
                 if self.peers.len() < 16
                     && let Ok(peer) = stack.connect(now, server(PORT), None)
                 {
-                    self.peers.push(peer.into());
+                    self.peers.push(peer);
                 }
             }
             // To a datagram socket of the application's, if it has one.

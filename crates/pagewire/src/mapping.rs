@@ -244,7 +244,7 @@ impl TcpStream {
         self.0.host.shared.with(|stack, now| {
             let found = stack.tcp(id)?.recv(
                 now,
-                pagewire_stack::MapPages { max: max, tail: tail },
+                pagewire_stack::MapPages { max, tail },
                 RecvFlags::empty(),
             )?;
             let pagewire_stack::MapAvailable { mapping, copied, copy_next, queued, ended, error } =

@@ -186,7 +186,7 @@ impl TcpStream {
         let (id, patience) = (self.0.id, self.0.patience(Interest::Read));
         self.0.host.wait(id, Interest::Read, patience, |stack, now| {
             stack.tcp(id).and_then(|mut tcp| {
-                tcp.recv(now, pagewire_stack::Chunks { max: max, into: frags }, RecvFlags::empty())
+                tcp.recv(now, pagewire_stack::Chunks { max, into: frags }, RecvFlags::empty())
             })
         })
     }
@@ -302,7 +302,7 @@ pub(crate) fn take_chunks(
     let mut frags = Vec::new();
     stack.tcp(id)?.recv(
         now,
-        pagewire_stack::Chunks { max: max, into: &mut frags },
+        pagewire_stack::Chunks { max, into: &mut frags },
         RecvFlags::empty(),
     )?;
     let held = stack.tcp(id)?.count_held(now, frags.iter().map(Frag::pinned_pages).sum());

@@ -369,7 +369,7 @@ impl<B: Backend> Descriptors<B> {
                         .and_then(|mut tcp| {
                             tcp.recv(
                                 now,
-                                pagewire_stack::MapWith { max: room, tail: copy, put: put },
+                                pagewire_stack::MapWith { max: room, tail: copy, put },
                                 RecvFlags::empty(),
                             )
                         })

@@ -289,7 +289,7 @@ impl<B: Backend> Descriptors<B> {
         self.backend
             .with(|stack, now| {
                 stack.tcp(id).and_then(|mut tcp| {
-                    tcp.recv(now, pagewire_stack::Chunks { max: max, into: &mut frags }, flags)
+                    tcp.recv(now, pagewire_stack::Chunks { max, into: &mut frags }, flags)
                 })
             })
             .map_err(errno)?;

@@ -294,7 +294,7 @@ impl<B: Backend> Descriptors<B> {
             let id = stack.listen(
                 local,
                 pagewire_stack::ListenOptions {
-                    backlog: backlog,
+                    backlog,
                     hold: Some(hold),
                     v6_only: options.v6_only,
                 },

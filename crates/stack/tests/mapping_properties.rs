@@ -178,7 +178,7 @@ impl World {
                     .unwrap()
                     .recv(
                         now,
-                        pagewire_stack::MapPages { max: max, tail: &mut buf },
+                        pagewire_stack::MapPages { max, tail: &mut buf },
                         RecvFlags::empty(),
                     )
                     .unwrap();
@@ -201,7 +201,7 @@ impl World {
                 if let Ok(n) = self.p.b.tcp(server).and_then(|mut tcp| {
                     tcp.recv(
                         now,
-                        pagewire_stack::Chunks { max: max, into: &mut frags },
+                        pagewire_stack::Chunks { max, into: &mut frags },
                         RecvFlags::empty(),
                     )
                 }) {

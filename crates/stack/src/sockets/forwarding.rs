@@ -99,7 +99,7 @@ impl Core {
             if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id.into())
                 && socket.flow.take().is_some_and(|flow| flow.due)
             {
-                work.to_report(id.index(), &mut socket.unchecked);
+                work.queue_report(id.index(), &mut socket.unchecked);
             }
         }
     }

@@ -232,7 +232,7 @@ impl Core {
 impl Work {
     /// The connection at `index` may send, and nothing else has changed.
     #[inline]
-    pub(super) fn to_send(&mut self, index: u32, socket: &mut TcpSocket) {
+    pub(super) fn queue_send(&mut self, index: u32, socket: &mut TcpSocket) {
         if !core::mem::replace(&mut socket.dirty, true) {
             self.dirty.push_back(index);
         }
@@ -240,7 +240,7 @@ impl Work {
 
     /// The socket at `index` may be ready for more.
     #[inline]
-    pub(super) fn to_report(&mut self, index: u32, unchecked: &mut bool) {
+    pub(super) fn queue_report(&mut self, index: u32, unchecked: &mut bool) {
         if !core::mem::replace(unchecked, true) {
             self.unchecked.push_back(index);
         }
@@ -252,8 +252,8 @@ impl Tcp<'_> {
     #[inline]
     pub(super) fn touch(&mut self) {
         let index = self.id.index();
-        self.work.to_send(index, self.socket);
-        self.work.to_report(index, &mut self.socket.unchecked);
+        self.work.queue_send(index, self.socket);
+        self.work.queue_report(index, &mut self.socket.unchecked);
     }
 
     /// One verb: what it makes possible is marked, what it used up is noted, so that becoming ready
@@ -316,6 +316,6 @@ impl Tcp<'_> {
 impl Udp<'_> {
     /// Its readiness may have grown.
     pub(super) fn check_later(&mut self) {
-        self.work.to_report(self.id.index(), &mut self.socket.unchecked);
+        self.work.queue_report(self.id.index(), &mut self.socket.unchecked);
     }
 }
