@@ -111,7 +111,7 @@
 //! [`TcpConfig`] is for paths that do not report. TCP Fast Open on the accepting side is off until
 //! the host ([`stack::Stack::set_fast_open`], through [`Host::with_stack`]) and the listener
 //! ([`TcpOption::FastOpen`]) say otherwise, or the host alone for all its listeners; a connection that sends data in its SYN is opened with
-//! [`stack::Stack::tcp_connect_fast`], or with the descriptors of `pagewire-posix`.
+//! [`stack::Stack::connect`], or with the descriptors of `pagewire-posix`.
 //!
 //! # Linux's system calls
 //!

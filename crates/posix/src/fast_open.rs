@@ -1,6 +1,6 @@
 //! TCP Fast Open (RFC 7413) as applications see it: `MSG_FASTOPEN` and `TCP_FASTOPEN_CONNECT`.
 //!
-//! Both open with [`Stack::tcp_connect_fast`](pagewire_stack::Stack::tcp_connect_fast). With a
+//! Both open with [`Stack::connect`](pagewire_stack::Stack::connect). With a
 //! cookie, the SYN waits for the first data ("deferred"); without one, a SYN leaves at once and asks
 //! for a cookie, and data follows the handshake.
 

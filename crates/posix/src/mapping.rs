@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pagewire_mem::{Held, MapFault, Mapping, PAGE_SIZE, Reserved};
-use pagewire_stack::{MapError, RecvFlags, TcpId};
+use pagewire_mem::{Held, Instant, MapFault, Mapping, PAGE_SIZE, Reserved};
+use pagewire_stack::{MapError, MapWith, RecvFlags, TcpId};
 
 use crate::backend::Backend;
 use crate::descriptors::Descriptors;
@@ -318,13 +318,10 @@ impl<B: Backend> Descriptors<B> {
     ) -> Result<(), Errno> {
         let mut mappings = self.mappings.lock();
         self.backend.with(|stack, now| {
-            let queued = stack.tcp(id).map(|tcp| tcp.queued()).map_err(errno)?;
-            let fin = stack.tcp(id).map(|tcp| tcp.has_fin()).map_err(errno)?;
+            let tcp = stack.tcp(id).map_err(errno)?;
+            let (queued, fin) = (tcp.queued(), tcp.has_fin());
             if queued > 0 && queued <= copy.len() {
-                let n = stack
-                    .tcp(id)
-                    .and_then(|mut tcp| tcp.recv(now, &mut copy[..queued], RecvFlags::empty()))
-                    .map_err(errno)?;
+                let n = read(stack, now, id, &mut copy[..queued])?;
                 (answer.length, answer.recv_skip_hint) = (0, 0);
                 answer.copybuf_len = i32::try_from(n).unwrap_or(i32::MAX);
             } else if queued < PAGE_SIZE {
@@ -351,10 +348,7 @@ impl<B: Backend> Descriptors<B> {
                     answer.recv_skip_hint = room.min(queued) as u32;
                     let n = copy.len().min(answer.recv_skip_hint as usize);
                     if n > 0 {
-                        let n = stack
-                            .tcp(id)
-                            .and_then(|mut tcp| tcp.recv(now, &mut copy[..n], RecvFlags::empty()))
-                            .map_err(errno)?;
+                        let n = read(stack, now, id, &mut copy[..n])?;
                         answer.copybuf_len = i32::try_from(n).unwrap_or(i32::MAX);
                         answer.recv_skip_hint -= n as u32;
                     }
@@ -363,25 +357,13 @@ impl<B: Backend> Descriptors<B> {
                         Err(MapFault::NotPages) => Ok(0),
                         done => done,
                     };
-                    let (mapped, found) = stack
-                        .tcp(id)
-                        .map_err(Into::into)
-                        .and_then(|mut tcp| {
-                            tcp.recv(
-                                now,
-                                pagewire_stack::MapWith { max: room, tail: copy, put },
-                                RecvFlags::empty(),
-                            )
-                        })
-                        .map_err(error)?;
+                    let taker = MapWith { max: room, tail: copy, put };
+                    let mut tcp = stack.tcp(id).map_err(errno)?;
+                    let (mapped, found) = tcp.recv(now, taker, RecvFlags::empty()).map_err(error)?;
                     if mapped > 0 {
                         let range = offset..offset + mapped;
                         let pinned = reserved.pinned(range.clone());
-                        let held = stack
-                            .tcp(id)
-                            .map(|mut tcp| tcp.count_held(now, pinned))
-                            .map_err(errno)?;
-                        reserved.hold(range, held);
+                        reserved.hold(range, tcp.count_held(now, pinned));
                     }
                     answer.length = mapped as u32;
                     answer.copybuf_len = i32::try_from(found.copied).unwrap_or(i32::MAX);
@@ -397,6 +379,17 @@ impl<B: Backend> Descriptors<B> {
             Ok(())
         })
     }
+}
+
+/// Copies what is queued into `out`.
+fn read(
+    stack: &mut pagewire_stack::Stack,
+    now: Instant,
+    id: TcpId,
+    out: &mut [u8],
+) -> Result<usize, Errno> {
+    let mut tcp = stack.tcp(id).map_err(errno)?;
+    tcp.recv(now, out, RecvFlags::empty()).map_err(errno)
 }
 
 fn inq(stack: &mut pagewire_stack::Stack, id: TcpId) -> u32 {

@@ -36,7 +36,7 @@ impl Readiness {
     /// Each entry is an [`Event`] of its own, one that only extends another too.
     pub const ERROR_QUEUE: Self = Self(1 << 6);
 
-    /// An urgent byte waits: [`Stack::tcp_read_urgent`](crate::Stack::tcp_read_urgent).
+    /// An urgent byte waits: [`Tcp::read_urgent`](crate::Tcp::read_urgent).
     pub const URGENT: Self = Self(1 << 7);
 
     /// Whatever ends a wait to read or accept.

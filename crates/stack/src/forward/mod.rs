@@ -10,7 +10,7 @@
 //! side's send queue has room for: what has no room stays in the receive queue, the window closes,
 //! and the sender waits. So what a connection holds is bounded by two windows; and what all of them
 //! hold together is bounded by one budget, because memory that waits to be acknowledged by the other
-//! side is charged there as if it had not been read yet ([`Stack::tcp_forwards`]). When that budget
+//! side is charged there as if it had not been read yet (`Tcp::forwards`). When that budget
 //! is nearly used up, whoever holds some of it and has not got on for a while is reset.
 //!
 //! An end of the stream is passed on behind the data before it, each way by itself (half-close). A

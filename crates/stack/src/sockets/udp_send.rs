@@ -1,4 +1,4 @@
-//! Byte path, step S1 for datagrams: the one way in for what is sent.
+//! Variant of step S1, for datagrams: the one way in for what is sent.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;

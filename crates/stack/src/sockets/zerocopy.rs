@@ -367,11 +367,25 @@ impl Tcp<'_> {
             conn.send_pieces(env, frags, pieces, flags, attach)
         };
         let sent = self.with_sender(now, attach);
+        self.note_sent(begun, &completion, call, len, matches!(sent, Ok(n) if n > 0));
+        self.unless_starved(now, sent)
+    }
+
+    /// A call of `len` bytes has queued something or nothing, under a completion that it has begun or had
+    /// before.
+    fn note_sent(
+        &mut self,
+        begun: Option<Begun>,
+        completion: &Completion,
+        call: &mut ZeroCopyCall,
+        len: usize,
+        queued: bool,
+    ) {
         let socket = &mut *self.socket;
         let end = socket.conn.send_end();
         let sends = socket.extra.as_mut().and_then(|e| e.errors.as_mut()).map(|e| &mut e.sends);
         match (begun, sends) {
-            (Some(begun), Some(sends)) if matches!(sent, Ok(n) if n > 0) => {
+            (Some(begun), Some(sends)) if queued => {
                 sends.commit(begun, len, call);
                 sends.last_end = Some(end);
             }
@@ -382,7 +396,6 @@ impl Tcp<'_> {
             }
             (None, None) => {}
         }
-        self.unless_starved(now, sent)
     }
 
     /// Queues all of one fragment, if it only adds to what waits to become a full segment, and goes on
