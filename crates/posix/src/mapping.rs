@@ -359,7 +359,8 @@ impl<B: Backend> Descriptors<B> {
                     };
                     let taker = MapWith { max: room, tail: copy, put };
                     let mut tcp = stack.tcp(id).map_err(errno)?;
-                    let (mapped, found) = tcp.recv(now, taker, RecvFlags::empty()).map_err(error)?;
+                    let (mapped, found) =
+                        tcp.recv(now, taker, RecvFlags::empty()).map_err(error)?;
                     if mapped > 0 {
                         let range = offset..offset + mapped;
                         let pinned = reserved.pinned(range.clone());

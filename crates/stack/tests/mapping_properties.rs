@@ -176,11 +176,7 @@ impl World {
                     .b
                     .tcp(server)
                     .unwrap()
-                    .recv(
-                        now,
-                        pagewire_stack::MapPages { max, tail: &mut buf },
-                        RecvFlags::empty(),
-                    )
+                    .recv(now, pagewire_stack::MapPages { max, tail: &mut buf }, RecvFlags::empty())
                     .unwrap();
                 let mapped = found.mapping.as_ref().map_or(0, Mapping::len);
                 assert!(mapped <= max && found.copied <= tail);
