@@ -11,7 +11,7 @@
 //! ```
 //! use pagewire_mem::Instant;
 //! use pagewire_sim::Sim;
-//! use pagewire_stack::Stack;
+//! use pagewire_stack::{RecvFlags, SendFlags, Stack};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut sim = Sim::new(7);
@@ -30,14 +30,18 @@
 //! let (mut accepted, mut asked, mut answer) = (None, false, Vec::new());
 //! sim.run_until(Instant::from_millis(60_000), |sim| {
 //!     let (now, mut buffer) = (sim.now(), [0; 100]);
-//!     accepted = accepted.or_else(|| sim.node_mut(server).listener(listener).and_then(|mut listener| listener.accept()).ok());
-//!     if let Some((socket, _)) = accepted
-//!         && let Ok(n @ 1..) = sim.node_mut(server).tcp(socket).and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty()))
-//!     {
-//!         let _ = sim.node_mut(server).tcp(socket).and_then(|mut tcp| tcp.send(now, &buffer[..n], SendFlags::empty()));
+//!     let (recv, send) = (RecvFlags::empty(), SendFlags::empty());
+//!     let node = sim.node_mut(server);
+//!     accepted = accepted.or_else(|| node.listener(listener).ok()?.accept().ok());
+//!     if let Some((socket, _)) = accepted {
+//!         let Ok(mut conn) = node.tcp(socket) else { return Ok(false) };
+//!         if let Ok(n @ 1..) = conn.recv(now, &mut buffer[..], recv) {
+//!             let _ = conn.send(now, &buffer[..n], send);
+//!         }
 //!     }
-//!     asked = asked || sim.node_mut(client).tcp(socket).and_then(|mut tcp| tcp.send(now, b"Anybody there?", SendFlags::empty())).is_ok();
-//!     if let Ok(n) = sim.node_mut(client).tcp(socket).and_then(|mut tcp| tcp.recv(now, &mut buffer[..], RecvFlags::empty())) {
+//!     let Ok(mut conn) = sim.node_mut(client).tcp(socket) else { return Ok(false) };
+//!     asked = asked || conn.send(now, b"Anybody there?", send).is_ok();
+//!     if let Ok(n) = conn.recv(now, &mut buffer[..], recv) {
 //!         answer.extend_from_slice(&buffer[..n]);
 //!     }
 //!     Ok(answer == b"Anybody there?")
