@@ -53,7 +53,7 @@ pub use mapping::{MapFault, Mapping, Place};
 pub use packet::{Gso, GsoKind, PacketBuf, RxChecksum, TxChecksum};
 pub use pool::{PagePool, PoolAudit, PoolStats};
 pub use region::{MemError, Region};
-pub use release::Deferral;
+pub use release::{Deferral, Panicked};
 pub use reserved::Reserved;
 pub use words::SharedWords;
 pub use writer::PageWriter;

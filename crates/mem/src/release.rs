@@ -1,14 +1,16 @@
-//! Letting go of memory that somebody else's code owns.
+//! Letting go of memory that somebody else's code owns, and waking somebody else's tasks.
 //!
 //! The last reference to sent memory goes in the middle of a stack's work, under its lock, and with it
 //! the owner is dropped: a type of the application's, which may do anything in there, even call the
-//! host whose lock this is, or panic. So whoever works under such a lock begins a [`Deferral`] first
-//! and ends it when it has let go of the lock; only then are owners dropped.
+//! host whose lock this is, or panic. The same holds for the waker of a task. So whoever works under
+//! such a lock begins a [`Deferral`] first and ends it when it has let go of the lock; only then are
+//! owners dropped and tasks woken.
 
 use core::cell::{Cell, RefCell};
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
+use core::task::Waker;
 use std::any::Any;
 use std::panic::catch_unwind;
 use std::sync::Arc;
@@ -21,7 +23,8 @@ use crate::limits::LATER_KEPT;
 /// What is let go of later, oldest first.
 pub(crate) enum Later {
     Bytes(#[allow(dead_code, reason = "dropped, no more")] Bytes),
-    Owner(#[allow(dead_code, reason = "dropped, no more")] Box<dyn Any + Send + Sync>),
+    Owner(#[allow(dead_code, reason = "dropped, no more")] Box<dyn Any + Send>),
+    Wake(Waker),
     /// The news that memory was let go of, behind the memory itself.
     News(Arc<CompletionQueue>, Completed),
 }
@@ -41,6 +44,15 @@ thread_local! {
 #[derive(Debug)]
 pub struct Deferral(PhantomData<*const ()>);
 
+/// How often the code of others panicked when it was called at the end of a [`Deferral`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Panicked {
+    /// In the drop of an owner, or of what else was dropped.
+    pub owners: u64,
+    /// In a waker.
+    pub wakers: u64,
+}
+
 impl Deferral {
     /// From here on. One may begin inside of another, whose end then counts.
     #[inline]
@@ -49,17 +61,22 @@ impl Deferral {
         Self(PhantomData)
     }
 
-    /// Drops what was deferred; returns how many owners panicked. As does its drop, which tells
-    /// nobody.
+    /// Drops and wakes what was deferred; returns how often that panicked. As does its drop, which
+    /// tells nobody.
     #[inline]
-    pub fn end(self) -> u64 {
+    pub fn end(self) -> Panicked {
         core::mem::forget(self);
         leave()
     }
 
     /// Drops something at the end of the deferral that this thread is in; without one, now.
-    pub fn later(owner: Box<dyn Any + Send + Sync>) {
+    pub fn later(owner: Box<dyn Any + Send>) {
         release(Later::Owner(owner));
+    }
+
+    /// Wakes a task at the end of the deferral that this thread is in; without one, now.
+    pub fn wake(waker: Waker) {
+        release(Later::Wake(waker));
     }
 
     /// Whether something was deferred on this thread.
@@ -70,21 +87,23 @@ impl Deferral {
 }
 
 impl Drop for Deferral {
+    #[inline]
     fn drop(&mut self) {
         leave();
     }
 }
 
 #[inline]
-fn leave() -> u64 {
-    let depth = DEPTH.get().saturating_sub(1);
+fn leave() -> Panicked {
+    let depth = DEPTH.get() - 1;
     DEPTH.set(depth);
-    if depth == 0 && WAITING.get() > 0 { run() } else { 0 }
+    if depth == 0 && WAITING.get() > 0 { run() } else { Panicked::default() }
 }
 
 #[cold]
-fn run() -> u64 {
-    let mut panics = 0;
+#[inline(never)]
+fn run() -> Panicked {
+    let mut panics = Panicked::default();
     // An owner's drop may lead to others.
     loop {
         let mut batch = match LATER.try_with(RefCell::take) {
@@ -96,7 +115,15 @@ fn run() -> u64 {
             return panics;
         }
         for later in batch.drain(..) {
-            panics += u64::from(catch_unwind(AssertUnwindSafe(|| later.happen())).is_err());
+            let count = match later {
+                Later::Wake(_) => &mut panics.wakers,
+                _ => &mut panics.owners,
+            };
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| later.happen())) {
+                // Its drop is the application's code, too, and may panic in turn.
+                core::mem::forget(payload);
+                *count += 1;
+            }
         }
         // The room serves again, within reason.
         if batch.capacity() <= LATER_KEPT {
@@ -114,6 +141,7 @@ impl Later {
     fn happen(self) {
         match self {
             Self::Bytes(_) | Self::Owner(_) => {}
+            Self::Wake(waker) => waker.wake(),
             Self::News(queue, completed) => queue.push(completed),
         }
     }

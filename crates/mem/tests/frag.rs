@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pagewire_mem::limits::{MAX_FRAG_LEN, SNAPSHOT_LEN};
 use pagewire_mem::{
     Access, CopyLedger, CopyReason, Deferral, Frag, GROUP_PAGES, MAX_FRAGS, Owner, PAGE_SIZE,
-    PacketBuf, PagePool, PageWriter, Region,
+    PacketBuf, PagePool, PageWriter, Panicked, Region,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -350,7 +350,7 @@ fn an_owner_of_an_application_s_is_dropped_after_the_deferral_and_a_prompt_one_a
     assert_eq!(drops.load(Ordering::SeqCst), 1);
     drop((theirs, theirs_too));
     assert_eq!(drops.load(Ordering::SeqCst), 1);
-    assert_eq!(deferral.end(), 0);
+    assert_eq!(deferral.end(), Panicked::default());
     assert_eq!(drops.load(Ordering::SeqCst), 2);
     drop(frag(Owner::new(told())));
     assert_eq!(drops.load(Ordering::SeqCst), 3, "without a deferral, at once");

@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pagewire_mem::Panicked;
+
 /// Panics of applications' code, by what they were in. Clones count together.
 #[derive(Clone, Default)]
 pub(crate) struct Panics(Arc<Counts>);
@@ -51,12 +53,12 @@ impl Panics {
         }
     }
 
-    /// Owners of memory panicked when they were dropped.
-    pub(crate) fn note_owners(&self, panics: u64) {
-        if panics > 0 {
-            self.owners.fetch_add(panics, Ordering::Relaxed);
-            tracing::error!(panics, "owners of memory panicked when they were dropped");
-        }
+    /// What was called and dropped once a lock had been let go of panicked.
+    pub(crate) fn note(&self, panicked: Panicked) {
+        let Panicked { owners, wakers } = panicked;
+        self.owners.fetch_add(owners, Ordering::Relaxed);
+        self.wakers.fetch_add(wakers, Ordering::Relaxed);
+        tracing::error!(owners, wakers, "owners of memory or wakers panicked; the host goes on");
     }
 }
 

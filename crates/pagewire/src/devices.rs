@@ -123,7 +123,9 @@ impl Devices {
             }
             stack.handle_frames_on(now, port.link, &mut self.rx);
         }
-        self.lose(now, stack, lost);
+        if let Some(link) = lost {
+            self.lose(now, stack, link);
+        }
         self.first = if self.first + 1 < self.ports.len() { self.first + 1 } else { 0 };
         longest
     }
@@ -164,15 +166,18 @@ impl Devices {
             freed |= blocked && !port.is_blocked();
         }
         // What fails with it is to be told of, and timers are to be set.
-        more |= self.lose(now, stack, lost);
+        if let Some(link) = lost {
+            self.lose(now, stack, link);
+            more = true;
+        }
         let waits = |port: &Port| !port.is_blocked() && stack.has_frames(port.link);
         more || freed || self.ports.iter().any(waits)
     }
 
-    /// The device of a link failed for good. Whether one did.
-    #[inline]
-    fn lose(&mut self, now: Instant, stack: &mut Stack, lost: Option<LinkId>) -> bool {
-        let Some(link) = lost else { return false };
+    /// The device of a link failed for good.
+    #[cold]
+    #[inline(never)]
+    fn lose(&mut self, now: Instant, stack: &mut Stack, link: LinkId) {
         // Others may have failed in the same round.
         let gone: Vec<LinkId> =
             self.ports.iter().filter(|p| p.lost && p.link != link).map(|p| p.link).collect();
@@ -180,7 +185,6 @@ impl Devices {
             stack.handle_link_lost(now, link);
         }
         self.gather_fds();
-        true
     }
 
     /// Whether no device is left that could take anything.

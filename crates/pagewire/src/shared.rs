@@ -110,9 +110,8 @@ pub(crate) struct Inner {
     pub(crate) leaving: Option<Leaving>,
     /// Why the network is down, where that is not a device's doing.
     pub(crate) cause: Option<String>,
-    /// A thread of ours panicked in here, and nobody has looked after it yet.
-    pub(crate) broken: bool,
-    /// After that: nothing is done any more but to tell of it, or, if that panicked too, nothing.
+    /// A thread of ours panicked in here: nothing is done any more but to tell of it, or, if that
+    /// panicked too, nothing.
     pub(crate) failed: bool,
     pub(crate) silent: bool,
     pub(crate) poller: Poller,
@@ -216,7 +215,6 @@ impl Shared {
             discarded: Vec::new(),
             leaving: None,
             cause: None,
-            broken: false,
             failed: false,
             silent: false,
             poller: Poller::Running,
@@ -257,6 +255,7 @@ impl Shared {
     /// The lock, and what time it is then. Whoever tells the stack a time reads it so: a thread that
     /// read the clock first and then had to wait for the lock would tell it of a time before its last
     /// one, and a segment with so old a timestamp is dropped by its receiver (RFC 7323, PAWS).
+    #[inline]
     pub(crate) fn lock_now(&self) -> (Locked<'_>, Instant) {
         let inner = self.lock();
         (inner, self.now())
@@ -274,7 +273,7 @@ impl Shared {
     pub(crate) fn with<T>(&self, op: impl FnOnce(&mut Stack, Instant) -> T) -> T {
         let (mut inner, now) = self.lock_now();
         let result = op(&mut inner.stack, now);
-        self.finish(inner, now);
+        self.finish(&mut inner, now);
         result
     }
 
@@ -286,17 +285,17 @@ impl Shared {
         let clock = Clock { shared: self, now: Cell::new(None) };
         let result = op(&mut inner.stack, &clock);
         if let Some(now) = clock.now.get() {
-            self.finish(inner, now);
+            self.finish(&mut inner, now);
         }
         result
     }
 
     /// After an operation.
-    fn finish(&self, mut inner: Locked<'_>, now: Instant) {
+    fn finish(&self, inner: &mut Inner, now: Instant) {
         // A send may only have added to a segment that waits to be full.
         if inner.has_output() {
             inner.flush(now);
-            self.unlock_and_wake(inner);
+            self.rearm_timer(inner);
         }
         // Else what was done moved no timer.
     }
@@ -313,10 +312,14 @@ impl Shared {
 
     /// Wakes the driver if it sleeps beyond the moment when somebody has to look: a deadline that was
     /// just set, or the next try of what found no room. One that has planned for that sleeps on.
+    #[inline]
     fn rearm_timer(&self, inner: &mut Inner) {
-        if inner.poller != Poller::Armed {
-            return;
+        if inner.poller == Poller::Armed {
+            self.rearm_armed(inner);
         }
+    }
+
+    fn rearm_armed(&self, inner: &mut Inner) {
         let is_late = inner.deadline().is_some_and(|at| at < inner.armed_until)
             || inner.retry().is_some_and(|retry| self.now() + retry < inner.armed_until);
         if is_late {
@@ -406,6 +409,7 @@ impl Inner {
     }
 
     /// What applications do on their rings. Whether they did anything.
+    #[inline]
     fn serve_rings(&mut self, now: Instant) -> bool {
         let Self { stack, rings, ready, .. } = self;
         let worked = !rings.is_empty() && rings.serve(now, stack, ready);

@@ -7,9 +7,9 @@ use std::sync::Arc;
 #[cfg(feature = "tokio")]
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
+use std::task::{Context, Waker};
 #[cfg(feature = "tokio")]
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Wake};
 use std::thread;
 use std::time::Duration;
 
@@ -64,11 +64,11 @@ fn a_service_that_panics_is_dropped_and_the_host_goes_on() {
     let dropped = Arc::new(AtomicBool::new(false));
     host.attach(Clumsy(Arc::clone(&dropped)));
     assert_works(&host, &peer);
-    assert!(dropped.load(Ordering::Acquire));
-    // Its drop is counted once the panic has ended.
+    // It is dropped once the lock has been given back, and that is counted once its panic has ended.
     while host.stats().contained.owners == 0 {
         thread::yield_now();
     }
+    assert!(dropped.load(Ordering::Acquire));
     let contained = host.stats().contained;
     assert_eq!((contained.services, contained.owners), (1, 1));
     assert!(host.stats().to_string().contains("panics contained"));

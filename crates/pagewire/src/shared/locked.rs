@@ -4,39 +4,26 @@
 //! dropped may drop its sockets, and an owner may hold one: each would take the lock again. And what
 //! panics in there is contained, counted, and no business of the thread that happened to be here.
 
-use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{MutexGuard, PoisonError, TryLockError};
-use std::task::Waker;
+use std::sync::{MutexGuard, TryLockError};
 
-use pagewire_mem::Deferral;
+use pagewire_mem::{Deferral, Panicked};
 
 use super::{Inner, Shared};
-use crate::contain::contain;
 use crate::inside;
 
-/// The lock, held.
+/// The lock, held. Every call of an application makes one: it stays as small as this.
 pub(crate) struct Locked<'a> {
     /// Before `after`: fields are dropped in this order.
     inner: MutexGuard<'a, Inner>,
-    after: After<'a>,
-    /// The thread was unwinding already.
-    unwinding: bool,
+    _after: After<'a>,
 }
 
-/// What follows when the lock is let go of.
+/// What follows when the lock has been let go of.
 struct After<'a> {
     shared: &'a Shared,
     deferral: Option<Deferral>,
-    /// Nearly always there is nothing.
-    calls: Option<Calls>,
-}
-
-/// Others' code to be called.
-struct Calls {
-    ready: Vec<Waker>,
-    discarded: Vec<Box<dyn Any + Send>>,
 }
 
 impl Shared {
@@ -44,45 +31,59 @@ impl Shared {
     #[inline]
     pub(crate) fn lock(&self) -> Locked<'_> {
         let after = After::new(self);
-        let inner = match self.inner.try_lock() {
-            Ok(inner) => inner,
-            Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
-            Err(TryLockError::WouldBlock) => self.lock_contended(),
-        };
-        Locked::new(inner, after)
+        match self.inner.try_lock() {
+            Ok(inner) => Locked { inner, _after: after },
+            Err(refused) => self.lock_contended(refused, after),
+        }
     }
 
     /// # Panics
     /// In code of an application that this host calls under its lock: it would wait for itself. The panic
     /// is contained and counted, as any in there.
     #[cold]
+    #[inline(never)]
     #[allow(clippy::panic, reason = "the application's mistake, contained")]
-    fn lock_contended(&self) -> MutexGuard<'_, Inner> {
-        if inside::is_called_by(self.id) {
-            panic!("a service, an observer or a verb called the host that it lives in");
-        }
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_contended<'a>(
+        &'a self,
+        refused: TryLockError<MutexGuard<'a, Inner>>,
+        after: After<'a>,
+    ) -> Locked<'a> {
+        let poisoned = match refused {
+            TryLockError::Poisoned(poisoned) => poisoned,
+            TryLockError::WouldBlock if inside::is_called_by(self.id) => {
+                panic!("a service, an observer or a verb called the host that it lives in");
+            }
+            TryLockError::WouldBlock => match self.inner.lock() {
+                Ok(inner) => return Locked { inner, _after: after },
+                Err(poisoned) => poisoned,
+            },
+        };
+        self.locked_broken(poisoned.into_inner(), after)
     }
 
     /// The lock, if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<Locked<'_>> {
         let after = After::new(self);
         match self.inner.try_lock() {
-            Ok(inner) => Some(Locked::new(inner, after)),
-            Err(TryLockError::Poisoned(inner)) => Some(Locked::new(inner.into_inner(), after)),
+            Ok(inner) => Some(Locked { inner, _after: after }),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(self.locked_broken(poisoned.into_inner(), after))
+            }
             Err(TryLockError::WouldBlock) => None,
         }
     }
-}
 
-impl<'a> Locked<'a> {
-    #[inline]
-    fn new(inner: MutexGuard<'a, Inner>, after: After<'a>) -> Self {
-        let mut locked = Self { inner, after, unwinding: std::thread::panicking() };
-        if locked.broken {
-            broken(&mut locked);
-        }
-        locked
+    /// Whoever had the lock before panicked in the middle of something. What is the application's is
+    /// caught before it comes to that: it was our own.
+    #[cold]
+    fn locked_broken<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner>,
+        after: After<'a>,
+    ) -> Locked<'a> {
+        self.inner.clear_poison();
+        inner.give_up();
+        Locked { inner, _after: after }
     }
 }
 
@@ -90,30 +91,8 @@ impl<'a> After<'a> {
     /// To be made before the lock is taken: the deferral ends after that is let go of.
     #[inline]
     fn new(shared: &'a Shared) -> Self {
-        Self { shared, deferral: Some(Deferral::begin()), calls: None }
+        Self { shared, deferral: Some(Deferral::begin()) }
     }
-
-    /// Calls others' code, and lets go of what is theirs.
-    #[cold]
-    #[inline(never)]
-    fn follow(&mut self) {
-        let panics = &self.shared.panics;
-        if let Some(Calls { ready, discarded }) = self.calls.take() {
-            for waker in ready {
-                contain(&panics.wakers, "a waker", || waker.wake());
-            }
-            for discarded in discarded {
-                contain(&panics.owners, "what was dropped", || drop(discarded));
-            }
-        }
-        panics.note_owners(self.deferral.take().map_or(0, Deferral::end));
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn broken(inner: &mut Inner) {
-    inner.give_up();
 }
 
 impl Deref for Locked<'_> {
@@ -135,18 +114,8 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        if std::thread::panicking() && !self.unwinding {
-            // What is the application's is caught before it comes here: this is our own, in the
-            // middle of something.
-            self.inner.broken = true;
-            // Others are told by whoever takes the lock next.
-            self.after.shared.kick();
-            return;
-        }
         if !self.inner.ready.is_empty() || !self.inner.discarded.is_empty() {
-            let ready = std::mem::take(&mut self.inner.ready);
-            let discarded = std::mem::take(&mut self.inner.discarded);
-            self.after.calls = Some(Calls { ready, discarded });
+            self.inner.call_later();
         }
     }
 }
@@ -154,18 +123,30 @@ impl Drop for Locked<'_> {
 impl Drop for After<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.calls.is_some() || Deferral::is_pending() {
-            self.follow();
+        let panicked = self.deferral.take().map(Deferral::end).unwrap_or_default();
+        if panicked != Panicked::default() {
+            self.shared.panics.note(panicked);
+        }
+        if std::thread::panicking() {
+            // Maybe in the middle of our own work: then others are told by whoever takes the lock next.
+            self.shared.kick();
         }
     }
 }
 
 impl Inner {
+    /// Has others' code called, and dropped what is theirs, once the lock is let go of.
+    #[cold]
+    #[inline(never)]
+    fn call_later(&mut self) {
+        self.ready.drain(..).for_each(Deferral::wake);
+        self.discarded.drain(..).for_each(Deferral::later);
+    }
+
     /// A thread panicked in the middle of our own work: nothing in here can be relied on. All sockets
     /// fail, whoever waits is woken, and nothing is sent or received any more.
     #[cold]
     pub(crate) fn give_up(&mut self) {
-        self.broken = false;
         if self.failed {
             // Not even that can be told of.
             self.silent = true;
