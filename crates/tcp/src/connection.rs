@@ -125,13 +125,17 @@ impl Connection {
         ready.set(Readiness::URGENT, self.inbound.has_urgent());
         ready.set(Readiness::READ_CLOSED, closed || fin || self.inbound.is_shut());
         ready.set(Readiness::WRITE_CLOSED, closed || self.out.is_closing());
-        ready.set(
-            Readiness::WRITABLE,
-            self.life.takes_data(&self.path) && self.out.is_writable(&self.path),
-        );
+        ready.set(Readiness::WRITABLE, self.is_writable());
         ready.set(Readiness::ERROR, self.life.error.is_some());
         ready.set(Readiness::CONNECTED, self.life.flags.contains(LifeFlags::CONNECTED));
         ready
+    }
+
+    /// Whether it is [`WRITABLE`](Readiness::WRITABLE), the one part of its readiness that a send may
+    /// end.
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.life.takes_data(&self.path) && self.out.is_writable(&self.path)
     }
 
     /// Whether nothing is left to be done, not even a reset to be sent: it can be removed.

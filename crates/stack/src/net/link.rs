@@ -188,9 +188,11 @@ impl Interface {
         self.up && !self.lost
     }
 
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let announce = (self.announcements > 0).then_some(self.announce_at);
-        [announce, self.neighbors.poll_timeout(), self.groups.poll_at()].into_iter().flatten().min()
+    /// When something is due; [`Instant::FAR`]: nothing is.
+    #[inline]
+    pub(super) fn next_timeout(&self) -> Instant {
+        let announce = if self.announcements > 0 { self.announce_at } else { Instant::FAR };
+        announce.min(self.neighbors.next_timeout()).min(self.groups.next_timeout())
     }
 }
 

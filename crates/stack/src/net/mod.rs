@@ -548,7 +548,7 @@ impl Net {
                 self.announce(mem, now, link);
             }
             self.handle_neighbor_timeout(mem, now, link);
-            if self.links.at(link).groups.poll_at().is_some_and(|at| at <= now) {
+            if self.links.at(link).groups.next_timeout() <= now {
                 self.send_group_reports(mem, now, link);
             }
         }
@@ -669,8 +669,9 @@ impl Net {
         if self.has_inbound() {
             return Some(self.now);
         }
-        let links = self.links.iter().filter_map(Interface::poll_timeout);
-        let others = [self.reassembly.poll_timeout(), self.paths.poll_timeout()];
-        links.chain(others.into_iter().flatten()).min()
+        // Every call of an application that sends comes by here.
+        let others = self.reassembly.next_timeout().min(self.paths.next_timeout());
+        let next = self.links.iter().fold(others, |next, link| next.min(link.next_timeout()));
+        (next != Instant::FAR).then_some(next)
     }
 }

@@ -184,8 +184,10 @@ impl Neighbors {
         self.generation
     }
 
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        (self.next != Instant::FAR).then_some(self.next)
+    /// When something is due; [`Instant::FAR`]: nothing is.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Instant {
+        self.next
     }
 
     #[cfg(test)]

@@ -108,8 +108,10 @@ impl Reassembly {
         Self { table: HashMap::with_hasher(hash), pinned: 0, next: Instant::FAR }
     }
 
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        (self.next != Instant::FAR).then_some(self.next)
+    /// When something is due; [`Instant::FAR`]: nothing is.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Instant {
+        self.next
     }
 
     #[cfg(test)]

@@ -608,8 +608,10 @@ impl PathMtus {
         self.known.len() < before
     }
 
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.next).filter(|&at| at != Instant::FAR)
+    /// When something is due; [`Instant::FAR`]: nothing is.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Instant {
+        self.next
     }
 }
 

@@ -263,10 +263,12 @@ impl Tcp<'_> {
         now: Instant,
         verb: impl FnOnce(&mut Connection, &mut Env<'_>) -> Result<T, TcpError>,
     ) -> Result<T, Error> {
-        let done = self.with_sender(now, verb)?;
+        let done = self.socket.work(self.mem, now, verb);
         self.note_used_up();
-        self.touch();
-        Ok(done)
+        if done.as_ref().err() != Some(&TcpError::WouldBlock) {
+            self.touch();
+        }
+        done.map_err(error_from)
     }
 
     /// As [`with`](Self::with), for verbs that do nothing but queue: while what is queued waits for
@@ -294,7 +296,10 @@ impl Tcp<'_> {
     /// Something was queued: it is looked after, unless it waits for company.
     pub(super) fn after_queueing(&mut self) {
         if !self.socket.conn.is_collecting() {
-            self.note_used_up();
+            if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
+            {
+                self.socket.reported &= !Readiness::WRITABLE;
+            }
             self.touch();
         }
     }

@@ -177,9 +177,15 @@ impl Outbound {
     /// A sender that was told to wait is called back when a third of the buffer is free, not for
     /// every byte, and when less than half of what may wait unsent does.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
+        let queued = self.queue.len();
+        let is_third_free = |used: u64| used + used / 2 <= u64::from(self.send_buffer(path));
+        // The bytes alone decide it, mostly: what their pieces are takes a division.
+        if !is_third_free(u64::from(queued)) {
+            return false;
+        }
         let mss = self.transfer.send_mss(path);
-        let used = self.charge(self.queue.len(), self.transfer.piece(path, mss));
-        used + used / 2 <= u64::from(self.send_buffer(path))
+        let used = || self.charge(queued, self.transfer.piece(path, mss));
+        (queued == 0 || is_third_free(used()))
             && self.queue.has_entry_room()
             && !self.transfer.waits_unsent(path, self.queue.end(), 2, mss)
     }

@@ -46,7 +46,7 @@ const FRONT: usize = HEAD_CAPACITY - ethernet::LEN - HEADERS_V6;
 #[derive(Debug)]
 pub(super) struct LinkGroups {
     /// When one of them has something to say: here, as every call asks.
-    at: Option<Instant>,
+    at: Instant,
     /// By version of IP, IPv4 first.
     versions: Box<[Groups; 2]>,
 }
@@ -58,7 +58,7 @@ impl LinkGroups {
             let parts: [&[u8]; 4] = [b"groups", version, &place.to_ne_bytes(), &turn.to_ne_bytes()];
             Groups::new(Random::new(hash.key(&parts)))
         };
-        Self { at: None, versions: Box::new([random(b"4"), random(b"6")]) }
+        Self { at: Instant::FAR, versions: Box::new([random(b"4"), random(b"6")]) }
     }
 
     fn of(&mut self, group: IpAddr) -> &mut Groups {
@@ -77,20 +77,20 @@ impl LinkGroups {
         self.versions.iter().flat_map(Groups::joined).any(|group| Mac::for_multicast(group) == mac)
     }
 
-    /// When something is to be said.
+    /// When something is to be said; [`Instant::FAR`]: never.
     #[inline(always)]
-    pub(super) fn poll_at(&self) -> Option<Instant> {
+    pub(super) fn next_timeout(&self) -> Instant {
         self.at
     }
 
     /// The device is gone: nothing is said any more.
     pub(super) fn quit(&mut self) {
         self.versions.iter_mut().for_each(Groups::quit);
-        self.at = None;
+        self.at = Instant::FAR;
     }
 
     fn note(&mut self) {
-        self.at = self.versions.iter().filter_map(Groups::poll_at).min();
+        self.at = self.versions.iter().filter_map(Groups::poll_at).min().unwrap_or(Instant::FAR);
     }
 }
 
