@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use core::time::Duration;
-use pagewire_mem::{FragVec, Instant, PAGE_SIZE};
+use pagewire_mem::{Frag, Instant, PAGE_SIZE};
 
 use super::Socket;
 use super::table::SocketId;
@@ -44,7 +44,7 @@ impl Guests {
 
     /// Whether payload is to be watched.
     #[inline]
-    pub(crate) fn concerns(&self, payload: &FragVec) -> bool {
+    pub(crate) fn concerns(&self, payload: &[Frag]) -> bool {
         self.limit.is_some() && payload.iter().any(|frag| frag.completion().is_some())
     }
 }

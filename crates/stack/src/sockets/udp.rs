@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use pagewire_mem::{
     CopyLedger, CopyReason, Frag, FragVec, Instant, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
@@ -15,7 +15,7 @@ use super::handles::{Udp, UdpId};
 use super::hold::BindOptions;
 use super::listener::Kind;
 use super::path_mtu::MtuDiscover;
-use super::tcp::{canonical, scope_of, with_scope};
+use super::tcp::{canonical, scope_of};
 use super::udp_cork::Cork;
 use super::udp_groups::UdpGroups;
 use super::{ErrorQueue, Socket, Sockets};
@@ -93,16 +93,38 @@ impl Ends {
     }
 }
 
+/// A received datagram: two cache lines, which is what the compiler moves without a call.
 pub(super) struct Datagram {
-    pub(super) from: SocketAddr,
-    pub(super) to: IpAddr,
-    pub(super) link: LinkIndex,
     pub(super) payload: FragVec,
-    pub(super) charge: usize,
     at: Instant,
+    /// Bytes of receive memory.
+    charge: u32,
+    /// Of an IPv6 sender whose address counts on its link only.
+    scope: u32,
+    port: u16,
+    pub(super) link: LinkIndex,
+    sender: IpAddr,
+    pub(super) to: IpAddr,
 }
 
+const _: () = assert!(size_of::<Datagram>() <= 128);
+
 impl Datagram {
+    /// Who sent it.
+    #[inline]
+    pub(super) fn from(&self) -> SocketAddr {
+        match self.sender {
+            IpAddr::V4(ip) => SocketAddr::from((ip, self.port)),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, self.port, 0, self.scope).into(),
+        }
+    }
+
+    /// What it is charged.
+    #[inline]
+    pub(super) fn charge(&self) -> usize {
+        self.charge as usize
+    }
+
     /// Bytes of payload.
     pub(super) fn len(&self) -> usize {
         self.payload.iter().map(|frag| frag.len()).sum()
@@ -215,34 +237,37 @@ impl Core {
             self.net.counters.drop_one(reason);
             return self.refuse(now, received, packet);
         };
-        let payload = packet.take_frags();
-        self.udp_queue(now, index, received, with_scope(from, scope), payload);
+        self.udp_queue(now, index, received, (from, scope), packet);
     }
 
-    /// Puts a datagram into the socket's queue, if there is room.
+    /// Puts a datagram into the socket's queue, if there is room; then its payload is taken out of the
+    /// packet.
     #[inline(always)]
     pub(super) fn udp_queue(
         &mut self,
         now: Instant,
         index: u32,
         received: &Received,
-        from: SocketAddr,
-        mut payload: FragVec,
+        (from, scope): (SocketAddr, u32),
+        packet: &mut PacketBuf,
     ) {
-        let Sockets { table, guests, .. } = &mut self.sockets;
+        let Sockets { table, guests, work, .. } = &mut self.sockets;
         let Some(socket) = table.udp_mut(index) else { return };
-        let len: usize = payload.iter().map(|f| f.len()).sum();
-        let pinned: usize = payload.iter().map(|f| f.pinned()).sum();
+        let (mut len, mut pinned, mut carved) = (0, 0, true);
+        for frag in packet.frags() {
+            len += frag.len();
+            pinned += frag.pinned();
+            carved &= frag.is_carved();
+        }
         // Of carved pages, which several share, those are copied that are not read at once.
-        let first = socket.queued_bytes < socket.receive_bytes / UDP_CARVED_SHARE;
-        let small =
-            len <= UDP_SMALL && pinned > 4 * len && !(first && payload.iter().all(Frag::is_carved));
+        let is_first = || socket.queued_bytes < socket.receive_bytes / UDP_CARVED_SHARE;
+        let small = len <= UDP_SMALL && pinned > 4 * len && !(carved && is_first());
         // Judged by what it will keep: a copy of its own, or without memory for one all that it lies in.
         let mut charge = if small { len } else { pinned.max(len) } + UDP_OVERHEAD;
         let mut refusal = socket.refusal(&self.mem, charge);
         if small && refusal.is_none() {
-            match copy_small(&mut self.mem, &payload, len) {
-                Some(copy) => payload = copy,
+            match copy_small(&mut self.mem, packet.frags(), len) {
+                Some(copy) => replace_payload(packet, copy),
                 None => {
                     charge = pinned + UDP_OVERHEAD;
                     refusal = socket.refusal(&self.mem, charge);
@@ -256,13 +281,23 @@ impl Core {
         }
         socket.queued_bytes += charge;
         self.mem.shared.receive.charge_datagrams(0, charge);
-        let guests = guests.concerns(&payload);
+        let guests = guests.concerns(packet.frags());
         let (to, link) = (received.dst, received.link);
-        socket.queue.push_back(Datagram { from, to, link, payload, charge, at: now });
+        let payload = packet.take_frags();
+        socket.queue.push_back(Datagram {
+            payload,
+            at: now,
+            charge: u32::try_from(charge).unwrap_or(u32::MAX),
+            scope: if from.is_ipv6() { scope } else { 0 },
+            port: from.port(),
+            link,
+            sender: from.ip(),
+            to,
+        });
         if socket.every_arrival {
             socket.reported &= !Readiness::READABLE;
         }
-        self.sockets.check_later(index);
+        work.queue_report(index, &mut socket.unchecked);
         if guests {
             self.watch_guest(now, index);
         }
@@ -348,8 +383,15 @@ fn replace(
     true
 }
 
+/// Has the packet carry this, which is no longer than what it carried or was made of another's.
+pub(super) fn replace_payload(packet: &mut PacketBuf, payload: FragVec) {
+    packet.take_frags();
+    payload.into_iter().for_each(|frag| _ = packet.push_frag(frag));
+}
+
 /// A copy in one piece, however many came.
-fn copy_small(mem: &mut Mem, payload: &FragVec, len: usize) -> Option<FragVec> {
+#[inline(never)]
+fn copy_small(mem: &mut Mem, payload: &[Frag], len: usize) -> Option<FragVec> {
     let Mem { pool, writer, ledger, .. } = mem;
     if writer.spare() < len {
         writer.abandon();

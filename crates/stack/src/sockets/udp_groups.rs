@@ -11,8 +11,7 @@ use smallvec::SmallVec;
 
 use super::demux::Tuple;
 use super::handles::Udp;
-use super::tcp::with_scope;
-use super::udp::UdpSocket;
+use super::udp::{UdpSocket, replace_payload};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::limits::{SOCKET_GROUPS_V4, SOCKET_GROUPS_V6};
@@ -157,11 +156,12 @@ impl Core {
             // RFC 1122 section 3.2.2: nobody is told of what was sent to a group.
             return self.net.counters.drop_one(DropReason::UdpNoSocket);
         };
-        let (from, payload) = (with_scope(from, scope), packet.take_frags());
         for &index in others {
-            self.udp_queue(now, index, received, from, payload.clone());
+            let mut each = PacketBuf::for_rx();
+            replace_payload(&mut each, packet.frags().iter().cloned().collect());
+            self.udp_queue(now, index, received, (from, scope), &mut each);
         }
-        self.udp_queue(now, last, received, from, payload);
+        self.udp_queue(now, last, received, (from, scope), packet);
     }
 
     /// Leaves all groups of a socket that is closed.

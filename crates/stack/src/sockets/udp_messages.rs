@@ -35,12 +35,12 @@ impl UdpSocket {
         let mut queue = self.queue.iter();
         let Some(first) = queue.next() else { return 0 };
         let (mut found, mut total) = (1, first.len());
-        let ends = (first.from, first.to, first.link);
+        let ends = (first.from(), first.to, first.link);
         for next in queue.take(most - 1) {
             let len = next.len();
             total += len;
             let fits = len > 0 && len <= first.len() && total <= room.min(UDP_MAX_PAYLOAD_V4);
-            if !fits || (next.from, next.to, next.link) != ends {
+            if !fits || (next.from(), next.to, next.link) != ends {
                 break;
             }
             found += 1;
@@ -79,6 +79,7 @@ pub struct Message(pub usize);
 impl DatagramTaker for Datagram {
     type Taken = (FragVec, SocketAddr);
 
+    #[inline]
     fn take(self, udp: &mut Udp<'_>, flags: RecvFlags) -> Result<Self::Taken, Error> {
         let socket = &mut *udp.socket;
         if socket.error.is_some()
@@ -88,18 +89,19 @@ impl DatagramTaker for Datagram {
         }
         if flags.contains(RecvFlags::PEEK) {
             let datagram = socket.queue.front().ok_or(socket.nothing())?;
-            return Ok((datagram.payload.clone(), datagram.from));
+            return Ok((datagram.payload.clone(), datagram.from()));
         }
         let Some(datagram) = socket.queue.pop_front() else {
             socket.reported &= socket.readiness();
             return Err(socket.nothing());
         };
-        socket.queued_bytes -= datagram.charge;
+        socket.queued_bytes -= datagram.charge();
         if socket.queue.is_empty() {
             socket.reported &= socket.readiness();
         }
-        udp.mem.shared.receive.charge_datagrams(datagram.charge, 0);
-        Ok((datagram.payload, datagram.from))
+        udp.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
+        let from = datagram.from();
+        Ok((datagram.payload, from))
     }
 }
 
@@ -138,8 +140,8 @@ impl DatagramTaker for Message {
             return Ok(message);
         }
         for datagram in socket.queue.drain(..found) {
-            socket.queued_bytes -= datagram.charge;
-            udp.mem.shared.receive.charge_datagrams(datagram.charge, 0);
+            socket.queued_bytes -= datagram.charge();
+            udp.mem.shared.receive.charge_datagrams(datagram.charge(), 0);
             append(&mut message.payload, datagram.payload);
         }
         socket.reported &= socket.readiness();
@@ -182,7 +184,7 @@ impl Udp<'_> {
             return Err(socket.nothing());
         };
         let segment = (alike > 1).then_some(first.len() as u16);
-        let (from, to, link) = (first.from, first.to, self.net.link_id(first.link));
+        let (from, to, link) = (first.from(), first.to, self.net.link_id(first.link));
         Ok((alike, UdpMessage { payload: FragVec::new(), from, to, link, segment }))
     }
 }
