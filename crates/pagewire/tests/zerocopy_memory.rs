@@ -324,8 +324,14 @@ fn a_host_that_talks_to_itself_copies_unless_it_is_told_not_to() {
         let mut got = vec![0; 50_000];
         read(&far, &mut got);
         assert_eq!(ids(near.wait_completion().unwrap()), Some((0..=0, !by_reference)));
-        let copied = ends.server.stats().ledger.get(CopyReason::LoopPrivate);
-        assert_eq!(copied, if by_reference { 0 } else { 50_000 });
+        let stats = ends.server.stats();
+        let copied = stats.ledger.get(CopyReason::LoopPrivate);
+        match stats.counters.tcp_retransmits {
+            _ if by_reference => assert_eq!(copied, 0),
+            0 => assert_eq!(copied, 50_000),
+            // On a machine so busy that its own acknowledgement came late: that was copied, too.
+            _ => assert!(copied > 50_000),
+        }
     }
 }
 
