@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use pagewire_stack::{LinkId, RecvFlags, UdpTarget, limits};
 
 use crate::buf::{Chunks, SendBuf};
-use crate::shared::{Interest, io_error};
+use crate::shared::Interest;
 use crate::udp::UdpSocket;
 
 /// A datagram, or several, and what their packets said.
@@ -39,22 +39,13 @@ impl UdpSocket {
     /// Whether datagrams may be sent to all hosts of a network (`SO_BROADCAST`); off by default, and
     /// such a send an error of kind `PermissionDenied`.
     pub fn set_broadcast(&self, on: bool) -> io::Result<()> {
-        let id = self.0.id;
-        self.0
-            .host
-            .shared
-            .lock()
-            .stack
-            .udp(id)
-            .map(|mut udp| udp.set_broadcast(on))
-            .map_err(io_error)
+        self.0.ask(|mut udp| udp.set_broadcast(on))
     }
 
     /// Whether [`recv_message`](Self::recv_message) hands out several datagrams of one sender and one
     /// length as one (`UDP_GRO`); off by default.
     pub fn set_joining(&self, on: bool) -> io::Result<()> {
-        let id = self.0.id;
-        self.0.host.shared.lock().stack.udp(id).map(|mut udp| udp.set_join(on)).map_err(io_error)
+        self.0.ask(|mut udp| udp.set_join(on))
     }
 
     /// Receives a datagram by reference, with what its packet said (`IP_PKTINFO`). If the socket

@@ -12,12 +12,7 @@ impl TcpStream {
     /// Changes a setting of the connection, for instance
     /// `TcpOption::NotSentLowat(128 << 10)`. See [`TcpOption`] for units and meanings.
     pub fn set_option(&self, option: TcpOption) -> io::Result<()> {
-        let id = self.0.id;
-        self.0
-            .host
-            .shared
-            .with(|stack, now| stack.tcp(id).and_then(|mut tcp| tcp.set_option(now, option)))
-            .map_err(io_error)
+        self.0.act(|mut tcp, now| tcp.set_option(now, option))
     }
 
     /// As [`send_some`](Self::send_some), and says whether more follows at once, whether the last
@@ -60,43 +55,22 @@ impl TcpStream {
     /// # Errors
     /// `InvalidInput` if there is none, or it is in line; `WouldBlock` if it is still to come.
     pub fn read_urgent(&self) -> io::Result<u8> {
-        let id = self.0.id;
-        self.0
-            .host
-            .shared
-            .with(|stack, now| {
-                stack.tcp(id).and_then(|mut tcp| tcp.read_urgent(now, RecvFlags::empty()))
-            })
-            .map_err(io_error)
+        self.0.act(|mut tcp, now| tcp.read_urgent(now, RecvFlags::empty()))
     }
 
     /// Whether the stream has been read up to its urgent byte.
     pub fn at_urgent_mark(&self) -> io::Result<bool> {
-        self.0
-            .host
-            .shared
-            .lock()
-            .stack
-            .tcp(self.0.id)
-            .map(|tcp| tcp.at_urgent_mark())
-            .map_err(io_error)
+        self.0.ask(|tcp| tcp.at_urgent_mark())
     }
 
     /// Bytes queued that the peer has not acknowledged, and of these, bytes that were never sent.
     pub fn queued_send(&self) -> io::Result<(usize, usize)> {
-        self.0
-            .host
-            .shared
-            .lock()
-            .stack
-            .tcp(self.0.id)
-            .map(|tcp| tcp.queued_send())
-            .map_err(io_error)
+        self.0.ask(|tcp| tcp.queued_send())
     }
 
     /// Bytes that can be read without waiting, up to an urgent byte.
     pub fn queued_receive(&self) -> io::Result<usize> {
-        self.0.host.shared.lock().stack.tcp(self.0.id).map(|tcp| tcp.queued()).map_err(io_error)
+        self.0.ask(|tcp| tcp.queued())
     }
 }
 

@@ -312,14 +312,10 @@ impl Shared {
 
     /// Wakes the driver if it sleeps beyond the moment when somebody has to look: a deadline that was
     /// just set, or the next try of what found no room. One that has planned for that sleeps on.
-    #[inline]
     fn rearm_timer(&self, inner: &mut Inner) {
-        if inner.poller == Poller::Armed {
-            self.rearm_armed(inner);
+        if inner.poller != Poller::Armed {
+            return;
         }
-    }
-
-    fn rearm_armed(&self, inner: &mut Inner) {
         let is_late = inner.deadline().is_some_and(|at| at < inner.armed_until)
             || inner.retry().is_some_and(|retry| self.now() + retry < inner.armed_until);
         if is_late {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pagewire_mem::{Frag, Instant};
-use pagewire_stack::{Error, ListenerId, Readiness, RecvFlags, SendFlags, SocketId, Stack, TcpId};
+use pagewire_stack::{
+    Error, ListenerId, Readiness, RecvFlags, SendFlags, SocketId, Stack, TcpId, UdpId,
+};
 
 use crate::buf::{Chunks, SendBuf};
 use crate::handle::Handle;
@@ -49,6 +51,49 @@ impl Timeouts {
             Interest::Read | Interest::Completion => &self.read,
             Interest::Write => &self.write,
         }
+    }
+}
+
+/// Sockets that have verbs.
+pub(crate) trait Verbs: Copy + Into<SocketId> {
+    /// The socket, and what its verbs work with.
+    type Of<'a>;
+
+    fn of(self, stack: &mut Stack) -> Result<Self::Of<'_>, Error>;
+}
+
+impl Verbs for TcpId {
+    type Of<'a> = pagewire_stack::Tcp<'a>;
+
+    fn of(self, stack: &mut Stack) -> Result<Self::Of<'_>, Error> {
+        stack.tcp(self)
+    }
+}
+
+impl Verbs for UdpId {
+    type Of<'a> = pagewire_stack::Udp<'a>;
+
+    fn of(self, stack: &mut Stack) -> Result<Self::Of<'_>, Error> {
+        stack.udp(self)
+    }
+}
+
+impl<Id: Verbs> Socket<Id> {
+    /// One verb, after which something may be to be sent.
+    pub(crate) fn act<T>(
+        &self,
+        verb: impl FnOnce(Id::Of<'_>, Instant) -> Result<T, Error>,
+    ) -> io::Result<T> {
+        let shared = &self.host.shared;
+        let done = shared.with(|stack, now| verb(self.id.of(stack)?, now));
+        done.map_err(|e| shared.error(e))
+    }
+
+    /// One after which nothing is.
+    pub(crate) fn ask<T>(&self, verb: impl FnOnce(Id::Of<'_>) -> T) -> io::Result<T> {
+        let shared = &self.host.shared;
+        let done = self.id.of(&mut shared.lock().stack).map(verb);
+        done.map_err(|e| shared.error(e))
     }
 }
 
@@ -204,13 +249,7 @@ impl TcpStream {
     /// Ends one direction or both: after `Write` the peer sees the end of the stream once it has
     /// read everything.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        let id = self.0.id;
-        let done = self
-            .0
-            .host
-            .shared
-            .with(|stack, now| stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, how)));
-        done.map_err(|e| self.0.host.shared.error(e))
+        self.0.act(|mut tcp, now| tcp.shutdown(now, how))
     }
 
     /// Drops the connection at once with a reset.
@@ -228,13 +267,7 @@ impl TcpStream {
     /// Whether small pieces leave at once (true) or wait for an acknowledgement to be joined
     /// (Nagle, RFC 896; the default).
     pub fn set_nodelay(&self, nodelay: bool) -> io::Result<()> {
-        let id = self.0.id;
-        let set = pagewire_stack::TcpOption::NoDelay(nodelay);
-        self.0
-            .host
-            .shared
-            .with(|stack, now| stack.tcp(id).and_then(|mut tcp| tcp.set_option(now, set)))
-            .map_err(io_error)
+        self.set_option(pagewire_stack::TcpOption::NoDelay(nodelay))
     }
 
     /// Longest wait for data; `None` for ever. The error is `TimedOut` (not `WouldBlock`, as from

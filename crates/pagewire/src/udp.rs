@@ -74,15 +74,7 @@ impl UdpSocket {
     /// shorter if need be: one call, at most 128 datagrams, and for
     /// [`send_zc_to`](Self::send_zc_to) one completion. 0, the default: one call, one datagram.
     pub fn set_segment_size(&self, bytes: u16) -> io::Result<()> {
-        let id = self.0.id;
-        self.0
-            .host
-            .shared
-            .lock()
-            .stack
-            .udp(id)
-            .map(|mut udp| udp.set_segment(bytes))
-            .map_err(io_error)
+        self.0.ask(|mut udp| udp.set_segment(bytes))
     }
 
     /// What the socket does about the MTU of its paths: whether datagrams that are too long are cut or
@@ -90,23 +82,14 @@ impl UdpSocket {
     /// [`MtuDiscover::Want`]; protocols that look for the MTU themselves (QUIC) want
     /// [`MtuDiscover::Probe`] or [`MtuDiscover::Do`].
     pub fn set_mtu_discover(&self, how: MtuDiscover) -> io::Result<()> {
-        let id = self.0.id;
-        self.0
-            .host
-            .shared
-            .lock()
-            .stack
-            .udp(id)
-            .map(|mut udp| udp.set_mtu_discover(how))
-            .map_err(io_error)
+        self.0.ask(|mut udp| udp.set_mtu_discover(how))
     }
 
     /// The longest IP packet, in bytes, that reaches the peer in one piece, as far as is known. Less 28
     /// bytes of headers, over IPv6 48, that is the longest datagram. The error is `NotConnected` if the
     /// socket is not connected.
     pub fn path_mtu(&self) -> io::Result<usize> {
-        let id = self.0.id;
-        self.0.host.shared.lock().stack.udp(id).and_then(|mut udp| udp.path_mtu()).map_err(io_error)
+        self.0.act(|mut udp, _| udp.path_mtu())
     }
 
     /// Joins a group on the link that has the address `interface`, or with `0.0.0.0` on that of the
@@ -166,32 +149,15 @@ impl UdpSocket {
     }
 
     fn join(&self, group: IpAddr, on: GroupLink) -> io::Result<()> {
-        let id = self.0.id;
-        let done =
-            self.0.host.shared.with(|stack, now| {
-                stack.udp(id).and_then(|mut udp| udp.join_group(now, group, on))
-            });
-        done.map_err(|e| self.0.host.shared.error(e))
+        self.0.act(|mut udp, now| udp.join_group(now, group, on))
     }
 
     fn leave(&self, group: IpAddr, on: GroupLink) -> io::Result<()> {
-        let id = self.0.id;
-        let done =
-            self.0.host.shared.with(|stack, now| {
-                stack.udp(id).and_then(|mut udp| udp.leave_group(now, group, on))
-            });
-        done.map_err(|e| self.0.host.shared.error(e))
+        self.0.act(|mut udp, now| udp.leave_group(now, group, on))
     }
 
     fn multicast(&self, v6: bool) -> io::Result<MulticastSettings> {
-        self.0
-            .host
-            .shared
-            .lock()
-            .stack
-            .udp(self.0.id)
-            .map(|udp| udp.multicast(v6))
-            .map_err(io_error)
+        self.0.ask(|udp| udp.multicast(v6))
     }
 
     fn set_multicast(

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::{A, B, Pair, forge};
 use pagewire_stack::{
-    Error, FastOpenConfig, FastOpenKeys, FastOpenMode, ListenerId, Readiness, RecvFlags, SendFlags,
-    TcpId, TcpOption,
+    ConnectOptions, Error, FastOpenConfig, FastOpenKeys, FastOpenMode, ListenerId, Readiness,
+    RecvFlags, SendFlags, TcpId, TcpOption,
 };
 
 const BOTH: FastOpenMode = FastOpenMode::CLIENT.union(FastOpenMode::SERVER);
@@ -32,19 +32,14 @@ fn pair(mode: FastOpenMode, limit: u32) -> (Pair, ListenerId) {
     (p, listener)
 }
 
+/// Connects with Fast Open, by a cookie.
+fn connect_to(p: &mut Pair, to: SocketAddr) -> Result<TcpId, Error> {
+    let options = ConnectOptions { fast_open: Some(false), ..Default::default() };
+    p.a.connect(p.now, to, options)
+}
+
 fn connect(p: &mut Pair) -> TcpId {
-    let config = p.a.default_config();
-    p.a.connect(
-        p.now,
-        addr(),
-        pagewire_stack::ConnectOptions {
-            local: None,
-            config: Some(config),
-            fast_open: Some(false),
-            ..Default::default()
-        },
-    )
-    .unwrap()
+    connect_to(p, addr()).unwrap()
 }
 
 fn set_keys(p: &mut Pair, keys: FastOpenKeys) {
@@ -276,18 +271,7 @@ fn every_listener_does_it_where_the_settings_say_so() {
 #[test]
 fn a_host_that_does_not_do_it_says_so() {
     let (mut p, _) = pair(FastOpenMode::empty(), 0);
-    let config = p.a.default_config();
-    let refused = p.a.connect(
-        p.now,
-        addr(),
-        pagewire_stack::ConnectOptions {
-            local: None,
-            config: Some(config),
-            fast_open: Some(false),
-            ..Default::default()
-        },
-    );
-    assert_eq!(refused.err(), Some(Error::NotSupported));
+    assert_eq!(connect_to(&mut p, addr()).err(), Some(Error::NotSupported));
     let id = p.a.connect(p.now, addr(), None).unwrap();
     let set = p.a.tcp(id).and_then(|mut tcp| tcp.set_option(p.now, TcpOption::FastOpen(1)));
     assert_eq!(set, Err(Error::InvalidInput), "that is a setting of listeners");
@@ -338,21 +322,10 @@ fn rfc7413_4_1_3_1_a_path_that_swallows_such_connections_is_left_alone_for_a_whi
 
 /// Connects, with data in the SYN or not; whether it was.
 fn tries(p: &mut Pair, to: &str) -> bool {
-    let (now, config) = (p.now, p.a.default_config());
-    let id =
-        p.a.connect(
-            now,
-            to.parse().unwrap(),
-            pagewire_stack::ConnectOptions {
-                local: None,
-                config: Some(config),
-                fast_open: Some(false),
-                ..Default::default()
-            },
-        )
-        .unwrap();
+    let id = connect_to(p, to.parse().unwrap()).unwrap();
     let with_data = p.a.tcp(id).unwrap().is_deferred();
     if with_data {
+        let now = p.now;
         p.a.tcp(id).unwrap().send(now, b"data", SendFlags::empty()).unwrap();
     }
     p.run(Duration::from_millis(200));

@@ -439,13 +439,7 @@ fn memory_of_a_sender_on_this_machine_is_delivered_as_it_is() {
     let mut frags = pagewire_mem::FragVec::from_iter([whole]);
     let mut next = 0;
     world.run(|world| {
-        let now = world.sim.now();
-        let _ = world
-            .sim
-            .node_mut(client)
-            .stack
-            .tcp(socket)
-            .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
+        world.offer(client, socket, &mut frags);
         for done in std::mem::take(&mut world.app.others) {
             for _ in 0..done.entries {
                 let entry = world.app.ends.entries.pop().unwrap();

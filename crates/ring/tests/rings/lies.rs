@@ -7,7 +7,7 @@ use pagewire_ring::layout::{COPY_GROUP, HEAD_WORD, TAIL_WORD};
 use pagewire_ring::{Counters, EngineConfig, Entry, Fill, Op, Submission};
 
 use crate::support::{RECEIVE, World, config};
-use pagewire_stack::{RecvFlags, SendFlags};
+use pagewire_stack::RecvFlags;
 
 const MIB: u64 = 1 << 20;
 
@@ -273,13 +273,7 @@ fn pieces_of_lent_memory_are_given_back_once() {
     let mut frags = pagewire_mem::FragVec::from_iter([whole]);
     let (mut first, mut got): (Option<Entry>, u64) = (None, 0);
     world.run(|world| {
-        let now = world.sim.now();
-        let _ = world
-            .sim
-            .node_mut(client)
-            .stack
-            .tcp(socket)
-            .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
+        world.offer(client, socket, &mut frags);
         for done in std::mem::take(&mut world.app.others) {
             for _ in 0..done.entries {
                 let entry = world.app.ends.entries.pop().unwrap();
@@ -369,13 +363,7 @@ fn a_stale_id_of_lent_memory_does_not_free_the_piece_that_has_its_place_now() {
     let mut piece = |world: &mut World| {
         world.app.submit(Submission::receive(handle, group, 1000, 99));
         world.run(|world| {
-            let now = world.sim.now();
-            let _ = world
-                .sim
-                .node_mut(client)
-                .stack
-                .tcp(socket)
-                .and_then(|mut tcp| tcp.send(now, &mut frags, SendFlags::empty()));
+            world.offer(client, socket, &mut frags);
             !world.app.others.is_empty()
         });
         assert_eq!(world.app.others.pop().map(|done| done.entries), Some(1));

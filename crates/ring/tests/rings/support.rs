@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use pagewire_device::{FaultConfig, Rule, Steering};
-use pagewire_mem::{Instant, PAGE_SIZE, PacketBuf, PoolAudit, Region};
+use pagewire_mem::{FragVec, Instant, PAGE_SIZE, PacketBuf, PoolAudit, Region};
 use pagewire_ring::layout::{COPY_GROUP, NOTICE};
 use pagewire_ring::{
     Completion, Ends, Engine, EngineConfig, Entry, Fill, QueueConfig, Registered, Submission,
@@ -438,6 +438,16 @@ impl World {
             }
         }
         assert_eq!(self.app.mismatch, None);
+    }
+
+    /// Has another host send from the front of `frags` what there is room for now.
+    pub(crate) fn offer(&mut self, node: NodeId, socket: TcpId, frags: &mut FragVec) {
+        let now = self.sim.now();
+        let mut tcp = self.sim.node_mut(node).stack.tcp(socket).expect("it is open");
+        match tcp.send(now, frags, SendFlags::empty()) {
+            Ok(_) | Err(Error::WouldBlock) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// Lets everything happen until `done`, at most an hour of virtual time.
