@@ -226,7 +226,7 @@ impl Run {
                 let n = u32::from(input.u16());
                 let data: Vec<u8> = (0..n).map(|i| byte_at(self.write + i)).collect();
                 let flags = SendFlags::from_bits_truncate(operation >> 3);
-                let written = self.with(|conn, env| conn.write_with(env, &data, flags));
+                let written = self.with(|conn, env| conn.write(env, &data, flags));
                 let written = written.unwrap_or(0) as u32;
                 self.write += written;
                 self.progress.written += written;
@@ -325,11 +325,11 @@ impl Run {
     fn take(&mut self, max: usize, chunks: bool, flags: RecvFlags) {
         let taken: Vec<u8> = if chunks {
             let mut out = Vec::new();
-            let _ = self.with(|conn, env| conn.recv_chunks_with(env, max, &mut out, flags));
+            let _ = self.with(|conn, env| conn.recv_chunks(env, max, &mut out, flags));
             out.iter().flat_map(|frag| frag.as_slice().expect("private memory").to_vec()).collect()
         } else {
             let mut out = vec![0; max];
-            let n = self.with(|conn, env| conn.read_with(env, &mut out, flags)).unwrap_or(0);
+            let n = self.with(|conn, env| conn.read(env, &mut out, flags)).unwrap_or(0);
             out.truncate(n);
             out
         };
@@ -362,9 +362,11 @@ impl Run {
             1 => _ = self.with(|conn, env| conn.shutdown_read(env)),
             2 => self.with(|conn, env| conn.close(env)),
             3 => self.conn.abort(),
-            4 => self.conn.set_nodelay(verb & 0x80 != 0),
-            5 => self.conn.set_cork(verb & 0x80 != 0),
-            6 => self.conn.set_keepalive(now, (verb & 0x80 != 0).then(KeepAlive::default)),
+            4 => self.conn.settings().set_nodelay(verb & 0x80 != 0),
+            5 => self.conn.settings().set_cork(verb & 0x80 != 0),
+            6 => {
+                self.conn.settings().set_keepalive(now, (verb & 0x80 != 0).then(KeepAlive::default))
+            }
             7 | 8 => {
                 let seq = self.sent + input.distance();
                 let kind = IcmpKind::PacketTooBig { mss: input.u16() };
@@ -388,42 +390,49 @@ impl Run {
                 for piece in data.chunks(usize::from(input.u8()) * 16 + 16) {
                     frags.push(pagewire_mem::Frag::from_bytes(piece.to_vec().into()));
                 }
-                let sent = self.with(|conn, env| conn.send(env, &mut frags)).unwrap_or(0) as u32;
+                let sent = self
+                    .with(|conn, env| conn.send(env, &mut frags, SendFlags::empty()))
+                    .unwrap_or(0) as u32;
                 self.write += sent;
                 self.progress.written += sent;
             }
             12 => {
                 let limit = u64::from(input.u16());
-                self.conn.set_user_timeout((limit > 0).then(|| Duration::from_millis(limit)));
+                self.conn
+                    .settings()
+                    .set_user_timeout((limit > 0).then(|| Duration::from_millis(limit)));
             }
             13 => {
                 let mss = input.u16();
-                self.conn.set_max_mss((mss > 0).then(|| mss.max(88)));
+                self.conn.settings().set_max_mss((mss > 0).then(|| mss.max(88)));
             }
-            14 => self.conn.set_syn_retries(input.u8()),
-            15 => self.conn.set_fin_wait2(Duration::from_millis(u64::from(input.u16()))),
+            14 => self.conn.settings().set_syn_retries(input.u8()),
+            15 => self.conn.settings().set_fin_wait2(Duration::from_millis(u64::from(input.u16()))),
             16 => {
                 let seconds = input.u8();
                 let linger = Duration::from_secs(u64::from(seconds));
-                self.conn.set_linger((seconds < 100).then_some(linger));
+                self.conn.settings().set_linger((seconds < 100).then_some(linger));
             }
-            17 => self.conn.set_notsent_lowat(u32::from(input.u16())),
-            18 => self.conn.set_recv_lowat(u32::from(input.u16())),
-            19 => self.conn.set_oob_inline(input.u8() & 1 == 0),
+            17 => self.conn.settings().set_notsent_lowat(u32::from(input.u16())),
+            18 => self.conn.settings().set_recv_lowat(u32::from(input.u16())),
+            19 => self.conn.settings().set_oob_inline(input.u8() & 1 == 0),
             20 => {
                 let bytes = u32::from(input.u16());
-                self.conn.set_window_clamp((bytes > 0).then_some(bytes));
+                self.conn.settings().set_window_clamp((bytes > 0).then_some(bytes));
             }
-            21 => self.conn.set_send_buffer(u32::from(input.u16()) + 1),
+            21 => self.conn.settings().set_send_buffer(u32::from(input.u16()) + 1),
             22 => {
                 let bytes = u32::from(input.u16()) + 1;
-                self.conn.set_recv_buffer(bytes);
+                self.conn.settings().set_recv_buffer(bytes);
                 self.buffer = self.buffer.max(self.conn.config().recv_buffer as usize);
             }
-            23 => self.conn.set_quick_ack(input.u8() & 1 == 0),
+            23 => self.conn.settings().set_quick_ack(input.u8() & 1 == 0),
             24 => _ = self.conn.read_urgent(RecvFlags::from_bits_truncate(input.u8())),
             25 => _ = self.conn.at_urgent_mark(),
-            26 => _ = self.with(|conn, env| conn.discard(env, 0)),
+            26 => {
+                _ = self
+                    .with(|conn, env| conn.recv_chunks(env, 0, &mut Vec::new(), RecvFlags::empty()))
+            }
             _ => _ = self.conn.take_error(),
         }
     }

@@ -17,7 +17,9 @@ use crate::{Errno, address};
 impl<B: Backend> Descriptors<B> {
     /// Whether the connection waits for its first data.
     pub(crate) fn is_deferred(&self, id: TcpId) -> bool {
-        self.backend.with(|stack, _| stack.tcp(id).map(|tcp| tcp.is_deferred())).unwrap_or(false)
+        self.backend
+            .with(|stack, _| stack.tcp(id).map(|mut tcp| tcp.is_deferred()))
+            .unwrap_or(false)
     }
 
     /// Sends with `MSG_FASTOPEN`, or the first data of a deferred connection.

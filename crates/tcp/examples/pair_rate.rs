@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant as Clock;
 
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
-use pagewire_tcp::{Config, Connection, Env, LinkLimits, Ports, Seq, Shared};
+use pagewire_tcp::{Config, Connection, Env, LinkLimits, Ports, RecvFlags, SendFlags, Seq, Shared};
 
 fn main() {
     for (mss, payload, frag) in [
@@ -45,13 +45,13 @@ fn run(mss: u16, max_super_payload: u32, frag: usize) {
     let mut turn = |bytes: &mut u64, segments: &mut u64, acks: &mut u64| {
         env.now += std::time::Duration::from_nanos(700);
         let mut frags = FragVec::new();
-        while a.send_space() >= 1 << 20 {
+        while a.room_for(usize::MAX) >= 1 << 20 {
             if at + frag > data.len() {
                 at = 0;
             }
             frags.push(data.slice(at..at + frag));
             at += frag;
-            if a.send(&mut env, &mut frags).is_err() {
+            if a.send(&mut env, &mut frags, SendFlags::empty()).is_err() {
                 break;
             }
         }
@@ -60,7 +60,7 @@ fn run(mss: u16, max_super_payload: u32, frag: usize) {
             *segments += 1;
             let _ = b.handle_segment(&mut env, &segment.header, segment.payload, 0);
         }
-        if let Ok(n) = b.recv_chunks(&mut env, usize::MAX, &mut chunks) {
+        if let Ok(n) = b.recv_chunks(&mut env, usize::MAX, &mut chunks, RecvFlags::empty()) {
             *bytes += n as u64;
             chunks.clear();
         }

@@ -9,6 +9,7 @@ use crate::error::TcpError;
 use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
+use crate::life::timeout;
 use crate::path::PathFlags;
 
 /// How fragments become part of the send queue.
@@ -29,19 +30,14 @@ impl Connection {
     /// for, and returns how many bytes; `WouldBlock` if there is no room at all.
     ///
     /// The memory is released when the peer has acknowledged it and the device let go of it.
-    pub fn send(&mut self, env: &mut Env<'_>, frags: &mut FragVec) -> Result<usize, TcpError> {
-        self.send_with(env, frags, SendFlags::empty())
-    }
-
-    /// As [`send`](Self::send), with flags.
-    pub fn send_with(
+    pub fn send(
         &mut self,
         env: &mut Env<'_>,
         frags: &mut FragVec,
         flags: SendFlags,
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
-        let room = self.check_send(wanted)?;
+        let room = check_send(self, wanted)?;
         let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         for frag in frags.iter_mut() {
@@ -75,7 +71,7 @@ impl Connection {
         mut make: impl FnMut(&mut Env<'_>, Frag) -> FragVec,
     ) -> Result<usize, TcpError> {
         let wanted = frags.iter().map(Frag::len).sum();
-        let room = self.check_send(wanted)?;
+        let room = check_send(self, wanted)?;
         let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
         let mut apart = pieces == Pieces::Apart;
@@ -105,18 +101,13 @@ impl Connection {
 
     /// Queues a copy of `data`, or of as much of it as there is room for; returns how many bytes.
     /// `NoBuffers` if the pool has no page left.
-    pub fn write(&mut self, env: &mut Env<'_>, data: &[u8]) -> Result<usize, TcpError> {
-        self.write_with(env, data, SendFlags::empty())
-    }
-
-    /// As [`write`](Self::write), with flags.
-    pub fn write_with(
+    pub fn write(
         &mut self,
         env: &mut Env<'_>,
         data: &[u8],
         flags: SendFlags,
     ) -> Result<usize, TcpError> {
-        let room = self.check_send(data.len())?;
+        let room = check_send(self, data.len())?;
         let part = data.get(..room).unwrap_or(data);
         let (frags, copied) = env.writer.write(env.pool, part, env.ledger, CopyReason::AppWrite);
         if copied == 0 && !part.is_empty() {
@@ -130,39 +121,11 @@ impl Connection {
         Ok(copied)
     }
 
-    /// How many of `wanted` bytes can be queued now; at least one.
-    fn check_send(&mut self, wanted: usize) -> Result<usize, TcpError> {
-        if let Some(error) = self.life.error.take() {
-            return Err(error);
-        }
-        if self.out.is_closing() {
-            return Err(TcpError::BrokenPipe);
-        }
-        match self.path.state {
-            State::Established | State::CloseWait => {}
-            _ if self.life.takes_data(&self.path) => {}
-            State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
-            _ => return Err(TcpError::BrokenPipe),
-        }
-        match self.take_room(wanted.max(1)) {
-            0 => {
-                self.out.wait_for_room();
-                Err(TcpError::WouldBlock)
-            }
-            room => Ok(room),
-        }
-    }
-
     // ---- receiving ----
 
     /// Copies queued data into `out`; returns how many bytes. 0 is the end of the stream (or an
     /// empty `out`).
-    pub fn read(&mut self, env: &mut Env<'_>, out: &mut [u8]) -> Result<usize, TcpError> {
-        self.read_with(env, out, RecvFlags::empty())
-    }
-
-    /// As [`read`](Self::read), with flags.
-    pub fn read_with(
+    pub fn read(
         &mut self,
         env: &mut Env<'_>,
         out: &mut [u8],
@@ -171,7 +134,7 @@ impl Connection {
         if out.is_empty() {
             return Ok(0);
         }
-        let bounds = self.begin_reading(out.len(), flags)?;
+        let bounds = begin_reading(self, out.len(), flags)?;
         let out = match out.get_mut(..bounds.max) {
             Some(part) => part,
             None => out,
@@ -186,25 +149,9 @@ impl Connection {
         Ok(n)
     }
 
-    /// Throws away queued data, up to `max` bytes; returns how many (`MSG_TRUNC`).
-    pub fn discard(&mut self, env: &mut Env<'_>, max: usize) -> Result<usize, TcpError> {
-        let mut dropped = Vec::new();
-        self.recv_chunks(env, max, &mut dropped)
-    }
-
     /// Moves queued data to `out` by reference, up to `max` bytes; returns how many. 0 is the end
     /// of the stream (or a `max` of 0).
     pub fn recv_chunks(
-        &mut self,
-        env: &mut Env<'_>,
-        max: usize,
-        out: &mut Vec<Frag>,
-    ) -> Result<usize, TcpError> {
-        self.recv_chunks_with(env, max, out, RecvFlags::empty())
-    }
-
-    /// As [`recv_chunks`](Self::recv_chunks), with flags.
-    pub fn recv_chunks_with(
         &mut self,
         env: &mut Env<'_>,
         max: usize,
@@ -214,7 +161,7 @@ impl Connection {
         if max == 0 {
             return Ok(0);
         }
-        let bounds = self.begin_reading(max, flags)?;
+        let bounds = begin_reading(self, max, flags)?;
         let max = bounds.max;
         if flags.contains(RecvFlags::PEEK) {
             return Ok(self.inbound.queue.peek_frags(bounds.skip, max, out));
@@ -224,19 +171,6 @@ impl Connection {
         self.inbound.note_allowance(env);
         self.after_reading(env.now);
         Ok(n)
-    }
-
-    /// What a read of up to `max` bytes may take; an error, or nothing to be taken, if there is
-    /// nothing.
-    fn begin_reading(&mut self, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
-        let bounds = self.inbound.bounds(&self.path, max, flags);
-        if self.inbound.queue.queued() > bounds.skip {
-            return Ok(bounds);
-        }
-        // Nothing but an urgent byte, which is stepped over.
-        self.inbound.drop_queued(bounds.skip);
-        self.inbound.forget_urgent();
-        self.nothing_to_read().map(|max| Bounds { skip: 0, max })
     }
 
     /// Replaces received data that is a sender's own memory, passed by reference, by private copies:
@@ -267,18 +201,6 @@ impl Connection {
         if self.inbound.queue.queued() == 0 {
             self.consider_shrinking(now);
         }
-    }
-
-    fn nothing_to_read(&mut self) -> Result<usize, TcpError> {
-        // As in Linux: whoever has read all up to the peer's FIN is told of the end, not of what became
-        // of the connection after it.
-        if self.inbound.has_fin() {
-            return Ok(0);
-        }
-        if let Some(error) = self.life.error.take() {
-            return Err(error);
-        }
-        if self.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
     }
 
     // ---- closing ----
@@ -338,7 +260,7 @@ impl Connection {
         let at_once = self.path.config.linger == Some(Duration::ZERO);
         if (self.inbound.queue.queued() > 0 || at_once) && self.path.state != State::TimeWait {
             self.inbound.drop_received();
-            self.reset_and_finish(None);
+            reset_and_finish(self, None);
             return;
         }
         self.inbound.drop_received();
@@ -354,7 +276,7 @@ impl Connection {
     pub fn abort(&mut self) {
         self.path.flags.insert(PathFlags::ORPHAN);
         self.inbound.drop_received();
-        self.reset_and_finish(Some(TcpError::ConnectionAborted));
+        reset_and_finish(self, Some(TcpError::ConnectionAborted));
     }
 
     /// The way to the peer is gone for good: the connection is over for the application, with `error`,
@@ -364,11 +286,59 @@ impl Connection {
             self.finish(Event::Reset, Some(error));
         }
     }
+}
 
-    fn reset_and_finish(&mut self, error: Option<TcpError>) {
-        if self.path.state != State::Closed {
-            self.reset_peer();
-            self.finish(Event::Reset, error);
+/// How many of `wanted` bytes can be queued now; at least one.
+fn check_send(conn: &mut Connection, wanted: usize) -> Result<usize, TcpError> {
+    if let Some(error) = conn.life.error.take() {
+        return Err(error);
+    }
+    if conn.out.is_closing() {
+        return Err(TcpError::BrokenPipe);
+    }
+    match conn.path.state {
+        State::Established | State::CloseWait => {}
+        _ if conn.life.takes_data(&conn.path) => {}
+        State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
+        _ => return Err(TcpError::BrokenPipe),
+    }
+    match conn.take_room(wanted.max(1)) {
+        0 => {
+            conn.out.wait_for_room();
+            Err(TcpError::WouldBlock)
         }
+        room => Ok(room),
+    }
+}
+
+/// What a read of up to `max` bytes may take; an error, or nothing to be taken, if there is
+/// nothing.
+fn begin_reading(conn: &mut Connection, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
+    let bounds = conn.inbound.bounds(&conn.path, max, flags);
+    if conn.inbound.queue.queued() > bounds.skip {
+        return Ok(bounds);
+    }
+    // Nothing but an urgent byte, which is stepped over.
+    conn.inbound.drop_queued(bounds.skip);
+    conn.inbound.forget_urgent();
+    nothing_to_read(conn).map(|max| Bounds { skip: 0, max })
+}
+
+fn nothing_to_read(conn: &mut Connection) -> Result<usize, TcpError> {
+    // As in Linux: whoever has read all up to the peer's FIN is told of the end, not of what became
+    // of the connection after it.
+    if conn.inbound.has_fin() {
+        return Ok(0);
+    }
+    if let Some(error) = conn.life.error.take() {
+        return Err(error);
+    }
+    if conn.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
+}
+
+fn reset_and_finish(conn: &mut Connection, error: Option<TcpError>) {
+    if conn.path.state != State::Closed {
+        timeout::reset_peer(conn);
+        conn.finish(Event::Reset, error);
     }
 }

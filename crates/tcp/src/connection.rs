@@ -16,6 +16,8 @@ use crate::error::TcpError;
 use crate::header::TcpHeader;
 use crate::inbound::Inbound;
 use crate::info::Readiness;
+use crate::life::fast_open::client;
+use crate::life::handshake;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
 use crate::outbound::Outbound;
@@ -82,7 +84,7 @@ impl Connection {
         conn.path.flags.set(PathFlags::TIMESTAMPS, conn.path.config.timestamps);
         conn.path.flags.set(PathFlags::SACK, conn.path.config.sack);
         conn.path.state = State::Listen;
-        conn.take_syn(now, syn, 0);
+        handshake::take_syn(&mut conn, now, syn, 0);
         conn.path.transition(Event::Syn);
         conn
     }
@@ -143,20 +145,9 @@ impl Connection {
         self.path.state == State::Closed && self.life.reset.is_none()
     }
 
-    /// The ports.
-    pub fn ports(&self) -> Ports {
-        self.path.ports
-    }
-
     /// The settings.
     pub fn config(&self) -> &Config {
         &self.path.config
-    }
-
-    /// Bytes that can be read now, the end of the stream counted as one once it is all that is left:
-    /// what Linux tells beside received data (`TCP_INQ`).
-    pub fn queued_receive_and_end(&self) -> usize {
-        self.inbound.queue.queued() + usize::from(self.inbound.has_fin())
     }
 
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
@@ -236,7 +227,7 @@ impl Connection {
             self.life.error = error;
         }
         self.path.transition(event);
-        self.suspect_lost_start();
+        client::suspect_lost_start(self);
         self.out.end();
         self.out.forget_due();
         self.inbound.end();

@@ -12,6 +12,7 @@ use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
 use crate::life::Reset;
 use crate::life::state::{Event, State};
+use crate::life::{defer, handshake, time_wait};
 use crate::outbound::ecn::EcnFlags;
 use crate::path::{PathFlags, seconds};
 use crate::segment::{Arrival, Disposition};
@@ -63,100 +64,19 @@ impl Connection {
         let arrival = arrival.into();
         let len = payload.iter().map(Frag::len).sum::<usize>() as u32;
         self.inbound.count_in(len);
-        if self.predicted(header, len) {
-            return self.take_predicted(env, header, payload, len, arrival);
+        if predicted(self, header, len) {
+            return take_predicted(self, env, header, payload, len, arrival);
         }
         let mut segment = Segment { header, payload, len, seq: header.seq, arrival };
         let step = match self.path.state {
             State::Closed | State::Listen => drop_for(DropReason::Closed),
-            State::SynSent => self.in_syn_sent(env, &mut segment),
-            State::TimeWait => self.in_time_wait(env.now, &segment),
-            _ => self.in_order(env, &mut segment),
+            State::SynSent => handshake::in_syn_sent(self, env, &mut segment),
+            State::TimeWait => time_wait::in_time_wait(self, env.now, &segment),
+            _ => in_order(self, env, &mut segment),
         };
         match step {
             Ok(()) => Disposition::Accepted,
             Err(disposition) => disposition,
-        }
-    }
-
-    /// Whether this is the next segment in an undisturbed transfer, in either direction.
-    fn predicted(&self, header: &TcpHeader, len: u32) -> bool {
-        const RELEVANT: Flags =
-            Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
-        let fresh = match (self.path.has_timestamps(), header.options.timestamps) {
-            (true, Some((value, _))) => value.wrapping_sub(self.path.ts.recent) as i32 >= 0,
-            (true, None) => false,
-            (false, _) => true,
-        };
-        self.path.state == State::Established
-            && header.flags & RELEVANT == Flags::ACK
-            && header.ack.between(self.out.transfer.snd().una, self.out.transfer.snd().nxt)
-            && fresh
-            && header.options.sack.is_empty()
-            && self.inbound.is_next(header.seq, len)
-    }
-
-    /// What is left of the steps when nothing can be wrong: acknowledgement and payload.
-    fn take_predicted(
-        &mut self,
-        env: &mut Env<'_>,
-        header: &TcpHeader,
-        payload: FragVec,
-        len: u32,
-        arrival: Arrival,
-    ) -> Disposition {
-        self.on_heard(env.now);
-        self.remember_timestamp(env.now, header, header.seq);
-        if let Err(reason) = self.hear_ack(env.now, header, len) {
-            return Disposition::Dropped(reason);
-        }
-        if !self.out.transfer.loss().ecn.is_empty() {
-            if self.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
-                self.take_accurate_mark(len, arrival);
-            } else {
-                self.take_classic_mark(header, len, arrival.ecn);
-            }
-        }
-        if len > 0 {
-            let inserted = self.inbound.insert(env, header.seq, payload);
-            if inserted.advanced > 0 {
-                self.inbound.on_data_arrived(
-                    &self.path,
-                    self.out.transfer.rtt(),
-                    env.now,
-                    header,
-                    len,
-                );
-                self.inbound.schedule_ack(
-                    &self.path,
-                    self.out.transfer.rtt(),
-                    env.now,
-                    len,
-                    header.flags.contains(Flags::PSH),
-                );
-            }
-            if let Some(reason) = inserted.dropped {
-                self.inbound.ack.at_once();
-                return Disposition::Dropped(reason);
-            }
-        }
-        Disposition::Accepted
-    }
-
-    fn take_accurate_mark(&mut self, len: u32, arrival: Arrival) {
-        let waiting = self.inbound.rcv_nxt() != self.inbound.acked();
-        if self.out.transfer.take_accurate(len, arrival, waiting) {
-            self.inbound.ack.at_once();
-        }
-    }
-
-    fn take_classic_mark(&mut self, header: &TcpHeader, len: u32, bits: u8) {
-        let (due, quick) = self.out.transfer.take_classic(header, len, bits);
-        if due {
-            self.inbound.ack.at_once();
-        }
-        if quick > 0 {
-            self.inbound.ack.quicken(quick);
         }
     }
 
@@ -189,36 +109,6 @@ impl Connection {
 
     // ---- 3.10.7.4: all other states ----
 
-    fn in_order(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
-        if self.inbound.is_syn_again(&self.path, segment) {
-            if self.out.transfer.take_syn_again(&self.path, segment.header, segment.arrival.ecn) {
-                self.life.reset = Some(Reset { seq: self.out.transfer.snd().nxt, ack: true });
-                self.finish(Event::Reset, None);
-                return drop_for(DropReason::Flags);
-            }
-            self.out.transfer.resend_syn();
-            return drop_for(DropReason::Duplicate);
-        }
-        if segment.has(Flags::SYN | Flags::ACK) && segment.seq == self.inbound.irs() {
-            self.out.transfer.take_syn_ack_again(segment.header, segment.arrival.ecn);
-        }
-        self.inbound.check_timestamp(&self.path, env.now, segment)?;
-        self.inbound.first_sequence(&self.path, env.now, segment)?;
-        self.on_heard(env.now);
-        self.second_reset(env.now, segment)?;
-        // Third: security and compartment are not implemented, as everywhere.
-        self.fourth_syn(env.now, segment)?;
-        self.fifth_ack(env.now, segment)?;
-        if self.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
-            self.take_accurate_mark(segment.len, segment.arrival);
-        }
-        self.remember_timestamp(env.now, segment.header, segment.seq);
-        self.inbound.sixth_urgent(&self.path, env, segment);
-        let text = self.seventh_text(env, segment);
-        self.eighth_fin(env.now, segment)?;
-        text
-    }
-
     /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
     /// > is copied to TS.Recent; otherwise, it is ignored.
     pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
@@ -229,125 +119,6 @@ impl Connection {
             self.path.ts.recent = value;
             self.path.ts.recent_at = seconds(now);
         }
-    }
-
-    /// > Second, check the RST bit: [...] 1) If the RST bit is set and the sequence
-    /// > number is outside the current receive window, silently drop the segment. 2) If the RST bit
-    /// > is set and the sequence number exactly matches the next expected sequence number (RCV.NXT),
-    /// > then TCP endpoints MUST reset the connection [...] 3) If the RST bit is set and the sequence
-    /// > number does not exactly match the next expected sequence value, yet is within the current
-    /// > receive window, TCP endpoints MUST send an acknowledgment (challenge ACK).
-    fn second_reset(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        if !segment.has(Flags::RST) {
-            return Ok(());
-        }
-        if segment.seq != self.inbound.rcv_nxt() {
-            self.inbound.ack.challenge(&self.path, now);
-            if self.path.state == State::Established && self.inbound.bytes_received() == 0 {
-                self.life.suspect_black_hole();
-            }
-            return drop_for(DropReason::RstNotNext);
-        }
-        let active = self.path.flags.contains(PathFlags::ACTIVE);
-        let error = match self.path.state {
-            // > If this connection was initiated with a passive OPEN (i.e., came from
-            // > the LISTEN state), then return this connection to LISTEN state and return. The user
-            // > need not be informed. If this connection was initiated with an active OPEN (i.e.,
-            // > came from SYN-SENT state), then the connection was refused; signal the user
-            // > "connection refused".
-            State::SynReceived if active => Some(TcpError::ConnectionRefused),
-            // The application may have it already, or its data.
-            State::SynReceived if self.path.flags.contains(PathFlags::FAST_OPEN_SERVER) => {
-                Some(TcpError::ConnectionReset)
-            }
-            State::SynReceived => None,
-            // Linux: whoever has read the end of the stream learns it as a broken pipe.
-            State::CloseWait => Some(TcpError::BrokenPipe),
-            // > any outstanding RECEIVEs and SEND should receive "reset" responses. All segment
-            // > queues should be flushed. Users should also receive an unsolicited general
-            // > "connection reset" signal.
-            //
-            // As Linux, in CLOSING and LAST-ACK too, where the RFC has nobody left who could be told:
-            // our FIN is not acknowledged, and so perhaps data before it.
-            _ => Some(TcpError::ConnectionReset),
-        };
-        self.finish(Event::Reset, error);
-        Err(Disposition::Accepted)
-    }
-
-    /// > Fourth, check the SYN bit: [...] RFC 5961 recommends that in these synchronized states, if the
-    /// > SYN bit is set, irrespective of the sequence number, TCP endpoints MUST send a "challenge
-    /// > ACK" to the remote peer
-    ///
-    /// But for the one that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
-    fn fourth_syn(&mut self, now: Instant, segment: &mut Segment<'_>) -> Step {
-        if !segment.has(Flags::SYN) {
-            return Ok(());
-        }
-        let completes = self.path.state == State::SynReceived
-            && segment.has(Flags::ACK)
-            && segment.seq == self.inbound.irs()
-            && segment.header.ack == self.out.transfer.snd().nxt;
-        if completes {
-            // It is the peer's SYN once more: as Linux, it is acknowledged as such.
-            self.inbound.note_twice(&self.path, segment.seq, segment.seq + 1);
-            self.inbound.ack.at_once();
-            segment.seq += 1;
-            return Ok(());
-        }
-        self.inbound.ack.challenge(&self.path, now);
-        drop_for(DropReason::SynUnexpected)
-    }
-
-    /// > Fifth, check the ACK field: if the ACK bit is off, drop the segment and return
-    fn fifth_ack(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        if !segment.has(Flags::ACK) {
-            return drop_for(DropReason::AckMissing);
-        }
-        let header = segment.header;
-        if self.path.state == State::SynReceived {
-            // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
-            // > processing [...] If the segment acknowledgment is not acceptable, form a reset
-            // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
-            if !(header.ack.gt(self.out.transfer.snd().una)
-                && header.ack.le(self.out.transfer.snd().nxt))
-            {
-                self.life.reset = Some(Reset { seq: header.ack, ack: false });
-                return drop_for(DropReason::AckUnsent);
-            }
-            if self.out.transfer.is_deferring(&self.path) && segment.end() == self.inbound.irs() + 1
-            {
-                return self.defer(now, segment);
-            }
-        }
-        self.hear_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
-        if self.path.state == State::SynReceived {
-            self.path.transition(Event::AckOfSyn);
-            self.life.fast_open = None;
-            self.on_established(now);
-        }
-
-        // What is new once our FIN is acknowledged.
-        let fin_acked = self.out.is_closed();
-        match self.path.state {
-            // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
-            State::FinWait1 if fin_acked => {
-                self.path.transition(Event::AckOfFin);
-                self.life.limit_fin_wait2(&self.path, now);
-            }
-            // > if the ACK acknowledges our FIN, then enter the TIME-WAIT state
-            State::Closing if fin_acked => {
-                self.path.transition(Event::AckOfFin);
-                self.enter_time_wait(now);
-            }
-            // > If our FIN is now acknowledged, delete the TCB, enter the CLOSED state, and return.
-            State::LastAck if fin_acked => {
-                self.finish(Event::AckOfFin, None);
-                return Err(Disposition::Accepted);
-            }
-            _ => {}
-        }
-        Ok(())
     }
 
     /// > Seventh, process the segment text: [...] Once in the ESTABLISHED state, it is possible to
@@ -382,7 +153,7 @@ impl Connection {
             return drop_for(DropReason::ReceiveClosed);
         }
         let cut = self.inbound.trim(&self.path, segment)?;
-        self.take_classic_mark(segment.header, segment.len, segment.arrival.ecn);
+        take_classic_mark(self, segment.header, segment.len, segment.arrival.ecn);
         self.inbound.take_text(&self.path, self.out.transfer.rtt(), env, segment, cut)
     }
 
@@ -395,9 +166,232 @@ impl Connection {
         if self.inbound.take_fin(fin, self.path.state.can_receive()) {
             self.path.transition(Event::Fin);
             if self.path.state == State::TimeWait {
-                self.enter_time_wait(now);
+                time_wait::enter_time_wait(self, now);
             }
         }
         Ok(())
     }
+}
+
+/// Whether this is the next segment in an undisturbed transfer, in either direction.
+fn predicted(conn: &Connection, header: &TcpHeader, len: u32) -> bool {
+    const RELEVANT: Flags =
+        Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
+    let fresh = match (conn.path.has_timestamps(), header.options.timestamps) {
+        (true, Some((value, _))) => value.wrapping_sub(conn.path.ts.recent) as i32 >= 0,
+        (true, None) => false,
+        (false, _) => true,
+    };
+    conn.path.state == State::Established
+        && header.flags & RELEVANT == Flags::ACK
+        && header.ack.between(conn.out.transfer.snd().una, conn.out.transfer.snd().nxt)
+        && fresh
+        && header.options.sack.is_empty()
+        && conn.inbound.is_next(header.seq, len)
+}
+
+/// What is left of the steps when nothing can be wrong: acknowledgement and payload.
+fn take_predicted(
+    conn: &mut Connection,
+    env: &mut Env<'_>,
+    header: &TcpHeader,
+    payload: FragVec,
+    len: u32,
+    arrival: Arrival,
+) -> Disposition {
+    conn.on_heard(env.now);
+    conn.remember_timestamp(env.now, header, header.seq);
+    if let Err(reason) = conn.hear_ack(env.now, header, len) {
+        return Disposition::Dropped(reason);
+    }
+    if !conn.out.transfer.loss().ecn.is_empty() {
+        if conn.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
+            take_accurate_mark(conn, len, arrival);
+        } else {
+            take_classic_mark(conn, header, len, arrival.ecn);
+        }
+    }
+    if len > 0 {
+        let inserted = conn.inbound.insert(env, header.seq, payload);
+        if inserted.advanced > 0 {
+            conn.inbound.on_data_arrived(&conn.path, conn.out.transfer.rtt(), env.now, header, len);
+            conn.inbound.schedule_ack(
+                &conn.path,
+                conn.out.transfer.rtt(),
+                env.now,
+                len,
+                header.flags.contains(Flags::PSH),
+            );
+        }
+        if let Some(reason) = inserted.dropped {
+            conn.inbound.ack.at_once();
+            return Disposition::Dropped(reason);
+        }
+    }
+    Disposition::Accepted
+}
+
+fn take_accurate_mark(conn: &mut Connection, len: u32, arrival: Arrival) {
+    let waiting = conn.inbound.rcv_nxt() != conn.inbound.acked();
+    if conn.out.transfer.take_accurate(len, arrival, waiting) {
+        conn.inbound.ack.at_once();
+    }
+}
+
+fn take_classic_mark(conn: &mut Connection, header: &TcpHeader, len: u32, bits: u8) {
+    let (due, quick) = conn.out.transfer.take_classic(header, len, bits);
+    if due {
+        conn.inbound.ack.at_once();
+    }
+    if quick > 0 {
+        conn.inbound.ack.quicken(quick);
+    }
+}
+
+fn in_order(conn: &mut Connection, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
+    if conn.inbound.is_syn_again(&conn.path, segment) {
+        if conn.out.transfer.take_syn_again(&conn.path, segment.header, segment.arrival.ecn) {
+            conn.life.reset = Some(Reset { seq: conn.out.transfer.snd().nxt, ack: true });
+            conn.finish(Event::Reset, None);
+            return drop_for(DropReason::Flags);
+        }
+        conn.out.transfer.resend_syn();
+        return drop_for(DropReason::Duplicate);
+    }
+    if segment.has(Flags::SYN | Flags::ACK) && segment.seq == conn.inbound.irs() {
+        conn.out.transfer.take_syn_ack_again(segment.header, segment.arrival.ecn);
+    }
+    conn.inbound.check_timestamp(&conn.path, env.now, segment)?;
+    conn.inbound.first_sequence(&conn.path, env.now, segment)?;
+    conn.on_heard(env.now);
+    second_reset(conn, env.now, segment)?;
+    // Third: security and compartment are not implemented, as everywhere.
+    fourth_syn(conn, env.now, segment)?;
+    fifth_ack(conn, env.now, segment)?;
+    if conn.out.transfer.loss().ecn.contains(EcnFlags::ACCURATE) {
+        take_accurate_mark(conn, segment.len, segment.arrival);
+    }
+    conn.remember_timestamp(env.now, segment.header, segment.seq);
+    conn.inbound.sixth_urgent(&conn.path, env, segment);
+    let text = conn.seventh_text(env, segment);
+    conn.eighth_fin(env.now, segment)?;
+    text
+}
+
+/// > Second, check the RST bit: [...] 1) If the RST bit is set and the sequence
+/// > number is outside the current receive window, silently drop the segment. 2) If the RST bit
+/// > is set and the sequence number exactly matches the next expected sequence number (RCV.NXT),
+/// > then TCP endpoints MUST reset the connection [...] 3) If the RST bit is set and the sequence
+/// > number does not exactly match the next expected sequence value, yet is within the current
+/// > receive window, TCP endpoints MUST send an acknowledgment (challenge ACK).
+fn second_reset(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
+    if !segment.has(Flags::RST) {
+        return Ok(());
+    }
+    if segment.seq != conn.inbound.rcv_nxt() {
+        conn.inbound.ack.challenge(&conn.path, now);
+        if conn.path.state == State::Established && conn.inbound.bytes_received() == 0 {
+            conn.life.suspect_black_hole();
+        }
+        return drop_for(DropReason::RstNotNext);
+    }
+    let active = conn.path.flags.contains(PathFlags::ACTIVE);
+    let error = match conn.path.state {
+        // > If this connection was initiated with a passive OPEN (i.e., came from
+        // > the LISTEN state), then return this connection to LISTEN state and return. The user
+        // > need not be informed. If this connection was initiated with an active OPEN (i.e.,
+        // > came from SYN-SENT state), then the connection was refused; signal the user
+        // > "connection refused".
+        State::SynReceived if active => Some(TcpError::ConnectionRefused),
+        // The application may have it already, or its data.
+        State::SynReceived if conn.path.flags.contains(PathFlags::FAST_OPEN_SERVER) => {
+            Some(TcpError::ConnectionReset)
+        }
+        State::SynReceived => None,
+        // Linux: whoever has read the end of the stream learns it as a broken pipe.
+        State::CloseWait => Some(TcpError::BrokenPipe),
+        // > any outstanding RECEIVEs and SEND should receive "reset" responses. All segment
+        // > queues should be flushed. Users should also receive an unsolicited general
+        // > "connection reset" signal.
+        //
+        // As Linux, in CLOSING and LAST-ACK too, where the RFC has nobody left who could be told:
+        // our FIN is not acknowledged, and so perhaps data before it.
+        _ => Some(TcpError::ConnectionReset),
+    };
+    conn.finish(Event::Reset, error);
+    Err(Disposition::Accepted)
+}
+
+/// > Fourth, check the SYN bit: [...] RFC 5961 recommends that in these synchronized states, if the
+/// > SYN bit is set, irrespective of the sequence number, TCP endpoints MUST send a "challenge
+/// > ACK" to the remote peer
+///
+/// But for the one that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
+fn fourth_syn(conn: &mut Connection, now: Instant, segment: &mut Segment<'_>) -> Step {
+    if !segment.has(Flags::SYN) {
+        return Ok(());
+    }
+    let completes = conn.path.state == State::SynReceived
+        && segment.has(Flags::ACK)
+        && segment.seq == conn.inbound.irs()
+        && segment.header.ack == conn.out.transfer.snd().nxt;
+    if completes {
+        // It is the peer's SYN once more: as Linux, it is acknowledged as such.
+        conn.inbound.note_twice(&conn.path, segment.seq, segment.seq + 1);
+        conn.inbound.ack.at_once();
+        segment.seq += 1;
+        return Ok(());
+    }
+    conn.inbound.ack.challenge(&conn.path, now);
+    drop_for(DropReason::SynUnexpected)
+}
+
+/// > Fifth, check the ACK field: if the ACK bit is off, drop the segment and return
+fn fifth_ack(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
+    if !segment.has(Flags::ACK) {
+        return drop_for(DropReason::AckMissing);
+    }
+    let header = segment.header;
+    if conn.path.state == State::SynReceived {
+        // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
+        // > processing [...] If the segment acknowledgment is not acceptable, form a reset
+        // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
+        if !(header.ack.gt(conn.out.transfer.snd().una)
+            && header.ack.le(conn.out.transfer.snd().nxt))
+        {
+            conn.life.reset = Some(Reset { seq: header.ack, ack: false });
+            return drop_for(DropReason::AckUnsent);
+        }
+        if conn.out.transfer.is_deferring(&conn.path) && segment.end() == conn.inbound.irs() + 1 {
+            return defer::defer(conn, now, segment);
+        }
+    }
+    conn.hear_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
+    if conn.path.state == State::SynReceived {
+        conn.path.transition(Event::AckOfSyn);
+        conn.life.fast_open = None;
+        handshake::on_established(conn, now);
+    }
+
+    // What is new once our FIN is acknowledged.
+    let fin_acked = conn.out.is_closed();
+    match conn.path.state {
+        // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
+        State::FinWait1 if fin_acked => {
+            conn.path.transition(Event::AckOfFin);
+            conn.life.limit_fin_wait2(&conn.path, now);
+        }
+        // > if the ACK acknowledges our FIN, then enter the TIME-WAIT state
+        State::Closing if fin_acked => {
+            conn.path.transition(Event::AckOfFin);
+            time_wait::enter_time_wait(conn, now);
+        }
+        // > If our FIN is now acknowledged, delete the TCB, enter the CLOSED state, and return.
+        State::LastAck if fin_acked => {
+            conn.finish(Event::AckOfFin, None);
+            return Err(Disposition::Accepted);
+        }
+        _ => {}
+    }
+    Ok(())
 }

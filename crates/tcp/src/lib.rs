@@ -74,8 +74,8 @@ pub use io_flags::{RecvFlags, SendFlags};
 pub use isn::IsnGenerator;
 pub use life::defer::{defer_accept_time, defer_accept_timeouts};
 pub use life::fast_open::{
-    CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, FastOpenOutcome,
-    SynData, TryExperimental,
+    CookieCheck, FastOpen, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode,
+    FastOpenOutcome, SynData, TryExperimental,
 };
 pub use life::state::{Event, State};
 pub use life::time_wait::{TimeWait, TimeWaitStep};
@@ -88,5 +88,6 @@ pub use path::Ports;
 pub use reset::reset_for;
 pub use segment::{Arrival, Disposition, IcmpKind, IcmpNotice, SegmentOut};
 pub use seq::Seq;
+pub use settings::Settings;
 pub use shared::{ChallengeLimit, ReceiveBudget, Shared};
 pub use syn_cookie::{Cookie, CookieJar};

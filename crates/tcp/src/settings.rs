@@ -10,113 +10,124 @@ use crate::life::LifeFlags;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
 
+/// What can be set of a connection: each holds from the next thing that happens on it.
+pub struct Settings<'a>(&'a mut Connection);
+
 impl Connection {
+    /// To change settings.
+    pub fn settings(&mut self) -> Settings<'_> {
+        Settings(self)
+    }
+}
+
+impl Settings<'_> {
     /// Turns Nagle's algorithm off (`true`) or on. Turning it off sends what is queued, cork or not, as
     /// in Linux.
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.out.set_nodelay(nodelay);
+        self.0.out.set_nodelay(nodelay);
     }
 
     /// Holds back every segment that is not full (`true`), for 200 ms at most when nothing is under
     /// way, or does so no longer.
     pub fn set_cork(&mut self, cork: bool) {
-        self.out.set_cork(cork);
+        self.0.out.set_cork(cork);
     }
 
     /// Turns keep-alive on or off.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<KeepAlive>) {
-        self.path.own_config().keepalive = keepalive;
-        if self.life.flags.contains(LifeFlags::CONNECTED) && self.path.state != State::TimeWait {
-            self.life.start_keepalive(&self.path, now);
+        self.0.path.own_config().keepalive = keepalive;
+        if self.0.life.flags.contains(LifeFlags::CONNECTED) && self.0.path.state != State::TimeWait
+        {
+            self.0.life.start_keepalive(&self.0.path, now);
         }
     }
 
     /// How long data may go unanswered (RFC 5482); `None`: the counts of retransmissions rule.
     pub fn set_user_timeout(&mut self, limit: Option<Duration>) {
-        self.path.own_config().user_timeout = limit;
+        self.0.path.own_config().user_timeout = limit;
     }
 
     /// Upper bound of the MSS that we use, and announce if the SYN has not left yet.
     pub fn set_max_mss(&mut self, mss: Option<u16>) {
-        self.path.own_config().max_mss = mss;
+        self.0.path.own_config().max_mss = mss;
     }
 
     /// Retransmissions of a SYN before connecting fails.
     pub fn set_syn_retries(&mut self, retries: u8) {
-        let config = self.path.own_config();
+        let config = self.0.path.own_config();
         config.syn_retries = retries;
         config.syn_linear_retries = 0;
     }
 
     /// See [`Config::defer_accept`](crate::Config::defer_accept): of a connection whose SYN is not answered yet.
     pub fn set_defer_accept(&mut self, timeouts: u8) {
-        if self.path.state == State::SynSent {
-            self.path.own_config().defer_accept = timeouts;
+        if self.0.path.state == State::SynSent {
+            self.0.path.own_config().defer_accept = timeouts;
         }
     }
 
     /// How long a closed connection waits for the peer's FIN (`TCP_LINGER2`).
     pub fn set_fin_wait2(&mut self, limit: Duration) {
-        self.path.own_config().fin_wait2 = limit;
+        self.0.path.own_config().fin_wait2 = limit;
     }
 
     /// See [`Config::linger`](crate::Config::linger).
     pub fn set_linger(&mut self, linger: Option<Duration>) {
-        self.path.own_config().linger = linger;
+        self.0.path.own_config().linger = linger;
     }
 
     /// See [`Config::notsent_lowat`](crate::Config::notsent_lowat).
     pub fn set_notsent_lowat(&mut self, bytes: u32) {
-        self.path.own_config().notsent_lowat = bytes;
+        self.0.path.own_config().notsent_lowat = bytes;
     }
 
     /// See [`Config::recv_lowat`](crate::Config::recv_lowat). As in Linux, the receive buffer grows so that they fit.
     pub fn set_recv_lowat(&mut self, bytes: u32) {
-        self.path.own_config().recv_lowat = bytes.max(1);
+        self.0.path.own_config().recv_lowat = bytes.max(1);
         self.make_room(bytes);
     }
 
     /// Has the receive buffer grow, within its limit, so that `bytes` can be queued: twice as much,
     /// for the memory that they pin.
     pub fn make_room(&mut self, bytes: u32) {
-        let buffer = bytes.saturating_mul(2).min(self.path.config.recv_buffer);
-        self.inbound.widen_buffer(buffer);
+        let buffer = bytes.saturating_mul(2).min(self.0.path.config.recv_buffer);
+        self.0.inbound.widen_buffer(buffer);
         // A window that was shut may open.
-        self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
+        self.0.inbound.on_data_taken(&self.0.path, self.0.out.transfer.rtt());
     }
 
     /// See [`Config::oob_inline`](crate::Config::oob_inline).
     pub fn set_oob_inline(&mut self, inline: bool) {
-        self.path.own_config().oob_inline = inline;
+        self.0.path.own_config().oob_inline = inline;
     }
 
     /// See [`Config::window_clamp`](crate::Config::window_clamp).
     pub fn set_window_clamp(&mut self, bytes: Option<u32>) {
-        self.path.own_config().window_clamp = bytes;
+        self.0.path.own_config().window_clamp = bytes;
     }
 
     /// Changes the congestion control. As in Linux the window and its threshold stay; what the new
     /// algorithm knows of the path begins anew.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
-        self.path.own_config().congestion = kind;
-        self.out.transfer.set_congestion(kind);
+        self.0.path.own_config().congestion = kind;
+        self.0.out.transfer.set_congestion(kind);
     }
 
     /// Fixes the send buffer at `bytes`: it grows by itself no longer.
     pub fn set_send_buffer(&mut self, bytes: u32) {
-        let config = self.path.own_config();
+        let config = self.0.path.own_config();
         (config.send_buffer, config.send_buffer_initial) = (bytes, bytes);
     }
 
     /// Fixes the receive buffer at `bytes`: it grows by itself no longer.
     pub fn set_recv_buffer(&mut self, bytes: u32) {
-        let config = self.path.own_config();
+        let config = self.0.path.own_config();
         (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
     }
 
     /// Acknowledges at once (`true`), or delays acknowledgements again; for now only, as in Linux:
     /// what happens next on the connection may change it.
     pub fn set_quick_ack(&mut self, quick: bool) {
-        self.inbound.ack.set_quick_ack(&self.path, quick);
+        self.0.inbound.ack.set_quick_ack(&self.0.path, quick);
     }
 }

@@ -40,64 +40,64 @@ impl Net {
             hop_limit: DEFAULT_HOP_LIMIT,
             by,
         };
-        self.try_send_back(mem, now, &envelope, checksum_offset, packet).map_err(
+        try_send_back(self, mem, now, &envelope, checksum_offset, packet).map_err(
             |(error, reason)| {
                 self.counters.drop_one(reason);
                 error
             },
         )
     }
+}
 
-    #[inline(always)]
-    fn try_send_back(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        to: &Envelope,
-        checksum_offset: u16,
-        packet: &mut PacketBuf,
-    ) -> Result<(), Refused> {
-        prepare_checksum(packet, to, checksum_offset)?;
-        let (out, hop) = self.way(now, to)?;
-        let header = match hop {
-            Hop::Direct => None,
-            Hop::Neighbor(next) => match self.header_to(now, out, next) {
-                Some(header) => Some(header),
-                // It has to be asked first.
-                None => return self.send_slowly(mem, now, *to, take(packet)),
-            },
-            Hop::Local | Hop::Group(_) => return self.send_slowly(mem, now, *to, take(packet)),
-        };
-        let link = &self.links.at(out).link;
-        if !fits(link, packet, to, link.mtu)? {
-            return Err(TOO_LONG);
-        }
-        self.wrap(packet, to)?;
-        self.finish(mem, packet, out, header.as_ref())?;
-        self.enqueue(mem, take(packet), out, OUR_SHARE)
+#[inline(always)]
+fn try_send_back(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    to: &Envelope,
+    checksum_offset: u16,
+    packet: &mut PacketBuf,
+) -> Result<(), Refused> {
+    prepare_checksum(packet, to, checksum_offset)?;
+    let (out, hop) = net.way(now, to)?;
+    let header = match hop {
+        Hop::Direct => None,
+        Hop::Neighbor(next) => match header_to(net, now, out, next) {
+            Some(header) => Some(header),
+            // It has to be asked first.
+            None => return net.send_slowly(mem, now, *to, take(packet)),
+        },
+        Hop::Local | Hop::Group(_) => return net.send_slowly(mem, now, *to, take(packet)),
+    };
+    let link = &net.links.at(out).link;
+    if !fits(link, packet, to, link.mtu)? {
+        return Err(TOO_LONG);
     }
+    net.wrap(packet, to)?;
+    net.finish(mem, packet, out, header.as_ref())?;
+    net.enqueue(mem, take(packet), out, OUR_SHARE)
+}
 
-    /// The link header for the station of a neighbour, if that is known.
-    fn header_to(
-        &mut self,
-        now: Instant,
-        out: LinkIndex,
-        next: IpAddr,
-    ) -> Option<[u8; ethernet::LEN]> {
-        let generation = self.links.at(out).neighbors.generation();
-        if let Some(last) = self.last_next
-            && (last.next, last.out, last.generation) == (next, out, generation)
-            && now < last.until
-        {
-            return Some(last.link);
-        }
-        let neighbors = &mut self.links.at_mut(out).neighbors;
-        let Lookup::Known { mac, until } = neighbors.lookup(now, next) else { return None };
-        let generation = neighbors.generation();
-        let link = self.link_header(out, mac, next.is_ipv6());
-        self.last_next = Some(LastNext { next, out, generation, until, link });
-        Some(link)
+/// The link header for the station of a neighbour, if that is known.
+fn header_to(
+    net: &mut Net,
+    now: Instant,
+    out: LinkIndex,
+    next: IpAddr,
+) -> Option<[u8; ethernet::LEN]> {
+    let generation = net.links.at(out).neighbors.generation();
+    if let Some(last) = net.last_next
+        && (last.next, last.out, last.generation) == (next, out, generation)
+        && now < last.until
+    {
+        return Some(last.link);
     }
+    let neighbors = &mut net.links.at_mut(out).neighbors;
+    let Lookup::Known { mac, until } = neighbors.lookup(now, next) else { return None };
+    let generation = neighbors.generation();
+    let link = net.link_header(out, mac, next.is_ipv6());
+    net.last_next = Some(LastNext { next, out, generation, until, link });
+    Some(link)
 }
 
 /// The way to the neighbour that was last answered through.

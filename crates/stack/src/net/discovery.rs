@@ -48,7 +48,7 @@ impl Net {
         // Reply) where the 'sender IP address' is one of the host's own IP addresses, but the
         // 'sender hardware address' does not match", there is a conflict.
         if self.routes.is_ours_on(link, sender) {
-            self.handle_conflict(mem, now, link, packet.sender);
+            handle_conflict(self, mem, now, link, packet.sender);
             return Err(DropReason::ArpConflict);
         }
         // Only for addresses of this link, as Linux does with `arp_ignore` set: otherwise stations
@@ -57,7 +57,7 @@ impl Net {
         if packet.sender.is_unspecified() {
             // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
             if for_us && packet.operation == Operation::Request {
-                self.send_arp_reply(mem, link, &packet);
+                send_arp_reply(self, mem, link, &packet);
                 return Ok(());
             }
             return Err(DropReason::ArpNotForUs);
@@ -78,60 +78,14 @@ impl Net {
             create: for_us && packet.operation == Operation::Request,
         };
         let known = neighbors.knows(sender);
-        self.learn(mem, now, link, sender, claim);
+        learn(self, mem, now, link, sender, claim);
         match packet.operation {
             Operation::Request if for_us => {
-                self.send_arp_reply(mem, link, &packet);
+                send_arp_reply(self, mem, link, &packet);
                 Ok(())
             }
             _ if known => Ok(()),
             _ => Err(DropReason::ArpNotForUs),
-        }
-    }
-
-    fn send_arp_reply(&mut self, mem: &mut Mem, link: LinkIndex, request: &arp::Packet) {
-        let reply = arp::Packet {
-            operation: Operation::Reply,
-            sender_mac: self.links.at(link).link.mac,
-            sender: request.target,
-            target_mac: request.sender_mac,
-            target: request.sender,
-        };
-        self.send_arp(mem, link, &reply, request.sender_mac);
-    }
-
-    fn send_arp(&mut self, mem: &mut Mem, link: LinkIndex, packet: &arp::Packet, dst: Mac) {
-        let src = self.links.at(link).link.mac;
-        let header = ethernet::Header { dst, src, ethertype: ethernet::ARP };
-        let mut frame = PacketBuf::for_tx();
-        if let Some(room) = frame.push(arp::LEN) {
-            room.copy_from_slice(&packet.emit());
-        }
-        self.counters.tx_arp += 1;
-        if let Err((_, reason)) = self.emit(mem, frame, link, Some(&header.emit())) {
-            self.counters.drop_one(reason);
-        }
-    }
-
-    /// Tells everybody that an address is ours (RFC 5227 section 2.3: an ARP request for it).
-    fn announce_v4(&mut self, mem: &mut Mem, link: LinkIndex, addr: Ipv4Addr) {
-        let packet = arp::Packet {
-            operation: Operation::Request,
-            sender_mac: self.links.at(link).link.mac,
-            sender: addr,
-            target_mac: Mac::ZERO,
-            target: addr,
-        };
-        self.send_arp(mem, link, &packet, Mac::BROADCAST);
-    }
-
-    /// RFC 5227 section 2.4(b): defend with a single announcement, if that was not done recently.
-    fn handle_conflict(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex, addr: Ipv4Addr) {
-        self.counters.address_conflicts += 1;
-        let interface = self.links.at_mut(link);
-        if now >= interface.defend_after {
-            interface.defend_after = now + DEFEND_INTERVAL;
-            self.announce_v4(mem, link, addr);
         }
     }
 
@@ -156,7 +110,7 @@ impl Net {
         }
         match ndp::Message::parse(packet.head())? {
             ndp::Message::Solicitation { target, source_mac } => {
-                self.handle_solicitation(mem, now, meta, target, source_mac)
+                handle_solicitation(self, mem, now, meta, target, source_mac)
             }
             ndp::Message::Advertisement { solicited, overrides, target, target_mac, .. } => {
                 // RFC 4861 section 7.1.2: "If the IP Destination Address is a multicast address
@@ -174,99 +128,13 @@ impl Net {
                     return Err(DropReason::NdpNotForUs);
                 }
                 let claim = Claim { mac: target_mac, solicited, overrides, create: false };
-                self.learn(mem, now, link, target, claim);
+                learn(self, mem, now, link, target, claim);
                 Ok(())
             }
         }
     }
 
-    fn handle_solicitation(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        meta: &Meta,
-        target: Ipv6Addr,
-        source_mac: Option<Mac>,
-    ) -> Result<(), DropReason> {
-        let (probe, link) = (meta.src.is_unspecified(), meta.origin.link);
-        // RFC 4861 section 7.1.1: from the unspecified address only to a solicited-node group, and
-        // without a source link-layer address.
-        if probe && (source_mac.is_some() || meta.dst != ndp::solicited_node(target)) {
-            return Err(DropReason::NdpSource);
-        }
-        if !self.routes.is_ours_on(link, target.into()) {
-            return Err(DropReason::NdpNotForUs);
-        }
-        if !probe && !self.routes.is_on_link(link, meta.src) {
-            return Err(DropReason::NdpSource);
-        }
-        if source_mac.is_some() {
-            // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache
-            // entry for the IP Source Address of the solicitation."
-            let claim = Claim { mac: source_mac, solicited: false, overrides: true, create: true };
-            self.learn(mem, now, link, meta.src, claim);
-        }
-        if probe {
-            // RFC 4862 section 5.4.3: another node checks whether our address is free.
-            self.counters.address_conflicts += 1;
-        }
-        let answer = ndp::Message::Advertisement {
-            router: false,
-            // RFC 4861 section 7.2.4: to a probe, to all nodes and without the solicited flag.
-            solicited: !probe,
-            overrides: true,
-            target,
-            target_mac: Some(self.links.at(link).link.mac),
-        };
-        let to = if probe { ALL_NODES.into() } else { meta.src };
-        // Who says where it is need not be looked for, and no entry of ours is in use for it.
-        let station = source_mac.map(|mac| (link, mac));
-        self.send_ndp(mem, now, &answer, target.into(), to, station);
-        Ok(())
-    }
-
-    /// Sends a message: to a station of a link where one is given, else wherever `dst` leads.
-    fn send_ndp(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        message: &ndp::Message,
-        src: IpAddr,
-        dst: IpAddr,
-        station: Option<(LinkIndex, Mac)>,
-    ) {
-        let (bytes, len) = message.emit();
-        let mut packet = PacketBuf::for_tx();
-        if let (Some(room), Some(bytes)) = (packet.push(len), bytes.get(..len)) {
-            room.copy_from_slice(bytes);
-        }
-        let Some(station) = station else {
-            self.send_icmp(mem, now, src, dst, Some(NDP_HOP_LIMIT), packet);
-            return;
-        };
-        self.counters.tx_icmp += 1;
-        if let Err((_, reason)) = self.send_to_station(
-            mem,
-            (src, dst),
-            NDP_HOP_LIMIT,
-            icmp::CHECKSUM_OFFSET,
-            packet,
-            station,
-        ) {
-            self.counters.drop_one(reason);
-        }
-    }
-
     // Both.
-
-    /// Takes in what a packet said about a neighbour, and sends what waited for it.
-    fn learn(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex, addr: IpAddr, claim: Claim) {
-        let neighbors = &mut self.links.at_mut(link).neighbors;
-        let queue = neighbors.learn(now, addr, claim, &mut self.counters);
-        if let (false, Some(mac)) = (queue.is_empty(), claim.mac) {
-            self.release(mem, link, mac, queue);
-        }
-    }
 
     /// Asks for the station of an address: everybody, or the station that had it.
     pub(super) fn send_solicitation(
@@ -288,7 +156,7 @@ impl Net {
                     target_mac: Mac::ZERO,
                     target,
                 };
-                self.send_arp(mem, link, &packet, station.unwrap_or(Mac::BROADCAST));
+                send_arp(self, mem, link, &packet, station.unwrap_or(Mac::BROADCAST));
             }
             (_, IpAddr::V6(target)) => {
                 let message = ndp::Message::Solicitation { target, source_mac: Some(mac) };
@@ -297,7 +165,7 @@ impl Net {
                     Some(_) => addr,
                     None => ndp::solicited_node(target).into(),
                 };
-                self.send_ndp(mem, now, &message, src, dst, station.map(|mac| (link, mac)));
+                send_ndp(self, mem, now, &message, src, dst, station.map(|mac| (link, mac)));
             }
             _ => {}
         }
@@ -307,7 +175,7 @@ impl Net {
     pub(super) fn announce(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
         for addr in self.routes.of_link(link).collect::<Vec<_>>() {
             match addr.addr() {
-                IpAddr::V4(addr) => self.announce_v4(mem, link, addr),
+                IpAddr::V4(addr) => announce_v4(self, mem, link, addr),
                 IpAddr::V6(target) => {
                     // RFC 4861 section 7.2.6: unsolicited advertisements.
                     let message = ndp::Message::Advertisement {
@@ -317,7 +185,7 @@ impl Net {
                         target,
                         target_mac: Some(self.links.at(link).link.mac),
                     };
-                    self.send_ndp(mem, now, &message, target.into(), ALL_NODES.into(), None);
+                    send_ndp(self, mem, now, &message, target.into(), ALL_NODES.into(), None);
                 }
             }
         }
@@ -339,43 +207,170 @@ impl Net {
                 Action::Failed { addr, queue } => {
                     self.routes.handle_dead_neighbor(now, link, addr);
                     self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
-                    self.tell_unreachable(mem, now, queue);
+                    tell_unreachable(self, mem, now, queue);
                 }
-                Action::Evicted { queue } => self.tell_unreachable(mem, now, queue),
+                Action::Evicted { queue } => tell_unreachable(self, mem, now, queue),
             }
         }
     }
+}
 
-    /// Tells the senders of packets that waited for a neighbour in vain.
-    fn tell_unreachable(&mut self, mem: &mut Mem, now: Instant, queue: VecDeque<PacketBuf>) {
-        for packet in queue {
-            if !self.notify_unreachable(&packet) {
-                self.send_transit_unreachable(mem, now, packet);
-            }
+fn send_arp_reply(net: &mut Net, mem: &mut Mem, link: LinkIndex, request: &arp::Packet) {
+    let reply = arp::Packet {
+        operation: Operation::Reply,
+        sender_mac: net.links.at(link).link.mac,
+        sender: request.target,
+        target_mac: request.sender_mac,
+        target: request.sender,
+    };
+    send_arp(net, mem, link, &reply, request.sender_mac);
+}
+
+fn send_arp(net: &mut Net, mem: &mut Mem, link: LinkIndex, packet: &arp::Packet, dst: Mac) {
+    let src = net.links.at(link).link.mac;
+    let header = ethernet::Header { dst, src, ethertype: ethernet::ARP };
+    let mut frame = PacketBuf::for_tx();
+    if let Some(room) = frame.push(arp::LEN) {
+        room.copy_from_slice(&packet.emit());
+    }
+    net.counters.tx_arp += 1;
+    if let Err((_, reason)) = net.emit(mem, frame, link, Some(&header.emit())) {
+        net.counters.drop_one(reason);
+    }
+}
+
+/// Tells everybody that an address is ours (RFC 5227 section 2.3: an ARP request for it).
+fn announce_v4(net: &mut Net, mem: &mut Mem, link: LinkIndex, addr: Ipv4Addr) {
+    let packet = arp::Packet {
+        operation: Operation::Request,
+        sender_mac: net.links.at(link).link.mac,
+        sender: addr,
+        target_mac: Mac::ZERO,
+        target: addr,
+    };
+    send_arp(net, mem, link, &packet, Mac::BROADCAST);
+}
+
+/// RFC 5227 section 2.4(b): defend with a single announcement, if that was not done recently.
+fn handle_conflict(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex, addr: Ipv4Addr) {
+    net.counters.address_conflicts += 1;
+    let interface = net.links.at_mut(link);
+    if now >= interface.defend_after {
+        interface.defend_after = now + DEFEND_INTERVAL;
+        announce_v4(net, mem, link, addr);
+    }
+}
+
+fn handle_solicitation(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    meta: &Meta,
+    target: Ipv6Addr,
+    source_mac: Option<Mac>,
+) -> Result<(), DropReason> {
+    let (probe, link) = (meta.src.is_unspecified(), meta.origin.link);
+    // RFC 4861 section 7.1.1: from the unspecified address only to a solicited-node group, and
+    // without a source link-layer address.
+    if probe && (source_mac.is_some() || meta.dst != ndp::solicited_node(target)) {
+        return Err(DropReason::NdpSource);
+    }
+    if !net.routes.is_ours_on(link, target.into()) {
+        return Err(DropReason::NdpNotForUs);
+    }
+    if !probe && !net.routes.is_on_link(link, meta.src) {
+        return Err(DropReason::NdpSource);
+    }
+    if source_mac.is_some() {
+        // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache
+        // entry for the IP Source Address of the solicitation."
+        let claim = Claim { mac: source_mac, solicited: false, overrides: true, create: true };
+        learn(net, mem, now, link, meta.src, claim);
+    }
+    if probe {
+        // RFC 4862 section 5.4.3: another node checks whether our address is free.
+        net.counters.address_conflicts += 1;
+    }
+    let answer = ndp::Message::Advertisement {
+        router: false,
+        // RFC 4861 section 7.2.4: to a probe, to all nodes and without the solicited flag.
+        solicited: !probe,
+        overrides: true,
+        target,
+        target_mac: Some(net.links.at(link).link.mac),
+    };
+    let to = if probe { ALL_NODES.into() } else { meta.src };
+    // Who says where it is need not be looked for, and no entry of ours is in use for it.
+    let station = source_mac.map(|mac| (link, mac));
+    send_ndp(net, mem, now, &answer, target.into(), to, station);
+    Ok(())
+}
+
+/// Sends a message: to a station of a link where one is given, else wherever `dst` leads.
+fn send_ndp(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    message: &ndp::Message,
+    src: IpAddr,
+    dst: IpAddr,
+    station: Option<(LinkIndex, Mac)>,
+) {
+    let (bytes, len) = message.emit();
+    let mut packet = PacketBuf::for_tx();
+    if let (Some(room), Some(bytes)) = (packet.push(len), bytes.get(..len)) {
+        room.copy_from_slice(bytes);
+    }
+    let Some(station) = station else {
+        net.send_icmp(mem, now, src, dst, Some(NDP_HOP_LIMIT), packet);
+        return;
+    };
+    net.counters.tx_icmp += 1;
+    if let Err((_, reason)) =
+        net.send_to_station(mem, (src, dst), NDP_HOP_LIMIT, icmp::CHECKSUM_OFFSET, packet, station)
+    {
+        net.counters.drop_one(reason);
+    }
+}
+
+/// Takes in what a packet said about a neighbour, and sends what waited for it.
+fn learn(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex, addr: IpAddr, claim: Claim) {
+    let neighbors = &mut net.links.at_mut(link).neighbors;
+    let queue = neighbors.learn(now, addr, claim, &mut net.counters);
+    if let (false, Some(mac)) = (queue.is_empty(), claim.mac) {
+        net.release(mem, link, mac, queue);
+    }
+}
+
+/// Tells the senders of packets that waited for a neighbour in vain.
+fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<PacketBuf>) {
+    for packet in queue {
+        if !notify_unreachable(net, &packet) {
+            net.send_transit_unreachable(mem, now, packet);
         }
     }
+}
 
-    /// Tells the sockets that a packet of theirs, its head at the IP header, found nobody; `false`: it
-    /// was somebody else's, and only passed on.
-    fn notify_unreachable(&mut self, packet: &PacketBuf) -> bool {
-        let head = packet.head();
-        let about = match head.first().map(|b| b >> 4) {
-            Some(4) => icmp::parse_quoted_v4(head),
-            _ => icmp::parse_quoted_v6(head),
-        };
-        // Later fragments say nothing that the first did not.
-        let Ok(about) = about else { return self.transit.is_none() };
-        if !self.routes.is_local(about.src) {
-            return false;
-        }
-        let told = self.notices.iter().any(|notice| {
-            matches!(notice, Inbound::IcmpError { about: other, .. }
-                if (other.dst, other.src_port, other.dst_port, other.protocol)
-                    == (about.dst, about.src_port, about.dst_port, about.protocol))
-        });
-        if !told && self.notices.len() < NOTICES {
-            self.notices.push_back(Inbound::IcmpError { about, kind: IcmpKind::HostUnreachable });
-        }
-        true
+/// Tells the sockets that a packet of theirs, its head at the IP header, found nobody; `false`: it
+/// was somebody else's, and only passed on.
+fn notify_unreachable(net: &mut Net, packet: &PacketBuf) -> bool {
+    let head = packet.head();
+    let about = match head.first().map(|b| b >> 4) {
+        Some(4) => icmp::parse_quoted_v4(head),
+        _ => icmp::parse_quoted_v6(head),
+    };
+    // Later fragments say nothing that the first did not.
+    let Ok(about) = about else { return net.transit.is_none() };
+    if !net.routes.is_local(about.src) {
+        return false;
     }
+    let told = net.notices.iter().any(|notice| {
+        matches!(notice, Inbound::IcmpError { about: other, .. }
+            if (other.dst, other.src_port, other.dst_port, other.protocol)
+                == (about.dst, about.src_port, about.dst_port, about.protocol))
+    });
+    if !told && net.notices.len() < NOTICES {
+        net.notices.push_back(Inbound::IcmpError { about, kind: IcmpKind::HostUnreachable });
+    }
+    true
 }

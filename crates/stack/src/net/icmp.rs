@@ -103,11 +103,11 @@ impl Net {
     ) -> Outcome {
         let header = icmp::Header::parse(packet.head())?;
         match header.kind {
-            v4::ECHO_REQUEST => self.answer_echo(mem, now, packet, meta, v4::ECHO_REPLY),
+            v4::ECHO_REQUEST => answer_echo(self, mem, now, packet, meta, v4::ECHO_REPLY),
             v4::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
             v4::REDIRECT => Err(DropReason::IcmpRedirect),
             v4::UNREACHABLE | v4::TIME_EXCEEDED | v4::PARAMETER_PROBLEM => {
-                self.handle_error(packet, &meta, header)
+                handle_error(self, packet, &meta, header)
             }
             // RFC 6633 section 3: "A host MUST silently discard received ICMP Source Quench
             // messages."
@@ -128,7 +128,7 @@ impl Net {
             return Err(DropReason::Ipv6Source);
         }
         match header.kind {
-            v6::ECHO_REQUEST => self.answer_echo(mem, now, packet, meta, v6::ECHO_REPLY),
+            v6::ECHO_REQUEST => answer_echo(self, mem, now, packet, meta, v6::ECHO_REPLY),
             v6::ECHO_REPLY => Err(DropReason::IcmpEchoReply),
             v6::NEIGHBOR_SOLICITATION | v6::NEIGHBOR_ADVERTISEMENT => {
                 self.handle_ndp(mem, now, packet, &meta)?;
@@ -142,87 +142,9 @@ impl Net {
             v6::ROUTER_ADVERTISEMENT => Err(DropReason::NdpRouterAdvertisement),
             v6::REDIRECT => Err(DropReason::IcmpRedirect),
             // RFC 4443 section 2.1: error messages have types below 128.
-            1..=127 => self.handle_error(packet, &meta, header),
+            1..=127 => handle_error(self, packet, &meta, header),
             _ => Err(DropReason::IcmpType),
         }
-    }
-
-    /// Turns a request round.
-    fn answer_echo(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        meta: Meta,
-        reply: u8,
-    ) -> Outcome {
-        if packet.head().get(1) != Some(&0) {
-            return Err(DropReason::IcmpCode);
-        }
-        // RFC 1122 section 3.2.2.6: "An ICMP Echo Request destined to an IP broadcast or IP
-        // multicast address MAY be silently discarded."
-        if meta.dst.is_ipv4() && (meta.delivery != Delivery::Unicast || meta.origin.group) {
-            return Err(DropReason::IcmpBroadcast);
-        }
-        if let [kind, _code, c0, c1, ..] = packet.head_mut() {
-            (*kind, *c0, *c1) = (reply, 0, 0);
-        }
-        let Some(src) = self.answer_source(&meta, now) else { return Ok(Passed::Nothing) };
-        let room = match meta.dst {
-            IpAddr::V4(_) => ethernet::LEN + ipv4::LEN,
-            // With a fragment header, should the reply be as long as a reassembled request.
-            IpAddr::V6(_) if ipv6::LEN + packet.len() > self.mtu_for(meta.src) => {
-                ethernet::LEN + ipv6::LEN + ipv6::FRAGMENT_LEN
-            }
-            IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
-        };
-        let mut packet = with_headroom(mem, take(packet), room, CopyReason::Icmp)?;
-        (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
-        // Refusals are counted where they happen.
-        if self.send_icmp(mem, now, src, meta.src, None, packet) {
-            self.counters.icmp_echo_answered += 1;
-        }
-        Ok(Passed::Nothing)
-    }
-
-    /// Passes up an error about something of ours.
-    fn handle_error(
-        &mut self,
-        packet: &mut PacketBuf,
-        meta: &Meta,
-        header: icmp::Header,
-    ) -> Outcome {
-        // Errors are answers to one host.
-        if meta.delivery != Delivery::Unicast {
-            return Err(DropReason::IcmpQuoteNotOurs);
-        }
-        // As much of the quoted packet as the head takes: all headers that we send.
-        let room = HEAD_CAPACITY.min(packet.len());
-        packet.linearize(room);
-        let quote = packet.head().get(icmp::LEN..).unwrap_or_default();
-        let (about, quoted_len) = match meta.dst {
-            IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),
-            IpAddr::V6(_) => (icmp::parse_quoted_v6(quote)?, ipv6::LEN + quoted_word(quote, 4)),
-        };
-        // RFC 5927 section 4: a quoted packet that we cannot have sent.
-        if !self.routes.is_local(about.src) || about.src != meta.dst {
-            return Err(DropReason::IcmpQuoteNotOurs);
-        }
-        let kind = match meta.dst {
-            IpAddr::V4(_) => kind_v4(header, quoted_len),
-            IpAddr::V6(_) => kind_v6(header),
-        };
-        let kind = match kind.ok_or(DropReason::IcmpCode)? {
-            IcmpKind::PacketTooBig { mtu } => {
-                let link = self.link_to(self.now, Some(about.src), about.dst);
-                let most = self.links.at(link).link.mtu;
-                let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(most), most);
-                IcmpKind::PacketTooBig { mtu }
-            }
-            other => other,
-        };
-        self.counters.icmp_errors_received += 1;
-        Ok(Passed::Error { about, kind })
     }
 
     // Out.
@@ -320,7 +242,7 @@ impl Net {
             self.counters.icmp_errors_withheld += 1;
             return;
         }
-        let Some(src) = self.answer_source(meta, now) else { return };
+        let Some(src) = answer_source(self, meta, now) else { return };
         let Some(packet) = quote(mem, packet, meta.dst.is_ipv4(), error.header) else { return };
         if self.send_icmp(mem, now, src, meta.src, None, packet) {
             self.counters.icmp_errors_sent += 1;
@@ -354,16 +276,94 @@ impl Net {
         };
         self.send(mem, now, out).is_ok()
     }
+}
 
-    /// Which address of ours answers a packet: the one it was for, or for a group the one that
-    /// suits the asker.
-    fn answer_source(&self, meta: &Meta, now: Instant) -> Option<IpAddr> {
-        match meta.delivery {
-            Delivery::Unicast => Some(meta.dst),
-            _ => {
-                let link = Some(meta.origin.link).filter(|_| !meta.origin.loopback);
-                self.routes.source_for(now, link, meta.src).ok()
-            }
+/// Turns a request round.
+fn answer_echo(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    meta: Meta,
+    reply: u8,
+) -> Outcome {
+    if packet.head().get(1) != Some(&0) {
+        return Err(DropReason::IcmpCode);
+    }
+    // RFC 1122 section 3.2.2.6: "An ICMP Echo Request destined to an IP broadcast or IP
+    // multicast address MAY be silently discarded."
+    if meta.dst.is_ipv4() && (meta.delivery != Delivery::Unicast || meta.origin.group) {
+        return Err(DropReason::IcmpBroadcast);
+    }
+    if let [kind, _code, c0, c1, ..] = packet.head_mut() {
+        (*kind, *c0, *c1) = (reply, 0, 0);
+    }
+    let Some(src) = answer_source(net, &meta, now) else { return Ok(Passed::Nothing) };
+    let room = match meta.dst {
+        IpAddr::V4(_) => ethernet::LEN + ipv4::LEN,
+        // With a fragment header, should the reply be as long as a reassembled request.
+        IpAddr::V6(_) if ipv6::LEN + packet.len() > net.mtu_for(meta.src) => {
+            ethernet::LEN + ipv6::LEN + ipv6::FRAGMENT_LEN
+        }
+        IpAddr::V6(_) => ethernet::LEN + ipv6::LEN,
+    };
+    let mut packet = with_headroom(mem, take(packet), room, CopyReason::Icmp)?;
+    (packet.gso, packet.tx_checksum) = (None, TxChecksum::Done);
+    // Refusals are counted where they happen.
+    if net.send_icmp(mem, now, src, meta.src, None, packet) {
+        net.counters.icmp_echo_answered += 1;
+    }
+    Ok(Passed::Nothing)
+}
+
+/// Passes up an error about something of ours.
+fn handle_error(
+    net: &mut Net,
+    packet: &mut PacketBuf,
+    meta: &Meta,
+    header: icmp::Header,
+) -> Outcome {
+    // Errors are answers to one host.
+    if meta.delivery != Delivery::Unicast {
+        return Err(DropReason::IcmpQuoteNotOurs);
+    }
+    // As much of the quoted packet as the head takes: all headers that we send.
+    let room = HEAD_CAPACITY.min(packet.len());
+    packet.linearize(room);
+    let quote = packet.head().get(icmp::LEN..).unwrap_or_default();
+    let (about, quoted_len) = match meta.dst {
+        IpAddr::V4(_) => (icmp::parse_quoted_v4(quote)?, quoted_word(quote, 2)),
+        IpAddr::V6(_) => (icmp::parse_quoted_v6(quote)?, ipv6::LEN + quoted_word(quote, 4)),
+    };
+    // RFC 5927 section 4: a quoted packet that we cannot have sent.
+    if !net.routes.is_local(about.src) || about.src != meta.dst {
+        return Err(DropReason::IcmpQuoteNotOurs);
+    }
+    let kind = match meta.dst {
+        IpAddr::V4(_) => kind_v4(header, quoted_len),
+        IpAddr::V6(_) => kind_v6(header),
+    };
+    let kind = match kind.ok_or(DropReason::IcmpCode)? {
+        IcmpKind::PacketTooBig { mtu } => {
+            let link = net.link_to(net.now, Some(about.src), about.dst);
+            let most = net.links.at(link).link.mtu;
+            let mtu = mtu.clamp(smallest_path_mtu(about.dst).min(most), most);
+            IcmpKind::PacketTooBig { mtu }
+        }
+        other => other,
+    };
+    net.counters.icmp_errors_received += 1;
+    Ok(Passed::Error { about, kind })
+}
+
+/// Which address of ours answers a packet: the one it was for, or for a group the one that
+/// suits the asker.
+fn answer_source(net: &Net, meta: &Meta, now: Instant) -> Option<IpAddr> {
+    match meta.delivery {
+        Delivery::Unicast => Some(meta.dst),
+        _ => {
+            let link = Some(meta.origin.link).filter(|_| !meta.origin.loopback);
+            net.routes.source_for(now, link, meta.src).ok()
         }
     }
 }

@@ -93,7 +93,7 @@ impl Net {
         self.counters.rx_bytes += frame.len() as u64;
         let origin = Origin { group: false, loopback: false, link };
         let outcome = match self.links.at(link).link.medium {
-            Medium::Ethernet => self.handle_ethernet(mem, now, frame, origin),
+            Medium::Ethernet => handle_ethernet(self, mem, now, frame, origin),
             Medium::Ip => self.handle_ip(mem, now, frame, origin),
         };
         self.settle(outcome)
@@ -122,39 +122,6 @@ impl Net {
         }
     }
 
-    fn handle_ethernet(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        frame: &mut PacketBuf,
-        mut origin: Origin,
-    ) -> Outcome {
-        if !frame.linearize(ethernet::LEN) {
-            return Err(DropReason::EthernetTruncated);
-        }
-        let header = ethernet::Header::parse(frame.head())?;
-        let interface = self.links.at(origin.link);
-        origin.group = header.dst.is_group();
-        if header.dst != interface.link.mac
-            && !(origin.group
-                && (self.routes.hears(origin.link, header.dst)
-                    || interface.groups.hears(header.dst)))
-        {
-            return Err(DropReason::EthernetNotForUs);
-        }
-        frame.pull(ethernet::LEN);
-        match header.ethertype {
-            ethernet::IPV4 if interface.speaks_v4 => self.handle_ipv4(mem, now, frame, origin),
-            ethernet::IPV6 if interface.speaks_v6 => self.handle_ipv6(mem, now, frame, origin),
-            ethernet::ARP if interface.speaks_v4 => {
-                self.counters.rx_arp += 1;
-                self.handle_arp(mem, now, origin.link, frame)?;
-                Ok(Passed::Nothing)
-            }
-            _ => Err(DropReason::EthernetType),
-        }
-    }
-
     /// Takes an IP packet whose version only the packet knows.
     pub(super) fn handle_ip(
         &mut self,
@@ -169,156 +136,188 @@ impl Net {
         let interface = self.links.at(origin.link);
         match packet.head().first().map(|b| b >> 4) {
             Some(4) if interface.speaks_v4 || origin.loopback => {
-                self.handle_ipv4(mem, now, packet, origin)
+                handle_ipv4(self, mem, now, packet, origin)
             }
             Some(6) if interface.speaks_v6 || origin.loopback => {
-                self.handle_ipv6(mem, now, packet, origin)
+                handle_ipv6(self, mem, now, packet, origin)
             }
             _ => Err(DropReason::IpVersion),
         }
     }
+}
 
-    fn handle_ipv4(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        origin: Origin,
-    ) -> Outcome {
-        self.counters.rx_ipv4 += 1;
-        if !packet.linearize(ipv4::LEN) {
-            return Err(DropReason::Ipv4Truncated);
+fn handle_ethernet(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    frame: &mut PacketBuf,
+    mut origin: Origin,
+) -> Outcome {
+    if !frame.linearize(ethernet::LEN) {
+        return Err(DropReason::EthernetTruncated);
+    }
+    let header = ethernet::Header::parse(frame.head())?;
+    let interface = net.links.at(origin.link);
+    origin.group = header.dst.is_group();
+    if header.dst != interface.link.mac
+        && !(origin.group
+            && (net.routes.hears(origin.link, header.dst) || interface.groups.hears(header.dst)))
+    {
+        return Err(DropReason::EthernetNotForUs);
+    }
+    frame.pull(ethernet::LEN);
+    match header.ethertype {
+        ethernet::IPV4 if interface.speaks_v4 => handle_ipv4(net, mem, now, frame, origin),
+        ethernet::IPV6 if interface.speaks_v6 => handle_ipv6(net, mem, now, frame, origin),
+        ethernet::ARP if interface.speaks_v4 => {
+            net.counters.rx_arp += 1;
+            net.handle_arp(mem, now, origin.link, frame)?;
+            Ok(Passed::Nothing)
         }
-        let header_len = packet.head().first().map_or(0, |&b| ipv4::header_len(b));
-        if header_len > ipv4::LEN && !packet.linearize(header_len) {
-            return Err(DropReason::Ipv4HeaderLength);
+        _ => Err(DropReason::EthernetType),
+    }
+}
+
+fn handle_ipv4(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    origin: Origin,
+) -> Outcome {
+    net.counters.rx_ipv4 += 1;
+    if !packet.linearize(ipv4::LEN) {
+        return Err(DropReason::Ipv4Truncated);
+    }
+    let header_len = packet.head().first().map_or(0, |&b| ipv4::header_len(b));
+    if header_len > ipv4::LEN && !packet.linearize(header_len) {
+        return Err(DropReason::Ipv4HeaderLength);
+    }
+    let header = ipv4::Header::parse(packet.head(), longest(packet, 0))?;
+    // RFC 894: frames shorter than Ethernet's minimum are padded; "it is not included in the
+    // total length field of the IP header".
+    trim(packet, header.total_len as usize);
+    let (src, dst) = (IpAddr::V4(header.src), IpAddr::V4(header.dst));
+    let delivery = match deliver(net, src, dst, origin) {
+        Err(DropReason::Ipv4NotForUs) if net.transit.is_some() && !dst.is_multicast() => {
+            return net.forward_v4(mem, now, packet, &header, origin);
         }
-        let header = ipv4::Header::parse(packet.head(), longest(packet, 0))?;
-        // RFC 894: frames shorter than Ethernet's minimum are padded; "it is not included in the
-        // total length field of the IP header".
-        trim(packet, header.total_len as usize);
-        let (src, dst) = (IpAddr::V4(header.src), IpAddr::V4(header.dst));
-        let delivery = match self.deliver(src, dst, origin) {
-            Err(DropReason::Ipv4NotForUs) if self.transit.is_some() && !dst.is_multicast() => {
-                return self.forward_v4(mem, now, packet, &header, origin);
-            }
-            delivery => delivery?,
-        };
-        let meta = Meta {
-            src,
-            dst,
-            protocol: header.protocol,
-            ecn: header.tos & 3,
-            hop_limit: header.ttl,
-            delivery,
-            header_len: u16::from(header.header_len),
-            next_field: 9,
-            origin,
-        };
-        if header.is_fragment() {
-            self.counters.rx_fragments += 1;
-            let headers = SmallVec::from_slice(packet.head().get(..header_len).unwrap_or_default());
-            packet.pull(header_len);
-            let id = u32::from(header.id);
-            let key = Key { src, dst, id, protocol: header.protocol };
-            let (offset, more) = (usize::from(header.fragment_offset), header.more_fragments);
-            return self.handle_fragment(mem, now, packet, meta, key, headers, (offset, more));
-        }
+        delivery => delivery?,
+    };
+    let meta = Meta {
+        src,
+        dst,
+        protocol: header.protocol,
+        ecn: header.tos & 3,
+        hop_limit: header.ttl,
+        delivery,
+        header_len: u16::from(header.header_len),
+        next_field: 9,
+        origin,
+    };
+    if header.is_fragment() {
+        net.counters.rx_fragments += 1;
+        let headers = SmallVec::from_slice(packet.head().get(..header_len).unwrap_or_default());
         packet.pull(header_len);
-        self.handle_transport(mem, now, packet, meta)
+        let id = u32::from(header.id);
+        let key = Key { src, dst, id, protocol: header.protocol };
+        let (offset, more) = (usize::from(header.fragment_offset), header.more_fragments);
+        return net.handle_fragment(mem, now, packet, meta, key, headers, (offset, more));
     }
+    packet.pull(header_len);
+    net.handle_transport(mem, now, packet, meta)
+}
 
-    fn handle_ipv6(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        origin: Origin,
-    ) -> Outcome {
-        self.counters.rx_ipv6 += 1;
-        if !packet.linearize(ipv6::LEN) {
-            return Err(DropReason::Ipv6Truncated);
-        }
-        let header = ipv6::Header::parse(packet.head(), longest(packet, ipv6::LEN))?;
-        trim(packet, ipv6::LEN + header.payload_len as usize);
-        let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
-        let delivery = match self.deliver(src, dst, origin) {
-            Err(DropReason::Ipv6NotForUs) if self.transit.is_some() && !dst.is_multicast() => {
-                return self.forward_v6(mem, now, packet, &header, origin);
-            }
-            delivery => delivery?,
-        };
-        let meta = Meta {
-            src,
-            dst,
-            protocol: header.next_header,
-            ecn: header.traffic_class & 3,
-            hop_limit: header.hop_limit,
-            delivery,
-            header_len: ipv6::LEN as u16,
-            next_field: 6,
-            origin,
-        };
-        match header.next_header {
-            protocol::TCP | protocol::UDP | protocol::ICMPV6 => {
-                packet.pull(ipv6::LEN);
-                self.handle_transport(mem, now, packet, meta)
-            }
-            _ => self.walk_extensions(mem, now, packet, meta, false),
-        }
+fn handle_ipv6(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    origin: Origin,
+) -> Outcome {
+    net.counters.rx_ipv6 += 1;
+    if !packet.linearize(ipv6::LEN) {
+        return Err(DropReason::Ipv6Truncated);
     }
+    let header = ipv6::Header::parse(packet.head(), longest(packet, ipv6::LEN))?;
+    trim(packet, ipv6::LEN + header.payload_len as usize);
+    let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
+    let delivery = match deliver(net, src, dst, origin) {
+        Err(DropReason::Ipv6NotForUs) if net.transit.is_some() && !dst.is_multicast() => {
+            return net.forward_v6(mem, now, packet, &header, origin);
+        }
+        delivery => delivery?,
+    };
+    let meta = Meta {
+        src,
+        dst,
+        protocol: header.next_header,
+        ecn: header.traffic_class & 3,
+        hop_limit: header.hop_limit,
+        delivery,
+        header_len: ipv6::LEN as u16,
+        next_field: 6,
+        origin,
+    };
+    match header.next_header {
+        protocol::TCP | protocol::UDP | protocol::ICMPV6 => {
+            packet.pull(ipv6::LEN);
+            net.handle_transport(mem, now, packet, meta)
+        }
+        _ => net.walk_extensions(mem, now, packet, meta, false),
+    }
+}
 
-    /// Whether the packet is for us, and may have come from where it says.
-    fn deliver(
-        &mut self,
-        src: IpAddr,
-        dst: IpAddr,
-        origin: Origin,
-    ) -> Result<Delivery, DropReason> {
-        // Addresses do not change: what was found good stays good.
-        let key = (src, dst, origin.link);
-        if origin.loopback {
-            let to_group = dst.is_multicast();
-            return Ok(if to_group { Delivery::Multicast } else { Delivery::Unicast });
-        }
-        if self.last_delivered == Some(key) && !origin.group {
-            return Ok(Delivery::Unicast);
-        }
-        let (bad_source, foreign) = match dst {
-            IpAddr::V4(_) => (DropReason::Ipv4Source, DropReason::Ipv4NotForUs),
-            IpAddr::V6(_) => (DropReason::Ipv6Source, DropReason::Ipv6NotForUs),
-        };
-        let mut delivery = self.routes.delivery(origin.link, dst);
-        if delivery == Delivery::Foreign {
-            if !self.links.at(origin.link).groups.contains(dst) {
-                return Err(foreign);
-            }
-            delivery = Delivery::Multicast;
-        }
-        // RFC 4861 section 7.1.1: solicitations may come from the unspecified address, to a
-        // multicast address; and so do queries of switches that have no address (RFC 4541 section
-        // 2.1.1). Whether it is one is seen later.
-        let probe = src.is_unspecified() && delivery == Delivery::Multicast;
-        if !probe && !self.routes.is_plausible_source(src) {
-            return Err(bad_source);
-        }
-        if self.reverse_path_check
-            && self.links.are_several()
-            && self.routes.leads_elsewhere(origin.link, src)
-        {
-            return Err(DropReason::SourceOtherLink);
-        }
-        // RFC 1122 section 3.3.6: "a host SHOULD silently discard a datagram that is received via
-        // a link-layer broadcast [...] but does not specify an IP multicast or broadcast
-        // destination address."
-        if origin.group && delivery == Delivery::Unicast && dst.is_ipv4() {
-            return Err(DropReason::Ipv4LinkBroadcast);
-        }
-        if delivery == Delivery::Unicast {
-            self.last_delivered = Some(key);
-        }
-        Ok(delivery)
+/// Whether the packet is for us, and may have come from where it says.
+fn deliver(
+    net: &mut Net,
+    src: IpAddr,
+    dst: IpAddr,
+    origin: Origin,
+) -> Result<Delivery, DropReason> {
+    // Addresses do not change: what was found good stays good.
+    let key = (src, dst, origin.link);
+    if origin.loopback {
+        let to_group = dst.is_multicast();
+        return Ok(if to_group { Delivery::Multicast } else { Delivery::Unicast });
     }
+    if net.last_delivered == Some(key) && !origin.group {
+        return Ok(Delivery::Unicast);
+    }
+    let (bad_source, foreign) = match dst {
+        IpAddr::V4(_) => (DropReason::Ipv4Source, DropReason::Ipv4NotForUs),
+        IpAddr::V6(_) => (DropReason::Ipv6Source, DropReason::Ipv6NotForUs),
+    };
+    let mut delivery = net.routes.delivery(origin.link, dst);
+    if delivery == Delivery::Foreign {
+        if !net.links.at(origin.link).groups.contains(dst) {
+            return Err(foreign);
+        }
+        delivery = Delivery::Multicast;
+    }
+    // RFC 4861 section 7.1.1: solicitations may come from the unspecified address, to a
+    // multicast address; and so do queries of switches that have no address (RFC 4541 section
+    // 2.1.1). Whether it is one is seen later.
+    let probe = src.is_unspecified() && delivery == Delivery::Multicast;
+    if !probe && !net.routes.is_plausible_source(src) {
+        return Err(bad_source);
+    }
+    if net.reverse_path_check
+        && net.links.are_several()
+        && net.routes.leads_elsewhere(origin.link, src)
+    {
+        return Err(DropReason::SourceOtherLink);
+    }
+    // RFC 1122 section 3.3.6: "a host SHOULD silently discard a datagram that is received via
+    // a link-layer broadcast [...] but does not specify an IP multicast or broadcast
+    // destination address."
+    if origin.group && delivery == Delivery::Unicast && dst.is_ipv4() {
+        return Err(DropReason::Ipv4LinkBroadcast);
+    }
+    if delivery == Delivery::Unicast {
+        net.last_delivered = Some(key);
+    }
+    Ok(delivery)
 }
 
 impl Routes {

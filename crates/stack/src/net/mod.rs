@@ -307,7 +307,7 @@ impl Net {
             (self.routes.speaks(index, false), self.routes.speaks(index, true));
         let id = self.links.insert(index, interface);
         self.join_solicited(now, index);
-        self.handle_links_changed();
+        handle_links_changed(self);
         Ok(id)
     }
 
@@ -318,7 +318,7 @@ impl Net {
         let interface = self.links.at_mut(index);
         let lost = interface.close(self.table_key.clone());
         self.counters.drop_many(DropReason::LinkRemoved, lost as u64);
-        self.handle_links_changed();
+        handle_links_changed(self);
         true
     }
 
@@ -327,7 +327,7 @@ impl Net {
     pub(crate) fn handle_link_lost(&mut self, link: LinkIndex) -> bool {
         let lost = self.links.at_mut(link).lose(self.table_key.clone());
         self.counters.drop_many(DropReason::LinkLost, lost as u64);
-        self.handle_links_changed();
+        handle_links_changed(self);
         !self.links.iter().any(Interface::is_usable)
     }
 
@@ -387,13 +387,6 @@ impl Net {
     /// Whether packets of ours wait for a neighbour's answer or for their device.
     pub(crate) fn has_waiting(&self) -> bool {
         self.links.iter().any(|link| link.neighbors.queued() > 0 || !link.out.is_empty())
-    }
-
-    /// What was found before counts no longer.
-    fn handle_links_changed(&mut self) {
-        (self.last_delivered, self.last_next) = (None, None);
-        self.cache = HopCache::new();
-        self.path_generation = self.path_generation.wrapping_add(1);
     }
 
     /// The place of a link that was not removed.
@@ -674,4 +667,11 @@ impl Net {
         let next = self.links.iter().fold(others, |next, link| next.min(link.next_timeout()));
         (next != Instant::FAR).then_some(next)
     }
+}
+
+/// What was found before counts no longer.
+fn handle_links_changed(net: &mut Net) {
+    (net.last_delivered, net.last_next) = (None, None);
+    net.cache = HopCache::new();
+    net.path_generation = net.path_generation.wrapping_add(1);
 }

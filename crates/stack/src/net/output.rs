@@ -66,35 +66,10 @@ impl Net {
             protocol::UDP => self.counters.tx_udp += 1,
             _ => self.counters.tx_icmp += 1,
         }
-        self.try_send(mem, now, out).map_err(|(error, reason)| {
+        try_send(self, mem, now, out).map_err(|(error, reason)| {
             self.counters.drop_one(reason);
             error
         })
-    }
-
-    #[inline(always)]
-    fn try_send(&mut self, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
-        let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = out;
-        let checksum_offset = out.checksum_offset;
-        let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
-        let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by };
-        if let Some(offset) = checksum_offset {
-            prepare_checksum(&mut out.packet, &envelope, offset)?;
-        }
-        if let Some(gso) = &mut out.packet.gso {
-            gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-        }
-        let cached = self.cache.get(now, src, dst, |out| self.generation(out));
-        let Some(hop) = cached.filter(|hop| by.is_none_or(|by| hop.out == by)) else {
-            return self.send_slowly(mem, now, envelope, out.packet);
-        };
-        let (header, mtu, link) = (hop.link, hop.mtu, hop.out);
-        if !fits(&self.links.at(link).link, &out.packet, &envelope, mtu)? {
-            return self.send_slowly(mem, now, envelope, out.packet);
-        }
-        self.wrap(&mut out.packet, &envelope)?;
-        self.finish(mem, &mut out.packet, link, header.as_ref())?;
-        self.enqueue(mem, out.packet, link, OUR_SHARE)
     }
 
     /// Everything but the steady case: an unknown destination, ourselves, a datagram to be cut.
@@ -132,7 +107,7 @@ impl Net {
             TooLong::CutToLink => self.links.at(link).link.mtu,
             _ => path.0,
         };
-        for piece in self.fragment(mem, packet, &envelope, longest)? {
+        for piece in fragment(self, mem, packet, &envelope, longest)? {
             self.counters.tx_fragments += 1;
             self.dispatch(mem, now, piece, (src, dst), way, path)?;
         }
@@ -159,7 +134,7 @@ impl Net {
                     tos: to.ecn,
                     total_len: (ipv4::LEN + packet.len()) as u32,
                     // RFC 6864 section 4.1: a packet that is never cut may have any identification.
-                    id: if to.dont_fragment { 0 } else { self.next_id(to) as u16 },
+                    id: if to.dont_fragment { 0 } else { next_id(self, to) as u16 },
                     // RFC 1191 section 3: path MTU discovery.
                     dont_fragment: to.dont_fragment,
                     more_fragments: false,
@@ -206,65 +181,6 @@ impl Net {
         self.wrap(&mut packet, &envelope)?;
         let header = self.link_header(link, mac, true);
         self.emit(mem, packet, link, Some(&header))
-    }
-
-    /// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
-    fn fragment(
-        &mut self,
-        mem: &mut Mem,
-        mut packet: PacketBuf,
-        to: &Envelope,
-        mtu: usize,
-    ) -> Result<Vec<PacketBuf>, Refused> {
-        if let TxChecksum::Partial { .. } = packet.tx_checksum {
-            complete(&mut packet, mem, &mut self.counters.tx_checksums_completed)?;
-        }
-        let id = self.next_id(to);
-        let overhead =
-            ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
-        let each = mtu.saturating_sub(overhead) & !7;
-        let total = packet.len();
-        let mut pieces = slice(packet, each)?;
-        let mut offset = 0;
-        for piece in &mut pieces {
-            let len = piece.len();
-            let more = offset + len < total;
-            self.wrap_fragment(piece, to, (offset as u16, more, id))?;
-            offset += len;
-        }
-        Ok(pieces)
-    }
-
-    fn wrap_fragment(
-        &mut self,
-        piece: &mut PacketBuf,
-        to: &Envelope,
-        (offset, more, id): (u16, bool, u32),
-    ) -> Result<(), Refused> {
-        match (to.src, to.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                self.counters.tx_ipv4 += 1;
-                let header = ipv4::Header {
-                    header_len: ipv4::LEN as u8,
-                    tos: to.ecn,
-                    total_len: (ipv4::LEN + piece.len()) as u32,
-                    id: id as u16,
-                    dont_fragment: false,
-                    more_fragments: more,
-                    fragment_offset: offset,
-                    ttl: to.hop_limit,
-                    protocol: to.protocol,
-                    src,
-                    dst,
-                };
-                push(piece, &header.emit())
-            }
-            _ => {
-                let part = ipv6::Fragment { next_header: to.protocol, offset, more, id };
-                push(piece, &part.emit())?;
-                self.wrap(piece, &Envelope { protocol: protocol::FRAGMENT, ..*to })
-            }
-        }
     }
 
     /// Sends an IP packet to the next hop, which may have to be asked for first.
@@ -327,21 +243,11 @@ impl Net {
         for packet in queue {
             let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
             let header = self.link_header(link, mac, v6);
-            let share = if self.is_from_us(packet.head()) { OUR_SHARE } else { STRANGERS_SHARE };
+            let share = if is_from_us(self, packet.head()) { OUR_SHARE } else { STRANGERS_SHARE };
             if let Err((_, reason)) = self.emit_within(mem, packet, link, Some(&header), share) {
                 self.counters.drop_one(reason);
             }
         }
-    }
-
-    /// Whether an IP packet, which begins with these bytes, is ours and not only passed on.
-    fn is_from_us(&self, head: &[u8]) -> bool {
-        let src = match head.first().map(|b| b >> 4) {
-            _ if self.transit.is_none() => return true,
-            Some(4) => head.get(12..16).and_then(|a| <[u8; 4]>::try_from(a).ok()).map(IpAddr::from),
-            _ => head.get(8..24).and_then(|a| <[u8; 16]>::try_from(a).ok()).map(IpAddr::from),
-        };
-        src.is_some_and(|src| self.routes.is_local(src))
     }
 
     /// Puts the link header in front and queues the frame for the link's device, after doing what
@@ -390,7 +296,7 @@ impl Net {
             push(packet, header)?;
         }
         if self.looped_copy || packet.frags().len() > max_frags {
-            self.copy_payload(mem, packet, max_frags)?;
+            copy_payload(self, mem, packet, max_frags)?;
         }
         if !sums && packet.gso.is_none() {
             complete(packet, mem, &mut self.counters.tx_checksums_completed)?;
@@ -438,31 +344,6 @@ impl Net {
         if device.max_frags > 0 { Ok(()) } else { join(mem, out, made) }
     }
 
-    /// Copies payload that the device cannot gather, and what counts as looped.
-    #[cold]
-    fn copy_payload(
-        &mut self,
-        mem: &mut Mem,
-        packet: &mut PacketBuf,
-        max: usize,
-    ) -> Result<(), Refused> {
-        let no_pages = (Error::NoBuffers, DropReason::NoPages);
-        if self.looped_copy && packet.frags().iter().any(|frag| frag.completion().is_some()) {
-            copy_privately(mem, packet)?;
-        }
-        if packet.frags().len() <= max {
-            return Ok(());
-        }
-        packet.frags().iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
-        // Frames of one piece are made last: until then a super-frame's headers have to stay apart.
-        let Mem { pool, writer, ledger, .. } = mem;
-        if max == 0 || offload::linearize(packet, max, pool, writer, ledger) {
-            Ok(())
-        } else {
-            Err(no_pages)
-        }
-    }
-
     /// Queues a packet to ourselves, or to a group that a link is in. Payload is copied, unless the configuration says otherwise: a
     /// receiver that never reads must not keep a sender's buffer for ever.
     pub(super) fn loop_back(
@@ -490,20 +371,6 @@ impl Net {
         Ok(())
     }
 
-    /// An identification for the fragments of a datagram. RFC 7739 section 5.3 and RFC 6274
-    /// section 3.5.2: a counter for each pair of addresses, begun where strangers cannot foresee.
-    fn next_id(&mut self, to: &Envelope) -> u32 {
-        let mut octets = [0; 32];
-        for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
-            *place = octet;
-        }
-        let hash = self.keyed.digest(&[b"id", &octets]);
-        let slot = hash as usize % self.ids.len();
-        let Some(count) = self.ids.get_mut(slot) else { return 0 };
-        *count = count.wrapping_add(1);
-        (hash >> 32) as u32 ^ *count
-    }
-
     /// The MTU of the path that begins with a link, and until when that may be believed.
     pub(super) fn path_mtu(&self, now: Instant, link: LinkIndex, dst: IpAddr) -> (usize, Instant) {
         let most = self.links.at(link).link.mtu;
@@ -512,6 +379,138 @@ impl Net {
             None => (most, Instant::FAR),
         }
     }
+}
+
+#[inline(always)]
+fn try_send(net: &mut Net, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Result<(), Refused> {
+    let Outgoing { src, dst, protocol, ecn, dont_fragment, too_long, by, .. } = out;
+    let checksum_offset = out.checksum_offset;
+    let hop_limit = out.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT);
+    let envelope = Envelope { src, dst, protocol, ecn, dont_fragment, too_long, hop_limit, by };
+    if let Some(offset) = checksum_offset {
+        prepare_checksum(&mut out.packet, &envelope, offset)?;
+    }
+    if let Some(gso) = &mut out.packet.gso {
+        gso.kind = if dst.is_ipv4() { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
+    }
+    let cached = net.cache.get(now, src, dst, |out| net.generation(out));
+    let Some(hop) = cached.filter(|hop| by.is_none_or(|by| hop.out == by)) else {
+        return net.send_slowly(mem, now, envelope, out.packet);
+    };
+    let (header, mtu, link) = (hop.link, hop.mtu, hop.out);
+    if !fits(&net.links.at(link).link, &out.packet, &envelope, mtu)? {
+        return net.send_slowly(mem, now, envelope, out.packet);
+    }
+    net.wrap(&mut out.packet, &envelope)?;
+    net.finish(mem, &mut out.packet, link, header.as_ref())?;
+    net.enqueue(mem, out.packet, link, OUR_SHARE)
+}
+
+/// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
+fn fragment(
+    net: &mut Net,
+    mem: &mut Mem,
+    mut packet: PacketBuf,
+    to: &Envelope,
+    mtu: usize,
+) -> Result<Vec<PacketBuf>, Refused> {
+    if let TxChecksum::Partial { .. } = packet.tx_checksum {
+        complete(&mut packet, mem, &mut net.counters.tx_checksums_completed)?;
+    }
+    let id = next_id(net, to);
+    let overhead = ip_header_len(to.dst) + if to.dst.is_ipv6() { ipv6::FRAGMENT_LEN } else { 0 };
+    let each = mtu.saturating_sub(overhead) & !7;
+    let total = packet.len();
+    let mut pieces = slice(packet, each)?;
+    let mut offset = 0;
+    for piece in &mut pieces {
+        let len = piece.len();
+        let more = offset + len < total;
+        wrap_fragment(net, piece, to, (offset as u16, more, id))?;
+        offset += len;
+    }
+    Ok(pieces)
+}
+
+fn wrap_fragment(
+    net: &mut Net,
+    piece: &mut PacketBuf,
+    to: &Envelope,
+    (offset, more, id): (u16, bool, u32),
+) -> Result<(), Refused> {
+    match (to.src, to.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            net.counters.tx_ipv4 += 1;
+            let header = ipv4::Header {
+                header_len: ipv4::LEN as u8,
+                tos: to.ecn,
+                total_len: (ipv4::LEN + piece.len()) as u32,
+                id: id as u16,
+                dont_fragment: false,
+                more_fragments: more,
+                fragment_offset: offset,
+                ttl: to.hop_limit,
+                protocol: to.protocol,
+                src,
+                dst,
+            };
+            push(piece, &header.emit())
+        }
+        _ => {
+            let part = ipv6::Fragment { next_header: to.protocol, offset, more, id };
+            push(piece, &part.emit())?;
+            net.wrap(piece, &Envelope { protocol: protocol::FRAGMENT, ..*to })
+        }
+    }
+}
+
+/// Whether an IP packet, which begins with these bytes, is ours and not only passed on.
+fn is_from_us(net: &Net, head: &[u8]) -> bool {
+    let src = match head.first().map(|b| b >> 4) {
+        _ if net.transit.is_none() => return true,
+        Some(4) => head.get(12..16).and_then(|a| <[u8; 4]>::try_from(a).ok()).map(IpAddr::from),
+        _ => head.get(8..24).and_then(|a| <[u8; 16]>::try_from(a).ok()).map(IpAddr::from),
+    };
+    src.is_some_and(|src| net.routes.is_local(src))
+}
+
+/// Copies payload that the device cannot gather, and what counts as looped.
+#[cold]
+fn copy_payload(
+    net: &mut Net,
+    mem: &mut Mem,
+    packet: &mut PacketBuf,
+    max: usize,
+) -> Result<(), Refused> {
+    let no_pages = (Error::NoBuffers, DropReason::NoPages);
+    if net.looped_copy && packet.frags().iter().any(|frag| frag.completion().is_some()) {
+        copy_privately(mem, packet)?;
+    }
+    if packet.frags().len() <= max {
+        return Ok(());
+    }
+    packet.frags().iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
+    // Frames of one piece are made last: until then a super-frame's headers have to stay apart.
+    let Mem { pool, writer, ledger, .. } = mem;
+    if max == 0 || offload::linearize(packet, max, pool, writer, ledger) {
+        Ok(())
+    } else {
+        Err(no_pages)
+    }
+}
+
+/// An identification for the fragments of a datagram. RFC 7739 section 5.3 and RFC 6274
+/// section 3.5.2: a counter for each pair of addresses, begun where strangers cannot foresee.
+fn next_id(net: &mut Net, to: &Envelope) -> u32 {
+    let mut octets = [0; 32];
+    for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
+        *place = octet;
+    }
+    let hash = net.keyed.digest(&[b"id", &octets]);
+    let slot = hash as usize % net.ids.len();
+    let Some(count) = net.ids.get_mut(slot) else { return 0 };
+    *count = count.wrapping_add(1);
+    (hash >> 32) as u32 ^ *count
 }
 
 /// Whether the packet goes by this link in one piece; an error if it goes in none.

@@ -184,7 +184,7 @@ impl Tcp<'_> {
     /// Bytes that wait to be read, and one more if the end of the stream waits behind them: what
     /// Linux tells beside received data (`TCP_INQ`).
     pub fn inq(&self) -> usize {
-        self.socket.conn.queued_receive_and_end()
+        self.socket.conn.queued_receive() + usize::from(self.socket.conn.has_fin())
     }
 
     /// Bytes that a copying [`recv`](Self::recv) would give now, up to an urgent byte (`SIOCINQ`).
@@ -205,25 +205,25 @@ impl Tcp<'_> {
     pub fn set_option(&mut self, now: Instant, option: TcpOption) -> Result<(), Error> {
         let socket = &mut *self.socket;
         match option {
-            TcpOption::NoDelay(on) => socket.conn.set_nodelay(on),
-            TcpOption::Cork(on) => socket.conn.set_cork(on),
-            TcpOption::KeepAlive(keepalive) => socket.conn.set_keepalive(now, keepalive),
-            TcpOption::UserTimeout(limit) => socket.conn.set_user_timeout(limit),
-            TcpOption::MaxSeg(mss) => socket.conn.set_max_mss(mss),
-            TcpOption::SynCount(retries) => socket.conn.set_syn_retries(retries),
+            TcpOption::NoDelay(on) => socket.conn.settings().set_nodelay(on),
+            TcpOption::Cork(on) => socket.conn.settings().set_cork(on),
+            TcpOption::KeepAlive(keepalive) => socket.conn.settings().set_keepalive(now, keepalive),
+            TcpOption::UserTimeout(limit) => socket.conn.settings().set_user_timeout(limit),
+            TcpOption::MaxSeg(mss) => socket.conn.settings().set_max_mss(mss),
+            TcpOption::SynCount(retries) => socket.conn.settings().set_syn_retries(retries),
             TcpOption::DeferAccept(time) => {
-                socket.conn.set_defer_accept(defer_accept_timeouts(time));
+                socket.conn.settings().set_defer_accept(defer_accept_timeouts(time));
             }
-            TcpOption::Linger2(limit) => socket.conn.set_fin_wait2(limit),
-            TcpOption::Linger(linger) => socket.conn.set_linger(linger),
-            TcpOption::NotSentLowat(bytes) => socket.conn.set_notsent_lowat(bytes),
-            TcpOption::RcvLowat(bytes) => socket.conn.set_recv_lowat(bytes),
-            TcpOption::SendBuffer(bytes) => socket.conn.set_send_buffer(bytes),
-            TcpOption::RecvBuffer(bytes) => socket.conn.set_recv_buffer(bytes),
-            TcpOption::WindowClamp(bytes) => socket.conn.set_window_clamp(bytes),
-            TcpOption::Congestion(kind) => socket.conn.set_congestion(kind),
-            TcpOption::QuickAck(on) => socket.conn.set_quick_ack(on),
-            TcpOption::OobInline(on) => socket.conn.set_oob_inline(on),
+            TcpOption::Linger2(limit) => socket.conn.settings().set_fin_wait2(limit),
+            TcpOption::Linger(linger) => socket.conn.settings().set_linger(linger),
+            TcpOption::NotSentLowat(bytes) => socket.conn.settings().set_notsent_lowat(bytes),
+            TcpOption::RcvLowat(bytes) => socket.conn.settings().set_recv_lowat(bytes),
+            TcpOption::SendBuffer(bytes) => socket.conn.settings().set_send_buffer(bytes),
+            TcpOption::RecvBuffer(bytes) => socket.conn.settings().set_recv_buffer(bytes),
+            TcpOption::WindowClamp(bytes) => socket.conn.settings().set_window_clamp(bytes),
+            TcpOption::Congestion(kind) => socket.conn.settings().set_congestion(kind),
+            TcpOption::QuickAck(on) => socket.conn.settings().set_quick_ack(on),
+            TcpOption::OobInline(on) => socket.conn.settings().set_oob_inline(on),
             TcpOption::CountCopies(on) => {
                 let extra = socket.extra.get_or_insert_default();
                 extra.ledger = on.then(|| extra.ledger.unwrap_or_default());

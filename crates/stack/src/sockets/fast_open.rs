@@ -187,9 +187,9 @@ impl Core {
     /// The connection at `index` took a segment, or is over: what its handshake taught is remembered.
     pub(crate) fn learn_fast_open(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
-        let Some(outcome) = socket.conn.take_fast_open_outcome() else { return };
+        let Some(outcome) = socket.conn.fast_open().take_outcome() else { return };
         let tuple = socket.tuple;
-        if socket.conn.is_syn_data_acked() {
+        if socket.conn.fast_open().is_syn_data_acked() {
             self.net.counters.tcp_fast_open_active += 1;
         }
         let host = &mut self.sockets.fast_open;
@@ -204,13 +204,13 @@ impl Core {
     pub(crate) fn watch_black_hole(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let hole = &mut self.sockets.fast_open.black_hole;
-        if socket.conn.take_black_hole() {
+        if socket.conn.fast_open().take_black_hole() {
             self.net.counters.tcp_fast_open_black_holes += 1;
             hole.since = now;
             hole.times = hole.times.saturating_add(1);
         } else if hole.times > 0
             && socket.conn.is_closed()
-            && socket.conn.has_fast_opened()
+            && socket.conn.fast_open().has_opened()
             && !hole.is_resting(now)
             && !self.net.is_local(socket.tuple.remote)
         {
@@ -222,20 +222,20 @@ impl Core {
 impl Tcp<'_> {
     /// Whether a connection that was opened with Fast Open waits for its first data, which its SYN
     /// will take along.
-    pub fn is_deferred(&self) -> bool {
-        self.socket.conn.is_deferred()
+    pub fn is_deferred(&mut self) -> bool {
+        self.socket.conn.fast_open().is_deferred()
     }
 
     /// Sends the SYN of a connection that waits for its first data, without any.
     pub fn send_syn(&mut self) {
-        self.socket.conn.send_deferred_syn();
+        self.socket.conn.fast_open().send_deferred_syn();
         self.touch();
     }
 
     /// Says that the application waits to send more than the SYN takes (`true`): the
     /// acknowledgement of the SYN,ACK waits for that data.
     pub fn set_write_pending(&mut self, pending: bool) {
-        self.socket.conn.set_write_pending(pending);
+        self.socket.conn.fast_open().set_write_pending(pending);
     }
 }
 
@@ -321,7 +321,7 @@ impl Core {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         socket.owner = Owner::Queued { listener };
         socket.extra.get_or_insert_default().fast_open_of = Some(id);
-        socket.work(&mut self.mem, now, |conn, env| conn.accept_fast(env, payload));
+        socket.work(&mut self.mem, now, |conn, env| conn.fast_open().accept(env, payload));
         self.net.counters.tcp_fast_open_passive += 1;
         if let Some(listener) = self.sockets.table.listener_mut(listener) {
             if let Some(fast_open) = listener.fast_open.as_deref_mut() {
@@ -358,7 +358,7 @@ impl Core {
 /// Makes a connection of what connecting and Fast Open ask for.
 pub(crate) fn with_fast_open(mut conn: Connection, how: Option<FastOpenConnect>) -> Connection {
     if let Some(how) = how {
-        conn.use_fast_open(how);
+        conn.fast_open().begin(how);
     }
     conn
 }

@@ -187,7 +187,7 @@ impl Listener<'_> {
         let table = &mut self.core.sockets.table;
         let socket = table.tcp_mut(index).ok_or(Error::WouldBlock)?;
         socket.owner = Owner::App;
-        socket.conn.on_accepted();
+        socket.conn.fast_open().on_accepted();
         // Whoever gets a connection looks at it first: no event for what it is ready for already.
         socket.reported = socket.readiness();
         let remote = socket.tuple.remote_addr();
@@ -282,7 +282,7 @@ impl Core {
         let mut conn = Connection::accept(now, config, link, ports(&tuple), iss, ts, header);
         conn.note_syn_mark(ecn);
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
-            conn.offer_cookie(cookie);
+            conn.fast_open().offer_cookie(cookie);
         }
         let socket = TcpSocket::new(conn, tuple, Owner::HalfOpen { listener: index });
         if self.sockets.table.len() >= MAX_SOCKETS {

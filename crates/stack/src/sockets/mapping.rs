@@ -205,7 +205,7 @@ impl Tcp<'_> {
             let found = conn.map_available(env, max, place);
             let wanted = found.as_ref().map_or(0, |found| found.copy_next.min(tail.len()));
             let copied = match tail.get_mut(..wanted) {
-                Some(into) if wanted > 0 => conn.read(env, into).unwrap_or(0),
+                Some(into) if wanted > 0 => conn.read(env, into, RecvFlags::empty()).unwrap_or(0),
                 _ => 0,
             };
             Ok((found, copied))
@@ -242,7 +242,7 @@ impl Tcp<'_> {
     pub fn expect(&mut self, len: usize) {
         let socket = &mut *self.socket;
         socket.every_arrival = true;
-        socket.conn.make_room(u32::try_from(len).unwrap_or(u32::MAX));
+        socket.conn.settings().make_room(u32::try_from(len).unwrap_or(u32::MAX));
         self.touch();
     }
 }

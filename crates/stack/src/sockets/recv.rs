@@ -66,7 +66,7 @@ impl Taker for &mut [u8] {
     type Error = Error;
 
     fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
-        tcp.with(now, |conn, env| conn.read_with(env, self, flags))
+        tcp.with(now, |conn, env| conn.read(env, self, flags))
     }
 }
 
@@ -86,7 +86,7 @@ impl Taker for Chunks<'_> {
     #[inline]
     fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
         let Self { max, into } = self;
-        tcp.with(now, |conn, env| conn.recv_chunks_with(env, max, into, flags))
+        tcp.with(now, |conn, env| conn.recv_chunks(env, max, into, flags))
     }
 }
 
@@ -95,7 +95,6 @@ impl Taker for Discard {
     type Error = Error;
 
     fn take(self, tcp: &mut Tcp<'_>, now: Instant, flags: RecvFlags) -> Result<usize, Error> {
-        let _ = flags;
-        tcp.with(now, |conn, env| conn.discard(env, self.0))
+        tcp.with(now, |conn, env| conn.recv_chunks(env, self.0, &mut Vec::new(), flags))
     }
 }

@@ -84,7 +84,7 @@ impl Payload for &[u8] {
     }
 
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        match tcp.with_sender(now, |conn, env| conn.write_with(env, self, flags)) {
+        match tcp.with_sender(now, |conn, env| conn.write(env, self, flags)) {
             Err(Error::NoBuffers) => {
                 tcp.starve(now);
                 Err(Error::WouldBlock)
@@ -116,7 +116,7 @@ impl Payload for &Vec<u8> {
 
 impl Payload for &mut FragVec {
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        tcp.with_sender(now, |conn, env| conn.send_with(env, self, flags))
+        tcp.with_sender(now, |conn, env| conn.send(env, self, flags))
     }
 }
 

@@ -317,7 +317,7 @@ impl Core {
                 return;
             }
         }
-        let opens = socket.conn.is_opening_fast();
+        let opens = socket.conn.fast_open().is_opening();
         let rare = socket.extra.is_some();
         if guests {
             self.watch_guest(now, index);

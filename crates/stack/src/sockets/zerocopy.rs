@@ -312,10 +312,10 @@ impl Tcp<'_> {
         }
         let len = total(frags);
         let socket = &mut *self.socket;
-        if len == 0 || !socket.conn.has_send_room() {
+        if len == 0 || socket.conn.room_for(1) == 0 {
             // No room, or an error, and nothing to give an id to.
             let mut nothing = FragVec::new();
-            return self.with(now, |conn, env| conn.send(env, &mut nothing));
+            return self.with(now, |conn, env| conn.send(env, &mut nothing, SendFlags::empty()));
         }
         if !socket.zerocopy && call.completion.is_none() {
             return self.send_copied(now, frags, flags);
@@ -349,7 +349,7 @@ impl Tcp<'_> {
         let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
         // As Linux: what goes along with a SYN is copied, because the memory would be held until
         // somebody answers, or nobody does.
-        let with_syn = socket.conn.is_deferred();
+        let with_syn = socket.conn.fast_open().is_deferred();
         let attach = |conn: &mut Connection, env: &mut Env<'_>| {
             let attach = |env: &mut Env<'_>, part: Frag| -> FragVec {
                 if !with_syn {

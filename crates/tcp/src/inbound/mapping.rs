@@ -70,7 +70,7 @@ impl Connection {
             return Err(MapRefusal::NotPages);
         }
         let place = prepare(self.inbound.queue.parts(len))?;
-        self.take_mapped(env, len, &mut frags);
+        take_mapped(self, env, len, &mut frags);
         Ok((place, frags))
     }
 
@@ -102,7 +102,7 @@ impl Connection {
                 Ok((place, placed)) => {
                     let mut frags = FragVec::new();
                     taken = placed.min(whole);
-                    self.take_mapped(env, taken, &mut frags);
+                    take_mapped(self, env, taken, &mut frags);
                     mapped = Some((place, frags));
                 }
                 Err(MapRefusal::NotPages) => {}
@@ -149,13 +149,13 @@ impl Connection {
             && self.inbound.window_to_offer(&self.path, self.out.transfer.rtt())
                 <= u32::from(self.inbound.mss)
     }
+}
 
-    fn take_mapped(&mut self, env: &mut Env<'_>, len: usize, frags: &mut FragVec) {
-        let taken = self.inbound.queue.take(len, frags);
-        debug_assert_eq!(taken, len, "what was looked at is there");
-        self.inbound.note_allowance(env);
-        self.after_reading(env.now);
-    }
+fn take_mapped(conn: &mut Connection, env: &mut Env<'_>, len: usize, frags: &mut FragVec) {
+    let taken = conn.inbound.queue.take(len, frags);
+    debug_assert_eq!(taken, len, "what was looked at is there");
+    conn.inbound.note_allowance(env);
+    conn.after_reading(env.now);
 }
 
 /// Whether a mapping may have this length: looked at before the socket is.

@@ -29,13 +29,13 @@ pub fn defer_accept_time(timeouts: u8) -> Duration {
     Duration::from_secs((0..u32::from(timeouts)).map(one).sum())
 }
 
-impl Connection {
-    /// Forgets an acknowledgement of our SYN,ACK.
-    pub(crate) fn defer(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        self.remember_timestamp(now, segment.header, segment.seq);
-        self.life.flags.insert(LifeFlags::DEFERRED);
-        drop_for(DropReason::Deferred)
-    }
+impl Connection {}
+
+/// Forgets an acknowledgement of our SYN,ACK.
+pub(crate) fn defer(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
+    conn.remember_timestamp(now, segment.header, segment.seq);
+    conn.life.flags.insert(LifeFlags::DEFERRED);
+    drop_for(DropReason::Deferred)
 }
 
 #[cfg(test)]

@@ -6,101 +6,106 @@ use crate::connection::{Connection, Env};
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
 use crate::input::{Segment, Step, drop_for};
+use crate::life::fast_open::client;
 use crate::life::state::Event;
 use crate::life::{LifeFlags, Reset};
 use crate::segment::Disposition;
 
-impl Connection {
-    pub(crate) fn on_established(&mut self, now: Instant) {
-        self.life.flags.insert(LifeFlags::CONNECTED);
-        // As Linux: silence is counted from here on.
-        self.inbound.note_beginning(now);
-        self.out.on_established(&self.path, now, self.life.flags.contains(LifeFlags::SYN_RESENT));
-        self.life.start_keepalive(&self.path, now);
-        // The application closed before the handshake was done.
-        if self.out.is_closing() {
-            self.path.transition(Event::Close);
-        }
-    }
+impl Connection {}
 
-    /// Learns what a SYN says: the peer's first number, its window and its options. An option
-    /// counts if both sides offer it. `ecn` are the ECN bits of its IP header.
-    pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader, ecn: u8) {
-        self.path.take_syn(now, syn);
-        self.out.transfer.take_syn(&self.path, syn, ecn);
-        self.inbound.take_syn(&self.path, syn);
+pub(crate) fn on_established(conn: &mut Connection, now: Instant) {
+    conn.life.flags.insert(LifeFlags::CONNECTED);
+    // As Linux: silence is counted from here on.
+    conn.inbound.note_beginning(now);
+    conn.out.on_established(&conn.path, now, conn.life.flags.contains(LifeFlags::SYN_RESENT));
+    conn.life.start_keepalive(&conn.path, now);
+    // The application closed before the handshake was done.
+    if conn.out.is_closing() {
+        conn.path.transition(Event::Close);
     }
+}
 
-    /// Section 3.10.7.3: a segment arrives in SYN-SENT.
-    pub(crate) fn in_syn_sent(&mut self, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
-        let header = segment.header;
-        // > First, check the ACK bit: [...] If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset
-        // > (unless the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST>
-        // > [...] and discard the segment.
-        let acks_syn = segment.has(Flags::ACK);
-        if acks_syn
-            && !(header.ack.gt(self.out.transfer.snd().iss)
-                && header.ack.le(self.out.transfer.snd().nxt))
-        {
-            if segment.has(Flags::RST) {
-                return drop_for(DropReason::RstInvalid);
-            }
-            self.life.reset = Some(Reset { seq: header.ack, ack: false });
-            return drop_for(DropReason::AckUnsent);
-        }
-        // > Second, check the RST bit: [...] If the ACK was acceptable, then signal to the user "error:
-        // > connection reset", drop the segment, enter CLOSED state, delete TCB, and return.
-        // > Otherwise (no ACK), drop the segment and return.
+/// Learns what a SYN says: the peer's first number, its window and its options. An option
+/// counts if both sides offer it. `ecn` are the ECN bits of its IP header.
+pub(crate) fn take_syn(conn: &mut Connection, now: Instant, syn: &TcpHeader, ecn: u8) {
+    conn.path.take_syn(now, syn);
+    conn.out.transfer.take_syn(&conn.path, syn, ecn);
+    conn.inbound.take_syn(&conn.path, syn);
+}
+
+/// Section 3.10.7.3: a segment arrives in SYN-SENT.
+pub(crate) fn in_syn_sent(
+    conn: &mut Connection,
+    env: &mut Env<'_>,
+    segment: &mut Segment<'_>,
+) -> Step {
+    let header = segment.header;
+    // > First, check the ACK bit: [...] If SEG.ACK =< ISS or SEG.ACK > SND.NXT, send a reset
+    // > (unless the RST bit is set, if so drop the segment and return) <SEQ=SEG.ACK><CTL=RST>
+    // > [...] and discard the segment.
+    let acks_syn = segment.has(Flags::ACK);
+    if acks_syn
+        && !(header.ack.gt(conn.out.transfer.snd().iss)
+            && header.ack.le(conn.out.transfer.snd().nxt))
+    {
         if segment.has(Flags::RST) {
-            if !acks_syn {
-                return drop_for(DropReason::RstInvalid);
-            }
-            self.finish(Event::Reset, Some(TcpError::ConnectionRefused));
-            return Ok(());
+            return drop_for(DropReason::RstInvalid);
         }
-        // As Linux (RFC 7323 names the check for SYN,ACKs in section 3.2 no more than as the use of
-        // TSecr): an answer to a SYN that was never sent is one to somebody else's.
-        if let (true, Some((_, echo))) = (self.path.has_timestamps(), header.options.timestamps)
-            && acks_syn
-            && segment.has(Flags::SYN)
-            && echo != 0
-            && !self.path.sent_timestamp(env.now, echo)
-        {
-            self.life.reset = Some(Reset { seq: header.ack, ack: false });
-            return drop_for(DropReason::Paws);
-        }
-        // > Fourth, check the SYN bit: [...] Fifth, if neither of the SYN or RST bits is set, then
-        // > drop the segment and return.
-        if !segment.has(Flags::SYN) {
-            return drop_for(DropReason::Flags);
-        }
-        // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
-        self.on_heard(env.now);
-        self.take_syn(env.now, header, segment.arrival.ecn);
-        if !acks_syn {
-            // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
-            // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
-            //
-            // Text that came along is not kept: the peer will send it again.
-            self.path.transition(Event::Syn);
-            self.out.transfer.resend_syn();
-            return Ok(());
-        }
-        // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
-        // > the retransmission queue that are thereby acknowledged should be removed. If SND.UNA >
-        // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
-        // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
-        self.hear_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
-        self.end_fast_open(header);
-        self.path.transition(Event::SynAck);
-        self.on_established(env.now);
-        self.acknowledge_syn(env.now);
-        // > If there are other controls or text in the segment, then continue processing at the
-        // > sixth step under Section 3.10.7.4 where the URG bit is checked; otherwise, return.
-        segment.seq = header.seq + 1;
-        self.inbound.sixth_urgent(&self.path, env, segment);
-        let text = self.seventh_text(env, segment);
-        self.eighth_fin(env.now, segment)?;
-        text
+        conn.life.reset = Some(Reset { seq: header.ack, ack: false });
+        return drop_for(DropReason::AckUnsent);
     }
+    // > Second, check the RST bit: [...] If the ACK was acceptable, then signal to the user "error:
+    // > connection reset", drop the segment, enter CLOSED state, delete TCB, and return.
+    // > Otherwise (no ACK), drop the segment and return.
+    if segment.has(Flags::RST) {
+        if !acks_syn {
+            return drop_for(DropReason::RstInvalid);
+        }
+        conn.finish(Event::Reset, Some(TcpError::ConnectionRefused));
+        return Ok(());
+    }
+    // As Linux (RFC 7323 names the check for SYN,ACKs in section 3.2 no more than as the use of
+    // TSecr): an answer to a SYN that was never sent is one to somebody else's.
+    if let (true, Some((_, echo))) = (conn.path.has_timestamps(), header.options.timestamps)
+        && acks_syn
+        && segment.has(Flags::SYN)
+        && echo != 0
+        && !conn.path.sent_timestamp(env.now, echo)
+    {
+        conn.life.reset = Some(Reset { seq: header.ack, ack: false });
+        return drop_for(DropReason::Paws);
+    }
+    // > Fourth, check the SYN bit: [...] Fifth, if neither of the SYN or RST bits is set, then
+    // > drop the segment and return.
+    if !segment.has(Flags::SYN) {
+        return drop_for(DropReason::Flags);
+    }
+    // > RCV.NXT is set to SEG.SEQ+1, IRS is set to SEG.SEQ.
+    conn.on_heard(env.now);
+    take_syn(conn, env.now, header, segment.arrival.ecn);
+    if !acks_syn {
+        // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
+        // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
+        //
+        // Text that came along is not kept: the peer will send it again.
+        conn.path.transition(Event::Syn);
+        conn.out.transfer.resend_syn();
+        return Ok(());
+    }
+    // > SND.UNA should be advanced to equal SEG.ACK (if there is an ACK), and any segments on
+    // > the retransmission queue that are thereby acknowledged should be removed. If SND.UNA >
+    // > ISS (our SYN has been ACKed), change the connection state to ESTABLISHED, form an ACK
+    // > segment <SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK> and send it.
+    conn.hear_ack(env.now, header, 0).map_err(Disposition::Dropped)?;
+    client::end_fast_open(conn, header);
+    conn.path.transition(Event::SynAck);
+    on_established(conn, env.now);
+    client::acknowledge_syn(conn, env.now);
+    // > If there are other controls or text in the segment, then continue processing at the
+    // > sixth step under Section 3.10.7.4 where the URG bit is checked; otherwise, return.
+    segment.seq = header.seq + 1;
+    conn.inbound.sixth_urgent(&conn.path, env, segment);
+    let text = conn.seventh_text(env, segment);
+    conn.eighth_fin(env.now, segment)?;
+    text
 }

@@ -2,14 +2,14 @@
 
 pub(crate) mod defer;
 pub(crate) mod fast_open;
-mod handshake;
+pub(crate) mod handshake;
 mod icmp;
 pub(crate) mod state;
 pub(crate) mod time_wait;
-mod timeout;
+pub(crate) mod timeout;
 
 use crate::error::TcpError;
-use crate::life::fast_open::FastOpen;
+use crate::life::fast_open::FastOpenState;
 use crate::seq::Seq;
 use crate::timer::Timer;
 
@@ -26,7 +26,7 @@ pub(crate) struct Life {
     /// A reset to be sent.
     pub(crate) reset: Option<Reset>,
     /// Present while a handshake with Fast Open lasts.
-    pub(crate) fast_open: Option<Box<FastOpen>>,
+    pub(crate) fast_open: Option<Box<FastOpenState>>,
     /// Nothing was heard of the peer for long (RFC 9293 section 3.8.4).
     pub(crate) keepalive: Timer,
     /// TIME-WAIT's 2 MSL, or FIN-WAIT-2 when the application is gone.

@@ -205,39 +205,39 @@ impl Connection {
             ecn: self.out.transfer.told_marks(),
         })
     }
+}
 
-    /// A segment in TIME-WAIT, while the application still holds the connection.
-    pub(crate) fn in_time_wait(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
-        let Some(mut left) = self.time_wait() else { return drop_for(DropReason::Closed) };
-        let step = left.handle_segment(now, segment.header, segment.len);
-        self.life.linger.set(left.until);
-        self.inbound.ack.set_challenge_after(left.challenge_after);
-        if let Some(stamps) = left.stamps {
-            (self.path.ts.recent, self.path.ts.recent_at) = (stamps.recent, stamps.recent_at);
-        }
-        match step {
-            TimeWaitStep::Noted => Ok(()),
-            TimeWaitStep::Ignored(reason) => drop_for(reason),
-            TimeWaitStep::Answered(_, dropped) => {
-                self.inbound.ack.at_once();
-                dropped.map_or(Ok(()), drop_for)
-            }
-            TimeWaitStep::Over => {
-                self.finish(Event::Reset, None);
-                Ok(())
-            }
-            TimeWaitStep::Reopens { iss_above } => Err(Disposition::SynInTimeWait { iss_above }),
-        }
+/// A segment in TIME-WAIT, while the application still holds the connection.
+pub(crate) fn in_time_wait(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
+    let Some(mut left) = conn.time_wait() else { return drop_for(DropReason::Closed) };
+    let step = left.handle_segment(now, segment.header, segment.len);
+    conn.life.linger.set(left.until);
+    conn.inbound.ack.set_challenge_after(left.challenge_after);
+    if let Some(stamps) = left.stamps {
+        (conn.path.ts.recent, conn.path.ts.recent_at) = (stamps.recent, stamps.recent_at);
     }
+    match step {
+        TimeWaitStep::Noted => Ok(()),
+        TimeWaitStep::Ignored(reason) => drop_for(reason),
+        TimeWaitStep::Answered(_, dropped) => {
+            conn.inbound.ack.at_once();
+            dropped.map_or(Ok(()), drop_for)
+        }
+        TimeWaitStep::Over => {
+            conn.finish(Event::Reset, None);
+            Ok(())
+        }
+        TimeWaitStep::Reopens { iss_above } => Err(Disposition::SynInTimeWait { iss_above }),
+    }
+}
 
-    /// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
-    /// > the other timers.
-    pub(crate) fn enter_time_wait(&mut self, now: Instant) {
-        self.out.end();
-        self.inbound.ack.stop();
-        self.life.stop_timers();
-        self.life.linger.set(now + self.path.config.time_wait);
-    }
+/// > RFC 9293 section 3.10.7.4: Enter the TIME-WAIT state. Start the time-wait timer, turn off
+/// > the other timers.
+pub(crate) fn enter_time_wait(conn: &mut Connection, now: Instant) {
+    conn.out.end();
+    conn.inbound.ack.stop();
+    conn.life.stop_timers();
+    conn.life.linger.set(now + conn.path.config.time_wait);
 }
 
 impl Life {

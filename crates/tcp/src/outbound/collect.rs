@@ -42,15 +42,6 @@ impl Connection {
             )
     }
 
-    fn collecting_piece(&self, len: usize) -> Option<Seq> {
-        let quiet = self.life.error.is_none() && self.life.reset.is_none();
-        if quiet {
-            self.out.begun_piece(&self.path, len, || self.inbound.tells_blocks(&self.path))
-        } else {
-            None
-        }
-    }
-
     /// Adds `len` bytes to the fragment that was queued last, if that is all that comes of it, and if
     /// `grow`, which is given that fragment, says so: then it has added them. Needs no clock, and
     /// [`poll_transmit`](Self::poll_transmit) need not be asked afterwards.
@@ -59,7 +50,7 @@ impl Connection {
         len: usize,
         grow: impl FnOnce(&mut Frag) -> Option<T>,
     ) -> Option<T> {
-        let piece = self.collecting_piece(len)?;
+        let piece = collecting_piece(self, len)?;
         let before = self.out.queue.end();
         let longest = self.path.longest_frag();
         let grown = self.out.queue.grow_last(longest, grow)??;
@@ -108,7 +99,7 @@ impl Connection {
         ledger: &mut CopyLedger,
         data: &[u8],
     ) -> bool {
-        let Some(piece) = self.collecting_piece(data.len()) else { return false };
+        let Some(piece) = collecting_piece(self, data.len()) else { return false };
         if !writer.has_room(pool, data.len()) {
             return false;
         }
@@ -120,6 +111,15 @@ impl Connection {
         self.out.piece = piece;
         self.out.pushed = self.out.queue.end();
         true
+    }
+}
+
+fn collecting_piece(conn: &Connection, len: usize) -> Option<Seq> {
+    let quiet = conn.life.error.is_none() && conn.life.reset.is_none();
+    if quiet {
+        conn.out.begun_piece(&conn.path, len, || conn.inbound.tells_blocks(&conn.path))
+    } else {
+        None
     }
 }
 
@@ -188,7 +188,7 @@ impl Outbound {
             && !self.sends_urgent()
             && self.transfer.rtt.is_near()
             // A full one waits for nothing.
-            && unsent < self.transfer.longest_now(path, mss)
+            && unsent < longest_now(&self.transfer, path, mss)
             && self.left_of_piece(unsent.saturating_add(1), piece) > unsent
     }
 
@@ -218,13 +218,13 @@ impl Outbound {
     }
 }
 
-impl Transfer {
-    /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
-    /// window lets go waits in vain, and does not use it up, so that it never grows.
-    fn longest_now(&self, path: &Path, mss: u32) -> u32 {
-        let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
-        let longest = path.link.max_super_payload.min(segments).min(self.cwnd_room(mss));
-        // Who wants little to wait unsent counts what can leave at once as sent.
-        longest.min(path.config.notsent_lowat)
-    }
+impl Transfer {}
+
+/// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
+/// window lets go waits in vain, and does not use it up, so that it never grows.
+fn longest_now(transfer: &Transfer, path: &Path, mss: u32) -> u32 {
+    let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
+    let longest = path.link.max_super_payload.min(segments).min(transfer.cwnd_room(mss));
+    // Who wants little to wait unsent counts what can leave at once as sent.
+    longest.min(path.config.notsent_lowat)
 }

@@ -4,6 +4,7 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::header::{Flags, TcpHeader};
 use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
+use crate::outbound::mtu_probe;
 use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 
@@ -85,7 +86,7 @@ impl Outbound {
                 transfer.congestion.on_syn_lost();
             }
         }
-        transfer.start_mtu_search(path, now);
+        mtu_probe::start_mtu_search(transfer, path, now);
     }
 
     /// What is queued, up to `room` bytes, leaves in the SYN. Returns it, and how many bytes that are.

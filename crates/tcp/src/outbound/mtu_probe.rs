@@ -72,7 +72,7 @@ impl Outbound {
         let mss = self.transfer.send_mss(path);
         let len = u32::from(size).saturating_sub(u32::from(path.option_bytes()));
         if high < low || high - low < probing.threshold || len <= mss {
-            self.transfer.search_again(path, now, probing);
+            search_again(&mut self.transfer, path, now, probing);
             return ProbeStep::No;
         }
         let needed = len + (u32::from(self.transfer.loss.reordering) + 1) * mss;
@@ -100,28 +100,6 @@ impl Outbound {
 }
 
 impl Transfer {
-    /// The handshake is complete.
-    pub(crate) fn start_mtu_search(&mut self, path: &Path, now: Instant) {
-        let Some(probing) = path.config.mtu_probing.filter(|probing| probing.from_start) else {
-            return;
-        };
-        self.search_mtu(path, now, probing);
-        let whole = path.link.mss;
-        // As Linux: whoever listens begins with what the link takes.
-        if !path.flags.contains(PathFlags::ACTIVE)
-            && let Some(search) = self.mtu_mut()
-        {
-            search.cap = whole;
-        }
-    }
-
-    fn search_mtu(&mut self, path: &Path, now: Instant, probing: MtuProbing) {
-        let high = self.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
-        let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link.mss));
-        let search = MtuSearch { low, high, cap: low, probe: None, since: now };
-        self.rare().mtu = Some(search);
-    }
-
     #[inline]
     fn mtu(&self) -> Option<&MtuSearch> {
         self.rare.as_ref()?.mtu.as_ref()
@@ -130,90 +108,112 @@ impl Transfer {
     fn mtu_mut(&mut self) -> Option<&mut MtuSearch> {
         self.rare.as_mut()?.mtu.as_mut()
     }
+}
 
-    /// Whether a probe is under way.
-    pub(crate) fn probes_mtu(&self) -> bool {
-        self.mtu().is_some_and(|search| search.probe.is_some())
+/// The handshake is complete.
+pub(crate) fn start_mtu_search(transfer: &mut Transfer, path: &Path, now: Instant) {
+    let Some(probing) = path.config.mtu_probing.filter(|probing| probing.from_start) else {
+        return;
+    };
+    search_mtu(transfer, path, now, probing);
+    let whole = path.link.mss;
+    // As Linux: whoever listens begins with what the link takes.
+    if !path.flags.contains(PathFlags::ACTIVE)
+        && let Some(search) = transfer.mtu_mut()
+    {
+        search.cap = whole;
     }
+}
 
-    /// What probing says of the longest segment.
-    #[inline]
-    pub(crate) fn probed_mss(&self) -> u16 {
-        self.mtu().map_or(u16::MAX, |search| search.cap)
+/// Whether a probe is under way.
+pub(crate) fn probes_mtu(transfer: &Transfer) -> bool {
+    transfer.mtu().is_some_and(|search| search.probe.is_some())
+}
+
+/// What probing says of the longest segment.
+#[inline]
+pub(crate) fn probed_mss(transfer: &Transfer) -> u16 {
+    transfer.mtu().map_or(u16::MAX, |search| search.cap)
+}
+
+/// The path takes longer segments than it did, it is said: a probe will show.
+pub(crate) fn doubt_longer_path(transfer: &mut Transfer, path: &Path) {
+    let before = path.link.mss;
+    if let Some(search) = transfer.mtu_mut() {
+        search.cap = search.cap.min(before);
     }
+}
 
-    /// The path takes longer segments than it did, it is said: a probe will show.
-    pub(crate) fn doubt_longer_path(&mut self, path: &Path) {
-        let before = path.link.mss;
-        if let Some(search) = self.mtu_mut() {
-            search.cap = search.cap.min(before);
-        }
+/// Something was acknowledged: perhaps the probe.
+///
+/// > RFC 4821 section 7.6.1: When the probe is delivered, it is an indication that the Path MTU is
+/// > at least as large as the probe size. Set search_low to the probe size.
+#[inline]
+pub(crate) fn take_mtu_answer(transfer: &mut Transfer, path: &Path) {
+    let (una, before) = (transfer.snd.una, transfer.send_mss(path));
+    let Some(search) = transfer.mtu_mut() else { return };
+    if search.probe.is_none_or(|probe| una.lt(probe.end)) {
+        return;
     }
+    let Some(probe) = search.probe.take() else { return };
+    search.low = probe.size;
+    search.cap = probe.size;
+    // The window is counted in segments, and stays what it was in bytes.
+    let cwnd = u64::from(transfer.congestion.cwnd()) * u64::from(before);
+    let after = u64::from(transfer.send_mss(path)).max(1);
+    transfer.congestion.set_cwnd(u32::try_from(cwnd / after).unwrap_or(u32::MAX));
+}
 
-    /// The range is used up. After a while it is searched again: the path may have changed.
-    fn search_again(&mut self, path: &Path, now: Instant, probing: MtuProbing) {
-        let current = u16::try_from(self.send_mss(path)).unwrap_or(u16::MAX);
-        let low = current.saturating_add(path.option_bytes());
-        let high = self.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
-        if let Some(search) = self.mtu_mut()
-            && now.saturating_since(search.since) >= probing.interval
-        {
-            (search.low, search.high, search.since) = (low, high, now);
-        }
+/// Something is held for lost. If it is the probe, the path does not take that much, and is not
+/// congested: true, and it is sent again in shorter segments.
+///
+/// > RFC 4821 section 7.6.2: When only the probe is lost, it is treated as an indication that the
+/// > Path MTU is smaller than the probe size.
+pub(crate) fn is_probe_lost(transfer: &mut Transfer, path: &Path) -> bool {
+    let una = transfer.snd.una;
+    let Some(search) = transfer.mtu_mut() else { return false };
+    let Some(probe) = search.probe.filter(|probe| probe.start == una) else { return false };
+    search.probe = None;
+    search.high = probe.size - 1;
+    let mss = transfer.send_mss(path);
+    transfer.on_too_big(mss);
+    true
+}
+
+/// The retransmission timer has gone off on data, for the time after `retries` others.
+///
+/// RFC 4821 section 7.7: a full-stop timeout, one that keeps coming, is taken for a routing change
+/// to a path with a smaller MTU. What became of a probe is not known then (section 7.6.4).
+pub(crate) fn suspect_mtu(transfer: &mut Transfer, path: &Path, now: Instant, retries: u8) {
+    let Some(probing) = path.config.mtu_probing else { return };
+    let options = path.option_bytes();
+    match transfer.mtu_mut() {
+        Some(search) => search.probe = None,
+        None if retries >= probing.retries => return search_mtu(transfer, path, now, probing),
+        None => return,
     }
-
-    /// Something was acknowledged: perhaps the probe.
-    ///
-    /// > RFC 4821 section 7.6.1: When the probe is delivered, it is an indication that the Path MTU is
-    /// > at least as large as the probe size. Set search_low to the probe size.
-    #[inline]
-    pub(crate) fn take_mtu_answer(&mut self, path: &Path) {
-        let (una, before) = (self.snd.una, self.send_mss(path));
-        let Some(search) = self.mtu_mut() else { return };
-        if search.probe.is_none_or(|probe| una.lt(probe.end)) {
-            return;
-        }
-        let Some(probe) = search.probe.take() else { return };
-        search.low = probe.size;
-        search.cap = probe.size;
-        // The window is counted in segments, and stays what it was in bytes.
-        let cwnd = u64::from(self.congestion.cwnd()) * u64::from(before);
-        let after = u64::from(self.send_mss(path)).max(1);
-        self.congestion.set_cwnd(u32::try_from(cwnd / after).unwrap_or(u32::MAX));
+    if let Some(search) = transfer.mtu_mut().filter(|_| retries >= probing.retries) {
+        let half = (search.low.saturating_sub(options) / 2).min(probing.base_mss);
+        search.low = half.max(probing.floor).max(MIN_SEND_MSS) + options;
+        search.cap = search.low;
     }
+}
 
-    /// Something is held for lost. If it is the probe, the path does not take that much, and is not
-    /// congested: true, and it is sent again in shorter segments.
-    ///
-    /// > RFC 4821 section 7.6.2: When only the probe is lost, it is treated as an indication that the
-    /// > Path MTU is smaller than the probe size.
-    pub(crate) fn is_probe_lost(&mut self, path: &Path) -> bool {
-        let una = self.snd.una;
-        let Some(search) = self.mtu_mut() else { return false };
-        let Some(probe) = search.probe.filter(|probe| probe.start == una) else { return false };
-        search.probe = None;
-        search.high = probe.size - 1;
-        let mss = self.send_mss(path);
-        self.on_too_big(mss);
-        true
-    }
+fn search_mtu(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuProbing) {
+    let high = transfer.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
+    let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link.mss));
+    let search = MtuSearch { low, high, cap: low, probe: None, since: now };
+    transfer.rare().mtu = Some(search);
+}
 
-    /// The retransmission timer has gone off on data, for the time after `retries` others.
-    ///
-    /// RFC 4821 section 7.7: a full-stop timeout, one that keeps coming, is taken for a routing change
-    /// to a path with a smaller MTU. What became of a probe is not known then (section 7.6.4).
-    pub(crate) fn suspect_mtu(&mut self, path: &Path, now: Instant, retries: u8) {
-        let Some(probing) = path.config.mtu_probing else { return };
-        let options = path.option_bytes();
-        match self.mtu_mut() {
-            Some(search) => search.probe = None,
-            None if retries >= probing.retries => return self.search_mtu(path, now, probing),
-            None => return,
-        }
-        if let Some(search) = self.mtu_mut().filter(|_| retries >= probing.retries) {
-            let half = (search.low.saturating_sub(options) / 2).min(probing.base_mss);
-            search.low = half.max(probing.floor).max(MIN_SEND_MSS) + options;
-            search.cap = search.low;
-        }
+/// The range is used up. After a while it is searched again: the path may have changed.
+fn search_again(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuProbing) {
+    let current = u16::try_from(transfer.send_mss(path)).unwrap_or(u16::MAX);
+    let low = current.saturating_add(path.option_bytes());
+    let high = transfer.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
+    if let Some(search) = transfer.mtu_mut()
+        && now.saturating_since(search.since) >= probing.interval
+    {
+        (search.low, search.high, search.since) = (low, high, now);
     }
 }

@@ -6,6 +6,9 @@ use crate::header::Flags;
 use crate::limits::{DEFAULT_MSS, MAX_SUPER_SEGMENTS, MIN_SEND_MSS};
 use crate::options::TcpOptions;
 use crate::outbound::loss::CaState;
+use crate::outbound::mtu_probe;
+use crate::outbound::recovery::prr;
+use crate::outbound::recovery::timer;
 use crate::outbound::rtt::DEFER_WITHIN;
 use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer};
 use crate::path::Path;
@@ -87,10 +90,11 @@ impl Outbound {
         let before = self.transfer.flight.packets();
         self.transfer.flight.push(start, end, now, mss, end.gt(self.queue.end()));
         self.transfer.snd.nxt = end;
-        self.transfer.note_reduced_send(self.transfer.flight.packets() - before);
+        let packets = self.transfer.flight.packets() - before;
+        prr::note_reduced_send(&mut self.transfer, packets);
         self.transfer
             .validate_cwnd(self.transfer.packets_in_flight() >= self.transfer.congestion.cwnd());
-        self.transfer.start_retransmit_timer(path, now, first);
+        timer::start_retransmit_timer(&mut self.transfer, path, now, first);
         self.persist.stop();
         self.persist_backoff = 0;
         self.flags.remove(OutFlags::FLUSH_DUE);
@@ -206,7 +210,7 @@ impl Outbound {
         let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
         let room = self.transfer.window_room(mss);
         let limit = room.min(allowed);
-        let part = self.transfer.whole_window(mss).min(self.transfer.snd.window)
+        let part = whole_window(&self.transfer, mss).min(self.transfer.snd.window)
             / path.config.super_frame_divisor.max(1);
         if limit >= full || limit >= part || (more && limit >= waiting) {
             return false;
@@ -239,7 +243,7 @@ impl Outbound {
         }
         let Some(srtt) = self.transfer.rtt.srtt() else { return longest };
         let nanos = (srtt.as_nanos() as u64).max(1);
-        let window = u64::from(self.transfer.whole_window(mss).max(self.transfer.in_flight()));
+        let window = u64::from(whole_window(&self.transfer, mss).max(self.transfer.in_flight()));
         // Twice the window each round trip while it grows, as much as Linux paces.
         let slow_start = self.transfer.congestion.in_slow_start();
         let rate = if slow_start { window * 2 } else { window + window / 5 };
@@ -288,12 +292,6 @@ impl Transfer {
         self.congestion.cwnd().saturating_sub(self.packets_in_flight()).saturating_mul(mss)
     }
 
-    /// The congestion window in bytes.
-    #[inline]
-    fn whole_window(&self, mss: u32) -> u32 {
-        self.congestion.cwnd().saturating_mul(mss)
-    }
-
     /// Bytes that the congestion window has room for in one super-frame. As Linux: at most half of
     /// the window, so that there are two on the way.
     #[inline]
@@ -321,29 +319,36 @@ impl Transfer {
         (max - max % mss.max(1)).max(mss)
     }
 
-    /// Payload and options of a full wire segment.
-    ///
-    /// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
-    #[inline]
-    fn base_mss(&self, path: &Path) -> u32 {
-        let mss = u32::from(path.path_mss().min(self.snd.peer_mss).min(self.probed_mss()));
-        // As Linux: at most half of the largest window that the peer ever offered, or the window
-        // could never be filled with full segments.
-        let window = self.snd.max_window;
-        let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
-        let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };
-        mss.min(bound).max(u32::from(MIN_SEND_MSS))
-    }
-
     /// Payload of a full wire segment, with the options that are always there.
     #[inline]
     pub(crate) fn send_mss(&self, path: &Path) -> u32 {
         let options = u32::from(path.option_bytes());
-        self.base_mss(path).saturating_sub(options).max(1)
+        base_mss(self, path).saturating_sub(options).max(1)
     }
 
     /// Payload of a full wire segment with these options.
     pub(crate) fn mss_beside(&self, path: &Path, options: &TcpOptions) -> u32 {
-        self.base_mss(path).saturating_sub(options.len() as u32).max(1)
+        base_mss(self, path).saturating_sub(options.len() as u32).max(1)
     }
+}
+
+/// The congestion window in bytes.
+#[inline]
+fn whole_window(transfer: &Transfer, mss: u32) -> u32 {
+    transfer.congestion.cwnd().saturating_mul(mss)
+}
+
+/// Payload and options of a full wire segment.
+///
+/// > RFC 9293 section 3.7.1: Eff.snd.MSS = min(SendMSS+20, MMS_S) - TCPhdrsize - IPoptionsize
+#[inline]
+fn base_mss(transfer: &Transfer, path: &Path) -> u32 {
+    let mss =
+        u32::from(path.path_mss().min(transfer.snd.peer_mss).min(mtu_probe::probed_mss(transfer)));
+    // As Linux: at most half of the largest window that the peer ever offered, or the window
+    // could never be filled with full segments.
+    let window = transfer.snd.max_window;
+    let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
+    let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };
+    mss.min(bound).max(u32::from(MIN_SEND_MSS))
 }

@@ -14,6 +14,9 @@ use pagewire_mem::Instant;
 use crate::connection::Connection;
 use crate::limits::REFUSED_RETRY_MS;
 use crate::outbound::loss::{CaState, Due};
+use crate::outbound::mtu_probe;
+use crate::outbound::recovery::probe;
+use crate::outbound::recovery::timer;
 use crate::outbound::timeout::Waited;
 use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
@@ -45,7 +48,7 @@ impl Connection {
         }
         let end = seq + space;
         if space == 0 {
-            self.on_probe_refused(now, seq);
+            on_probe_refused(self, now, seq);
         } else if seq.lt(self.out.transfer.snd.una) || end.gt(self.out.transfer.snd.nxt) {
             // Meanwhile it was acknowledged: it had left before.
         } else if self.out.transfer.unsend(now, seq, end) {
@@ -55,24 +58,24 @@ impl Connection {
             self.out.hold_lost(&self.path, now, seq);
         }
     }
+}
 
-    /// A probe did not leave: it does not count, and the next follows soon.
-    fn on_probe_refused(&mut self, now: Instant, seq: Seq) {
-        if seq != self.out.transfer.snd.una - 1 {
-            return;
+/// A probe did not leave: it does not count, and the next follows soon.
+fn on_probe_refused(conn: &mut Connection, now: Instant, seq: Seq) {
+    if seq != conn.out.transfer.snd.una - 1 {
+        return;
+    }
+    let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
+    for timer in [&mut conn.out.persist, &mut conn.life.keepalive] {
+        if timer.is_set() && timer.get() > soon {
+            timer.set(soon);
         }
-        let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
-        for timer in [&mut self.out.persist, &mut self.life.keepalive] {
-            if timer.is_set() && timer.get() > soon {
-                timer.set(soon);
-            }
-        }
-        if self.out.persist.is_set() {
-            self.out.persist_backoff = self.out.persist_backoff.saturating_sub(1);
-            self.out.transfer.loss.retries = self.out.transfer.loss.retries.saturating_sub(1);
-        } else {
-            self.life.keepalive_probes = self.life.keepalive_probes.saturating_sub(1);
-        }
+    }
+    if conn.out.persist.is_set() {
+        conn.out.persist_backoff = conn.out.persist_backoff.saturating_sub(1);
+        conn.out.transfer.loss.retries = conn.out.transfer.loss.retries.saturating_sub(1);
+    } else {
+        conn.life.keepalive_probes = conn.life.keepalive_probes.saturating_sub(1);
     }
 }
 
@@ -143,15 +146,15 @@ impl Transfer {
     pub(crate) fn unsend(&mut self, now: Instant, seq: Seq, end: Seq) -> bool {
         if end != self.snd.nxt
             || self.loss.state > CaState::Disorder
-            || self.awaits_probe_answer()
-            || self.probes_mtu()
+            || probe::awaits_probe_answer(self)
+            || mtu_probe::probes_mtu(self)
             || !self.flight.unsend(seq)
         {
             return false;
         }
         self.snd.nxt = seq;
         if self.flight.is_empty() {
-            self.rearm_timeout(now);
+            timer::rearm_timeout(self, now);
         }
         true
     }

@@ -58,16 +58,6 @@ impl Connection {
             .admit(&self.path, u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER));
         room as usize
     }
-
-    /// Bytes that can be sent now.
-    pub fn send_space(&self) -> usize {
-        self.room_for(usize::MAX)
-    }
-
-    /// Whether something can be sent now.
-    pub fn has_send_room(&self) -> bool {
-        self.room_for(1) > 0
-    }
 }
 
 impl Outbound {
@@ -109,7 +99,7 @@ impl Outbound {
         let piece = self.transfer.piece(path, mss);
         // A piece that is begun is filled whatever else there is room for.
         let mut known = None;
-        let mut soon = || *known.get_or_insert_with(|| self.transfer.sent_soon(path, mss));
+        let mut soon = || *known.get_or_insert_with(|| sent_soon(&self.transfer, path, mss));
         let buffer = u64::from(self.send_buffer(path));
         let (mut end, mut taken) = (self.queue.end(), 0);
         let mut begun = self.piece.max(self.transfer.snd.nxt).min(end);
@@ -122,7 +112,7 @@ impl Outbound {
             }
             if filled == 0 || filled >= piece {
                 let used = self.charge(self.queue.len() + taken, piece);
-                if used >= buffer || self.transfer.waits_unsent(path, end, 1, mss) {
+                if used >= buffer || waits_unsent(&self.transfer, path, end, 1, mss) {
                     break;
                 }
                 (begun, filled) = (end, 0);
@@ -187,7 +177,7 @@ impl Outbound {
         let used = || self.charge(queued, self.transfer.piece(path, mss));
         (queued == 0 || is_third_free(used()))
             && self.queue.has_entry_room()
-            && !self.transfer.waits_unsent(path, self.queue.end(), 2, mss)
+            && !waits_unsent(&self.transfer, path, self.queue.end(), 2, mss)
     }
 
     /// Has the send buffer follow the congestion window: room for two of them, one under way and
@@ -235,25 +225,25 @@ impl Transfer {
         // One segment that fills a piece is what large MTUs make of it; a division is slow.
         if piece < 2 * mss { mss } else { piece - piece % mss }
     }
+}
 
-    /// What will be the first byte unsent once all has left that the windows let go.
-    fn sent_soon(&self, path: &Path, mss: u32) -> Seq {
-        let next = self.next_data(path);
-        if !path.state.may_transmit() {
-            return next;
-        }
-        let allowed = self.send_edge().saturating_since(next);
-        let usable = self.window_room(mss).min(allowed);
-        next + (usable - usable % mss)
+/// What will be the first byte unsent once all has left that the windows let go.
+fn sent_soon(transfer: &Transfer, path: &Path, mss: u32) -> Seq {
+    let next = transfer.next_data(path);
+    if !path.state.may_transmit() {
+        return next;
     }
+    let allowed = transfer.send_edge().saturating_since(next);
+    let usable = transfer.window_room(mss).min(allowed);
+    next + (usable - usable % mss)
+}
 
-    /// Whether `times` what waits unsent in front of `end` is more than may.
-    #[inline]
-    fn waits_unsent(&self, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
-        let lowat = path.config.notsent_lowat;
-        // No limit, which is the default, is not worth the arithmetic.
-        lowat != u32::MAX
-            && u64::from(end.saturating_since(self.sent_soon(path, mss))) * times
-                >= u64::from(lowat)
-    }
+/// Whether `times` what waits unsent in front of `end` is more than may.
+#[inline]
+fn waits_unsent(transfer: &Transfer, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
+    let lowat = path.config.notsent_lowat;
+    // No limit, which is the default, is not worth the arithmetic.
+    lowat != u32::MAX
+        && u64::from(end.saturating_since(sent_soon(transfer, path, mss))) * times
+            >= u64::from(lowat)
 }

@@ -7,6 +7,7 @@ use pagewire_mem::Instant;
 use crate::life::state::State;
 use crate::limits::FLUSH_AFTER_MS;
 use crate::outbound::loss::Due;
+use crate::outbound::mtu_probe;
 use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::{Path, PathFlags};
 
@@ -94,7 +95,7 @@ impl Outbound {
                 if self.transfer.has_timed_out(path, now) {
                     return Waited::TooLong;
                 }
-                self.transfer.suspect_mtu(path, now, retries);
+                mtu_probe::suspect_mtu(&mut self.transfer, path, now, retries);
                 self.transfer.on_data_timeout(path, now);
                 // > RFC 6298 section 5.5: The host MUST set RTO <- RTO * 2 ("back off the timer").
                 self.transfer.rtt.on_backoff();

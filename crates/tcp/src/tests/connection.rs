@@ -1,6 +1,7 @@
 use core::mem::size_of;
 
 use super::*;
+use crate::{RecvFlags, SendFlags};
 
 /// An idle connection is this and nothing else (`conformance/memory.rs`): 100,000 of them are
 /// 72 MB at most.
@@ -41,7 +42,7 @@ fn idle_connection_owns_no_heap() {
         env.now += Duration::from_millis(10);
         if round == 10 {
             frags.push(Frag::from_bytes(vec![1; 100_000].into()));
-            a.send(&mut env, &mut frags).unwrap();
+            a.send(&mut env, &mut frags, SendFlags::empty()).unwrap();
         }
         let mut lose = round == 10;
         while let Some(s) = a.poll_transmit(&mut env) {
@@ -51,7 +52,7 @@ fn idle_connection_owns_no_heap() {
             a.out.check();
         }
         let mut buffer = vec![0; 200_000];
-        let _ = b.read(&mut env, &mut buffer);
+        let _ = b.read(&mut env, &mut buffer, RecvFlags::empty());
         while let Some(s) = b.poll_transmit(&mut env) {
             let _ = a.handle_segment(&mut env, &s.header, s.payload, 0);
         }

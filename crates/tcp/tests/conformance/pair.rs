@@ -8,7 +8,7 @@ use std::time::Duration;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
 use pagewire_tcp::{
     Arrival, Config, CongestionKind, Connection, Disposition, EcnMode, Env, Flags, LinkLimits,
-    Ports, SegmentOut, Seq, Shared, State, TcpError, TcpHeader,
+    Ports, RecvFlags, SegmentOut, SendFlags, Seq, Shared, State, TcpError, TcpHeader,
 };
 
 use crate::support::byte;
@@ -201,11 +201,11 @@ impl Network {
             let by_copy = self.rng.percent(50);
             let sent = self.env(|env| {
                 if by_copy {
-                    end.conn.write(env, &data)
+                    end.conn.write(env, &data, SendFlags::empty())
                 } else {
                     let mut frags = FragVec::new();
                     frags.push(Frag::from_bytes(data.into()));
-                    end.conn.send(env, &mut frags)
+                    end.conn.send(env, &mut frags, SendFlags::empty())
                 }
             });
             match sent {
@@ -223,7 +223,7 @@ impl Network {
         }
         let mut buffer = vec![0; if end.lazy { 700 } else { 64 * 1024 }];
         loop {
-            match self.env(|env| end.conn.read(env, &mut buffer)) {
+            match self.env(|env| end.conn.read(env, &mut buffer, RecvFlags::empty())) {
                 Ok(0) => {
                     end.eof = true;
                     break;

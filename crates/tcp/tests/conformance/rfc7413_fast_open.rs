@@ -39,10 +39,10 @@ fn s4_2_1_a_cookie_is_asked_for_with_an_empty_option_and_no_data() {
     t.expect("S 0:0(0) <mss 1000,sackOK,wscale 7,FO>");
     assert_eq!(t.try_send(10), Err(TcpError::WouldBlock));
     t.peer("S. 0:0(0) ack 1 win 5840 <mss 900,FO 01020304>").expect(". 1:1(0) ack 1");
-    let outcome = t.conn.take_fast_open_outcome().unwrap();
+    let outcome = t.conn.fast_open().take_outcome().unwrap();
     assert_eq!((outcome.mss, outcome.syn_data), (Some(900), SynData::Unknown));
     assert_eq!(outcome.cookie.unwrap().as_slice(), [1, 2, 3, 4]);
-    assert_eq!(t.conn.take_fast_open_outcome(), None);
+    assert_eq!(t.conn.fast_open().take_outcome(), None);
     assert!(!t.conn.info().syn_data);
 }
 
@@ -56,7 +56,7 @@ fn s4_1_3_1_a_server_that_does_not_answer_is_asked_otherwise_next_time() {
             "S 0:0(0) <mss 1000,sackOK,wscale 7,FO>"
         });
         t.peer("S. 0:0(0) ack 1 win 5840 <mss 900>");
-        let outcome = t.conn.take_fast_open_outcome().unwrap();
+        let outcome = t.conn.fast_open().take_outcome().unwrap();
         assert_eq!((outcome.cookie, outcome.try_experimental), (None, next));
     }
 }
@@ -68,14 +68,14 @@ fn s4_2_2_a_syn_sent_again_neither_asks_nor_shows_a_cookie() {
     t.wait(1000).expect("S 0:0(0) <mss 1000,sackOK,wscale 7>");
     // The timeout may have been spurious: what the answer says is remembered all the same.
     t.peer("S. 0:0(0) ack 1 win 5840 <mss 900,FO 01020304>");
-    assert!(t.conn.take_fast_open_outcome().unwrap().cookie.is_some());
+    assert!(t.conn.fast_open().take_outcome().unwrap().cookie.is_some());
 }
 
 // ---- 4.1.3.1: what is remembered against a server ----
 
 /// What the end of a handshake with 500 bytes in the SYN taught.
 fn taught(t: &mut Test) -> Option<SynData> {
-    t.conn.take_fast_open_outcome().map(|outcome| {
+    t.conn.fast_open().take_outcome().map(|outcome| {
         assert!(outcome.had_option);
         outcome.syn_data
     })
@@ -100,7 +100,7 @@ fn s4_1_3_1_data_was_refused_if_nobody_answers_or_an_error_is_reported() {
     let mut t = waiting();
     t.wait(1_000_000).state(State::Closed);
     assert_eq!(taught(&mut t), Some(SynData::Refused));
-    assert!(!t.conn.is_opening_fast(), "once");
+    assert!(!t.conn.fast_open().is_opening(), "once");
     let mut t = waiting();
     t.icmp(0, IcmpKind::Unreachable { error: TcpError::HostUnreachable, hard: false });
     assert_eq!(taught(&mut t), Some(SynData::Refused));
@@ -117,7 +117,7 @@ fn s4_1_3_1_a_reset_or_an_application_that_leaves_says_nothing_of_fast_open() {
     // Nor does a request for a cookie that nobody answers: there was no data.
     let mut t = asking(false);
     t.wait(1_000_000).state(State::Closed);
-    assert_eq!(t.conn.take_fast_open_outcome(), None);
+    assert_eq!(t.conn.fast_open().take_outcome(), None);
 }
 
 // ---- 4.2.2, client: sending the SYN ----
@@ -126,10 +126,10 @@ fn s4_1_3_1_a_reset_or_an_application_that_leaves_says_nothing_of_fast_open() {
 fn s4_2_2_the_syn_waits_for_the_first_data_and_takes_it_along() {
     let mut t = with_cookie(None);
     t.nothing().wait(10_000).nothing();
-    assert!(t.conn.is_deferred() && t.conn.readiness().contains(Readiness::WRITABLE));
-    assert_eq!(t.conn.send_space(), 960);
+    assert!(t.conn.fast_open().is_deferred() && t.conn.readiness().contains(Readiness::WRITABLE));
+    assert_eq!(t.conn.room_for(usize::MAX), 960);
     t.send(500).expect("S 0:500(500) win 65535 <mss 1000,sackOK,wscale 7,FO abcd1234>").nothing();
-    assert!(!t.conn.is_deferred() && !t.conn.readiness().contains(Readiness::WRITABLE));
+    assert!(!t.conn.fast_open().is_deferred() && !t.conn.readiness().contains(Readiness::WRITABLE));
     assert_eq!(t.try_send(10), Err(TcpError::WouldBlock));
 }
 
@@ -166,11 +166,11 @@ fn s4_2_2_a_syn_sent_again_has_no_data() {
     t.expect_after(start, 1000, "S 0:0(0) <mss 1000,sackOK,wscale 7>");
     t.expect_after(start, 2000, "S 0:0(0) <mss 1000,sackOK,wscale 7>");
     t.expect_after(start, 3000, "S 0:0(0) <mss 1000,sackOK,wscale 7>");
-    assert!(t.conn.take_black_hole(), "the third timeout in a row");
-    assert!(!t.conn.take_black_hole());
+    assert!(t.conn.fast_open().take_black_hole(), "the third timeout in a row");
+    assert!(!t.conn.fast_open().take_black_hole());
     // The data leaves with the acknowledgement, at once.
     t.peer("S. 0:0(0) ack 1 win 5840 <mss 1000,sackOK>").expect("P. 1:501(500) ack 1").nothing();
-    assert_eq!(t.conn.take_fast_open_outcome().unwrap().syn_data, SynData::Refused);
+    assert_eq!(t.conn.fast_open().take_outcome().unwrap().syn_data, SynData::Refused);
     t.peer(". 1:1(0) ack 501").nothing();
     assert!(!t.conn.info().syn_data);
 }
@@ -199,7 +199,7 @@ fn s4_2_2_data_that_the_syn_ack_does_not_acknowledge_is_sent_at_once() {
     assert!(!info.syn_data);
     assert_eq!((info.cwnd, info.recoveries, info.timeouts), (10_000, 0, 0), "no congestion");
     assert_eq!(info.srtt.as_millis(), 30);
-    let outcome = t.conn.take_fast_open_outcome().unwrap();
+    let outcome = t.conn.fast_open().take_outcome().unwrap();
     assert!(outcome.cookie.is_some() && outcome.syn_data == SynData::Unknown);
     t.peer(". 1:1(0) ack 501").nothing();
     assert!(!t.conn.info().syn_data);
@@ -230,7 +230,7 @@ fn a_syn_ack_beyond_the_data_is_answered_with_a_reset() {
     let mut t = waiting();
     t.peer_dropped(DropReason::AckUnsent, "S. 0:0(0) ack 502 win 5840 <mss 1000>");
     t.expect("R 502:502(0)").state(State::SynSent);
-    assert_eq!(t.conn.take_fast_open_outcome(), None);
+    assert_eq!(t.conn.fast_open().take_outcome(), None);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn s4_1_1_a_cookie_nobody_asked_for_is_not_believed() {
     let mut t = Test::connecting_fast(plain(), how);
     t.send(500).expect("S 0:500(500) <mss 1000,sackOK,wscale 7>");
     t.peer("S. 0:0(0) ack 501 win 5840 <mss 900,FO 01020304>");
-    let outcome = t.conn.take_fast_open_outcome().unwrap();
+    let outcome = t.conn.fast_open().take_outcome().unwrap();
     assert_eq!((outcome.mss, outcome.cookie), (Some(900), None));
     assert_eq!(outcome.try_experimental, TryExperimental::No);
 }
@@ -266,7 +266,7 @@ fn s4_1_1_a_cookie_nobody_asked_for_is_not_believed() {
 #[test]
 fn the_acknowledgement_waits_for_data_that_the_application_has_ready() {
     let mut t = waiting();
-    t.conn.set_write_pending(true);
+    t.conn.fast_open().set_write_pending(true);
     t.peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>").nothing();
     t.send(100).expect("P. 501:601(100) ack 1").nothing();
     // It has answered at once: acknowledgements ride on answers from now on.
@@ -274,7 +274,7 @@ fn the_acknowledgement_waits_for_data_that_the_application_has_ready() {
     t.wait(40).expect(". 601:601(0) ack 101");
     // But not for ever.
     let mut t = waiting();
-    t.conn.set_write_pending(true);
+    t.conn.fast_open().set_write_pending(true);
     t.peer("S. 0:0(0) ack 501 win 5840 <mss 1000,sackOK>").nothing();
     t.wait(40).expect(". 501:501(0) ack 1");
 }
@@ -433,7 +433,7 @@ fn an_icmp_error_ends_a_connection_that_waits_and_not_one_that_was_accepted() {
     assert_eq!(t.try_send(10), Err(TcpError::BrokenPipe));
 
     let mut t = Test::accepting_fast(plain(), SYN);
-    t.conn.on_accepted();
+    t.conn.fast_open().on_accepted();
     t.expect("S. 0:0(0) ack 301").icmp(0, unreachable).state(State::SynReceived);
     t.peer(". 301:301(0) ack 1").state(State::Established);
 }

@@ -53,7 +53,7 @@ fn fin_does_not_let_the_tail_wait() {
 #[test]
 fn nodelay_sends_small_segments_at_once() {
     let mut t = Test::established(nagle());
-    t.conn.set_nodelay(true);
+    t.conn.settings().set_nodelay(true);
     t.send(10).expect("P. 1:11(10)").send(10).expect("P. 11:21(10)").nothing();
 }
 
@@ -93,7 +93,7 @@ fn small_segments_are_told_apart_from_those_of_another_turn_of_the_numbers() {
 #[test]
 fn corked_tail_leaves_after_200_ms() {
     let mut t = Test::established(plain());
-    t.conn.set_cork(true);
+    t.conn.settings().set_cork(true);
     let since = t.now;
     t.send(1500).expect(". 1:1001(1000)").nothing().peer(". 1:1(0) ack 1001").nothing();
     t.wait(300).expect_after(since, 200, "P. 1001:1501(500)").nothing();
@@ -347,7 +347,7 @@ fn window_of_a_syn_ack_that_was_sent_again_is_not_taken_back() {
     let config = Config { window_scaling: false, recv_buffer: 10_000, ..plain() };
     let mut t = Test::accepting(config, "S 0:0(0) win 1000 <mss 1000>");
     assert_eq!(edges(&mut t), [10_001]);
-    t.conn.set_recv_buffer(20_500);
+    t.conn.settings().set_recv_buffer(20_500);
     t.wait(1_500);
     assert_eq!(edges(&mut t), [20_501]);
     t.peer(". 1:1(0) ack 1").peer("F. 1:1(0) ack 1");
@@ -359,7 +359,7 @@ fn window_of_a_syn_ack_that_was_sent_again_is_not_taken_back() {
 fn window_of_a_syn_is_not_taken_back() {
     let mut t = Test::connecting(Config { window_scaling: false, ..plain() });
     let syn = u32::from(t.sent_segments()[0].header.window);
-    t.conn.set_recv_buffer(10_000);
+    t.conn.settings().set_recv_buffer(10_000);
     t.peer("S. 0:0(0) ack 1 win 1000 <mss 1000>");
     assert!(edges(&mut t)[0] > syn, "the window shrinks");
 }

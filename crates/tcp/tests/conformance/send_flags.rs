@@ -38,9 +38,9 @@ fn full_segments_of_what_more_follows_leave_without_a_push() {
 fn turning_nagle_off_sends_what_the_cork_holds() {
     let mut t = Test::established(Config { cork: true, nagle: true, ..plain() });
     t.send(40).nothing().send(40).nothing();
-    t.set(|c| c.set_nodelay(true)).expect("P. 1:81(80)").nothing();
+    t.set(|c| c.settings().set_nodelay(true)).expect("P. 1:81(80)").nothing();
     t.send(40).nothing();
-    t.set(|c| c.set_cork(false)).expect("P. 81:121(40)").nothing();
+    t.set(|c| c.settings().set_cork(false)).expect("P. 81:121(40)").nothing();
 }
 
 #[test]

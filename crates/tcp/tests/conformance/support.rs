@@ -103,7 +103,7 @@ impl Test {
     pub(crate) fn connecting_fast(config: Config, how: FastOpenConnect) -> Self {
         let now = Instant::from_millis(10_000);
         let mut conn = Connection::connect(now, Arc::new(config), link(), PORTS, ISS, 0);
-        conn.use_fast_open(how);
+        conn.fast_open().begin(how);
         Self::start(conn, now)
     }
 
@@ -115,7 +115,7 @@ impl Test {
         let mut test = Self::new(conn, now);
         // The first byte of data has the number 1.
         let payload = stream(1, len);
-        test.env(|conn, env| conn.accept_fast(env, payload));
+        test.env(|conn, env| conn.fast_open().accept(env, payload));
         test.drain();
         test
     }
@@ -125,7 +125,7 @@ impl Test {
         let now = Instant::from_millis(10_000);
         let (header, _) = parse(syn).to_header();
         let mut conn = Connection::accept(now, Arc::new(config), link(), PORTS, ISS, 0, &header);
-        conn.offer_cookie(cookie);
+        conn.fast_open().offer_cookie(cookie);
         Self::start(conn, now)
     }
 
@@ -353,7 +353,7 @@ impl Test {
     }
 
     pub(crate) fn send_frags(&mut self, frags: &mut FragVec) -> Result<usize, TcpError> {
-        let sent = self.env(|c, env| c.send(env, frags));
+        let sent = self.env(|c, env| c.send(env, frags, SendFlags::empty()));
         self.drain();
         sent
     }
@@ -363,7 +363,7 @@ impl Test {
     pub(crate) fn send_with(&mut self, len: usize, flags: SendFlags) -> &mut Self {
         let mut frags = FragVec::new();
         frags.push(Frag::from_bytes(vec![7u8; len].into()));
-        assert_eq!(self.env(|c, env| c.send_with(env, &mut frags, flags)), Ok(len));
+        assert_eq!(self.env(|c, env| c.send(env, &mut frags, flags)), Ok(len));
         self.drain();
         self
     }
@@ -376,7 +376,7 @@ impl Test {
     }
 
     pub(crate) fn write(&mut self, data: &[u8]) -> Result<usize, TcpError> {
-        let sent = self.env(|c, env| c.write(env, data));
+        let sent = self.env(|c, env| c.write(env, data, SendFlags::empty()));
         self.drain();
         sent
     }
@@ -390,7 +390,7 @@ impl Test {
 
     pub(crate) fn try_read(&mut self, len: usize) -> Result<Vec<u8>, TcpError> {
         let mut data = vec![0; len];
-        let got = self.env(|c, env| c.read(env, &mut data));
+        let got = self.env(|c, env| c.read(env, &mut data, RecvFlags::empty()));
         self.drain();
         data.truncate(got?);
         Ok(data)
@@ -398,7 +398,7 @@ impl Test {
 
     pub(crate) fn try_peek(&mut self, len: usize) -> Result<Vec<u8>, TcpError> {
         let mut data = vec![0; len];
-        let got = self.env(|c, env| c.read_with(env, &mut data, RecvFlags::PEEK));
+        let got = self.env(|c, env| c.read(env, &mut data, RecvFlags::PEEK));
         data.truncate(got?);
         Ok(data)
     }
@@ -421,7 +421,7 @@ impl Test {
     }
 
     pub(crate) fn send_syn(&mut self) -> &mut Self {
-        self.conn.send_deferred_syn();
+        self.conn.fast_open().send_deferred_syn();
         self.drain();
         self
     }

@@ -206,12 +206,12 @@ impl Net {
         match bytes.first() {
             Some(&igmp::QUERY) => {
                 let query = Query::parse_v4(bytes, packet.len())?;
-                self.handle_group_query(mem, now, (meta.origin.link, false), &query);
+                handle_group_query(self, mem, now, (meta.origin.link, false), &query);
             }
             Some(&(igmp::REPORT_V1 | igmp::REPORT_V2)) => {
                 let group = bytes.get(4..8).and_then(<[u8]>::first_chunk::<4>);
                 let group = group.ok_or(DropReason::GroupMessage)?;
-                self.handle_group_report(now, meta.origin.link, Ipv4Addr::from(*group).into());
+                handle_group_report(self, now, meta.origin.link, Ipv4Addr::from(*group).into());
             }
             // What other hosts and routers tell routers.
             _ => return Err(DropReason::GroupMessage),
@@ -245,34 +245,16 @@ impl Net {
         match kind {
             Some(mld::QUERY) => {
                 let query = Query::parse_v6(packet.head(), packet.len())?;
-                self.handle_group_query(mem, now, (meta.origin.link, true), &query);
+                handle_group_query(self, mem, now, (meta.origin.link, true), &query);
             }
             Some(mld::REPORT_V1) => {
                 let group = packet.head().get(8..24).and_then(<[u8]>::first_chunk::<16>);
                 let group = group.ok_or(DropReason::GroupMessage)?;
-                self.handle_group_report(now, meta.origin.link, Ipv6Addr::from(*group).into());
+                handle_group_report(self, now, meta.origin.link, Ipv6Addr::from(*group).into());
             }
             _ => return Err(DropReason::GroupMessage),
         }
         Ok(())
-    }
-
-    fn handle_group_query(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        (link, v6): (LinkIndex, bool),
-        query: &Query,
-    ) {
-        let [v4_groups, v6_groups] = &mut *self.links.at_mut(link).groups.versions;
-        if v6 { v6_groups } else { v4_groups }.handle_query(now, query);
-        self.send_group_reports(mem, now, link);
-    }
-
-    fn handle_group_report(&mut self, now: Instant, link: LinkIndex, group: IpAddr) {
-        let groups = &mut self.links.at_mut(link).groups;
-        groups.of(group).handle_report(now, group);
-        groups.note();
     }
 
     // Out.
@@ -280,7 +262,7 @@ impl Net {
     /// Says what is due.
     pub(super) fn send_group_reports(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
         for v6 in [false, true] {
-            let src = self.report_source(link, v6);
+            let src = report_source(self, link, v6);
             let headers = if v6 { HEADERS_V6 } else { HEADERS_V4 };
             let room = self.links.at(link).link.mtu.saturating_sub(headers);
             let next = |net: &mut Self| {
@@ -289,43 +271,60 @@ impl Net {
                 groups.poll_transmit(now, room)
             };
             while let Some(report) = next(self) {
-                self.send_group_message(mem, link, src, &report.emit(src));
+                send_group_message(self, mem, link, src, &report.emit(src));
             }
         }
         self.links.at_mut(link).groups.note();
     }
+}
 
-    /// RFC 3376 section 4.2.13: an address of the link, or 0.0.0.0. RFC 3590 section 4: the link-local
-    /// address, or `::` where there is none.
-    fn report_source(&self, link: LinkIndex, v6: bool) -> IpAddr {
-        let fits = |addr: &IpAddr| match addr {
-            IpAddr::V4(_) => !v6,
-            IpAddr::V6(a) => v6 && a.is_unicast_link_local(),
-        };
-        let any: IpAddr =
-            if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-        self.routes.of_link(link).map(|cidr| cidr.addr()).find(fits).unwrap_or(any)
-    }
+fn handle_group_query(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    (link, v6): (LinkIndex, bool),
+    query: &Query,
+) {
+    let [v4_groups, v6_groups] = &mut *net.links.at_mut(link).groups.versions;
+    if v6 { v6_groups } else { v4_groups }.handle_query(now, query);
+    net.send_group_reports(mem, now, link);
+}
 
-    fn send_group_message(
-        &mut self,
-        mem: &mut Mem,
-        link: LinkIndex,
-        src: IpAddr,
-        message: &Message,
-    ) {
-        let Message { to, bytes } = message;
-        let medium = self.links.at(link).link.medium;
-        let mac = (medium == Medium::Ethernet).then(|| Mac::for_multicast(*to));
-        let header = mac.map(|mac| self.link_header(link, mac, to.is_ipv6()));
-        let sent = match group_packet(mem, src, *to, bytes) {
-            Some(packet) => self.emit(mem, packet, link, header.as_ref()),
-            None => Err((Error::NoBuffers, DropReason::NoPages)),
-        };
-        match sent {
-            Ok(()) => self.counters.tx_group_reports += 1,
-            Err((_, reason)) => self.counters.drop_one(reason),
-        }
+fn handle_group_report(net: &mut Net, now: Instant, link: LinkIndex, group: IpAddr) {
+    let groups = &mut net.links.at_mut(link).groups;
+    groups.of(group).handle_report(now, group);
+    groups.note();
+}
+
+/// RFC 3376 section 4.2.13: an address of the link, or 0.0.0.0. RFC 3590 section 4: the link-local
+/// address, or `::` where there is none.
+fn report_source(net: &Net, link: LinkIndex, v6: bool) -> IpAddr {
+    let fits = |addr: &IpAddr| match addr {
+        IpAddr::V4(_) => !v6,
+        IpAddr::V6(a) => v6 && a.is_unicast_link_local(),
+    };
+    let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    net.routes.of_link(link).map(|cidr| cidr.addr()).find(fits).unwrap_or(any)
+}
+
+fn send_group_message(
+    net: &mut Net,
+    mem: &mut Mem,
+    link: LinkIndex,
+    src: IpAddr,
+    message: &Message,
+) {
+    let Message { to, bytes } = message;
+    let medium = net.links.at(link).link.medium;
+    let mac = (medium == Medium::Ethernet).then(|| Mac::for_multicast(*to));
+    let header = mac.map(|mac| net.link_header(link, mac, to.is_ipv6()));
+    let sent = match group_packet(mem, src, *to, bytes) {
+        Some(packet) => net.emit(mem, packet, link, header.as_ref()),
+        None => Err((Error::NoBuffers, DropReason::NoPages)),
+    };
+    match sent {
+        Ok(()) => net.counters.tx_group_reports += 1,
+        Err((_, reason)) => net.counters.drop_one(reason),
     }
 }
 

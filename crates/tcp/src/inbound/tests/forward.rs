@@ -4,7 +4,7 @@ use std::time::Duration;
 use pagewire_mem::{CopyLedger, Frag, FragVec, Instant, PagePool, PageWriter};
 
 use super::*;
-use crate::{Config, LinkLimits, Ports, SegmentOut, Seq, Shared, TcpError};
+use crate::{Config, LinkLimits, Ports, RecvFlags, SegmentOut, Seq, Shared, TcpError};
 
 const NOW: Instant = Instant::from_millis(1);
 const WIRE: LinkLimits = LinkLimits::new(1460, 1460);
@@ -80,7 +80,7 @@ impl Host {
     fn send(&mut self, conn: &mut Connection, bytes: usize) -> Frag {
         let frag = Frag::from_bytes(vec![7; bytes].into());
         let mut frags = FragVec::from_elem(frag.clone(), 1);
-        assert_eq!(conn.send(&mut self.env(), &mut frags), Ok(bytes));
+        assert_eq!(conn.send(&mut self.env(), &mut frags, SendFlags::empty()), Ok(bytes));
         frag
     }
 }
@@ -106,7 +106,10 @@ fn what_was_received_on_one_connection_is_sent_on_another_from_the_same_memory()
     assert_eq!(a.bytes_read(), 10_000);
     host.exchange(&mut b, &mut server);
     let mut got = Vec::new();
-    assert_eq!(server.recv_chunks(&mut host.env(), usize::MAX, &mut got), Ok(10_000));
+    assert_eq!(
+        server.recv_chunks(&mut host.env(), usize::MAX, &mut got, RecvFlags::empty()),
+        Ok(10_000)
+    );
     assert_eq!(got[0].addr(), sent.addr());
     assert_eq!(host.ledger.ours(), 0, "payload bytes copied");
 }
@@ -154,7 +157,7 @@ fn ends_and_urgent_bytes_and_errors_are_not_passed_on_unseen() {
 
     let [mut client, mut a] = env_host.connected(&config(), WIRE);
     let mut frags = FragVec::from_elem(Frag::from_static(b"!"), 1);
-    client.send_with(&mut env_host.env(), &mut frags, SendFlags::URGENT).unwrap();
+    client.send(&mut env_host.env(), &mut frags, SendFlags::URGENT).unwrap();
     env_host.exchange(&mut client, &mut a);
     assert!(!a.gives(), "an urgent byte waits");
 
@@ -172,7 +175,7 @@ fn while_a_send_waits_for_room_nothing_is_passed_on_before_it() {
     let small = Config { send_buffer: 8192, send_buffer_initial: 8192, ..config() };
     let [mut b, mut server] = host.connected(&small, WIRE);
     let mut frags = FragVec::from_elem(Frag::from_bytes(vec![0; 60_000].into()), 1);
-    b.send(&mut host.env(), &mut frags).unwrap();
+    b.send(&mut host.env(), &mut frags, SendFlags::empty()).unwrap();
     assert!(!b.takes());
     host.exchange(&mut b, &mut server);
     assert!(b.takes());
@@ -186,7 +189,8 @@ fn on_a_link_in_memory_less_than_a_super_frame_waits_while_an_acknowledgement_is
     for _ in 0..20 {
         host.send(&mut b, 200_000);
         host.exchange(&mut b, &mut server);
-        let _ = server.recv_chunks(&mut host.env(), usize::MAX, &mut Vec::new());
+        let _ =
+            server.recv_chunks(&mut host.env(), usize::MAX, &mut Vec::new(), RecvFlags::empty());
         host.exchange(&mut b, &mut server);
     }
     b.set_forwards();
@@ -254,12 +258,16 @@ fn however_small_the_send_buffer_is_a_sender_in_the_same_machine_waits_for_no_ti
         while got < ALL {
             let before = (sent, got);
             let rest = Frag::from_bytes(vec![7; ALL - sent].into());
-            sent += client.send(&mut host.env(), &mut FragVec::from_elem(rest, 1)).unwrap_or(0);
+            sent += client
+                .send(&mut host.env(), &mut FragVec::from_elem(rest, 1), SendFlags::empty())
+                .unwrap_or(0);
             host.carry(&mut client, &mut a);
             a.forward(&mut host.env(), &mut b, usize::MAX);
             host.carry(&mut a, &mut client);
             host.carry(&mut b, &mut server);
-            got += server.recv_chunks(&mut host.env(), usize::MAX, &mut Vec::new()).unwrap_or(0);
+            got += server
+                .recv_chunks(&mut host.env(), usize::MAX, &mut Vec::new(), RecvFlags::empty())
+                .unwrap_or(0);
             host.carry(&mut server, &mut b);
             assert!((sent, got) != before, "{got} of {sent} bytes, send buffer {send_buffer}");
         }
@@ -274,7 +282,7 @@ fn a_window_that_may_no_longer_be_as_large_is_not_taken_back() {
     let [mut client, mut a] = host.connected(&config, MEMORY);
     host.send(&mut client, 100_000);
     host.exchange(&mut client, &mut a);
-    let _ = a.recv_chunks(&mut host.env(), usize::MAX, &mut Vec::new());
+    let _ = a.recv_chunks(&mut host.env(), usize::MAX, &mut Vec::new(), RecvFlags::empty());
     host.exchange(&mut client, &mut a);
     a.set_forwards();
     let scale = a.inbound.scale;

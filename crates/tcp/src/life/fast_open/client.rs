@@ -62,11 +62,127 @@ pub enum TryExperimental {
     Never,
 }
 
+/// What a connection does with Fast Open (RFC 7413).
+pub struct FastOpen<'a>(pub(super) &'a mut Connection);
+
 impl Connection {
-    /// Opens with Fast Open. To be called after [`connect`](Self::connect) and before the SYN is
+    /// Its Fast Open.
+    #[inline]
+    pub fn fast_open(&mut self) -> FastOpen<'_> {
+        FastOpen(self)
+    }
+}
+
+/// The first SYN or SYN,ACK leaves: its Fast Open option and its data.
+///
+/// > RFC 7413 section 4.2.2: Advance to SYN-SENT state and update SND.NXT to include the data
+/// > accordingly. To deal with network or servers dropping SYN packets with payload or unknown
+/// > options, when the SYN timer fires, the client SHOULD retransmit a SYN packet without data
+/// > and Fast Open options.
+pub(crate) fn begin_fast_open(
+    conn: &mut Connection,
+    now: Instant,
+) -> (Option<FastOpenCookie>, FragVec) {
+    let room = conn.life.syn_data_room(&conn.path);
+    let Some(fast_open) = conn.life.fast_open.as_deref_mut() else {
+        return (None, FragVec::new());
+    };
+    let option = fast_open.option.take();
+    if conn.path.state != State::SynSent {
+        // Of a SYN,ACK: not if it crosses with a SYN of the peer's.
+        let active = conn.path.flags.contains(PathFlags::ACTIVE);
+        return (option.filter(|_| !active), FragVec::new());
+    }
+    fast_open.deferred = false;
+    let (payload, taken) = conn.out.send_in_syn(now, room);
+    fast_open.syn_data = taken;
+    conn.life.flags.set(LifeFlags::FAST_OPEN_CLIENT, option.is_some() || taken > 0);
+    (option, payload)
+}
+
+/// The SYN,ACK to our SYN has been taken in: what it says about Fast Open.
+pub(crate) fn end_fast_open(conn: &mut Connection, syn_ack: &TcpHeader) {
+    let resent = conn.life.flags.contains(LifeFlags::SYN_RESENT);
+    let Some(fast_open) = conn.life.fast_open.as_deref_mut() else { return };
+    if !conn.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
+        conn.life.fast_open = None;
+        return;
+    }
+    let unacked = !conn.out.transfer.flight().is_empty();
+    // As Linux: a cookie counts if the SYN had the option.
+    let offered = syn_ack.options.fast_open.filter(|c| !c.is_request());
+    let cookie = offered.filter(|_| fast_open.sent.is_some());
+    let had_data = fast_open.syn_data > 0;
+    let mut outcome = FastOpenOutcome {
+        mss: Some(conn.out.transfer.snd().peer_mss),
+        cookie,
+        had_option: fast_open.sent.is_some(),
+        ..FastOpenOutcome::default()
+    };
+    // > RFC 7413 section 4.1.3.1: The client MUST cache negative responses from the server in
+    // > order to avoid potential connection failures. Negative responses include the server not
+    // > acknowledging the data in the SYN
+    //
+    // One with a new cookie invites to the next attempt.
+    if had_data && conn.out.transfer.snd().una != conn.out.transfer.snd().iss + 1 {
+        outcome.syn_data = SynData::Taken;
+    } else if had_data && cookie.is_none() {
+        outcome.syn_data = SynData::Refused;
+    }
+    if let (Some(sent), None) = (fast_open.sent, cookie)
+        && !resent
+        && !had_data
+    {
+        outcome.try_experimental = match sent.is_experimental() {
+            true => TryExperimental::Never,
+            false => TryExperimental::Once,
+        };
+    }
+    fast_open.outcome = Some(outcome);
+    if unacked {
+        // > RFC 7413 section 4.2.2: The client SHOULD retransmit any unacknowledged data in the
+        // > first ACK packet in step 2.
+        conn.out.transfer.resend_all();
+    } else if had_data {
+        conn.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
+        // SYN and data were one segment.
+        conn.out.transfer.count_as_one();
+    }
+}
+
+/// The handshake is complete for us; the peer is to know.
+///
+/// > RFC 7413 section 4.2.2: Send an ACK packet. Set acknowledgment number to RCV.NXT and include
+/// > the data after SND.UNA if data is available.
+pub(crate) fn acknowledge_syn(conn: &mut Connection, now: Instant) {
+    // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
+    let expected =
+        conn.life.flags.contains(LifeFlags::WRITE_PENDING) || conn.path.config.defer_accept > 0;
+    let pending = expected && conn.out.transfer.flight().is_empty();
+    if pending && !conn.out.transfer.loss().ecn.contains(EcnFlags::TELL_SYN) {
+        conn.life.flags.remove(LifeFlags::WRITE_PENDING);
+        conn.inbound.ack.quicken(conn.path.config.quick_acks);
+        // Such an answer shows what acknowledgements can ride on from now on.
+        conn.inbound.ack.set_interactive(true);
+        conn.inbound.ack.delay(&conn.path, conn.out.transfer.rtt(), now);
+    } else {
+        conn.inbound.ack.at_once();
+    }
+}
+
+/// The connection ends. If all that ever came was a FIN beyond a gap, what came before it was
+/// swallowed.
+pub(crate) fn suspect_lost_start(conn: &mut Connection) {
+    if conn.inbound.has_fin_beyond_gap() && conn.inbound.bytes_received() == 0 {
+        conn.life.suspect_black_hole();
+    }
+}
+
+impl FastOpen<'_> {
+    /// Opens with Fast Open. To be called after [`Connection::connect`] and before the SYN is
     /// polled.
-    pub fn use_fast_open(&mut self, how: FastOpenConnect) {
-        let fast_open = self.life.fast_open.get_or_insert_default();
+    pub fn begin(&mut self, how: FastOpenConnect) {
+        let fast_open = self.0.life.fast_open.get_or_insert_default();
         fast_open.option = how.option;
         fast_open.sent = how.option;
         fast_open.cached_mss = how.mss;
@@ -75,12 +191,12 @@ impl Connection {
 
     /// Whether the SYN waits for data: the first write sends it.
     pub fn is_deferred(&self) -> bool {
-        self.life.waits_for_data(&self.path)
+        self.0.life.waits_for_data(&self.0.path)
     }
 
     /// The SYN waits for data no longer: it leaves with what there is.
     pub fn send_deferred_syn(&mut self) {
-        if let Some(fast_open) = self.life.fast_open.as_deref_mut() {
+        if let Some(fast_open) = self.0.life.fast_open.as_deref_mut() {
             fast_open.deferred = false;
         }
     }
@@ -88,19 +204,19 @@ impl Connection {
     /// The application waits to send more than the SYN took (`true`): the acknowledgement of the
     /// SYN,ACK waits for that data, for as long as any acknowledgement may be delayed.
     pub fn set_write_pending(&mut self, pending: bool) {
-        self.life.flags.set(LifeFlags::WRITE_PENDING, pending);
+        self.0.life.flags.set(LifeFlags::WRITE_PENDING, pending);
     }
 
     /// Whether a handshake with Fast Open lasts, or has taught what nobody has asked for.
-    pub fn is_opening_fast(&self) -> bool {
-        self.life.fast_open.is_some()
+    pub fn is_opening(&self) -> bool {
+        self.0.life.fast_open.is_some()
     }
 
     /// What the handshake taught, once.
-    pub fn take_fast_open_outcome(&mut self) -> Option<FastOpenOutcome> {
-        let outcome = self.life.fast_open.as_mut()?.outcome.take();
+    pub fn take_outcome(&mut self) -> Option<FastOpenOutcome> {
+        let outcome = self.0.life.fast_open.as_mut()?.outcome.take();
         if outcome.is_some() {
-            self.life.fast_open = None;
+            self.0.life.fast_open = None;
         }
         outcome
     }
@@ -108,124 +224,25 @@ impl Connection {
     /// Whether something on the path seems to swallow Fast Open connections, once: it is better to
     /// do without for a while.
     pub fn take_black_hole(&mut self) -> bool {
-        let suspected = self.life.flags.contains(LifeFlags::BLACK_HOLE);
-        self.life.flags.remove(LifeFlags::BLACK_HOLE);
+        let suspected = self.0.life.flags.contains(LifeFlags::BLACK_HOLE);
+        self.0.life.flags.remove(LifeFlags::BLACK_HOLE);
         suspected
     }
 
     /// Whether data of the peer has come in over a connection that we opened with Fast Open.
-    pub fn has_fast_opened(&self) -> bool {
-        self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) && self.inbound.bytes_received() > 0
+    pub fn has_opened(&self) -> bool {
+        self.0.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT)
+            && self.0.inbound.bytes_received() > 0
     }
 
     /// Whether all data of the SYN was taken by the other side: ours by the peer, or the peer's by
     /// us.
     pub fn is_syn_data_acked(&self) -> bool {
-        self.life.flags.contains(LifeFlags::SYN_DATA_ACKED)
-    }
-
-    /// The first SYN or SYN,ACK leaves: its Fast Open option and its data.
-    ///
-    /// > RFC 7413 section 4.2.2: Advance to SYN-SENT state and update SND.NXT to include the data
-    /// > accordingly. To deal with network or servers dropping SYN packets with payload or unknown
-    /// > options, when the SYN timer fires, the client SHOULD retransmit a SYN packet without data
-    /// > and Fast Open options.
-    pub(crate) fn begin_fast_open(&mut self, now: Instant) -> (Option<FastOpenCookie>, FragVec) {
-        let room = self.life.syn_data_room(&self.path);
-        let Some(fast_open) = self.life.fast_open.as_deref_mut() else {
-            return (None, FragVec::new());
-        };
-        let option = fast_open.option.take();
-        if self.path.state != State::SynSent {
-            // Of a SYN,ACK: not if it crosses with a SYN of the peer's.
-            let active = self.path.flags.contains(PathFlags::ACTIVE);
-            return (option.filter(|_| !active), FragVec::new());
-        }
-        fast_open.deferred = false;
-        let (payload, taken) = self.out.send_in_syn(now, room);
-        fast_open.syn_data = taken;
-        self.life.flags.set(LifeFlags::FAST_OPEN_CLIENT, option.is_some() || taken > 0);
-        (option, payload)
-    }
-
-    /// The SYN,ACK to our SYN has been taken in: what it says about Fast Open.
-    pub(crate) fn end_fast_open(&mut self, syn_ack: &TcpHeader) {
-        let resent = self.life.flags.contains(LifeFlags::SYN_RESENT);
-        let Some(fast_open) = self.life.fast_open.as_deref_mut() else { return };
-        if !self.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
-            self.life.fast_open = None;
-            return;
-        }
-        let unacked = !self.out.transfer.flight().is_empty();
-        // As Linux: a cookie counts if the SYN had the option.
-        let offered = syn_ack.options.fast_open.filter(|c| !c.is_request());
-        let cookie = offered.filter(|_| fast_open.sent.is_some());
-        let had_data = fast_open.syn_data > 0;
-        let mut outcome = FastOpenOutcome {
-            mss: Some(self.out.transfer.snd().peer_mss),
-            cookie,
-            had_option: fast_open.sent.is_some(),
-            ..FastOpenOutcome::default()
-        };
-        // > RFC 7413 section 4.1.3.1: The client MUST cache negative responses from the server in
-        // > order to avoid potential connection failures. Negative responses include the server not
-        // > acknowledging the data in the SYN
-        //
-        // One with a new cookie invites to the next attempt.
-        if had_data && self.out.transfer.snd().una != self.out.transfer.snd().iss + 1 {
-            outcome.syn_data = SynData::Taken;
-        } else if had_data && cookie.is_none() {
-            outcome.syn_data = SynData::Refused;
-        }
-        if let (Some(sent), None) = (fast_open.sent, cookie)
-            && !resent
-            && !had_data
-        {
-            outcome.try_experimental = match sent.is_experimental() {
-                true => TryExperimental::Never,
-                false => TryExperimental::Once,
-            };
-        }
-        fast_open.outcome = Some(outcome);
-        if unacked {
-            // > RFC 7413 section 4.2.2: The client SHOULD retransmit any unacknowledged data in the
-            // > first ACK packet in step 2.
-            self.out.transfer.resend_all();
-        } else if had_data {
-            self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
-            // SYN and data were one segment.
-            self.out.transfer.count_as_one();
-        }
-    }
-
-    /// The handshake is complete for us; the peer is to know.
-    ///
-    /// > RFC 7413 section 4.2.2: Send an ACK packet. Set acknowledgment number to RCV.NXT and include
-    /// > the data after SND.UNA if data is available.
-    pub(crate) fn acknowledge_syn(&mut self, now: Instant) {
-        // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
-        let expected =
-            self.life.flags.contains(LifeFlags::WRITE_PENDING) || self.path.config.defer_accept > 0;
-        let pending = expected && self.out.transfer.flight().is_empty();
-        if pending && !self.out.transfer.loss().ecn.contains(EcnFlags::TELL_SYN) {
-            self.life.flags.remove(LifeFlags::WRITE_PENDING);
-            self.inbound.ack.quicken(self.path.config.quick_acks);
-            // Such an answer shows what acknowledgements can ride on from now on.
-            self.inbound.ack.set_interactive(true);
-            self.inbound.ack.delay(&self.path, self.out.transfer.rtt(), now);
-        } else {
-            self.inbound.ack.at_once();
-        }
-    }
-
-    /// The connection ends. If all that ever came was a FIN beyond a gap, what came before it was
-    /// swallowed.
-    pub(crate) fn suspect_lost_start(&mut self) {
-        if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received() == 0 {
-            self.life.suspect_black_hole();
-        }
+        self.0.life.flags.contains(LifeFlags::SYN_DATA_ACKED)
     }
 }
+
+impl Connection {}
 
 impl Life {
     #[inline]

@@ -5,11 +5,11 @@
 //! has cookies and the keys that they are made with, `client.rs` the side that connects,
 //! `server.rs` the side that listens. Whose cookie is sent where is the stack's to know.
 
-mod client;
+pub(crate) mod client;
 mod cookie;
 mod server;
 
-pub use client::{FastOpenConnect, FastOpenOutcome, SynData, TryExperimental};
+pub use client::{FastOpen, FastOpenConnect, FastOpenOutcome, SynData, TryExperimental};
 pub use cookie::{CookieCheck, FastOpenCookie, FastOpenKeys};
 
 bitflags::bitflags! {
@@ -40,7 +40,7 @@ impl Default for FastOpenMode {
 
 /// What a connection remembers of Fast Open until its handshake is complete.
 #[derive(Debug, Default)]
-pub(crate) struct FastOpen {
+pub(crate) struct FastOpenState {
     /// The option of our first SYN or SYN,ACK; not of those sent again.
     pub(crate) option: Option<FastOpenCookie>,
     /// The option of our first SYN stays known, to judge the answer by.

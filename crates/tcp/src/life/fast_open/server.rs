@@ -2,36 +2,37 @@
 
 use pagewire_mem::FragVec;
 
-use crate::connection::{Connection, Env};
+use crate::connection::Env;
 use crate::life::fast_open::FastOpenCookie;
+use crate::life::fast_open::client::FastOpen;
 use crate::life::state::State;
 use crate::life::{Life, LifeFlags};
 use crate::path::{Path, PathFlags};
 
-impl Connection {
-    /// The SYN,ACK is to carry this cookie. To be called after [`accept`](Self::accept).
+impl FastOpen<'_> {
+    /// The SYN,ACK is to carry this cookie. To be called after [`Connection::accept`].
     pub fn offer_cookie(&mut self, cookie: FastOpenCookie) {
-        self.life.fast_open.get_or_insert_default().option = Some(cookie);
+        self.0.life.fast_open.get_or_insert_default().option = Some(cookie);
     }
 
     /// Opens with Fast Open: the cookie in the SYN was good, `payload` is the SYN's. To be called
-    /// after [`accept`](Self::accept). The application may have the connection at once: it reads
+    /// after [`Connection::accept`]. The application may have the connection at once: it reads
     /// what came with the SYN, and what it sends leaves without waiting for the handshake.
     ///
     /// > RFC 7413 section 4.2.2: Buffer the data and notify the application. [...] If the FastOpened
     /// > flag is set, the packet acknowledges the SYN and data sequence.
-    pub fn accept_fast(&mut self, env: &mut Env<'_>, payload: FragVec) {
-        self.path.flags.insert(PathFlags::FAST_OPEN_SERVER);
-        if self.inbound.take_syn_data(&self.path, env, payload) {
-            self.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
+    pub fn accept(&mut self, env: &mut Env<'_>, payload: FragVec) {
+        self.0.path.flags.insert(PathFlags::FAST_OPEN_SERVER);
+        if self.0.inbound.take_syn_data(&self.0.path, env, payload) {
+            self.0.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
         }
     }
 
     /// The application has taken the connection. As long as the handshake lasts, an ICMP error ends
     /// one that still waits to be accepted, and not one that somebody works with already.
     pub fn on_accepted(&mut self) {
-        if self.path.state == State::SynReceived {
-            self.life.flags.insert(LifeFlags::ACCEPTED_EARLY);
+        if self.0.path.state == State::SynReceived {
+            self.0.life.flags.insert(LifeFlags::ACCEPTED_EARLY);
         }
     }
 }

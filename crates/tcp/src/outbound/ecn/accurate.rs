@@ -334,14 +334,8 @@ impl Transfer {
             accurate.known.insert(Known::NOT_CAPABLE);
         }
         if code == 0b110 {
-            self.react_to_marked_syn();
+            react_to_marked_syn(self);
         }
-    }
-
-    /// The path marked what opens the connection. As if it had been lost (RFC 5681 section 3.1): the
-    /// mark says that there is congestion before anything was sent.
-    fn react_to_marked_syn(&mut self) {
-        self.congestion.on_syn_lost();
     }
 
     // ---- the receiver ----
@@ -488,17 +482,17 @@ impl Transfer {
         // > RFC 9768 section 3.2.2: A host MUST NOT interpret the 3 flags as a 3-bit ACE field on any
         // > segment with SYN=1
         if header.flags.contains(Flags::SYN) {
-            self.note_first_option(header);
+            note_first_option(self, header);
             return;
         }
         let mss = self.send_mss(path);
         let handshake = path.state == State::SynReceived;
         let code = code_of(header.flags);
         if handshake {
-            self.note_first_option(header);
+            note_first_option(self, header);
             let pure = !heard.news.contains(News::DATA) && header.options.sack.is_empty();
             if pure {
-                return self.take_handshake_code(code);
+                return take_handshake_code(self, code);
             }
         }
         // > section 3.2.2.2: it first checks whether it has already been superseded (defined in
@@ -533,38 +527,44 @@ impl Transfer {
             heard.news.insert(News::ECHO);
         }
     }
+}
 
-    /// The pure acknowledgement of our SYN,ACK, which left as Not-ECT (RFC 9768 section 3.2.2.1, table
-    /// 4).
-    ///
-    /// > if it receives a value of zero [...], for the rest of the connection the Server MUST NOT set
-    /// > ECT on outgoing packets and MUST NOT respond to AccECN feedback.
-    fn take_handshake_code(&mut self, code: u32) {
-        let Some(accurate) = self.accurate_mut() else { return };
-        match code {
-            0b000 => accurate.known.insert(Known::NOT_CAPABLE | Known::DEAF),
-            0b011 | 0b100 => accurate.known.insert(Known::NOT_CAPABLE),
-            0b110 => {
-                accurate.peer_packets += 1;
-                accurate.known.insert(Known::NOT_CAPABLE);
-                self.react_to_marked_syn();
-            }
-            _ => {}
+/// The path marked what opens the connection. As if it had been lost (RFC 5681 section 3.1): the
+/// mark says that there is congestion before anything was sent.
+fn react_to_marked_syn(transfer: &mut Transfer) {
+    transfer.congestion.on_syn_lost();
+}
+
+/// The pure acknowledgement of our SYN,ACK, which left as Not-ECT (RFC 9768 section 3.2.2.1, table
+/// 4).
+///
+/// > if it receives a value of zero [...], for the rest of the connection the Server MUST NOT set
+/// > ECT on outgoing packets and MUST NOT respond to AccECN feedback.
+fn take_handshake_code(transfer: &mut Transfer, code: u32) {
+    let Some(accurate) = transfer.accurate_mut() else { return };
+    match code {
+        0b000 => accurate.known.insert(Known::NOT_CAPABLE | Known::DEAF),
+        0b011 | 0b100 => accurate.known.insert(Known::NOT_CAPABLE),
+        0b110 => {
+            accurate.peer_packets += 1;
+            accurate.known.insert(Known::NOT_CAPABLE);
+            react_to_marked_syn(transfer);
         }
+        _ => {}
     }
+}
 
-    /// The first segment that may have the peer's option.
-    ///
-    /// > RFC 9768 section 3.2.3.2.4: If it runs a test and either initial value is zero, [it] will
-    /// > switch into a mode that ignores AccECN Options for this half connection.
-    fn note_first_option(&mut self, header: &TcpHeader) {
-        let (Some(option), Some(accurate)) = (header.options.accurate_ecn, self.accurate_mut())
-        else {
-            return;
-        };
-        let [e0, _, e1] = option.counters();
-        if e0 == Some(0) || e1 == Some(0) {
-            accurate.known.insert(Known::OPTIONS_BROKEN);
-        }
+/// The first segment that may have the peer's option.
+///
+/// > RFC 9768 section 3.2.3.2.4: If it runs a test and either initial value is zero, [it] will
+/// > switch into a mode that ignores AccECN Options for this half connection.
+fn note_first_option(transfer: &mut Transfer, header: &TcpHeader) {
+    let (Some(option), Some(accurate)) = (header.options.accurate_ecn, transfer.accurate_mut())
+    else {
+        return;
+    };
+    let [e0, _, e1] = option.counters();
+    if e0 == Some(0) || e1 == Some(0) {
+        accurate.known.insert(Known::OPTIONS_BROKEN);
     }
 }
