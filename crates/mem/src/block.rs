@@ -7,13 +7,49 @@ use crate::access::Access;
 use crate::limits::PAGE_SIZE;
 use crate::pool::{PagePool, PoolShared};
 
-/// A page that a [`Carver`](crate::Carver) fills. Its drop sends it home.
-pub(crate) struct Block(pub(crate) Pages);
+/// A page that a [`Carver`](crate::Carver) fills, or the pages of one frame. Its drop sends them home,
+/// then gives back what was charged for them: fields are dropped in this order.
+pub(crate) struct Block {
+    pub(crate) pages: Pages,
+    #[allow(dead_code, reason = "held until it is dropped")]
+    loan: Option<Loan>,
+}
 
 impl Block {
-    /// How many pages any part of it keeps.
-    pub(crate) fn pages(&self) -> u8 {
-        self.0.count()
+    pub(crate) fn new(pages: Pages, loan: Option<Loan>) -> Arc<Self> {
+        Arc::new(Self { pages, loan })
+    }
+}
+
+/// An account that memory is charged to.
+pub trait Lender: Send + Sync {
+    /// Bytes that are not used any more. Called on any thread, perhaps under a host's lock: it calls no
+    /// application, and nothing of a stack or a host.
+    fn give_back(&self, bytes: usize);
+}
+
+/// Bytes that are charged to an account until this is dropped.
+pub struct Loan {
+    lender: Arc<dyn Lender>,
+    bytes: usize,
+}
+
+impl Loan {
+    /// `bytes` that the account has counted already.
+    pub fn new(lender: Arc<dyn Lender>, bytes: usize) -> Self {
+        Self { lender, bytes }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.lender.give_back(self.bytes);
+    }
+}
+
+impl core::fmt::Debug for Loan {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Loan({} bytes)", self.bytes)
     }
 }
 

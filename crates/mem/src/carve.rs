@@ -14,16 +14,14 @@
 //! frames that are consumed soon go round in memory that is still in the cache. Room that is not
 //! committed costs nothing.
 //!
-//! [`Lone`] is the usual way beside it: pages for one frame alone, with whatever is to be let go
-//! together with them.
+//! [`Lone`] is the usual way beside it: pages for one frame alone, with what is charged for them.
 
 use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::access::Access;
-use crate::block::{Block, Pages};
-use crate::frag::{Frag, Owner};
+use crate::block::{Block, Loan, Pages};
+use crate::frag::Frag;
 use crate::limits::{BLOCK_PAGES, CACHE_LINE, GROUP_PAGES, KEPT_PAGES, PAGE_SIZE};
 use crate::pool::PagePool;
 
@@ -93,7 +91,7 @@ impl Carver {
             self.full.clear();
             Pages::take(pool, BLOCK_PAGES, PAGE_SIZE)
         });
-        self.ahead.extend(pages?.split().map(|pages| Arc::new(Block(pages))));
+        self.ahead.extend(pages?.split().map(|pages| Block::new(pages, None)));
         self.page = self.ahead.pop_front();
         self.blocks += 1;
         Some(())
@@ -132,7 +130,7 @@ impl Room<'_> {
     /// The bytes: whatever was there before, until they are written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let Some(block) = &self.carver.page else { return &mut [] };
-        let from = block.0.address(self.carver.next);
+        let from = block.pages.address(self.carver.next);
         // SAFETY: `Carver::room` saw to it that `next + len` is within the page, which is private,
         // mapped and initialised since the mapping was made. Fragments lie before `next`
         // only: those of an earlier turn of the page were gone when it was begun anew (`get_mut`). No other
@@ -149,35 +147,30 @@ impl Room<'_> {
         match &self.carver.page {
             Some(block) if start < end => {
                 self.carver.next = at + self.whole;
-                let ptr = block.0.address(at + start);
+                let ptr = block.pages.address(at + start);
                 // SAFETY: within the page, as `room` saw, which the block keeps where it is; the
                 // carver goes on behind it. All fragments of one block lie in one mapping.
-                unsafe { Frag::from_block(ptr, end - start, block) }
+                unsafe { Frag::from_block(ptr, end - start, Arc::clone(block)) }
             }
             _ => Frag::empty(),
         }
     }
 }
 
-/// Pages for one frame alone, in one piece, and a rider that is let go right after them: what is
-/// charged for the frame, for instance.
-pub struct Lone<R> {
-    /// Before the rider: fields are dropped in this order.
+/// Pages for one frame alone, in one piece, and what is charged for them, given back right after them.
+pub struct Lone {
     pages: Pages,
-    rider: R,
+    loan: Loan,
     len: usize,
 }
 
-impl<R: Send + Sync + 'static> Lone<R> {
-    /// Pages for `len` bytes, at most a group of them; gives the rider back if the pool has none
-    /// free in one piece, or none that are private.
-    pub fn new(pool: &mut PagePool, len: usize, rider: R) -> Result<Self, R> {
+impl Lone {
+    /// Pages for `len` bytes, at most a group of them; `None` if the pool has none free in one piece, or
+    /// none that are private.
+    pub fn new(pool: &mut PagePool, len: usize, loan: Loan) -> Option<Self> {
         let want = len.max(1).div_ceil(PAGE_SIZE);
         let pages = if want > GROUP_PAGES { None } else { Pages::take(pool, want, len) };
-        match pages {
-            Some(pages) => Ok(Self { pages, rider, len }),
-            None => Err(rider),
-        }
+        Some(Self { pages: pages?, loan, len })
     }
 
     /// The bytes: whatever was there before, until they are written.
@@ -197,17 +190,10 @@ impl<R: Send + Sync + 'static> Lone<R> {
         if start == end {
             return Frag::empty();
         }
-        let (ptr, pages) = (self.pages.address(start), self.pages.count());
-        // SAFETY: within the pages, which the owner keeps where they are and nobody writes any more;
-        // they are private. All fragments of one owner lie in one mapping.
-        let frag = unsafe {
-            Frag::from_raw(
-                ptr,
-                end - start,
-                Access::Private,
-                Owner::prompt((self.pages, self.rider)),
-            )
-        };
-        frag.keeping_pages(pages)
+        let ptr = self.pages.address(start);
+        let block = Block::new(self.pages, Some(self.loan));
+        // SAFETY: within the pages, which the block keeps where they are and nobody writes any more;
+        // they are private. All fragments of one block lie in one mapping.
+        unsafe { Frag::from_block(ptr, end - start, block) }
     }
 }

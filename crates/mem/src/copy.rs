@@ -180,7 +180,9 @@ unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
         // The string instruction takes some thirty cycles to begin: for a header or a small frame
         // more than the copy itself.
         // SAFETY: the caller's promise, and the length.
-        16..=SHORT_COPY => return unsafe { copy_short(dst, src, len) },
+        16..64 => return unsafe { copy_short(dst, src, len) },
+        // SAFETY: the caller's promise, and the length.
+        64..=SHORT_COPY => return unsafe { copy_lines(dst, src, len) },
         // SAFETY: the caller's promise, and the length.
         8..16 => return unsafe { copy_words(dst, src, len) },
         _ => {}
@@ -253,7 +255,7 @@ unsafe fn copy_lines(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// `copy_shared` of 16 bytes or more, by sixteen. The last sixteen may cover some of those before:
+/// `copy_shared` of 16 bytes to 64, by sixteen. The last sixteen may cover some of those before:
 /// what they were read as first, nobody has seen.
 ///
 /// # Safety

@@ -109,19 +109,13 @@ impl Frag {
         Self { ptr, len: len as u32, piece: 0, pages: 0, access, hold }
     }
 
-    /// Part of a block that a carver fills.
+    /// Part of a block.
     ///
     /// # Safety
     /// As [`from_raw`](Self::from_raw), with the block as what keeps the bytes, which are private.
-    pub(crate) unsafe fn from_block(ptr: NonNull<u8>, len: usize, block: &Arc<Block>) -> Self {
-        let (hold, access) = (Hold::Carved(Arc::clone(block)), Access::Private);
-        Self { ptr, len: len as u32, piece: 0, pages: block.pages(), access, hold }
-    }
-
-    /// The same fragment, any part of which keeps so many whole pages of a pool.
-    pub(crate) const fn keeping_pages(mut self, pages: u8) -> Self {
-        self.pages = pages;
-        self
+    pub(crate) unsafe fn from_block(ptr: NonNull<u8>, len: usize, block: Arc<Block>) -> Self {
+        let (access, pages) = (Access::Private, block.pages.count());
+        Self { ptr, len: len as u32, piece: 0, pages, access, hold: Hold::Carved(block) }
     }
 
     /// Bytes `offset..offset+len` of a pool's region, `len > 0`.

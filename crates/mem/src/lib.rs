@@ -40,6 +40,7 @@ mod words;
 mod writer;
 
 pub use access::Access;
+pub use block::{Lender, Loan};
 pub use budget::{Charge, PageBudget};
 pub use carve::{Carver, Lone, Room};
 pub use clock::Instant;

@@ -3,9 +3,12 @@
 
 #![cfg(not(loom))]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use pagewire_mem::{
-    Access, BLOCK_PAGES, CACHE_LINE, Carver, CopyLedger, CopyReason, Frag, GROUP_PAGES, Lone,
-    PAGE_SIZE, PagePool, PageWriter, Region,
+    Access, BLOCK_PAGES, CACHE_LINE, Carver, CopyLedger, CopyReason, Frag, GROUP_PAGES, Lender,
+    Loan, Lone, PAGE_SIZE, PagePool, PageWriter, Region,
 };
 use proptest::prelude::*;
 
@@ -14,6 +17,26 @@ const MAX_LIVE: usize = 64;
 
 fn pool() -> PagePool {
     PagePool::new("carve", POOL).unwrap()
+}
+
+/// Counts what comes back.
+#[derive(Default)]
+struct Account(AtomicUsize);
+
+impl Account {
+    fn returned(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Lender for Account {
+    fn give_back(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+fn loan() -> Loan {
+    Loan::new(Arc::new(Account::default()), 1)
 }
 
 /// Fills the whole room with `seed`, so that what was there before shows if it is ever looked at.
@@ -101,7 +124,7 @@ proptest! {
                     }
                 }
                 Op::Lone(len, from) => {
-                    if let Ok(mut lone) = Lone::new(&mut pool, len, ()) {
+                    if let Some(mut lone) = Lone::new(&mut pool, len, loan()) {
                         lone.bytes_mut().fill(seed);
                         live.push((lone.commit(from..len), seed));
                     }
@@ -245,7 +268,7 @@ fn fragments_report_the_whole_pages_that_they_keep() {
     assert_eq!(kept.iter().map(Frag::pinned).sum::<usize>(), out * PAGE_SIZE);
     assert_eq!(kept.iter().map(Frag::pinned_pages).sum::<usize>(), out * PAGE_SIZE);
     kept.clear();
-    let mut lone = Lone::new(&mut pool, 5000, ()).unwrap().commit(100..200);
+    let mut lone = Lone::new(&mut pool, 5000, loan()).unwrap().commit(100..200);
     let part = lone.split_to(1);
     for frag in [&lone, &part, &part.clone(), &lone.slice(5..7)] {
         assert_eq!((frag.pinned(), frag.pinned_pages()), (2 * PAGE_SIZE, 2 * PAGE_SIZE));
@@ -275,31 +298,32 @@ fn nothing_longer_than_a_page_and_nothing_from_an_empty_pool() {
     carver.abandon();
     pool.drain();
     let group = GROUP_PAGES * PAGE_SIZE;
-    let hogs: Vec<_> = (0..2).map(|_| Lone::new(&mut pool, group, ()).ok().unwrap()).collect();
+    let hogs: Vec<_> = (0..2).map(|_| Lone::new(&mut pool, group, loan()).unwrap()).collect();
     assert!(carver.room(&mut pool, 1).is_none());
-    assert!(Lone::new(&mut pool, 1, "back").is_err_and(|rider| rider == "back"));
+    let account = Arc::new(Account::default());
+    assert!(Lone::new(&mut pool, 1, Loan::new(account.clone(), 7)).is_none());
+    assert_eq!(account.returned(), 7, "what gets no memory is not charged");
     drop(hogs);
     assert!(carver.room(&mut pool, 1).is_some());
     pool.debug_assert_conserved();
 }
 
 #[test]
-fn a_rider_goes_after_the_last_fragment() {
-    use std::sync::Arc;
+fn a_loan_is_given_back_after_the_last_fragment() {
     let mut pool = pool();
-    let rider = Arc::new(());
-    let lone = Lone::new(&mut pool, 5000, Arc::clone(&rider)).ok().unwrap();
+    let account = Arc::new(Account::default());
+    let lone = Lone::new(&mut pool, 5000, Loan::new(account.clone(), 8192)).unwrap();
     let frag = lone.commit(10..4990);
     let clone = frag.slice(100..200);
     drop(frag);
-    assert_eq!(Arc::strong_count(&rider), 2);
+    assert_eq!(account.returned(), 0);
     drop(clone);
-    assert_eq!(Arc::strong_count(&rider), 1);
+    assert_eq!(account.returned(), 8192);
     pool.drain();
     assert_eq!(pool.audit().out, 0);
-    let unused = Lone::new(&mut pool, 1, Arc::clone(&rider)).ok().unwrap();
+    let unused = Lone::new(&mut pool, 1, Loan::new(account.clone(), 1)).unwrap();
     assert!(unused.commit(0..0).is_empty());
-    assert_eq!(Arc::strong_count(&rider), 1);
+    assert_eq!(account.returned(), 8193);
 }
 
 #[test]
@@ -307,7 +331,7 @@ fn memory_that_others_may_write_is_not_carved() {
     let region = Region::memfd_shared("carve", POOL).unwrap();
     let mut pool = PagePool::over(region).unwrap();
     assert!(Carver::new().room(&mut pool, 64).is_none());
-    assert!(Lone::new(&mut pool, 64, ()).is_err());
+    assert!(Lone::new(&mut pool, 64, loan()).is_none());
     pool.debug_assert_conserved();
 }
 

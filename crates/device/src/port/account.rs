@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use pagewire_mem::{Lender, Loan};
+
 /// Called, on whatever thread, when a writer that would wait can go on.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
@@ -32,12 +34,6 @@ pub(super) struct Account {
     limit: AtomicUsize,
     waiting: AtomicBool,
     wake: Option<Wake>,
-}
-
-/// A packet's part, given back with it.
-pub(super) struct Charge {
-    account: Arc<Account>,
-    bytes: usize,
 }
 
 impl Account {
@@ -73,9 +69,9 @@ impl Account {
         self.is_below()
     }
 
-    pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+    pub(super) fn charge(self: &Arc<Self>, bytes: usize) -> Loan {
         self.used.fetch_add(bytes, Ordering::Relaxed);
-        Charge { account: Arc::clone(self), bytes }
+        Loan::new(Arc::clone(self) as _, bytes)
     }
 
     fn is_below(&self) -> bool {
@@ -93,10 +89,10 @@ impl Account {
     }
 }
 
-impl Drop for Charge {
-    fn drop(&mut self) {
-        // Pairs with `Account::has_room`.
-        self.account.used.fetch_sub(self.bytes, Ordering::SeqCst);
-        self.account.wake_if_room();
+impl Lender for Account {
+    fn give_back(&self, bytes: usize) {
+        // Pairs with `has_room`.
+        self.used.fetch_sub(bytes, Ordering::SeqCst);
+        self.wake_if_room();
     }
 }

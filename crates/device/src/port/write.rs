@@ -150,7 +150,7 @@ impl Port {
         let (need, shown) = (HEADROOM + len + self.tailroom(), self.shown(len));
         let charge = self.account.charge(need.next_multiple_of(PAGE_SIZE) + METADATA);
         let lone = Lone::new(&mut self.pool, need, charge);
-        let Ok(mut lone) = lone else {
+        let Some(mut lone) = lone else {
             return self.take_headers(source, len, offload, out, ledger);
         };
         let frame = Arriving { source, len, shown, medium: self.medium, offload };

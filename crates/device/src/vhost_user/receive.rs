@@ -161,7 +161,8 @@ impl Receiver {
             Ok(path) => {
                 counters.rx_frames += 1;
                 counters.rx_bytes += chain.len as u64;
-                let payload = out.range(before..).map(PacketBuf::frag_len).sum::<usize>();
+                let packet = out.back().filter(|_| out.len() > before);
+                let payload = packet.map_or(0, PacketBuf::frag_len);
                 counters.rx_payload_bytes += payload as u64;
                 match path {
                     Path::ZeroCopy => lies.referenced += 1,

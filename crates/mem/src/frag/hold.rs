@@ -21,7 +21,7 @@ pub(super) enum Hold {
     Bytes(Arc<KeptBytes>),
     /// A mapping.
     Region(Region),
-    /// A page that a [`Carver`](crate::Carver) filled.
+    /// A page that a [`Carver`](crate::Carver) filled, or the pages of one frame.
     Carved(Arc<Block>),
     /// A call that sent the bytes, which keeps their memory.
     Sent(Arc<Completion>),

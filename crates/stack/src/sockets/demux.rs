@@ -278,28 +278,42 @@ impl Binds {
     /// The same where sockets may have a peer. `by`: whether one that is bound to that link takes it;
     /// those that are bound to one come first. `fits`: whether one takes what comes from there;
     /// `Some(true)`: and from nowhere else.
+    #[inline]
     pub(crate) fn find_by(
         &self,
         tuple: &Tuple,
         by: impl Fn(LinkId) -> bool,
         fits: impl Fn(u32) -> Option<bool>,
     ) -> Option<u32> {
-        let (bound, addr) = (&self.entry(tuple.local_port)?.bound, tuple.local);
+        let bound = &self.entry(tuple.local_port)?.bound;
         // Nearly always there is nobody to choose from.
         if let [alone] = bound.as_slice() {
-            let takes = alone.at.takes(addr) && alone.at.link.is_none_or(by);
+            let takes = alone.at.takes(tuple.local) && alone.at.link.is_none_or(by);
             return (takes && fits(alone.index).is_some()).then_some(alone.index);
         }
+        self.find_among(bound, *tuple, by, fits)
+    }
+
+    /// [`find_by`](Self::find_by) among several sockets of one port.
+    #[inline(never)]
+    fn find_among(
+        &self,
+        bound: &[Bound],
+        tuple: Tuple,
+        by: impl Fn(LinkId) -> bool,
+        fits: impl Fn(u32) -> Option<bool>,
+    ) -> Option<u32> {
+        let addr = tuple.local;
         let any_linked = bound.iter().any(|b| b.at.link.is_some());
         let at = |wanted: IpAddr| {
             let is_it = |b: &Bound| b.at.addr == wanted && !(b.at.v6_only && addr.is_ipv4());
             let linked = |b: &&Bound| is_it(b) && b.at.link.is_some_and(&by);
             let others = |b: &&Bound| is_it(b) && b.at.link.is_none();
             let first = match any_linked {
-                true => self.choose(bound.iter().filter(linked), tuple, &fits),
+                true => self.choose(bound.iter().filter(linked), &tuple, &fits),
                 false => None,
             };
-            first.or_else(|| self.choose(bound.iter().filter(others), tuple, &fits))
+            first.or_else(|| self.choose(bound.iter().filter(others), &tuple, &fits))
         };
         at(addr).or_else(|| if addr.is_ipv4() { at(ANY_V4) } else { None }).or_else(|| at(ANY))
     }

@@ -210,7 +210,6 @@ impl Core {
             Ok(header) => header,
             Err(reason) => return self.net.counters.drop_one(reason),
         };
-        let from = SocketAddr::new(received.src, header.src_port);
         let tuple = Tuple {
             local: received.dst,
             remote: received.src,
@@ -219,25 +218,36 @@ impl Core {
         };
         let scope = self.net.scope_of(received.src, received.link);
         if received.dst.is_multicast() {
-            return self.udp_input_group(now, received, &tuple, scope, packet);
+            return self.udp_input_group(now, received, &{ tuple }, scope, packet);
         }
         let Sockets { udp_binds, table, .. } = &mut self.sockets;
         let fits = |index| {
             let socket = table.udp(index)?;
             let elsewhere = socket.scope != 0 && socket.scope != scope;
-            socket.takes_from(from).filter(|_| !elsewhere)
+            socket.takes_from(tuple.remote_addr()).filter(|_| !elsewhere)
         };
-        let came_by = self.net.came_by(received);
-        let found = udp_binds.find_by(&tuple, |link| Some(link) == came_by, fits);
-        let Some(index) = found else {
-            let reason = match udp_binds.find(&tuple, came_by) {
-                Some(_) => DropReason::UdpNotConnected,
-                None => DropReason::UdpNoSocket,
-            };
-            self.net.counters.drop_one(reason);
-            return self.refuse(now, received, packet);
+        let net = &self.net;
+        match udp_binds.find_by(&tuple, |link| net.came_by(received) == Some(link), fits) {
+            Some(index) => self.udp_queue(now, index, received, (header.src_port, scope), packet),
+            None => self.udp_unclaimed(now, tuple, received, packet),
+        }
+    }
+
+    /// A datagram that no socket takes.
+    #[cold]
+    fn udp_unclaimed(
+        &mut self,
+        now: Instant,
+        tuple: Tuple,
+        received: &Received,
+        packet: &mut PacketBuf,
+    ) {
+        let reason = match self.sockets.udp_binds.find(&tuple, self.net.came_by(received)) {
+            Some(_) => DropReason::UdpNotConnected,
+            None => DropReason::UdpNoSocket,
         };
-        self.udp_queue(now, index, received, (from, scope), packet);
+        self.net.counters.drop_one(reason);
+        self.refuse(now, received, packet);
     }
 
     /// Puts a datagram into the socket's queue, if there is room; then its payload is taken out of the
@@ -248,7 +258,7 @@ impl Core {
         now: Instant,
         index: u32,
         received: &Received,
-        (from, scope): (SocketAddr, u32),
+        (port, scope): (u16, u32),
         packet: &mut PacketBuf,
     ) {
         let Sockets { table, guests, work, .. } = &mut self.sockets;
@@ -288,10 +298,10 @@ impl Core {
             payload,
             at: now,
             charge: u32::try_from(charge).unwrap_or(u32::MAX),
-            scope: if from.is_ipv6() { scope } else { 0 },
-            port: from.port(),
+            scope: if received.src.is_ipv6() { scope } else { 0 },
+            port,
             link,
-            sender: from.ip(),
+            sender: received.src,
             to,
         });
         if socket.every_arrival {

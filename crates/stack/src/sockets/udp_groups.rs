@@ -159,9 +159,9 @@ impl Core {
         for &index in others {
             let mut each = PacketBuf::for_rx();
             replace_payload(&mut each, packet.frags().iter().cloned().collect());
-            self.udp_queue(now, index, received, (from, scope), &mut each);
+            self.udp_queue(now, index, received, (tuple.remote_port, scope), &mut each);
         }
-        self.udp_queue(now, last, received, (from, scope), packet);
+        self.udp_queue(now, last, received, (tuple.remote_port, scope), packet);
     }
 
     /// Leaves all groups of a socket that is closed.
