@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 use super::head::trim;
 use super::link::LinkIndex;
-use super::received::{Inbound, Origin, Outcome, Received};
+use super::received::{Origin, Outcome, Received};
 use super::route::{Delivery, Routes};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
 use super::{Mem, Net, discovery, extensions, forwarding, transport};
@@ -32,24 +32,23 @@ use crate::limits::MAX_IP_PACKET;
 
 impl Net {
     /// Byte path, steps R2 and R3: handles a frame of the device. Answers what concerns the network
-    /// layer alone (ARP, neighbour discovery, echo). After it, and after anything that sends,
-    /// [`poll_inbound`](Self::poll_inbound) may return something.
+    /// layer alone (ARP, neighbour discovery, echo). The caller counts what is dropped. After it, and
+    /// after anything that sends, [`poll_inbound`](Self::poll_inbound) may return something.
     pub(crate) fn handle_frame(
         &mut self,
         mem: &mut Mem,
         now: Instant,
         link: LinkIndex,
         frame: &mut PacketBuf,
-    ) -> Option<Inbound> {
+    ) -> Outcome {
         self.now = now;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += frame.len() as u64;
         let origin = Origin::frame(link);
-        let outcome = match self.links.at(link).link.medium {
+        match self.links.at(link).link.medium {
             Medium::Ethernet => handle_ethernet(self, mem, now, frame, origin),
             Medium::Ip => handle_ip(self, mem, now, frame, origin),
-        };
-        self.settle(outcome)
+        }
     }
 }
 

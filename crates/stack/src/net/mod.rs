@@ -21,7 +21,7 @@ use self::answer::LastNext;
 use self::forwarding::Forwarding;
 use self::interface::{Interface, Links};
 use self::reassembly::Reassembly;
-use self::received::{Origin, Outcome};
+use self::received::Origin;
 use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
 use crate::cidr::Cidr;
 use crate::counters::{Counters, DropReason};
@@ -524,22 +524,13 @@ impl Net {
         }
         while let Some((link, looped)) = self.loopback.pop_front() {
             *packet = looped;
-            let outcome = input::handle_ip(self, mem, now, packet, Origin::loopback(link));
-            let inbound = self.settle(outcome);
-            if inbound.is_some() {
-                return inbound;
+            match input::handle_ip(self, mem, now, packet, Origin::loopback(link)) {
+                Ok(None) => {}
+                Ok(inbound) => return inbound,
+                Err(reason) => self.counters.drop_one(reason),
             }
         }
         None
-    }
-
-    /// Counts a packet that was dropped.
-    #[inline(always)]
-    fn settle(&mut self, outcome: Outcome) -> Option<Inbound> {
-        outcome.unwrap_or_else(|reason| {
-            self.counters.drop_one(reason);
-            None
-        })
     }
 
     /// Whether [`poll_inbound`](Self::poll_inbound) has something to look at.

@@ -9,7 +9,7 @@ use crate::counters::DropReason;
 
 /// The result of handling a packet: what the sockets get of it, or why it was dropped. `None`: it was
 /// answered or kept.
-pub(super) type Outcome = Result<Option<Inbound>, DropReason>;
+pub(crate) type Outcome = Result<Option<Inbound>, DropReason>;
 
 /// What the sockets get. The packet itself stays where it is: it is a quarter of a kilobyte.
 #[derive(Clone, Copy, Debug)]
