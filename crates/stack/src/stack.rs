@@ -427,8 +427,10 @@ impl Core {
 
     #[inline(always)]
     fn handle_frame_at(&mut self, now: Instant, link: LinkIndex, frame: &mut PacketBuf) {
-        if let Some(inbound) = self.net.handle_frame(&mut self.mem, now, link, frame) {
-            self.dispatch(now, &inbound, frame);
+        match &self.net.handle_frame(&mut self.mem, now, link, frame) {
+            Ok(Some(inbound)) => self.dispatch(now, inbound, frame),
+            Ok(None) => {}
+            Err(reason) => self.net.counters.drop_one(*reason),
         }
     }
 

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use pagewire_mem::{Instant, PacketBuf};
 
-use super::input::take;
+use super::head::take;
 use super::link::LinkIndex;
 use super::neighbor::Lookup;
-use super::output::{Envelope, OUR_SHARE, Refused, TOO_LONG, fits, prepare_checksum};
+use super::output::{Envelope, OWN, Refused, TOO_LONG, fits, prepare_checksum};
 use super::route::Hop;
 use super::wire::{ethernet, protocol};
 use super::{Mem, Net, TooLong};
@@ -75,7 +75,7 @@ fn try_send_back(
     }
     net.wrap(packet, to)?;
     net.finish(mem, packet, out, header.as_ref())?;
-    net.enqueue(mem, take(packet), out, OUR_SHARE)
+    net.enqueue(mem, take(packet), out, OWN)
 }
 
 /// The link header for the station of a neighbour, if that is known.

@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use pagewire_mem::{Instant, PacketBuf};
 
-use super::input::Meta;
 use super::link::LinkIndex;
 use super::neighbor::{Action, Claim};
+use super::received::{IcmpKind, Inbound, Received};
 use super::wire::arp::{self, Operation};
 use super::wire::ethernet::{self, Mac};
 use super::wire::{icmp, ndp};
-use super::{IcmpKind, Inbound, Mem, Net};
+use super::{Mem, Net, forwarding};
 use crate::counters::DropReason;
 use crate::limits::{ANNOUNCE_INTERVAL, DEFEND_INTERVAL, NOTICES};
 
@@ -21,121 +21,157 @@ const NDP_HOP_LIMIT: u8 = 255;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
+/// Takes an ARP packet, its head behind the link header.
+pub(super) fn handle_arp(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    link: LinkIndex,
+    frame: &mut PacketBuf,
+) -> Result<(), DropReason> {
+    if !frame.linearize(arp::LEN) {
+        return Err(DropReason::ArpTruncated);
+    }
+    let packet = arp::Packet::parse(frame.head())?;
+    let (sender, target) = (IpAddr::V4(packet.sender), IpAddr::V4(packet.target));
+    if !packet.sender_mac.is_station() || packet.sender.is_multicast() {
+        return Err(DropReason::ArpSender);
+    }
+    if packet.sender_mac == net.links.at(link).link.mac {
+        // Our own words, heard again.
+        return Err(DropReason::ArpSender);
+    }
+    // RFC 5227 section 2.4: "At any time, if a host receives an ARP packet (Request *or*
+    // Reply) where the 'sender IP address' is one of the host's own IP addresses, but the
+    // 'sender hardware address' does not match", there is a conflict.
+    if net.routes.is_ours_on(link, sender) {
+        handle_conflict(net, mem, now, link, packet.sender);
+        return Err(DropReason::ArpConflict);
+    }
+    // Only for addresses of this link, as Linux does with `arp_ignore` set: otherwise stations
+    // of links that share a medium would be found at random.
+    let for_us = net.routes.is_ours_on(link, target);
+    if packet.sender.is_unspecified() {
+        // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
+        if for_us && packet.operation == Operation::Request {
+            send_arp_reply(net, mem, link, &packet);
+            return Ok(());
+        }
+        return Err(DropReason::ArpNotForUs);
+    }
+    let plausible = net.routes.is_plausible_source(sender) && net.routes.is_on_link(link, sender);
+    if !plausible {
+        return Err(DropReason::ArpSender);
+    }
+    // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
+    // translation table, update [it]"; a new pair is learned only from who asks for us.
+    let neighbors = &net.links.at(link).neighbors;
+    let asked = packet.operation == Operation::Reply && neighbors.is_asked(sender);
+    let claim = Claim {
+        mac: Some(packet.sender_mac),
+        solicited: asked && for_us,
+        overrides: true,
+        create: for_us && packet.operation == Operation::Request,
+    };
+    let known = neighbors.knows(sender);
+    learn(net, mem, now, link, sender, claim);
+    match packet.operation {
+        Operation::Request if for_us => {
+            send_arp_reply(net, mem, link, &packet);
+            Ok(())
+        }
+        _ if known => Ok(()),
+        _ => Err(DropReason::ArpNotForUs),
+    }
+}
+
+/// Takes a solicitation or an advertisement, its head at the ICMP header, checksum verified.
+pub(super) fn handle_ndp(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    received: &Received,
+) -> Result<(), DropReason> {
+    // RFC 4861 sections 7.1.1 and 7.1.2: "The IP Hop Limit field has a value of 255, i.e., the
+    // packet could not possibly have been forwarded by a router."
+    if received.hop_limit != NDP_HOP_LIMIT || received.loopback {
+        return Err(DropReason::NdpHopLimit);
+    }
+    let len = packet.len();
+    if !packet.linearize(len) {
+        return Err(DropReason::HeadTooLong);
+    }
+    match ndp::Message::parse(packet.head())? {
+        ndp::Message::Solicitation { target, source_mac } => {
+            handle_solicitation(net, mem, now, received, target, source_mac)
+        }
+        ndp::Message::Advertisement { solicited, overrides, target, target_mac, .. } => {
+            // RFC 4861 section 7.1.2: "If the IP Destination Address is a multicast address
+            // the Solicited flag is zero."
+            if solicited && received.dst.is_multicast() {
+                return Err(DropReason::NdpSource);
+            }
+            let (target, link) = (IpAddr::V6(target), received.link);
+            if net.routes.is_ours_on(link, target) {
+                // RFC 4862 section 5.4.4: somebody else has our address.
+                net.counters.address_conflicts += 1;
+                return Err(DropReason::NdpConflict);
+            }
+            if !net.links.at(link).neighbors.knows(target) {
+                return Err(DropReason::NdpNotForUs);
+            }
+            let claim = Claim { mac: target_mac, solicited, overrides, create: false };
+            learn(net, mem, now, link, target, claim);
+            Ok(())
+        }
+    }
+}
+
+/// Announces all our addresses on a link, once.
+pub(super) fn announce(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
+    for addr in net.routes.of_link(link).collect::<Vec<_>>() {
+        match addr.addr() {
+            IpAddr::V4(addr) => announce_v4(net, mem, link, addr),
+            IpAddr::V6(target) => {
+                // RFC 4861 section 7.2.6: unsolicited advertisements.
+                let message = ndp::Message::Advertisement {
+                    router: false,
+                    solicited: false,
+                    overrides: true,
+                    target,
+                    target_mac: Some(net.links.at(link).link.mac),
+                };
+                send_ndp(net, mem, now, &message, target.into(), ALL_NODES.into(), None);
+            }
+        }
+    }
+    let interface = net.links.at_mut(link);
+    interface.announcements = interface.announcements.saturating_sub(1);
+    interface.announce_at = now + ANNOUNCE_INTERVAL;
+}
+
+/// Does what the neighbours' timers ask for.
+pub(super) fn handle_timeout(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
+    let mut actions = Vec::new();
+    let neighbors = &mut net.links.at_mut(link).neighbors;
+    neighbors.handle_timeout(now, &mut net.counters, &mut actions);
+    for action in actions {
+        match action {
+            Action::Request { addr, station } => {
+                net.send_solicitation(mem, now, link, addr, station);
+            }
+            Action::Failed { addr, queue } => {
+                net.routes.handle_dead_neighbor(now, link, addr);
+                net.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
+                tell_unreachable(net, mem, now, queue);
+            }
+            Action::Evicted { queue } => tell_unreachable(net, mem, now, queue),
+        }
+    }
+}
+
 impl Net {
-    // ARP.
-
-    /// Takes an ARP packet, its head behind the link header.
-    pub(super) fn handle_arp(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        link: LinkIndex,
-        frame: &mut PacketBuf,
-    ) -> Result<(), DropReason> {
-        if !frame.linearize(arp::LEN) {
-            return Err(DropReason::ArpTruncated);
-        }
-        let packet = arp::Packet::parse(frame.head())?;
-        let (sender, target) = (IpAddr::V4(packet.sender), IpAddr::V4(packet.target));
-        if !packet.sender_mac.is_station() || packet.sender.is_multicast() {
-            return Err(DropReason::ArpSender);
-        }
-        if packet.sender_mac == self.links.at(link).link.mac {
-            // Our own words, heard again.
-            return Err(DropReason::ArpSender);
-        }
-        // RFC 5227 section 2.4: "At any time, if a host receives an ARP packet (Request *or*
-        // Reply) where the 'sender IP address' is one of the host's own IP addresses, but the
-        // 'sender hardware address' does not match", there is a conflict.
-        if self.routes.is_ours_on(link, sender) {
-            handle_conflict(self, mem, now, link, packet.sender);
-            return Err(DropReason::ArpConflict);
-        }
-        // Only for addresses of this link, as Linux does with `arp_ignore` set: otherwise stations
-        // of links that share a medium would be found at random.
-        let for_us = self.routes.is_ours_on(link, target);
-        if packet.sender.is_unspecified() {
-            // RFC 5227 section 2.1.1: a probe asks whether the target is in use.
-            if for_us && packet.operation == Operation::Request {
-                send_arp_reply(self, mem, link, &packet);
-                return Ok(());
-            }
-            return Err(DropReason::ArpNotForUs);
-        }
-        let plausible =
-            self.routes.is_plausible_source(sender) && self.routes.is_on_link(link, sender);
-        if !plausible {
-            return Err(DropReason::ArpSender);
-        }
-        // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
-        // translation table, update [it]"; a new pair is learned only from who asks for us.
-        let neighbors = &self.links.at(link).neighbors;
-        let asked = packet.operation == Operation::Reply && neighbors.is_asked(sender);
-        let claim = Claim {
-            mac: Some(packet.sender_mac),
-            solicited: asked && for_us,
-            overrides: true,
-            create: for_us && packet.operation == Operation::Request,
-        };
-        let known = neighbors.knows(sender);
-        learn(self, mem, now, link, sender, claim);
-        match packet.operation {
-            Operation::Request if for_us => {
-                send_arp_reply(self, mem, link, &packet);
-                Ok(())
-            }
-            _ if known => Ok(()),
-            _ => Err(DropReason::ArpNotForUs),
-        }
-    }
-
-    // Neighbour discovery.
-
-    /// Takes a solicitation or an advertisement, its head at the ICMP header, checksum verified.
-    pub(super) fn handle_ndp(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        meta: &Meta,
-    ) -> Result<(), DropReason> {
-        // RFC 4861 sections 7.1.1 and 7.1.2: "The IP Hop Limit field has a value of 255, i.e., the
-        // packet could not possibly have been forwarded by a router."
-        if meta.hop_limit != NDP_HOP_LIMIT || meta.origin.loopback {
-            return Err(DropReason::NdpHopLimit);
-        }
-        let len = packet.len();
-        if !packet.linearize(len) {
-            return Err(DropReason::HeadTooLong);
-        }
-        match ndp::Message::parse(packet.head())? {
-            ndp::Message::Solicitation { target, source_mac } => {
-                handle_solicitation(self, mem, now, meta, target, source_mac)
-            }
-            ndp::Message::Advertisement { solicited, overrides, target, target_mac, .. } => {
-                // RFC 4861 section 7.1.2: "If the IP Destination Address is a multicast address
-                // the Solicited flag is zero."
-                if solicited && meta.dst.is_multicast() {
-                    return Err(DropReason::NdpSource);
-                }
-                let (target, link) = (IpAddr::V6(target), meta.origin.link);
-                if self.routes.is_ours_on(link, target) {
-                    // RFC 4862 section 5.4.4: somebody else has our address.
-                    self.counters.address_conflicts += 1;
-                    return Err(DropReason::NdpConflict);
-                }
-                if !self.links.at(link).neighbors.knows(target) {
-                    return Err(DropReason::NdpNotForUs);
-                }
-                let claim = Claim { mac: target_mac, solicited, overrides, create: false };
-                learn(self, mem, now, link, target, claim);
-                Ok(())
-            }
-        }
-    }
-
-    // Both.
-
     /// Asks for the station of an address: everybody, or the station that had it.
     pub(super) fn send_solicitation(
         &mut self,
@@ -168,49 +204,6 @@ impl Net {
                 send_ndp(self, mem, now, &message, src, dst, station.map(|mac| (link, mac)));
             }
             _ => {}
-        }
-    }
-
-    /// Announces all our addresses on a link, once.
-    pub(super) fn announce(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
-        for addr in self.routes.of_link(link).collect::<Vec<_>>() {
-            match addr.addr() {
-                IpAddr::V4(addr) => announce_v4(self, mem, link, addr),
-                IpAddr::V6(target) => {
-                    // RFC 4861 section 7.2.6: unsolicited advertisements.
-                    let message = ndp::Message::Advertisement {
-                        router: false,
-                        solicited: false,
-                        overrides: true,
-                        target,
-                        target_mac: Some(self.links.at(link).link.mac),
-                    };
-                    send_ndp(self, mem, now, &message, target.into(), ALL_NODES.into(), None);
-                }
-            }
-        }
-        let interface = self.links.at_mut(link);
-        interface.announcements = interface.announcements.saturating_sub(1);
-        interface.announce_at = now + ANNOUNCE_INTERVAL;
-    }
-
-    /// Does what the neighbours' timers ask for.
-    pub(super) fn handle_neighbor_timeout(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
-        let mut actions = Vec::new();
-        let neighbors = &mut self.links.at_mut(link).neighbors;
-        neighbors.handle_timeout(now, &mut self.counters, &mut actions);
-        for action in actions {
-            match action {
-                Action::Request { addr, station } => {
-                    self.send_solicitation(mem, now, link, addr, station);
-                }
-                Action::Failed { addr, queue } => {
-                    self.routes.handle_dead_neighbor(now, link, addr);
-                    self.counters.drop_many(DropReason::NeighborUnreachable, queue.len() as u64);
-                    tell_unreachable(self, mem, now, queue);
-                }
-                Action::Evicted { queue } => tell_unreachable(self, mem, now, queue),
-            }
         }
     }
 }
@@ -265,27 +258,27 @@ fn handle_solicitation(
     net: &mut Net,
     mem: &mut Mem,
     now: Instant,
-    meta: &Meta,
+    received: &Received,
     target: Ipv6Addr,
     source_mac: Option<Mac>,
 ) -> Result<(), DropReason> {
-    let (probe, link) = (meta.src.is_unspecified(), meta.origin.link);
+    let (probe, link) = (received.src.is_unspecified(), received.link);
     // RFC 4861 section 7.1.1: from the unspecified address only to a solicited-node group, and
     // without a source link-layer address.
-    if probe && (source_mac.is_some() || meta.dst != ndp::solicited_node(target)) {
+    if probe && (source_mac.is_some() || received.dst != ndp::solicited_node(target)) {
         return Err(DropReason::NdpSource);
     }
     if !net.routes.is_ours_on(link, target.into()) {
         return Err(DropReason::NdpNotForUs);
     }
-    if !probe && !net.routes.is_on_link(link, meta.src) {
+    if !probe && !net.routes.is_on_link(link, received.src) {
         return Err(DropReason::NdpSource);
     }
     if source_mac.is_some() {
         // RFC 4861 section 7.2.3: "the recipient SHOULD create or update the Neighbor Cache
         // entry for the IP Source Address of the solicitation."
         let claim = Claim { mac: source_mac, solicited: false, overrides: true, create: true };
-        learn(net, mem, now, link, meta.src, claim);
+        learn(net, mem, now, link, received.src, claim);
     }
     if probe {
         // RFC 4862 section 5.4.3: another node checks whether our address is free.
@@ -299,7 +292,7 @@ fn handle_solicitation(
         target,
         target_mac: Some(net.links.at(link).link.mac),
     };
-    let to = if probe { ALL_NODES.into() } else { meta.src };
+    let to = if probe { ALL_NODES.into() } else { received.src };
     // Who says where it is need not be looked for, and no entry of ours is in use for it.
     let station = source_mac.map(|mac| (link, mac));
     send_ndp(net, mem, now, &answer, target.into(), to, station);
@@ -322,7 +315,7 @@ fn send_ndp(
         room.copy_from_slice(bytes);
     }
     let Some(station) = station else {
-        net.send_icmp(mem, now, src, dst, Some(NDP_HOP_LIMIT), packet);
+        net.send_icmp(mem, now, (src, dst), Some(NDP_HOP_LIMIT), packet);
         return;
     };
     net.counters.tx_icmp += 1;
@@ -346,7 +339,7 @@ fn learn(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex, addr: IpAd
 fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<PacketBuf>) {
     for packet in queue {
         if !notify_unreachable(net, &packet) {
-            net.send_transit_unreachable(mem, now, packet);
+            forwarding::send_unreachable(net, mem, now, packet);
         }
     }
 }
@@ -360,7 +353,7 @@ fn notify_unreachable(net: &mut Net, packet: &PacketBuf) -> bool {
         _ => icmp::parse_quoted_v6(head),
     };
     // Later fragments say nothing that the first did not.
-    let Ok(about) = about else { return net.transit.is_none() };
+    let Ok(about) = about else { return net.forwarding.is_none() };
     if !net.routes.is_local(about.src) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! Byte path, step R3 (ip), what is rare of it: IPv6 extension headers and fragments.
+//! Variant of step R3 (ip): IPv6 extension headers, and fragments of both versions.
 //!
 //! Read `input.rs` first; fragments wait in `reassembly.rs`.
 
@@ -7,211 +7,250 @@ use std::net::IpAddr;
 use pagewire_mem::{CopyReason, Instant, PacketBuf};
 use smallvec::SmallVec;
 
-use super::icmp::ErrorOut;
-use super::input::{Meta, Outcome, Passed, take};
+use super::head::{append, spill_head, take};
+use super::icmp_error::{self, IcmpError};
 use super::reassembly::{Fragment, Key};
+use super::received::{Outcome, Received};
 use super::route::Delivery;
-use super::transport::{append, spill_head};
 use super::wire::ipv6::OptionsVerdict;
 use super::wire::{ipv4, ipv6, protocol};
-use super::{Mem, Net};
+use super::{Mem, Net, transport};
 use crate::counters::DropReason;
 use crate::limits::{EXTENSION_BYTES, EXTENSION_HEADERS};
 
-impl Net {
-    /// Walks extension headers (RFC 8200 section 4), the packet's head at the IPv6 header.
-    pub(super) fn walk_extensions(
+/// Why a packet is dropped, and the error that its sender is sent.
+struct Refusal {
+    reason: DropReason,
+    error: Option<IcmpError>,
+}
+
+impl From<DropReason> for Refusal {
+    fn from(reason: DropReason) -> Self {
+        Self { reason, error: None }
+    }
+}
+
+/// Extension headers on the way to the transport's.
+struct Walk<'a> {
+    packet: &'a mut PacketBuf,
+    /// Where the next header begins, from the packet's front.
+    at: usize,
+    /// Bytes taken off the front, for lack of room in the head: they cannot be quoted.
+    gone: usize,
+    /// Fragment headers met.
+    fragments: u64,
+}
+
+/// Walks extension headers (RFC 8200 section 4), the packet's head at the IPv6 header.
+pub(super) fn walk(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    mut received: Received,
+    reassembled: bool,
+) -> Outcome {
+    let mut walk = Walk { packet, at: usize::from(received.header_len), gone: 0, fragments: 0 };
+    let found = walk.to_transport(&mut received, reassembled);
+    let Walk { at, gone, fragments, .. } = walk;
+    net.counters.rx_fragments += fragments;
+    match found {
+        Ok(None) => {
+            packet.pull(at);
+            received.header_len = if gone == 0 { at as u16 } else { 0 };
+            transport::handle(net, mem, now, packet, received)
+        }
+        Ok(Some(part)) => {
+            let quote = if gone == 0 { at } else { 0 };
+            let headers = SmallVec::from_slice(packet.head().get(..quote).unwrap_or_default());
+            packet.pull(at);
+            handle_fragment(net, mem, now, packet, received, part, headers)
+        }
+        Err(Refusal { reason, error }) => {
+            if let (Some(error), 0) = (error, gone) {
+                icmp_error::send(net, mem, now, &received, take(packet), error);
+            }
+            Err(reason)
+        }
+    }
+}
+
+impl Walk<'_> {
+    /// Walks up to the transport header, or behind the header of a fragment, which is returned.
+    fn to_transport(
         &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        mut meta: Meta,
+        received: &mut Received,
         reassembled: bool,
-    ) -> Outcome {
-        // Where the next header begins, from the packet's front; and bytes taken off the front.
-        let (mut at, mut gone) = (usize::from(meta.header_len), 0);
-        let begin = at;
+    ) -> Result<Option<ipv6::Fragment>, Refusal> {
+        let begin = self.at;
         for count in 0.. {
-            let first = count == 0 && !reassembled;
-            match meta.protocol {
-                protocol::HOP_BY_HOP if first => {}
+            match received.protocol {
+                protocol::HOP_BY_HOP if count == 0 && !reassembled => {}
                 // RFC 8200 section 4.1: hop-by-hop options come first or not at all; section 4:
                 // elsewhere the value 0 is an unrecognised next header.
                 protocol::HOP_BY_HOP => {
-                    let error = ErrorOut::unknown_next_header(usize::from(meta.next_field));
-                    self.send_error_about(mem, now, &meta, take(packet), error, gone == 0);
-                    return Err(DropReason::Ipv6HopByHopPosition);
+                    let error = IcmpError::unknown_next_header(usize::from(received.next_field));
+                    let reason = DropReason::Ipv6HopByHopPosition;
+                    return Err(Refusal { reason, error: Some(error) });
                 }
                 protocol::DESTINATION_OPTIONS | protocol::ROUTING | protocol::FRAGMENT => {}
-                protocol::NO_NEXT_HEADER => return Err(DropReason::Ipv6NoNextHeader),
+                protocol::NO_NEXT_HEADER => return Err(DropReason::Ipv6NoNextHeader.into()),
                 _ => break,
             }
-            if count >= EXTENSION_HEADERS || gone + at - begin > EXTENSION_BYTES {
-                return Err(DropReason::Ipv6ExtensionLimit);
+            if count >= EXTENSION_HEADERS || self.gone + self.at - begin > EXTENSION_BYTES {
+                return Err(DropReason::Ipv6ExtensionLimit.into());
             }
-            let fits = |packet: &mut PacketBuf, at: &mut usize, gone: &mut usize, n: usize| {
-                if packet.len() < *at + n {
-                    return Err(DropReason::Ipv6ExtensionTruncated);
-                }
-                if !packet.linearize(*at + n) {
-                    packet.pull(*at);
-                    *gone += core::mem::take(at);
-                    if !packet.linearize(n) {
-                        return Err(DropReason::Ipv6ExtensionLimit);
-                    }
-                }
-                Ok(())
-            };
-            fits(packet, &mut at, &mut gone, 8)?;
-            let bytes = packet.head().get(at..).unwrap_or_default();
-            if meta.protocol == protocol::FRAGMENT {
-                let part = ipv6::Fragment::parse(bytes)?;
-                meta.next_field = (gone + at) as u16;
-                meta.protocol = part.next_header;
-                self.counters.rx_fragments += 1;
+            self.need(8)?;
+            let field = self.pointer();
+            if received.protocol == protocol::FRAGMENT {
+                let part = ipv6::Fragment::parse(self.rest())?;
+                self.fragments += 1;
+                (received.protocol, received.next_field) = (part.next_header, field as u16);
                 if reassembled {
-                    return Err(DropReason::FragmentNested);
+                    return Err(DropReason::FragmentNested.into());
                 }
+                self.at += ipv6::FRAGMENT_LEN;
                 // RFC 6946 section 4: a fragment that is the whole packet is taken as such.
                 if part.offset != 0 || part.more {
-                    let end = at + ipv6::FRAGMENT_LEN;
-                    let quote = if gone == 0 { end } else { 0 };
-                    let head = packet.head();
-                    let headers = SmallVec::from_slice(head.get(..quote).unwrap_or_default());
-                    let total = gone + packet.len();
-                    let len = total - gone - end;
-                    let key = Key { src: meta.src, dst: meta.dst, id: part.id, protocol: 0 };
-                    // RFC 8200 section 4.5: a length that is no multiple of 8 and an end beyond
-                    // 65,535 bytes are answered with a parameter problem, code 0.
-                    let pointer = if part.more && !len.is_multiple_of(8) {
-                        Some(4)
-                    } else if usize::from(part.offset) + len > usize::from(u16::MAX) {
-                        Some(gone + at + 2)
-                    } else {
-                        None
-                    };
-                    if let Some(pointer) = pointer {
-                        let reason = match pointer {
-                            4 => DropReason::FragmentLength,
-                            _ => DropReason::FragmentTooBig,
-                        };
-                        let error = ErrorOut::faulty_header(pointer);
-                        self.send_error_about(mem, now, &meta, take(packet), error, gone == 0);
-                        return Err(reason);
-                    }
-                    packet.pull(end);
-                    let range = (usize::from(part.offset), part.more);
-                    return self.handle_fragment(mem, now, packet, meta, key, headers, range);
+                    self.check_fragment(part, field)?;
+                    return Ok(Some(part));
                 }
-                at += ipv6::FRAGMENT_LEN;
-                continue;
-            }
-            let extension = ipv6::Extension::parse(bytes)?;
-            fits(packet, &mut at, &mut gone, extension.len)?;
-            let bytes = packet.head().get(at..at + extension.len).unwrap_or_default();
-            let error = if meta.protocol == protocol::ROUTING {
-                // RFC 8200 section 4.4: without segments left it is ignored, with them an
-                // unrecognised type (all are to us; RFC 5095 forbids type 0) is answered with a
-                // pointer at it.
-                let segments_left = bytes.get(3).is_some_and(|&left| left > 0);
-                segments_left.then(|| {
-                    (DropReason::Ipv6RoutingHeader, ErrorOut::faulty_header(gone + at + 2), false)
-                })
             } else {
-                match ipv6::check_options(bytes) {
-                    OptionsVerdict::Fine => None,
-                    OptionsVerdict::Drop(reason) => return Err(reason),
-                    OptionsVerdict::Problem { at: option, unicast_only } => {
-                        let error = ErrorOut::unknown_option(gone + at + option, !unicast_only);
-                        Some((DropReason::Ipv6Option, error, unicast_only))
-                    }
-                }
-            };
-            if let Some((reason, error, unicast_only)) = error {
-                if !(unicast_only && meta.delivery != Delivery::Unicast) {
-                    self.send_error_about(mem, now, &meta, take(packet), error, gone == 0);
-                }
-                return Err(reason);
+                let extension = ipv6::Extension::parse(self.rest())?;
+                self.need(extension.len)?;
+                self.check_extension(received.protocol, extension.len)?;
+                (received.protocol, received.next_field) =
+                    (extension.next_header, self.pointer() as u16);
+                self.at += extension.len;
             }
-            meta.next_field = (gone + at) as u16;
-            meta.protocol = extension.next_header;
-            at += extension.len;
         }
-        packet.pull(at);
-        meta.header_len = if gone == 0 { at as u16 } else { 0 };
-        self.handle_transport(mem, now, packet, meta)
+        Ok(None)
     }
 
-    /// Takes a fragment, its head at its payload; goes on with the datagram if it was the last
-    /// one missing.
-    #[expect(clippy::too_many_arguments, reason = "what two kinds of header have in common")]
-    pub(super) fn handle_fragment(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        meta: Meta,
-        key: Key,
-        headers: SmallVec<[u8; 64]>,
-        (offset, more): (usize, bool),
-    ) -> Outcome {
-        // No fragment of a broadcast is kept: nothing that we take from them is long.
-        if meta.delivery == Delivery::Broadcast {
-            return Err(DropReason::TransportBroadcast);
+    /// Makes sure that the head holds the next `n` bytes.
+    fn need(&mut self, n: usize) -> Result<(), DropReason> {
+        if self.packet.len() < self.at + n {
+            return Err(DropReason::Ipv6ExtensionTruncated);
         }
-        spill_head(mem, packet, 0, CopyReason::LinearHead)?;
-        let Meta { ecn, hop_limit, protocol, .. } = meta;
-        let payload = packet.take_frags();
-        let fragment = Fragment { offset, more, ecn, hop_limit, protocol, headers, payload };
-        let whole = self.reassembly.handle_fragment(mem, now, key, fragment, &mut self.counters)?;
-        let Some(whole) = whole else { return Ok(Passed::Nothing) };
-        self.counters.reassembled += 1;
-        *packet = whole.packet;
-        // The headers as one packet would have had them.
-        let protocol = whole.protocol;
-        let header_len = match (meta.src, meta.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let header = ipv4::Header {
-                    header_len: ipv4::LEN as u8,
-                    tos: whole.ecn,
-                    total_len: (ipv4::LEN + whole.len) as u32,
-                    id: key.id as u16,
-                    dont_fragment: false,
-                    more_fragments: false,
-                    fragment_offset: 0,
-                    ttl: whole.hop_limit,
-                    protocol,
-                    src,
-                    dst,
-                };
-                append(packet, &header.emit())
+        if !self.packet.linearize(self.at + n) {
+            self.packet.pull(self.at);
+            self.gone += core::mem::take(&mut self.at);
+            if !self.packet.linearize(n) {
+                return Err(DropReason::Ipv6ExtensionLimit);
             }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let header = ipv6::Header {
-                    traffic_class: whole.ecn,
-                    flow_label: 0,
-                    payload_len: whole.len as u32,
-                    next_header: protocol,
-                    hop_limit: whole.hop_limit,
-                    src,
-                    dst,
-                };
-                append(packet, &header.emit())
-            }
-            _ => return Err(DropReason::IpVersion),
-        };
-        let meta = Meta {
-            protocol,
-            ecn: whole.ecn,
-            hop_limit: whole.hop_limit,
-            header_len: header_len as u16,
-            next_field: if meta.src.is_ipv4() { 9 } else { 6 },
-            ..meta
-        };
-        if meta.src.is_ipv6() {
-            return self.walk_extensions(mem, now, packet, meta, true);
         }
-        packet.pull(header_len);
-        self.handle_transport(mem, now, packet, meta)
+        Ok(())
     }
+
+    /// What the head holds from the next header on.
+    fn rest(&self) -> &[u8] {
+        self.packet.head().get(self.at..).unwrap_or_default()
+    }
+
+    /// Offset of the next header in the packet as it came.
+    fn pointer(&self) -> usize {
+        self.gone + self.at
+    }
+
+    /// RFC 8200 section 4.5: a length that is no multiple of 8 and an end beyond 65,535 bytes are
+    /// answered with a parameter problem, code 0. `field`: the offset of the fragment header.
+    fn check_fragment(&self, part: ipv6::Fragment, field: usize) -> Result<(), Refusal> {
+        let len = self.packet.len() - self.at;
+        let (reason, pointer) = if part.more && !len.is_multiple_of(8) {
+            (DropReason::FragmentLength, 4)
+        } else if usize::from(part.offset) + len > usize::from(u16::MAX) {
+            (DropReason::FragmentTooBig, field + 2)
+        } else {
+            return Ok(());
+        };
+        Err(Refusal { reason, error: Some(IcmpError::faulty_header(pointer)) })
+    }
+
+    /// Checks the routing header or the options that come next.
+    fn check_extension(&self, protocol: u8, len: usize) -> Result<(), Refusal> {
+        let bytes = self.rest().get(..len).unwrap_or_default();
+        let (reason, error) = if protocol == protocol::ROUTING {
+            // RFC 8200 section 4.4: without segments left it is ignored, with them an
+            // unrecognised type (all are to us; RFC 5095 forbids type 0) is answered with a
+            // pointer at it.
+            if bytes.get(3).is_none_or(|&left| left == 0) {
+                return Ok(());
+            }
+            (DropReason::Ipv6RoutingHeader, IcmpError::faulty_header(self.pointer() + 2))
+        } else {
+            match ipv6::check_options(bytes) {
+                OptionsVerdict::Fine => return Ok(()),
+                OptionsVerdict::Drop(reason) => return Err(reason.into()),
+                OptionsVerdict::Problem { at, unicast_only } => {
+                    let pointer = self.pointer() + at;
+                    (DropReason::Ipv6Option, IcmpError::unknown_option(pointer, !unicast_only))
+                }
+            }
+        };
+        Err(Refusal { reason, error: Some(error) })
+    }
+}
+
+/// Handles a fragment of either version, its head at its payload; goes on with the datagram if that is
+/// complete. `headers`: what was in front, for an ICMP error to quote.
+pub(super) fn handle_fragment(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    received: Received,
+    part: ipv6::Fragment,
+    headers: SmallVec<[u8; 64]>,
+) -> Outcome {
+    // No fragment of a broadcast is kept: no long datagram is expected by broadcast.
+    if received.delivery == Delivery::Broadcast {
+        return Err(DropReason::TransportBroadcast);
+    }
+    spill_head(mem, packet, 0, CopyReason::LinearHead)?;
+    let ipv6::Fragment { offset, more, id, .. } = part;
+    let v4 = received.dst.is_ipv4();
+    let protocol = if v4 { received.protocol } else { 0 };
+    let key = Key { src: received.src, dst: received.dst, id, protocol };
+    let (offset, payload) = (usize::from(offset), packet.take_frags());
+    let fragment = Fragment { offset, more, received, headers, payload };
+    let whole = net.reassembly.handle_fragment(mem, now, key, fragment, &mut net.counters)?;
+    let Some(whole) = whole else { return Ok(None) };
+    net.counters.reassembled += 1;
+    *packet = whole.packet;
+    // The headers as one packet would have had them.
+    let (protocol, ecn, hop_limit) = (whole.protocol, whole.ecn, whole.hop_limit);
+    let header_len = match (received.src, received.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let header = ipv4::Header {
+                tos: ecn,
+                id: id as u16,
+                ttl: hop_limit,
+                ..ipv4::Header::new(src, dst, protocol, whole.len)
+            };
+            append(packet, &header.emit())
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let header = ipv6::Header {
+                traffic_class: ecn,
+                hop_limit,
+                ..ipv6::Header::new(src, dst, protocol, whole.len)
+            };
+            append(packet, &header.emit())
+        }
+        _ => return Err(DropReason::IpVersion),
+    };
+    let next_field = if v4 { 9 } else { 6 };
+    let received = Received {
+        protocol,
+        ecn,
+        hop_limit,
+        header_len: header_len as u16,
+        next_field,
+        ..received
+    };
+    if !v4 {
+        return walk(net, mem, now, packet, received, true);
+    }
+    packet.pull(header_len);
+    transport::handle(net, mem, now, packet, received)
 }

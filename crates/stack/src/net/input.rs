@@ -8,9 +8,9 @@
 //!                                   \____ head _____/ \ frags /     Inbound::Transport
 //! ```
 //!
-//! `extensions.rs` walks what stands between an IPv6 header and the transport's, and gathers
-//! fragments of both versions. The packet stays in one place on its way through: each step gets it
-//! by `&mut` and says what it is in a few bytes.
+//! `extensions.rs` handles what stands between an IPv6 header and the transport's, and fragments of
+//! both versions. The packet stays in one place: each step gets it by `&mut`, and [`Received`] goes up
+//! with it.
 //!
 //! Every branch that ends here names its reason. Headers taken off stay in memory in front of the
 //! head: an ICMP error gets them back with `push`.
@@ -21,128 +21,57 @@ use pagewire_device::Medium;
 use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 
+use super::head::trim;
 use super::link::LinkIndex;
-use super::reassembly::Key;
+use super::received::{Origin, Outcome, Received};
 use super::route::{Delivery, Routes};
 use super::wire::{ethernet, ipv4, ipv6, protocol};
-use super::{IcmpKind, Inbound, Mem, Net, Quoted, Received};
+use super::{Mem, Net, discovery, extensions, forwarding, transport};
 use crate::counters::DropReason;
 use crate::limits::MAX_IP_PACKET;
 
-/// What comes of a packet, or why it was dropped.
-pub(super) type Outcome = Result<Passed, DropReason>;
-
-/// What comes of a packet.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Passed {
-    /// Nothing for the sockets: answered, or kept.
-    Nothing,
-    /// The packet, its head the transport header, is for the sockets.
-    Transport(Meta),
-    /// The packet told of an error; itself it is not needed any more.
-    Error { about: Quoted, kind: IcmpKind },
-}
-
-/// How a packet got here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Origin {
-    /// In a frame to a group of stations, or all.
-    pub(super) group: bool,
-    /// From ourselves: addresses need no suspicion.
-    pub(super) loopback: bool,
-    /// The link that it came in by; what looped back came by none, but for what is to a group.
-    pub(super) link: LinkIndex,
-}
-
-impl Origin {
-    /// From ourselves; `link`: that by whose group it came back.
-    pub(super) const fn loopback(link: LinkIndex) -> Self {
-        Self { group: false, loopback: true, link }
-    }
-}
-
-/// What IP says about a transport packet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Meta {
-    pub(super) src: IpAddr,
-    pub(super) dst: IpAddr,
-    pub(super) protocol: u8,
-    pub(super) ecn: u8,
-    pub(super) hop_limit: u8,
-    pub(super) delivery: Delivery,
-    /// Bytes of IP headers in front of the head; 0: they are gone.
-    pub(super) header_len: u16,
-    /// Where, from the start of the IP header, the field is that names the protocol.
-    pub(super) next_field: u16,
-    pub(super) origin: Origin,
-}
-
 impl Net {
-    /// Byte path, steps R2 and R3: takes a frame from the device. Answers what is the network's
-    /// own business (ARP, neighbour discovery, echo) itself. After it, and after anything that
-    /// sends, [`poll_inbound`](Self::poll_inbound) may have something.
+    /// Byte path, steps R2 and R3: handles a frame of the device. Answers what concerns the network
+    /// layer alone (ARP, neighbour discovery, echo). The caller counts what is dropped. After it, and
+    /// after anything that sends, [`poll_inbound`](Self::poll_inbound) may return something.
     pub(crate) fn handle_frame(
         &mut self,
         mem: &mut Mem,
         now: Instant,
         link: LinkIndex,
         frame: &mut PacketBuf,
-    ) -> Option<Inbound> {
+    ) -> Outcome {
         self.now = now;
         self.counters.rx_frames += 1;
         self.counters.rx_bytes += frame.len() as u64;
-        let origin = Origin { group: false, loopback: false, link };
-        let outcome = match self.links.at(link).link.medium {
+        let origin = Origin::frame(link);
+        match self.links.at(link).link.medium {
             Medium::Ethernet => handle_ethernet(self, mem, now, frame, origin),
-            Medium::Ip => self.handle_ip(mem, now, frame, origin),
-        };
-        self.settle(outcome)
-    }
-
-    /// Hands up what is for the sockets, counts what was dropped.
-    #[inline(always)]
-    pub(super) fn settle(&mut self, outcome: Outcome) -> Option<Inbound> {
-        match outcome {
-            Ok(Passed::Transport(meta)) => Some(Inbound::Transport(Received {
-                src: meta.src,
-                dst: meta.dst,
-                protocol: meta.protocol,
-                ecn: meta.ecn,
-                hop_limit: meta.hop_limit,
-                network_header: meta.header_len,
-                link: meta.origin.link,
-                loopback: meta.origin.loopback,
-            })),
-            Ok(Passed::Error { about, kind }) => Some(Inbound::IcmpError { about, kind }),
-            Ok(Passed::Nothing) => None,
-            Err(reason) => {
-                self.counters.drop_one(reason);
-                None
-            }
+            Medium::Ip => handle_ip(self, mem, now, frame, origin),
         }
     }
+}
 
-    /// Takes an IP packet whose version only the packet knows.
-    pub(super) fn handle_ip(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        origin: Origin,
-    ) -> Outcome {
-        if !packet.linearize(1) {
-            return Err(DropReason::IpVersion);
+/// Handles an IP packet, whose version only the packet tells.
+pub(super) fn handle_ip(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    origin: Origin,
+) -> Outcome {
+    if !packet.linearize(1) {
+        return Err(DropReason::IpVersion);
+    }
+    let interface = net.links.at(origin.link);
+    match packet.head().first().map(|b| b >> 4) {
+        Some(4) if interface.speaks_v4 || origin.loopback => {
+            handle_ipv4(net, mem, now, packet, origin)
         }
-        let interface = self.links.at(origin.link);
-        match packet.head().first().map(|b| b >> 4) {
-            Some(4) if interface.speaks_v4 || origin.loopback => {
-                handle_ipv4(self, mem, now, packet, origin)
-            }
-            Some(6) if interface.speaks_v6 || origin.loopback => {
-                handle_ipv6(self, mem, now, packet, origin)
-            }
-            _ => Err(DropReason::IpVersion),
+        Some(6) if interface.speaks_v6 || origin.loopback => {
+            handle_ipv6(net, mem, now, packet, origin)
         }
+        _ => Err(DropReason::IpVersion),
     }
 }
 
@@ -171,8 +100,7 @@ fn handle_ethernet(
         ethernet::IPV6 if interface.speaks_v6 => handle_ipv6(net, mem, now, frame, origin),
         ethernet::ARP if interface.speaks_v4 => {
             net.counters.rx_arp += 1;
-            net.handle_arp(mem, now, origin.link, frame)?;
-            Ok(Passed::Nothing)
+            discovery::handle_arp(net, mem, now, origin.link, frame).map(|()| None)
         }
         _ => Err(DropReason::EthernetType),
     }
@@ -197,35 +125,27 @@ fn handle_ipv4(
     // RFC 894: frames shorter than Ethernet's minimum are padded; "it is not included in the
     // total length field of the IP header".
     trim(packet, header.total_len as usize);
-    let (src, dst) = (IpAddr::V4(header.src), IpAddr::V4(header.dst));
-    let delivery = match deliver(net, src, dst, origin) {
-        Err(DropReason::Ipv4NotForUs) if net.transit.is_some() && !dst.is_multicast() => {
-            return net.forward_v4(mem, now, packet, &header, origin);
-        }
-        delivery => delivery?,
+    let received = Received {
+        delivery: deliver(net, header.src.into(), header.dst.into(), origin)?,
+        ..Received::v4(&header, origin)
     };
-    let meta = Meta {
-        src,
-        dst,
-        protocol: header.protocol,
-        ecn: header.tos & 3,
-        hop_limit: header.ttl,
-        delivery,
-        header_len: u16::from(header.header_len),
-        next_field: 9,
-        origin,
-    };
+    if received.delivery == Delivery::Foreign {
+        return forwarding::forward(net, mem, now, packet, received);
+    }
     if header.is_fragment() {
         net.counters.rx_fragments += 1;
         let headers = SmallVec::from_slice(packet.head().get(..header_len).unwrap_or_default());
         packet.pull(header_len);
-        let id = u32::from(header.id);
-        let key = Key { src, dst, id, protocol: header.protocol };
-        let (offset, more) = (usize::from(header.fragment_offset), header.more_fragments);
-        return net.handle_fragment(mem, now, packet, meta, key, headers, (offset, more));
+        let part = ipv6::Fragment {
+            next_header: header.protocol,
+            offset: header.fragment_offset,
+            more: header.more_fragments,
+            id: header.id.into(),
+        };
+        return extensions::handle_fragment(net, mem, now, packet, received, part, headers);
     }
     packet.pull(header_len);
-    net.handle_transport(mem, now, packet, meta)
+    transport::handle(net, mem, now, packet, received)
 }
 
 fn handle_ipv6(
@@ -241,46 +161,35 @@ fn handle_ipv6(
     }
     let header = ipv6::Header::parse(packet.head(), longest(packet, ipv6::LEN))?;
     trim(packet, ipv6::LEN + header.payload_len as usize);
-    let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
-    let delivery = match deliver(net, src, dst, origin) {
-        Err(DropReason::Ipv6NotForUs) if net.transit.is_some() && !dst.is_multicast() => {
-            return net.forward_v6(mem, now, packet, &header, origin);
-        }
-        delivery => delivery?,
+    let received = Received {
+        delivery: deliver(net, header.src.into(), header.dst.into(), origin)?,
+        ..Received::v6(&header, origin)
     };
-    let meta = Meta {
-        src,
-        dst,
-        protocol: header.next_header,
-        ecn: header.traffic_class & 3,
-        hop_limit: header.hop_limit,
-        delivery,
-        header_len: ipv6::LEN as u16,
-        next_field: 6,
-        origin,
-    };
+    if received.delivery == Delivery::Foreign {
+        return forwarding::forward(net, mem, now, packet, received);
+    }
     match header.next_header {
         protocol::TCP | protocol::UDP | protocol::ICMPV6 => {
             packet.pull(ipv6::LEN);
-            net.handle_transport(mem, now, packet, meta)
+            transport::handle(net, mem, now, packet, received)
         }
-        _ => net.walk_extensions(mem, now, packet, meta, false),
+        _ => extensions::walk(net, mem, now, packet, received, false),
     }
 }
 
-/// Whether the packet is for us, and may have come from where it says.
+/// What the destination is to us; [`Delivery::Foreign`] only for what may be forwarded. An error if
+/// the packet is not for us, or cannot have come from where it says.
 fn deliver(
     net: &mut Net,
     src: IpAddr,
     dst: IpAddr,
     origin: Origin,
 ) -> Result<Delivery, DropReason> {
-    // Addresses do not change: what was found good stays good.
-    let key = (src, dst, origin.link);
     if origin.loopback {
         let to_group = dst.is_multicast();
         return Ok(if to_group { Delivery::Multicast } else { Delivery::Unicast });
     }
+    let key = (src, dst, origin.link);
     if net.last_delivered == Some(key) && !origin.group {
         return Ok(Delivery::Unicast);
     }
@@ -290,10 +199,13 @@ fn deliver(
     };
     let mut delivery = net.routes.delivery(origin.link, dst);
     if delivery == Delivery::Foreign {
-        if !net.links.at(origin.link).groups.contains(dst) {
+        if net.links.at(origin.link).groups.contains(dst) {
+            delivery = Delivery::Multicast;
+        } else if net.forwarding.is_some() && !dst.is_multicast() {
+            return Ok(Delivery::Foreign);
+        } else {
             return Err(foreign);
         }
-        delivery = Delivery::Multicast;
     }
     // RFC 4861 section 7.1.1: solicitations may come from the unspecified address, to a
     // multicast address; and so do queries of switches that have no address (RFC 4541 section
@@ -339,18 +251,6 @@ impl Routes {
         };
         possible && !self.is_ours(src)
     }
-}
-
-/// Cuts off what lies behind the packet's own length.
-pub(super) fn trim(packet: &mut PacketBuf, len: usize) {
-    if packet.len() > len {
-        packet.truncate(len);
-    }
-}
-
-/// The packet itself, where it is not handed up.
-pub(super) fn take(packet: &mut PacketBuf) -> PacketBuf {
-    core::mem::replace(packet, PacketBuf::for_rx())
 }
 
 /// How long a packet may be by a header whose length field leaves that to the frame, and counts from

@@ -18,11 +18,11 @@ use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter};
 use pagewire_tcp::Shared;
 
 use self::answer::LastNext;
-use self::input::Origin;
-use self::link::{Interface, Links};
+use self::forwarding::Forwarding;
+use self::interface::{Interface, Links};
 use self::reassembly::Reassembly;
+use self::received::Origin;
 use self::route::{Hop, HopCache, PathMtus, Routes, smallest_path_mtu};
-use self::transit::Transit;
 use crate::cidr::Cidr;
 use crate::counters::{Counters, DropReason};
 use crate::error::{Error, StackError};
@@ -32,16 +32,20 @@ use crate::random::Random;
 mod answer;
 mod discovery;
 mod extensions;
+mod forwarding;
+mod head;
 mod icmp;
+mod icmp_error;
 mod input;
+mod interface;
 mod link;
 mod multicast;
 mod neighbor;
 mod output;
 mod reassembly;
+mod received;
 mod refused;
 mod route;
-mod transit;
 mod transport;
 pub(crate) mod wire;
 
@@ -51,6 +55,7 @@ mod tests;
 pub(crate) use link::LinkIndex;
 pub use link::{LinkConfig, LinkId};
 pub(crate) use neighbor::Keyed;
+pub(crate) use received::{IcmpKind, Inbound, Quoted, Received};
 pub(crate) use route::is_link_local;
 pub(crate) use wire::protocol;
 
@@ -89,88 +94,6 @@ pub(crate) struct NetConfig {
     pub looped_copy: bool,
     /// Whether packets are dropped that came by another link than answers would leave by.
     pub reverse_path_check: bool,
-}
-
-/// What came in for the sockets. A packet stays where it is on its way up: it is a quarter of a
-/// kilobyte.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Inbound {
-    /// The packet that was handed in is a transport packet to an address of ours (or to a group or
-    /// broadcast, UDP only). Its head: exactly the transport header (its length validated, options
-    /// not). Its fragments: exactly the payload.
-    Transport(Received),
-    /// A network error about something we sent: an ICMP error whose quoted packet was found sound
-    /// and ours, or a neighbour that never answered. Whether the quoted ports and sequence number
-    /// belong to a living socket is the sockets' to check (RFC 5927).
-    IcmpError {
-        /// The packet of ours.
-        about: Quoted,
-        /// What became of it.
-        kind: IcmpKind,
-    },
-}
-
-/// What IP said of a transport packet, whose checksum is verified.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
-    /// Who sent it.
-    pub src: IpAddr,
-    /// Which of our addresses (or groups) it is to.
-    pub dst: IpAddr,
-    /// TCP or UDP, see [`protocol`].
-    pub protocol: u8,
-    /// The two ECN bits of the IP header.
-    pub ecn: u8,
-    /// The hop limit it came with.
-    pub hop_limit: u8,
-    /// Bytes of IP headers still in memory in front of the head, for quoting; 0 where they are
-    /// gone.
-    pub network_header: u16,
-    /// The link that it came in by.
-    pub link: LinkIndex,
-    /// From ourselves: it came by no link.
-    pub loopback: bool,
-}
-
-/// What an ICMP error quotes of a packet we sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Quoted {
-    /// Ours.
-    pub src: IpAddr,
-    /// The peer's.
-    pub dst: IpAddr,
-    /// See [`protocol`].
-    pub protocol: u8,
-    /// Our port.
-    pub src_port: u16,
-    /// The peer's port.
-    pub dst_port: u16,
-    /// TCP's sequence number, 0 for others.
-    pub seq: u32,
-}
-
-/// What became of a packet we sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IcmpKind {
-    /// Too long for a link on the path, which takes IP packets of `mtu` bytes.
-    PacketTooBig {
-        /// Already bounded below by the smallest MTU that we believe.
-        mtu: usize,
-    },
-    /// No route on the way (soft).
-    NetUnreachable,
-    /// The last router, or we, cannot find the host (soft).
-    HostUnreachable,
-    /// The host does not speak the protocol (hard).
-    ProtocolUnreachable,
-    /// Nobody listens at the port (hard).
-    PortUnreachable,
-    /// Forbidden by somebody (soft for TCP).
-    Prohibited,
-    /// The hop limit or the time for reassembly ran out (soft).
-    TimeExceeded,
-    /// Somebody found our header faulty (soft).
-    ParameterProblem,
 }
 
 /// What becomes of a packet that is too long to be sent in one piece, and when it is.
@@ -234,8 +157,8 @@ pub(crate) struct Net {
     looped_copy: bool,
     reverse_path_check: bool,
     announce: bool,
-    /// What passing packets on from link to link keeps; where it is asked for.
-    transit: Option<Box<Transit>>,
+    /// While IP forwarding is on.
+    forwarding: Option<Box<Forwarding>>,
     /// Packets to ourselves, heads at the IP header; those to a group with the link that is in it.
     loopback: VecDeque<(LinkIndex, PacketBuf)>,
     /// Packets that found nobody.
@@ -282,14 +205,14 @@ impl Net {
             looped_copy: config.looped_copy,
             reverse_path_check: config.reverse_path_check,
             announce: config.announce,
-            transit: None,
+            forwarding: None,
             loopback: VecDeque::new(),
             notices: VecDeque::new(),
             last_delivered: None,
             last_next: None,
             now,
         };
-        net.join_solicited(now, 0);
+        multicast::join_solicited(&mut net, now, 0);
         Ok(net)
     }
 
@@ -306,7 +229,7 @@ impl Net {
         (interface.speaks_v4, interface.speaks_v6) =
             (self.routes.speaks(index, false), self.routes.speaks(index, true));
         let id = self.links.insert(index, interface);
-        self.join_solicited(now, index);
+        multicast::join_solicited(self, now, index);
         handle_links_changed(self);
         Ok(id)
     }
@@ -538,11 +461,11 @@ impl Net {
         for link in self.links.indices() {
             let interface = self.links.at(link);
             if interface.announcements > 0 && now >= interface.announce_at {
-                self.announce(mem, now, link);
+                discovery::announce(self, mem, now, link);
             }
-            self.handle_neighbor_timeout(mem, now, link);
+            discovery::handle_timeout(self, mem, now, link);
             if self.links.at(link).groups.next_timeout() <= now {
-                self.send_group_reports(mem, now, link);
+                multicast::send_reports(self, mem, now, link);
             }
         }
         if self.paths.expire(now) {
@@ -551,7 +474,7 @@ impl Net {
         let mut expired = Vec::new();
         self.reassembly.handle_timeout(now, &mut self.counters, &mut expired);
         for datagram in expired {
-            self.send_reassembly_timeout(mem, now, datagram);
+            icmp_error::send_reassembly_timeout(self, mem, now, datagram);
         }
     }
 
@@ -601,10 +524,10 @@ impl Net {
         }
         while let Some((link, looped)) = self.loopback.pop_front() {
             *packet = looped;
-            let outcome = self.handle_ip(mem, now, packet, Origin::loopback(link));
-            let inbound = self.settle(outcome);
-            if inbound.is_some() {
-                return inbound;
+            match input::handle_ip(self, mem, now, packet, Origin::loopback(link)) {
+                Ok(None) => {}
+                Ok(inbound) => return inbound,
+                Err(reason) => self.counters.drop_one(reason),
             }
         }
         None

@@ -18,7 +18,8 @@ use pagewire_mem::{
     Completion, CopyReason, Frag, GsoKind, Instant, PacketBuf, RxChecksum, TxChecksum,
 };
 
-use super::link::{Interface, Link, LinkIndex};
+use super::interface::{Interface, Link};
+use super::link::LinkIndex;
 use super::neighbor::Lookup;
 use super::route::{CachedHop, Hop};
 use super::wire::ethernet::{self, Mac};
@@ -35,9 +36,9 @@ pub(super) type Refused = (Error, DropReason);
 
 pub(super) const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
 /// What of a device's queue is for our own packets, and why one finds no room there.
-pub(super) const OUR_SHARE: Share = (OUT_QUEUE_FRAMES, DropReason::OutQueueFull);
+pub(super) const OWN: Share = (OUT_QUEUE_FRAMES, DropReason::OutQueueFull);
 /// The same for what is passed on.
-pub(super) const STRANGERS_SHARE: Share = (FORWARD_OUT_FRAMES, DropReason::ForwardQueueFull);
+pub(super) const FORWARDED: Share = (FORWARD_OUT_FRAMES, DropReason::ForwardQueueFull);
 /// Frames that a queue may have while more are added.
 pub(super) type Share = (usize, DropReason);
 
@@ -130,19 +131,13 @@ impl Net {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 self.counters.tx_ipv4 += 1;
                 let header = ipv4::Header {
-                    header_len: ipv4::LEN as u8,
                     tos: to.ecn,
-                    total_len: (ipv4::LEN + packet.len()) as u32,
                     // RFC 6864 section 4.1: a packet that is never cut may have any identification.
                     id: if to.dont_fragment { 0 } else { next_id(self, to) as u16 },
                     // RFC 1191 section 3: path MTU discovery.
                     dont_fragment: to.dont_fragment,
-                    more_fragments: false,
-                    fragment_offset: 0,
                     ttl: to.hop_limit,
-                    protocol: to.protocol,
-                    src,
-                    dst,
+                    ..ipv4::Header::new(src, dst, to.protocol, packet.len())
                 };
                 push(packet, &header.emit())
             }
@@ -150,12 +145,8 @@ impl Net {
                 self.counters.tx_ipv6 += 1;
                 let header = ipv6::Header {
                     traffic_class: to.ecn,
-                    flow_label: 0,
-                    payload_len: packet.len() as u32,
-                    next_header: to.protocol,
                     hop_limit: to.hop_limit,
-                    src,
-                    dst,
+                    ..ipv6::Header::new(src, dst, to.protocol, packet.len())
                 };
                 push(packet, &header.emit())
             }
@@ -243,7 +234,7 @@ impl Net {
         for packet in queue {
             let v6 = packet.head().first().is_some_and(|b| b >> 4 == 6);
             let header = self.link_header(link, mac, v6);
-            let share = if is_from_us(self, packet.head()) { OUR_SHARE } else { STRANGERS_SHARE };
+            let share = if is_from_us(self, packet.head()) { OWN } else { FORWARDED };
             if let Err((_, reason)) = self.emit_within(mem, packet, link, Some(&header), share) {
                 self.counters.drop_one(reason);
             }
@@ -259,7 +250,7 @@ impl Net {
         link: LinkIndex,
         header: Option<&[u8; ethernet::LEN]>,
     ) -> Result<(), Refused> {
-        self.emit_within(mem, packet, link, header, OUR_SHARE)
+        self.emit_within(mem, packet, link, header, OWN)
     }
 
     /// The same where only a share of the device's queue is for such packets.
@@ -403,7 +394,7 @@ fn try_send(net: &mut Net, mem: &mut Mem, now: Instant, mut out: Outgoing) -> Re
     }
     net.wrap(&mut out.packet, &envelope)?;
     net.finish(mem, &mut out.packet, link, header.as_ref())?;
-    net.enqueue(mem, out.packet, link, OUR_SHARE)
+    net.enqueue(mem, out.packet, link, OWN)
 }
 
 /// Cuts a datagram into IP packets of at most `mtu` bytes; payload by reference.
@@ -442,17 +433,12 @@ fn wrap_fragment(
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             net.counters.tx_ipv4 += 1;
             let header = ipv4::Header {
-                header_len: ipv4::LEN as u8,
                 tos: to.ecn,
-                total_len: (ipv4::LEN + piece.len()) as u32,
                 id: id as u16,
-                dont_fragment: false,
                 more_fragments: more,
                 fragment_offset: offset,
                 ttl: to.hop_limit,
-                protocol: to.protocol,
-                src,
-                dst,
+                ..ipv4::Header::new(src, dst, to.protocol, piece.len())
             };
             push(piece, &header.emit())
         }
@@ -467,7 +453,7 @@ fn wrap_fragment(
 /// Whether an IP packet, which begins with these bytes, is ours and not only passed on.
 fn is_from_us(net: &Net, head: &[u8]) -> bool {
     let src = match head.first().map(|b| b >> 4) {
-        _ if net.transit.is_none() => return true,
+        _ if net.forwarding.is_none() => return true,
         Some(4) => head.get(12..16).and_then(|a| <[u8; 4]>::try_from(a).ok()).map(IpAddr::from),
         _ => head.get(8..24).and_then(|a| <[u8; 16]>::try_from(a).ok()).map(IpAddr::from),
     };

@@ -1,12 +1,12 @@
-//! Byte path, step R3 (ip), fragments: reassembly of IPv4 and IPv6 datagrams, by reference.
+//! Variant of step R3 (ip): reassembly of IPv4 and IPv6 datagrams from fragments, by reference.
 //!
 //! ```text
 //!   first bytes, kept for an ICMP error      pieces, sorted, none overlapping
 //!   [IP header]                              [0..1480) [1480..2960)  gap  [4440..5000) end
 //! ```
 //!
-//! Pieces stay where they were received. What is held is counted in memory kept from reuse, so
-//! that tiny fragments cannot pin a page each for the price of a byte.
+//! Pieces stay where they were received. Limits count the memory that they keep from reuse: a tiny
+//! fragment that pins a page counts as a page.
 
 use std::net::IpAddr;
 
@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 
 use super::Mem;
 use super::neighbor::Keyed;
+use super::received::Received;
 use super::wire::protocol;
 use crate::counters::{Counters, DropReason};
 use crate::limits::{
@@ -23,8 +24,8 @@ use crate::limits::{
     REASSEMBLY_TIME_V4, REASSEMBLY_TIME_V6,
 };
 
-/// What tells one datagram's fragments from another's (RFC 791 section 3.2; RFC 8200 section 4.5,
-/// where the protocol does not count and is 0 here).
+/// Identifies a datagram by its fragments (RFC 791 section 3.2; RFC 8200 section 4.5, where the protocol
+/// does not count and is 0 here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) src: IpAddr,
@@ -33,24 +34,21 @@ pub(crate) struct Key {
     pub(crate) protocol: u8,
 }
 
-/// One fragment that came in.
+/// A received fragment.
 pub(crate) struct Fragment {
     /// Bytes from the beginning of the datagram's payload.
     pub(crate) offset: usize,
     /// Whether more follow.
     pub(crate) more: bool,
-    /// The two ECN bits.
-    pub(crate) ecn: u8,
-    pub(crate) hop_limit: u8,
-    /// What the payload begins with; believed of the first fragment only.
-    pub(crate) protocol: u8,
+    /// Its protocol is believed of the first fragment only.
+    pub(crate) received: Received,
     /// The IP headers, for an ICMP error about the first fragment.
     pub(crate) headers: SmallVec<[u8; 64]>,
     /// The payload.
     pub(crate) payload: FragVec,
 }
 
-/// A datagram in one piece.
+/// A complete datagram.
 #[derive(Debug)]
 pub(crate) struct Whole {
     pub(crate) protocol: u8,
@@ -61,17 +59,15 @@ pub(crate) struct Whole {
     pub(crate) packet: PacketBuf,
 }
 
-/// A datagram whose rest did not come, and whose sender is to be told (RFC 1122 section 3.3.2).
+/// The first fragment of a datagram that timed out: the sender is told (RFC 1122 section 3.3.2).
 #[derive(Debug)]
 pub(crate) struct Expired {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
-    pub(crate) protocol: u8,
+    pub(crate) received: Received,
     pub(crate) headers: SmallVec<[u8; 64]>,
     pub(crate) payload: FragVec,
 }
 
-/// Datagrams that wait for the rest of their fragments.
+/// Datagrams that wait for missing fragments.
 pub(crate) struct Reassembly {
     table: HashMap<Key, Datagram, Keyed>,
     /// Bytes of memory held.
@@ -87,11 +83,12 @@ struct Datagram {
     started: Instant,
     until: Instant,
     pinned: usize,
-    received: usize,
+    /// Bytes that have come.
+    length: usize,
     /// Which of the four ECN values were seen, one bit each.
     ecn_seen: u8,
-    protocol: u8,
-    hop_limit: u8,
+    /// Of the first fragment, once that has come.
+    received: Received,
     headers: SmallVec<[u8; 64]>,
     /// Contradicted itself: whatever still comes is dropped (RFC 5722 section 4).
     poisoned: Option<DropReason>,
@@ -108,7 +105,7 @@ impl Reassembly {
         Self { table: HashMap::with_hasher(hash), pinned: 0, next: Instant::FAR }
     }
 
-    /// When something is due; [`Instant::FAR`]: nothing is.
+    /// When the next datagram times out; [`Instant::FAR`]: none does.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Instant {
         self.next
@@ -124,7 +121,7 @@ impl Reassembly {
         self.table.len()
     }
 
-    /// Takes a fragment in; returns the datagram when it was the last one missing.
+    /// Adds a fragment; returns the datagram if that completes it.
     pub(crate) fn handle_fragment(
         &mut self,
         mem: &mut Mem,
@@ -138,7 +135,18 @@ impl Reassembly {
         self.make_room(&key, pinned, counters);
         let until = now + if key.dst.is_ipv6() { REASSEMBLY_TIME_V6 } else { REASSEMBLY_TIME_V4 };
         self.next = self.next.min(until);
-        let datagram = self.table.entry(key).or_insert_with(|| Datagram::new(now, until));
+        let datagram = self.table.entry(key).or_insert_with(|| Datagram {
+            pieces: Vec::new(),
+            total: None,
+            started: now,
+            until,
+            pinned: 0,
+            length: 0,
+            ecn_seen: 0,
+            received: fragment.received,
+            headers: SmallVec::new(),
+            poisoned: None,
+        });
         match datagram.insert(fragment, len, pinned) {
             Ok(()) => self.pinned += pinned,
             Err(reason @ DropReason::FragmentDuplicate) => return Err(reason),
@@ -157,7 +165,7 @@ impl Reassembly {
         datagram.into_whole(mem).map(Some)
     }
 
-    /// Forgets what did not come in time; appends those whose senders are to be told.
+    /// Drops datagrams that timed out; appends those whose senders are to be told.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -168,7 +176,7 @@ impl Reassembly {
             return;
         }
         let (mut next, mut freed) = (Instant::FAR, 0);
-        self.table.retain(|key, datagram| {
+        self.table.retain(|_, datagram| {
             if now < datagram.until {
                 next = next.min(datagram.until);
                 return true;
@@ -180,8 +188,7 @@ impl Reassembly {
             if datagram.pieces.first().is_some_and(|piece| piece.offset == 0) {
                 let payload = core::mem::take(&mut datagram.pieces).swap_remove(0).payload;
                 let headers = core::mem::take(&mut datagram.headers);
-                let protocol = datagram.protocol;
-                expired.push(Expired { src: key.src, dst: key.dst, protocol, headers, payload });
+                expired.push(Expired { received: datagram.received, headers, payload });
             }
             false
         });
@@ -208,7 +215,7 @@ impl Reassembly {
     }
 }
 
-/// What a fragment alone shows to be wrong; otherwise its length.
+/// The length of a fragment; an error if the fragment alone is found faulty.
 fn check(fragment: &Fragment, v6: bool) -> Result<usize, DropReason> {
     let len: usize = fragment.payload.iter().map(|f| f.len()).sum();
     // RFC 791 section 3.2 and RFC 8200 section 4.5: all but the last are multiples of 8 long.
@@ -221,41 +228,25 @@ fn check(fragment: &Fragment, v6: bool) -> Result<usize, DropReason> {
     }
     // RFC 1858 section 3 and RFC 7112 section 5: the first fragment holds the transport header,
     // and none other begins inside it.
-    let smallest = match fragment.protocol {
+    let smallest = match fragment.received.protocol {
         protocol::TCP => 20,
         _ => 8,
     };
     if fragment.offset == 0 && len < smallest {
         return Err(DropReason::FragmentTiny);
     }
-    if !v6 && fragment.protocol == protocol::TCP && fragment.offset == 8 {
+    if !v6 && fragment.received.protocol == protocol::TCP && fragment.offset == 8 {
         return Err(DropReason::FragmentTiny);
     }
     Ok(len)
 }
 
 impl Datagram {
-    fn new(started: Instant, until: Instant) -> Self {
-        Self {
-            pieces: Vec::new(),
-            total: None,
-            started,
-            until,
-            pinned: 0,
-            received: 0,
-            ecn_seen: 0,
-            protocol: 0,
-            hop_limit: 0,
-            headers: SmallVec::new(),
-            poisoned: None,
-        }
-    }
-
     fn insert(&mut self, fragment: Fragment, len: usize, pinned: usize) -> Result<(), DropReason> {
         if let Some(reason) = self.poisoned {
             return Err(reason);
         }
-        let Fragment { offset, more, ecn, hop_limit, protocol, headers, payload } = fragment;
+        let Fragment { offset, more, received, headers, payload } = fragment;
         let end = offset + len;
         let at = self.pieces.partition_point(|piece| piece.offset < offset);
         let next = self.pieces.get(at);
@@ -284,32 +275,31 @@ impl Datagram {
             return Err(DropReason::FragmentCount);
         }
         if offset == 0 {
-            (self.protocol, self.hop_limit, self.headers) = (protocol, hop_limit, headers);
+            (self.received, self.headers) = (received, headers);
         }
-        self.ecn_seen |= 1 << (ecn & 3);
+        self.ecn_seen |= 1 << (received.ecn & 3);
         self.pinned += pinned;
-        self.received += len;
+        self.length += len;
         self.pieces.insert(at, Piece { offset, len, payload });
         Ok(())
     }
 
-    /// Lets go of everything but the memory that it went wrong; returns how many fragments were
-    /// lost.
+    /// Drops all fragments and refuses later ones; returns how many were dropped.
     fn poison(&mut self, reason: DropReason) -> u64 {
         self.poisoned = Some(reason);
         self.pinned = 0;
         core::mem::take(&mut self.pieces).len() as u64
     }
 
-    /// Pieces do not overlap, so there is no gap when their lengths add up.
+    /// Pieces do not overlap: without a gap, their lengths add up.
     fn is_complete(&self) -> bool {
-        self.total == Some(self.received)
+        self.total == Some(self.length)
     }
 
     fn into_whole(self, mem: &mut Mem) -> Result<Whole, DropReason> {
         let mut packet = PacketBuf::for_rx();
         let pieces = self.pieces.len();
-        // The last few of many pieces are put together in pages, so that all fit one packet.
+        // The last few of many pieces are joined in pages, so that all fit one packet.
         let room = MAX_FRAGS - 4;
         for frag in self.pieces.into_iter().flat_map(|piece| piece.payload) {
             let (parts, wanted) = if pieces > 1 && packet.frags().len() >= room {
@@ -328,17 +318,17 @@ impl Datagram {
             }
         }
         Ok(Whole {
-            protocol: self.protocol,
+            protocol: self.received.protocol,
             ecn: ecn_of(self.ecn_seen)?,
-            hop_limit: self.hop_limit,
-            len: self.received,
+            hop_limit: self.received.hop_limit,
+            len: self.length,
             packet,
         })
     }
 }
 
-/// RFC 3168 section 5.3: congestion marked on any fragment holds for the datagram, unless another
-/// says that its transport does not know ECN: then it is dropped.
+/// RFC 3168 section 5.3: congestion marked on any fragment holds for the datagram. If another fragment
+/// is not ECN-capable, the datagram is dropped.
 fn ecn_of(seen: u8) -> Result<u8, DropReason> {
     const NOT_ECT: u8 = 1 << 0;
     const ECT_1: u8 = 1 << 1;

@@ -1,127 +1,134 @@
-//! Byte path, between R3 (ip) and R4 (demux): the transport header ends up alone in the head, the
-//! payload in fragments, and the checksum verified. Once, here, for all transports.
+//! Between steps R3 (ip) and R4 (demux): leaves the transport header alone in the head and the payload
+//! in fragments, and verifies the checksum, for all transports.
 
 use pagewire_mem::checksum::Checksum;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf, RxChecksum};
 
-use super::icmp::ErrorOut;
-use super::input::{Meta, Outcome, Passed, take, trim};
-use super::route::Delivery;
-use super::wire::{icmp, protocol, pseudo_header_sum, udp};
-use super::{Mem, Net};
+use super::head::{spill_head, take, trim};
+use super::icmp_error::{self, IcmpError};
+use super::received::{Inbound, Outcome, Received};
+use super::wire::{self, protocol, pseudo_header_sum, tcp, udp};
+use super::{Mem, Net, icmp, multicast};
 use crate::counters::DropReason;
 
-/// Bytes of a TCP header without options, and where its data offset is.
-const TCP_LEN: usize = 20;
-const TCP_DATA_OFFSET: usize = 12;
+/// Handles a transport packet, its head at the transport header: TCP and UDP go up with their checksum
+/// verified; the rest is answered here.
+pub(super) fn handle(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    mut received: Received,
+) -> Outcome {
+    let v4 = received.dst.is_ipv4();
+    let header_len = match received.protocol {
+        protocol::TCP => tcp_header(net, mem, packet, &mut received)?,
+        protocol::UDP => udp_header(net, mem, packet, &mut received)?,
+        protocol::IGMP if v4 => {
+            net.counters.rx_igmp += 1;
+            // As much of a long one as the head takes.
+            let len = packet.len().clamp(wire::icmp::LEN, HEAD_CAPACITY);
+            reserve(packet, &mut received, len, DropReason::GroupMessage)?;
+            net.verify(mem, packet, &received, DropReason::IcmpChecksum)?;
+            return multicast::handle_igmp(net, mem, now, packet, &received).map(|()| None);
+        }
+        protocol::ICMP | protocol::ICMPV6 if v4 == (received.protocol == protocol::ICMP) => {
+            net.counters.rx_icmp += 1;
+            reserve(packet, &mut received, wire::icmp::LEN, DropReason::IcmpTruncated)?;
+            net.verify(mem, packet, &received, DropReason::IcmpChecksum)?;
+            return icmp::handle(net, mem, now, packet, &received);
+        }
+        // RFC 1122 section 3.2.2.1: code 2, protocol unreachable, "when the designated
+        // transport protocol is not supported"; RFC 8200 section 4: unrecognised next header.
+        _ => {
+            let error = match v4 {
+                true => IcmpError::protocol_unreachable(),
+                false => IcmpError::unknown_next_header(usize::from(received.next_field)),
+            };
+            icmp_error::send_about_payload(net, mem, now, &received, take(packet), error);
+            return Err(DropReason::ProtocolUnknown);
+        }
+    };
+    if packet.head().len() > header_len {
+        net.counters.rx_head_payloads += 1;
+        spill_head(mem, packet, header_len, CopyReason::LinearHead)?;
+    }
+    Ok(Some(Inbound::Transport(received)))
+}
+
+/// Checks a TCP header; returns its length.
+#[inline(always)]
+fn tcp_header(
+    net: &mut Net,
+    mem: &mut Mem,
+    packet: &mut PacketBuf,
+    received: &mut Received,
+) -> Result<usize, DropReason> {
+    net.counters.rx_tcp += 1;
+    // RFC 1122 section 4.2.3.10: "A TCP implementation MUST silently discard an
+    // incoming SYN segment that is addressed to a broadcast or multicast address."
+    if !received.is_unicast() {
+        return Err(DropReason::TransportBroadcast);
+    }
+    reserve(packet, received, tcp::LEN, DropReason::TcpTruncated)?;
+    let words = packet.head().get(tcp::DATA_OFFSET).map_or(0, |b| b >> 4);
+    let header_len = usize::from(words) * 4;
+    if header_len < tcp::LEN || header_len > packet.len() {
+        return Err(DropReason::TcpDataOffset);
+    }
+    reserve(packet, received, header_len, DropReason::TcpDataOffset)?;
+    net.verify(mem, packet, received, DropReason::TcpChecksum)?;
+    // RFC 6335 section 6: port 0 is reserved; it cannot be answered.
+    if let [0, 0, _, _, ..] | [_, _, 0, 0, ..] = packet.head() {
+        return Err(DropReason::TcpPort);
+    }
+    Ok(header_len)
+}
+
+/// Checks a UDP header; returns its length.
+#[inline(always)]
+fn udp_header(
+    net: &mut Net,
+    mem: &mut Mem,
+    packet: &mut PacketBuf,
+    received: &mut Received,
+) -> Result<usize, DropReason> {
+    let v4 = received.dst.is_ipv4();
+    net.counters.rx_udp += 1;
+    if received.src.is_unspecified() {
+        return Err(if v4 { DropReason::Ipv4Source } else { DropReason::Ipv6Source });
+    }
+    reserve(packet, received, udp::LEN, DropReason::UdpTruncated)?;
+    let header = udp::Header::parse(packet.head(), packet.len())?;
+    trim(packet, usize::from(header.len));
+    // RFC 768: "An all zero transmitted checksum value means that the transmitter
+    // generated no checksum"; RFC 8200 section 8.1: not in IPv6.
+    match header.checksum {
+        0 if v4 || packet.rx_checksum == RxChecksum::Valid => {}
+        0 => return Err(DropReason::UdpChecksum),
+        _ => net.verify(mem, packet, received, DropReason::UdpChecksum)?,
+    }
+    Ok(udp::LEN)
+}
 
 impl Net {
-    /// Takes a transport packet, its head at the transport header: verifies its checksum and hands
-    /// it to whom it concerns.
-    pub(super) fn handle_transport(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        mut meta: Meta,
-    ) -> Outcome {
-        let v4 = meta.dst.is_ipv4();
-        let header_len = match meta.protocol {
-            protocol::TCP => {
-                self.counters.rx_tcp += 1;
-                // RFC 1122 section 4.2.3.10: "A TCP implementation MUST silently discard an
-                // incoming SYN segment that is addressed to a broadcast or multicast address."
-                if meta.delivery != Delivery::Unicast || meta.origin.group {
-                    return Err(DropReason::TransportBroadcast);
-                }
-                reserve(packet, &mut meta, TCP_LEN, DropReason::TcpTruncated)?;
-                let words = packet.head().get(TCP_DATA_OFFSET).map_or(0, |b| b >> 4);
-                let header_len = usize::from(words) * 4;
-                if header_len < TCP_LEN || header_len > packet.len() {
-                    return Err(DropReason::TcpDataOffset);
-                }
-                reserve(packet, &mut meta, header_len, DropReason::TcpDataOffset)?;
-                self.verify(mem, packet, &meta, DropReason::TcpChecksum)?;
-                // RFC 6335 section 6: port 0 is reserved; nobody can be answered there.
-                if let [0, 0, _, _, ..] | [_, _, 0, 0, ..] = packet.head() {
-                    return Err(DropReason::TcpPort);
-                }
-                header_len
-            }
-            protocol::UDP => {
-                self.counters.rx_udp += 1;
-                if meta.src.is_unspecified() {
-                    return Err(if v4 { DropReason::Ipv4Source } else { DropReason::Ipv6Source });
-                }
-                reserve(packet, &mut meta, udp::LEN, DropReason::UdpTruncated)?;
-                let header = udp::Header::parse(packet.head(), packet.len())?;
-                trim(packet, usize::from(header.len));
-                // RFC 768: "An all zero transmitted checksum value means that the transmitter
-                // generated no checksum"; RFC 8200 section 8.1: not in IPv6.
-                match header.checksum {
-                    0 if v4 || packet.rx_checksum == RxChecksum::Valid => {}
-                    0 => return Err(DropReason::UdpChecksum),
-                    _ => self.verify(mem, packet, &meta, DropReason::UdpChecksum)?,
-                }
-                udp::LEN
-            }
-            protocol::IGMP if v4 => {
-                self.counters.rx_igmp += 1;
-                // As much of a long one as the head takes.
-                let len = packet.len().clamp(icmp::LEN, HEAD_CAPACITY);
-                reserve(packet, &mut meta, len, DropReason::GroupMessage)?;
-                self.verify(mem, packet, &meta, DropReason::IcmpChecksum)?;
-                self.handle_igmp(mem, now, packet, &meta)?;
-                return Ok(Passed::Nothing);
-            }
-            protocol::ICMP if v4 => {
-                self.counters.rx_icmp += 1;
-                reserve(packet, &mut meta, icmp::LEN, DropReason::IcmpTruncated)?;
-                self.verify(mem, packet, &meta, DropReason::IcmpChecksum)?;
-                return self.handle_icmp_v4(mem, now, packet, meta);
-            }
-            protocol::ICMPV6 if !v4 => {
-                self.counters.rx_icmp += 1;
-                reserve(packet, &mut meta, icmp::LEN, DropReason::IcmpTruncated)?;
-                self.verify(mem, packet, &meta, DropReason::IcmpChecksum)?;
-                return self.handle_icmp_v6(mem, now, packet, meta);
-            }
-            // RFC 1122 section 3.2.2.1: code 2, protocol unreachable, "when the designated
-            // transport protocol is not supported"; RFC 8200 section 4: unrecognised next header.
-            _ => {
-                let quotable =
-                    meta.header_len > 0 && packet.push(usize::from(meta.header_len)).is_some();
-                let error = match v4 {
-                    true => ErrorOut::protocol_unreachable(),
-                    false => ErrorOut::unknown_next_header(usize::from(meta.next_field)),
-                };
-                self.send_error_about(mem, now, &meta, take(packet), error, quotable);
-                return Err(DropReason::ProtocolUnknown);
-            }
-        };
-        if packet.head().len() > header_len {
-            self.counters.rx_head_payloads += 1;
-            spill_head(mem, packet, header_len, CopyReason::LinearHead)?;
-        }
-        Ok(Passed::Transport(meta))
-    }
-
-    /// Verifies the transport checksum unless the device has: the sum over pseudo-header, header
-    /// and payload must be all ones.
+    /// Verifies the transport checksum unless the device has: the sum over pseudo-header, header and
+    /// payload must be all ones.
     pub(super) fn verify(
         &mut self,
         mem: &mut Mem,
         packet: &PacketBuf,
-        meta: &Meta,
+        received: &Received,
         otherwise: DropReason,
     ) -> Result<(), DropReason> {
         if packet.rx_checksum == RxChecksum::Valid {
             return Ok(());
         }
         self.counters.rx_checksums_verified += 1;
+        let Received { src, dst, protocol, .. } = *received;
         let mut sum = Checksum::new();
-        if !matches!(meta.protocol, protocol::ICMP | protocol::IGMP) {
-            sum.add_u16(pseudo_header_sum(meta.src, meta.dst, meta.protocol, packet.len()));
+        if !matches!(protocol, protocol::ICMP | protocol::IGMP) {
+            sum.add_u16(pseudo_header_sum(src, dst, protocol, packet.len()));
         }
         sum.add_bytes(packet.head());
         for frag in packet.frags() {
@@ -131,11 +138,11 @@ impl Net {
     }
 }
 
-/// Makes sure that the head holds the next `n` bytes; headers already taken off may have to go
-/// for it, and with them the chance to quote them.
+/// Makes sure that the head holds the next `n` bytes. Headers already taken off may have to give way,
+/// and can then not be quoted.
 fn reserve(
     packet: &mut PacketBuf,
-    meta: &mut Meta,
+    received: &mut Received,
     n: usize,
     too_short: DropReason,
 ) -> Result<(), DropReason> {
@@ -145,73 +152,8 @@ fn reserve(
     if !packet.linearize(n) {
         return Err(DropReason::HeadTooLong);
     }
-    if packet.headroom() < usize::from(meta.header_len) {
-        meta.header_len = 0;
+    if packet.headroom() < usize::from(received.header_len) {
+        received.header_len = 0;
     }
     Ok(())
-}
-
-/// Appends header bytes to the head; returns how many.
-pub(super) fn append(packet: &mut PacketBuf, bytes: &[u8]) -> usize {
-    match packet.append(bytes.len()) {
-        Some(room) => {
-            room.copy_from_slice(bytes);
-            bytes.len()
-        }
-        None => 0,
-    }
-}
-
-/// Moves what the head holds beyond `keep` bytes into pages, in front of the fragments.
-pub(super) fn spill_head(
-    mem: &mut Mem,
-    packet: &mut PacketBuf,
-    keep: usize,
-    reason: CopyReason,
-) -> Result<(), DropReason> {
-    let Mem { pool, writer, ledger, .. } = mem;
-    let Some(extra) = packet.head().get(keep..).filter(|extra| !extra.is_empty()) else {
-        return Ok(());
-    };
-    let (mut parts, copied) = writer.write(pool, extra, ledger, reason);
-    if copied < extra.len() {
-        return Err(DropReason::NoPages);
-    }
-    packet.truncate_head(keep);
-    let mut rest = packet.take_frags().into_iter();
-    // A packet that is full already: its first fragment joins the bytes from the head.
-    if rest.len() + parts.len() > pagewire_mem::MAX_FRAGS
-        && let Some(first) = rest.next()
-    {
-        let (more, copied) = writer.write_frag(pool, &first, ledger, reason);
-        if copied < first.len() {
-            return Err(DropReason::NoPages);
-        }
-        parts.extend(more);
-    }
-    for frag in parts.into_iter().chain(rest) {
-        packet.push_frag(frag).map_err(|_| DropReason::TooManyFragments)?;
-    }
-    Ok(())
-}
-
-/// The same packet with `room` bytes for headers in front of the head: a received one that goes
-/// back.
-pub(super) fn with_headroom(
-    mem: &mut Mem,
-    mut packet: PacketBuf,
-    room: usize,
-    reason: CopyReason,
-) -> Result<PacketBuf, DropReason> {
-    if packet.headroom() >= room {
-        return Ok(packet);
-    }
-    spill_head(mem, &mut packet, HEAD_CAPACITY - room, reason)?;
-    let mut new = PacketBuf::for_tx();
-    let head = packet.head();
-    new.push(head.len()).ok_or(DropReason::HeadTooLong)?.copy_from_slice(head);
-    for frag in packet.take_frags() {
-        new.push_frag(frag).map_err(|_| DropReason::TooManyFragments)?;
-    }
-    Ok(new)
 }

@@ -9,44 +9,13 @@ use std::net::IpAddr;
 
 use pagewire_mem::Instant;
 
-use super::messages::{Query, REPORT_LEN, Version};
+use super::messages::{Query, REPORT_LEN, Record, RecordKind, Report, Version};
 use crate::error::Error;
 use crate::limits::{
     GROUP_OLD_REPORT_INTERVAL, GROUP_QUERY_INTERVAL, GROUP_QUERY_RESPONSE, GROUP_QUERY_SOURCES,
     GROUP_REPORT_INTERVAL, GROUP_ROBUSTNESS, LINK_GROUPS,
 };
 use crate::random::Random;
-
-/// What is said of a group (RFC 3376 section 4.2.12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum RecordKind {
-    /// Answer: these sources are wanted.
-    IsInclude = 1,
-    /// Answer: all but these are wanted.
-    IsExclude = 2,
-    /// From now on nothing is.
-    ToInclude = 3,
-    /// From now on everything is.
-    ToExclude = 4,
-}
-
-/// A group in a report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) kind: RecordKind,
-    pub(crate) group: IpAddr,
-    pub(crate) sources: Vec<IpAddr>,
-}
-
-/// What routers, and switches that listen, are to hear.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// In the current version's words.
-    Records(Vec<Record>),
-    /// In an older version's: of one group, that we are in it or leave it.
-    One { version: Version, group: IpAddr, leaves: bool },
-}
 
 /// A group that we are in, or have just left.
 #[derive(Debug)]

@@ -7,7 +7,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pagewire_mem::checksum::Checksum;
 
 use super::super::wire::{protocol, pseudo_header_sum};
-use super::groups::{Record, Report};
 use crate::counters::DropReason;
 use crate::limits::GROUP_QUERY_SOURCES;
 
@@ -151,6 +150,37 @@ pub(crate) fn float16(code: u16) -> u32 {
 pub(crate) struct Message {
     pub(crate) to: IpAddr,
     pub(crate) bytes: Vec<u8>,
+}
+
+/// What is said of a group (RFC 3376 section 4.2.12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum RecordKind {
+    /// Answer: these sources are wanted.
+    IsInclude = 1,
+    /// Answer: all but these are wanted.
+    IsExclude = 2,
+    /// From now on nothing is.
+    ToInclude = 3,
+    /// From now on everything is.
+    ToExclude = 4,
+}
+
+/// A group in a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) kind: RecordKind,
+    pub(crate) group: IpAddr,
+    pub(crate) sources: Vec<IpAddr>,
+}
+
+/// What routers, and switches that listen, are to hear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// In the current version's words.
+    Records(Vec<Record>),
+    /// In an older version's: of one group, that we are in it or leave it.
+    One { version: Version, group: IpAddr, leaves: bool },
 }
 
 impl Report {

@@ -12,12 +12,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use pagewire_device::Medium;
 use pagewire_mem::{CopyReason, HEAD_CAPACITY, Instant, PacketBuf};
 
-use self::groups::Groups;
 use self::messages::{Message, Query, igmp, mld};
-use super::input::Meta;
 use super::link::{LinkId, LinkIndex};
-use super::neighbor::Keyed;
 use super::output::Envelope;
+use super::received::Received;
 use super::route::Delivery;
 use super::wire::ethernet::{self, Mac};
 use super::wire::{ipv4, ipv6, ndp, protocol};
@@ -25,9 +23,9 @@ use super::{Mem, Net, Outgoing};
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::limits::{DEFAULT_HOP_LIMIT, LOOPBACK_PACKETS};
-use crate::random::Random;
 
 mod groups;
+pub(super) mod link_groups;
 pub(crate) mod messages;
 #[cfg(test)]
 mod tests;
@@ -42,61 +40,7 @@ const HEADERS_V6: usize = ipv6::LEN + ipv6::ROUTER_ALERT.len();
 /// Bytes of a report that have room behind the headers; the rest is in pages.
 const FRONT: usize = HEAD_CAPACITY - ethernet::LEN - HEADERS_V6;
 
-/// The groups that a link is in.
-#[derive(Debug)]
-pub(super) struct LinkGroups {
-    /// When one of them has something to say: here, as every call asks.
-    at: Instant,
-    /// By version of IP, IPv4 first.
-    versions: Box<[Groups; 2]>,
-}
-
-impl LinkGroups {
-    /// None yet, on the link at this place.
-    pub(super) fn new(hash: &Keyed, place: LinkIndex, turn: u32) -> Self {
-        let random = |version: &[u8]| {
-            let parts: [&[u8]; 4] = [b"groups", version, &place.to_ne_bytes(), &turn.to_ne_bytes()];
-            Groups::new(Random::new(hash.key(&parts)))
-        };
-        Self { at: Instant::FAR, versions: Box::new([random(b"4"), random(b"6")]) }
-    }
-
-    fn of(&mut self, group: IpAddr) -> &mut Groups {
-        let [v4, v6] = &mut *self.versions;
-        if group.is_ipv4() { v4 } else { v6 }
-    }
-
-    /// Whether the link is in the group.
-    pub(super) fn contains(&self, group: IpAddr) -> bool {
-        let [v4, v6] = &*self.versions;
-        if group.is_ipv4() { v4.contains(group) } else { v6.contains(group) }
-    }
-
-    /// Whether a frame to this group of stations may be to a group that the link is in.
-    pub(super) fn hears(&self, mac: Mac) -> bool {
-        self.versions.iter().flat_map(Groups::joined).any(|group| Mac::for_multicast(group) == mac)
-    }
-
-    /// When something is to be said; [`Instant::FAR`]: never.
-    #[inline(always)]
-    pub(super) fn next_timeout(&self) -> Instant {
-        self.at
-    }
-
-    /// The device is gone: nothing is said any more.
-    pub(super) fn quit(&mut self) {
-        self.versions.iter_mut().for_each(Groups::quit);
-        self.at = Instant::FAR;
-    }
-
-    fn note(&mut self) {
-        self.at = self.versions.iter().filter_map(Groups::poll_at).min().unwrap_or(Instant::FAR);
-    }
-}
-
 impl Net {
-    // Verbs.
-
     /// A link joins a group, or one more there wants it. What is to be said of that is said at once.
     ///
     /// # Errors
@@ -110,16 +54,16 @@ impl Net {
     ) -> Result<(), Error> {
         let link = self.group_place(link, group)?;
         let groups = &mut self.links.at_mut(link).groups;
-        groups.of(group).join(now, group, false)?;
-        self.send_group_reports(mem, now, link);
+        groups.of(group.is_ipv6()).join(now, group, false)?;
+        send_reports(self, mem, now, link);
         Ok(())
     }
 
     /// One less there wants it.
     pub(crate) fn leave_group(&mut self, mem: &mut Mem, now: Instant, link: LinkId, group: IpAddr) {
         let Some(link) = self.links.find(link) else { return };
-        self.links.at_mut(link).groups.of(group).leave(now, group);
-        self.send_group_reports(mem, now, link);
+        self.links.at_mut(link).groups.of(group.is_ipv6()).leave(now, group);
+        send_reports(self, mem, now, link);
     }
 
     /// The place of a link that may join groups of this version.
@@ -134,24 +78,6 @@ impl Net {
     pub(crate) fn group_route(&self, group: IpAddr) -> Result<LinkId, Error> {
         let link = self.links.id_at(self.link_to(self.now, None, group));
         self.group_place(link, group).map(|_| link)
-    }
-
-    /// RFC 4862 section 5.4.2: a node joins the solicited-node groups of its addresses. Where our
-    /// addresses are not announced either, that is said only to who asks.
-    pub(super) fn join_solicited(&mut self, now: Instant, link: LinkIndex) {
-        let addresses: Vec<_> = self.routes.of_link(link).map(|cidr| cidr.addr()).collect();
-        let interface = self.links.at_mut(link);
-        if interface.link.medium != Medium::Ethernet {
-            return;
-        }
-        let quietly = interface.announcements == 0;
-        for addr in addresses {
-            let IpAddr::V6(addr) = addr else { continue };
-            let group = ndp::solicited_node(addr).into();
-            // There are fewer addresses than there may be groups.
-            let _ = interface.groups.of(group).join(now, group, quietly);
-        }
-        interface.groups.note();
     }
 
     /// Whether a packet to the group that comes by this link is for us.
@@ -186,96 +112,106 @@ impl Net {
             self.counters.drop_one(reason);
         }
     }
+}
 
-    // In.
-
-    /// Takes an IGMP message, its checksum verified.
-    pub(super) fn handle_igmp(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &PacketBuf,
-        meta: &Meta,
-    ) -> Result<(), DropReason> {
-        // RFC 3376 section 4: messages are sent with a time to live of 1. What has another came
-        // through a router, or from somebody who hoped that it would.
-        if meta.hop_limit != HOP_LIMIT || meta.origin.loopback {
-            return Err(DropReason::GroupMessage);
-        }
-        let bytes = packet.head();
-        match bytes.first() {
-            Some(&igmp::QUERY) => {
-                let query = Query::parse_v4(bytes, packet.len())?;
-                handle_group_query(self, mem, now, (meta.origin.link, false), &query);
-            }
-            Some(&(igmp::REPORT_V1 | igmp::REPORT_V2)) => {
-                let group = bytes.get(4..8).and_then(<[u8]>::first_chunk::<4>);
-                let group = group.ok_or(DropReason::GroupMessage)?;
-                handle_group_report(self, now, meta.origin.link, Ipv4Addr::from(*group).into());
-            }
-            // What other hosts and routers tell routers.
-            _ => return Err(DropReason::GroupMessage),
-        }
-        Ok(())
+/// RFC 4862 section 5.4.2: a node joins the solicited-node groups of its addresses. Where our
+/// addresses are not announced either, that is said only to who asks.
+pub(super) fn join_solicited(net: &mut Net, now: Instant, link: LinkIndex) {
+    let addresses: Vec<_> = net.routes.of_link(link).map(|cidr| cidr.addr()).collect();
+    let interface = net.links.at_mut(link);
+    if interface.link.medium != Medium::Ethernet {
+        return;
     }
-
-    /// Takes an MLD message, its checksum verified, its head at the ICMP header.
-    pub(super) fn handle_mld(
-        &mut self,
-        mem: &mut Mem,
-        now: Instant,
-        packet: &mut PacketBuf,
-        meta: &Meta,
-    ) -> Result<(), DropReason> {
-        // RFC 3810 section 6.2: "If any of these checks fail, the packet is dropped": the source is
-        // link-local, the hop limit is 1, a router alert is there.
-        let near = matches!(meta.src, IpAddr::V6(src) if src.is_unicast_link_local());
-        let len = usize::from(meta.header_len);
-        let alerts = len > 0 && packet.push(len).is_some() && {
-            let alerts = ipv6::has_router_alert(packet.head());
-            packet.pull(len);
-            alerts
-        };
-        if !near || meta.hop_limit != HOP_LIMIT || !alerts || meta.origin.loopback {
-            return Err(DropReason::GroupMessage);
-        }
-        let kind = packet.head().first().copied();
-        // As much of it as the head takes.
-        packet.linearize(packet.len().min(HEAD_CAPACITY));
-        match kind {
-            Some(mld::QUERY) => {
-                let query = Query::parse_v6(packet.head(), packet.len())?;
-                handle_group_query(self, mem, now, (meta.origin.link, true), &query);
-            }
-            Some(mld::REPORT_V1) => {
-                let group = packet.head().get(8..24).and_then(<[u8]>::first_chunk::<16>);
-                let group = group.ok_or(DropReason::GroupMessage)?;
-                handle_group_report(self, now, meta.origin.link, Ipv6Addr::from(*group).into());
-            }
-            _ => return Err(DropReason::GroupMessage),
-        }
-        Ok(())
+    let quietly = interface.announcements == 0;
+    for addr in addresses {
+        let IpAddr::V6(addr) = addr else { continue };
+        let group = ndp::solicited_node(addr).into();
+        // There are fewer addresses than there may be groups.
+        let _ = interface.groups.of(true).join(now, group, quietly);
     }
+    interface.groups.note();
+}
 
-    // Out.
-
-    /// Says what is due.
-    pub(super) fn send_group_reports(&mut self, mem: &mut Mem, now: Instant, link: LinkIndex) {
-        for v6 in [false, true] {
-            let src = report_source(self, link, v6);
-            let headers = if v6 { HEADERS_V6 } else { HEADERS_V4 };
-            let room = self.links.at(link).link.mtu.saturating_sub(headers);
-            let next = |net: &mut Self| {
-                let [v4_groups, v6_groups] = &mut *net.links.at_mut(link).groups.versions;
-                let groups = if v6 { v6_groups } else { v4_groups };
-                groups.poll_transmit(now, room)
-            };
-            while let Some(report) = next(self) {
-                send_group_message(self, mem, link, src, &report.emit(src));
-            }
-        }
-        self.links.at_mut(link).groups.note();
+/// Takes an IGMP message, its checksum verified.
+pub(super) fn handle_igmp(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &PacketBuf,
+    received: &Received,
+) -> Result<(), DropReason> {
+    // RFC 3376 section 4: messages are sent with a time to live of 1. What has another came
+    // through a router, or from somebody who hoped that it would.
+    if received.hop_limit != HOP_LIMIT || received.loopback {
+        return Err(DropReason::GroupMessage);
     }
+    let bytes = packet.head();
+    match bytes.first() {
+        Some(&igmp::QUERY) => {
+            let query = Query::parse_v4(bytes, packet.len())?;
+            handle_group_query(net, mem, now, (received.link, false), &query);
+        }
+        Some(&(igmp::REPORT_V1 | igmp::REPORT_V2)) => {
+            let group = bytes.get(4..8).and_then(<[u8]>::first_chunk::<4>);
+            let group = group.ok_or(DropReason::GroupMessage)?;
+            handle_group_report(net, now, received.link, Ipv4Addr::from(*group).into());
+        }
+        // What other hosts and routers tell routers.
+        _ => return Err(DropReason::GroupMessage),
+    }
+    Ok(())
+}
+
+/// Takes an MLD message, its checksum verified, its head at the ICMP header.
+pub(super) fn handle_mld(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    packet: &mut PacketBuf,
+    received: &Received,
+) -> Result<(), DropReason> {
+    // RFC 3810 section 6.2: "If any of these checks fail, the packet is dropped": the source is
+    // link-local, the hop limit is 1, a router alert is there.
+    let near = matches!(received.src, IpAddr::V6(src) if src.is_unicast_link_local());
+    let len = usize::from(received.header_len);
+    let alerts = len > 0 && packet.push(len).is_some() && {
+        let alerts = ipv6::has_router_alert(packet.head());
+        packet.pull(len);
+        alerts
+    };
+    if !near || received.hop_limit != HOP_LIMIT || !alerts || received.loopback {
+        return Err(DropReason::GroupMessage);
+    }
+    let kind = packet.head().first().copied();
+    // As much of it as the head takes.
+    packet.linearize(packet.len().min(HEAD_CAPACITY));
+    match kind {
+        Some(mld::QUERY) => {
+            let query = Query::parse_v6(packet.head(), packet.len())?;
+            handle_group_query(net, mem, now, (received.link, true), &query);
+        }
+        Some(mld::REPORT_V1) => {
+            let group = packet.head().get(8..24).and_then(<[u8]>::first_chunk::<16>);
+            let group = group.ok_or(DropReason::GroupMessage)?;
+            handle_group_report(net, now, received.link, Ipv6Addr::from(*group).into());
+        }
+        _ => return Err(DropReason::GroupMessage),
+    }
+    Ok(())
+}
+
+/// Says what is due.
+pub(super) fn send_reports(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
+    for v6 in [false, true] {
+        let src = report_source(net, link, v6);
+        let headers = if v6 { HEADERS_V6 } else { HEADERS_V4 };
+        let room = net.links.at(link).link.mtu.saturating_sub(headers);
+        let next = |net: &mut Net| net.links.at_mut(link).groups.of(v6).poll_transmit(now, room);
+        while let Some(report) = next(net) {
+            send_group_message(net, mem, link, src, &report.emit(src));
+        }
+    }
+    net.links.at_mut(link).groups.note();
 }
 
 fn handle_group_query(
@@ -285,14 +221,13 @@ fn handle_group_query(
     (link, v6): (LinkIndex, bool),
     query: &Query,
 ) {
-    let [v4_groups, v6_groups] = &mut *net.links.at_mut(link).groups.versions;
-    if v6 { v6_groups } else { v4_groups }.handle_query(now, query);
-    net.send_group_reports(mem, now, link);
+    net.links.at_mut(link).groups.of(v6).handle_query(now, query);
+    send_reports(net, mem, now, link);
 }
 
 fn handle_group_report(net: &mut Net, now: Instant, link: LinkIndex, group: IpAddr) {
     let groups = &mut net.links.at_mut(link).groups;
-    groups.of(group).handle_report(now, group);
+    groups.of(group.is_ipv6()).handle_report(now, group);
     groups.note();
 }
 
@@ -344,32 +279,22 @@ fn group_packet(mem: &mut Mem, src: IpAddr, to: IpAddr, bytes: &[u8]) -> Option<
     match (src, to) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let header = ipv4::Header {
-                header_len: HEADERS_V4 as u8,
                 // RFC 3376 section 4: type of service 0xc0, as Linux.
                 tos: 0xc0,
                 total_len: (HEADERS_V4 + bytes.len()) as u32,
-                id: 0,
                 dont_fragment: true,
-                more_fragments: false,
-                fragment_offset: 0,
                 ttl: HOP_LIMIT,
-                protocol: protocol::IGMP,
-                src,
-                dst,
+                ..ipv4::Header::new(src, dst, protocol::IGMP, 0)
             };
             packet.push(HEADERS_V4)?.copy_from_slice(&header.emit_with_router_alert());
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             let alert = ipv6::ROUTER_ALERT;
             packet.push(alert.len())?.copy_from_slice(&alert);
+            let len = alert.len() + bytes.len();
             let header = ipv6::Header {
-                traffic_class: 0,
-                flow_label: 0,
-                payload_len: (alert.len() + bytes.len()) as u32,
-                next_header: protocol::HOP_BY_HOP,
                 hop_limit: HOP_LIMIT,
-                src,
-                dst,
+                ..ipv6::Header::new(src, dst, protocol::HOP_BY_HOP, len)
             };
             packet.push(ipv6::LEN)?.copy_from_slice(&header.emit());
         }

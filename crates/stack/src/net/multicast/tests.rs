@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 
-use super::groups::{Groups, Record, RecordKind, Report};
-use super::messages::{Query, Version, float8, float16};
+use super::groups::Groups;
+use super::messages::{Query, Record, RecordKind, Report, Version, float8, float16};
 use crate::error::Error;
 use crate::limits::{GROUP_QUERY_SOURCES, LINK_GROUPS};
 use crate::random::Random;

@@ -73,7 +73,7 @@ fn options_are_skipped_even_where_all_headers_together_outgrow_the_head() {
     let Some(Inbound::Transport(got)) = got else { panic!("{}", host.net.counters) };
     assert_eq!(got.packet.head().len(), 60);
     assert_eq!(payload_of(&got.packet), pattern(500));
-    assert_eq!(got.network_header, 0, "the IP header had to go");
+    assert_eq!(got.header_len, 0, "the IP header had to go");
 }
 
 #[test]

@@ -168,8 +168,12 @@ impl Host {
     }
 
     fn receive_packet(&mut self, mut packet: PacketBuf) -> Option<Inbound> {
-        let inbound = self.net.handle_frame(&mut self.mem, self.now, 0, &mut packet)?;
-        Some(Inbound::new(inbound, packet))
+        let outcome = self.net.handle_frame(&mut self.mem, self.now, 0, &mut packet);
+        let inbound = outcome.unwrap_or_else(|reason| {
+            self.net.counters.drop_one(reason);
+            None
+        });
+        Some(Inbound::new(inbound?, packet))
     }
 
     fn refuse(&mut self, received: Received) {

@@ -42,6 +42,24 @@ pub(crate) const fn header_len(first: u8) -> usize {
 }
 
 impl Header {
+    /// The header of a whole packet with `payload` bytes; the rest is 0.
+    #[inline(always)]
+    pub(crate) const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: usize) -> Self {
+        Self {
+            header_len: LEN as u8,
+            tos: 0,
+            total_len: (LEN + payload) as u32,
+            id: 0,
+            dont_fragment: false,
+            more_fragments: false,
+            fragment_offset: 0,
+            ttl: 0,
+            protocol,
+            src,
+            dst,
+        }
+    }
+
     /// Parses the header at the front of `bytes`, which hold at least its options too, of a packet
     /// of `packet_len` bytes (padding included).
     #[inline(always)]

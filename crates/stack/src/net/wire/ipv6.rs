@@ -47,6 +47,13 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// The header of a packet with `payload` bytes; the rest is 0.
+    #[inline(always)]
+    pub(crate) const fn new(src: Ipv6Addr, dst: Ipv6Addr, next_header: u8, payload: usize) -> Self {
+        let payload_len = payload as u32;
+        Self { traffic_class: 0, flow_label: 0, payload_len, next_header, hop_limit: 0, src, dst }
+    }
+
     /// Parses the header at the front of `bytes`, of a packet of `packet_len` bytes (padding
     /// included).
     pub(crate) fn parse(bytes: &[u8], packet_len: usize) -> Result<Self, DropReason> {

@@ -32,6 +32,14 @@ pub(crate) mod protocol {
     pub(crate) const DESTINATION_OPTIONS: u8 = 60;
 }
 
+/// Lengths and offsets of TCP headers, in bytes (RFC 9293 section 3.1).
+pub(crate) mod tcp {
+    /// A header without options.
+    pub(crate) const LEN: usize = 20;
+    pub(crate) const DATA_OFFSET: usize = 12;
+    pub(crate) const CHECKSUM_OFFSET: u16 = 16;
+}
+
 /// The sum over the pseudo-header that TCP, UDP and ICMPv6 put in front of their checksums (RFC
 /// 9293 section 3.1, RFC 8200 section 8.1), not complemented. `len` is that of the transport
 /// header and payload.

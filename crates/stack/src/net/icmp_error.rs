@@ -1,0 +1,212 @@
+//! ICMP errors of both versions, sent about packets that came in (RFC 792, RFC 1122 section 3.2.2,
+//! RFC 4443).
+
+use pagewire_mem::{CopyReason, Instant, PacketBuf};
+
+use super::head::append;
+use super::reassembly::Expired;
+use super::received::Received;
+use super::route::Delivery;
+use super::wire::icmp::{self, v4, v6};
+use super::wire::{ipv4, ipv6, protocol};
+use super::{Mem, Net};
+use crate::limits::{ICMP_ERROR_LEN_V4, ICMP_ERROR_LEN_V6};
+
+/// An ICMP error to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IcmpError {
+    header: icmp::Header,
+    /// RFC 4443 section 2.4(e.3): some are sent about multicast packets too.
+    about_multicast: bool,
+}
+
+impl IcmpError {
+    const fn new(kind: u8, code: u8, word: usize) -> Self {
+        let header = icmp::Header { kind, code, word: word as u32 };
+        Self { header, about_multicast: false }
+    }
+
+    pub(super) const fn protocol_unreachable() -> Self {
+        Self::new(v4::UNREACHABLE, 2, 0)
+    }
+
+    const fn port_unreachable(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::UNREACHABLE, 3, 0) } else { Self::new(v6::UNREACHABLE, 4, 0) }
+    }
+
+    /// A router has no way to the destination.
+    pub(super) const fn net_unreachable(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::UNREACHABLE, 0, 0) } else { Self::new(v6::UNREACHABLE, 0, 0) }
+    }
+
+    /// The last router finds nobody there.
+    pub(super) const fn host_unreachable(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::UNREACHABLE, 1, 0) } else { Self::new(v6::UNREACHABLE, 3, 0) }
+    }
+
+    /// A router may go no further with it.
+    pub(super) const fn hop_limit_exceeded(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::TIME_EXCEEDED, 0, 0) } else { Self::new(v6::TIME_EXCEEDED, 0, 0) }
+    }
+
+    /// A router's next link takes packets of `mtu` bytes.
+    pub(super) const fn packet_too_big(is_v4: bool, mtu: usize) -> Self {
+        if is_v4 {
+            Self::new(v4::UNREACHABLE, 4, mtu)
+        } else {
+            Self::new(v6::PACKET_TOO_BIG, 0, mtu)
+        }
+    }
+
+    const fn is_packet_too_big(self) -> bool {
+        matches!(
+            (self.header.kind, self.header.code),
+            (v4::UNREACHABLE, 4) | (v6::PACKET_TOO_BIG, _)
+        )
+    }
+
+    const fn reassembly_timeout(is_v4: bool) -> Self {
+        if is_v4 { Self::new(v4::TIME_EXCEEDED, 1, 0) } else { Self::new(v6::TIME_EXCEEDED, 1, 0) }
+    }
+
+    /// IPv6, code 0: erroneous header field.
+    pub(super) const fn faulty_header(pointer: usize) -> Self {
+        Self::new(v6::PARAMETER_PROBLEM, 0, pointer)
+    }
+
+    /// IPv6, code 1: unrecognised next header.
+    pub(super) const fn unknown_next_header(pointer: usize) -> Self {
+        Self::new(v6::PARAMETER_PROBLEM, 1, pointer)
+    }
+
+    /// IPv6, code 2: unrecognised option.
+    pub(super) const fn unknown_option(pointer: usize, about_multicast: bool) -> Self {
+        Self { about_multicast, ..Self::new(v6::PARAMETER_PROBLEM, 2, pointer) }
+    }
+}
+
+impl Net {
+    /// Answers a datagram that no socket takes with "port unreachable". `received` and `packet` as they
+    /// were handed up.
+    pub(crate) fn send_port_unreachable(
+        &mut self,
+        mem: &mut Mem,
+        now: Instant,
+        received: &Received,
+        packet: PacketBuf,
+    ) {
+        let error = IcmpError::port_unreachable(received.dst.is_ipv4());
+        send_about_payload(self, mem, now, received, packet, error);
+    }
+}
+
+/// Tells the sender of a datagram that fragments did not come in time.
+pub(super) fn send_reassembly_timeout(net: &mut Net, mem: &mut Mem, now: Instant, old: Expired) {
+    let Expired { received, headers, payload } = old;
+    let mut packet = PacketBuf::for_rx();
+    if headers.is_empty() || append(&mut packet, &headers) == 0 {
+        return;
+    }
+    for frag in payload {
+        if packet.push_frag(frag).is_err() {
+            break;
+        }
+    }
+    let received = Received { header_len: headers.len() as u16, ..received };
+    let error = IcmpError::reassembly_timeout(received.dst.is_ipv4());
+    send(net, mem, now, &received, packet, error);
+}
+
+/// Sends an error about `packet`, whose IP headers were taken off.
+pub(super) fn send_about_payload(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    received: &Received,
+    mut packet: PacketBuf,
+    error: IcmpError,
+) {
+    let len = usize::from(received.header_len);
+    if len > 0 && packet.push(len).is_some() {
+        send(net, mem, now, received, packet, error);
+    }
+}
+
+/// Sends an error about `packet`, whose head is at its IP header, where the rules and the rate limit
+/// allow one.
+pub(super) fn send(
+    net: &mut Net,
+    mem: &mut Mem,
+    now: Instant,
+    received: &Received,
+    packet: PacketBuf,
+    error: IcmpError,
+) {
+    // RFC 1122 section 3.2.2: "An ICMP error message MUST NOT be sent as the result of
+    // receiving: an ICMP error message, a datagram destined to an IP broadcast or IP multicast
+    // address, a datagram sent as a link-layer broadcast, a non-initial fragment, a datagram
+    // whose source address does not define a single host". RFC 4443 section 2.4(e) agrees,
+    // but for errors that are sent about multicast too. Later fragments never get here.
+    let to_one =
+        matches!(received.delivery, Delivery::Unicast | Delivery::Foreign) && !received.group;
+    if !(to_one || error.about_multicast)
+        || received.src.is_unspecified()
+        || is_icmp_error(received, &packet)
+    {
+        return;
+    }
+    // As Linux: this host is no stranger to itself, and one sender has many paths, each with an MTU of
+    // its own.
+    let own_limit = !received.loopback && !error.is_packet_too_big();
+    let to = Some(received.src).filter(|_| own_limit);
+    if !net.links.at_mut(received.link).icmp_limit.take(now, to) {
+        net.counters.icmp_errors_withheld += 1;
+        return;
+    }
+    let Some(src) = net.answer_source(received, now) else { return };
+    let Some(packet) = quote(mem, packet, received.dst.is_ipv4(), error.header) else { return };
+    if net.send_icmp(mem, now, (src, received.src), None, packet) {
+        net.counters.icmp_errors_sent += 1;
+    }
+}
+
+/// Builds an error that quotes `packet`, as much of it as may be.
+fn quote(
+    mem: &mut Mem,
+    mut packet: PacketBuf,
+    is_v4: bool,
+    header: icmp::Header,
+) -> Option<PacketBuf> {
+    let room = match is_v4 {
+        true => ICMP_ERROR_LEN_V4 - ipv4::LEN - icmp::LEN,
+        false => ICMP_ERROR_LEN_V6 - ipv6::LEN - icmp::LEN,
+    };
+    packet.truncate(room);
+    let Mem { pool, writer, ledger, .. } = mem;
+    let head = packet.head();
+    let (parts, copied) = writer.write(pool, head, ledger, CopyReason::Icmp);
+    if copied < head.len() {
+        return None;
+    }
+    let mut out = PacketBuf::for_tx();
+    out.push(icmp::LEN)?.copy_from_slice(&header.emit());
+    // A quote that is a fragment too short harms nobody.
+    for part in parts.into_iter().chain(packet.take_frags()) {
+        if out.push_frag(part).is_err() {
+            break;
+        }
+    }
+    Some(out)
+}
+
+/// Whether a packet, its head at the IP header, is an ICMP error itself (or a message that must
+/// not be answered with one).
+fn is_icmp_error(received: &Received, packet: &PacketBuf) -> bool {
+    let kind = packet.head().get(usize::from(received.header_len));
+    match received.protocol {
+        protocol::ICMP => !matches!(kind, Some(&(v4::ECHO_REQUEST | v4::ECHO_REPLY))),
+        // Redirects are the one informational type that is excluded.
+        protocol::ICMPV6 => kind.is_none_or(|&kind| kind < 128 || kind == v6::REDIRECT),
+        _ => false,
+    }
+}

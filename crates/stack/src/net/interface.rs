@@ -1,0 +1,228 @@
+//! The links of a stack, with the state of each.
+//!
+//! The first link has a place of its own, so that a stack with one device looks nothing up. The next
+//! link takes the place of a removed one.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use pagewire_device::{Capabilities, Medium};
+use pagewire_mem::{Instant, PacketBuf};
+
+use super::link::{LinkId, LinkIndex};
+use super::multicast::link_groups::LinkGroups;
+use super::neighbor::{Keyed, Neighbors};
+use super::wire::ethernet::Mac;
+use crate::error::StackError;
+use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET, MAX_LINKS, MAX_SUPER_PACKET};
+use crate::random::Random;
+use crate::rate_limit::IcmpLimit;
+
+/// What the device is and can do, as far as this layer asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) medium: Medium,
+    pub(super) mac: Mac,
+    /// Longest IP packet on the wire.
+    pub(super) mtu: usize,
+    /// Longest IP packet that a super-frame may be, by family. Where the device does not cut,
+    /// software does, up to what IP carries; but only frames that begin with an Ethernet header.
+    pub(super) max_super_v4: usize,
+    pub(super) max_super_v6: usize,
+    pub(super) tx_checksum: bool,
+    pub(super) tso_v4: bool,
+    pub(super) tso_v6: bool,
+    /// Fragments of one frame; 0: frames are one piece.
+    pub(super) max_frags: usize,
+}
+
+impl Link {
+    fn new(caps: &Capabilities) -> Self {
+        let max_super = |tso| match caps.medium {
+            _ if tso => caps.max_super_frame.clamp(caps.mtu, MAX_SUPER_PACKET.max(caps.mtu)),
+            Medium::Ethernet => MAX_IP_PACKET,
+            Medium::Ip => caps.mtu,
+        };
+        Self {
+            medium: caps.medium,
+            mac: Mac(caps.mac),
+            mtu: caps.mtu.min(MAX_IP_PACKET),
+            max_super_v4: max_super(caps.tso_v4),
+            max_super_v6: max_super(caps.tso_v6),
+            tx_checksum: caps.tx_checksum,
+            tso_v4: caps.tso_v4,
+            tso_v6: caps.tso_v6,
+            max_frags: caps.max_frags,
+        }
+    }
+
+    /// Longest super-frame to `dst`, as an IP packet.
+    pub(super) fn max_super(&self, dst: IpAddr) -> usize {
+        if dst.is_ipv4() { self.max_super_v4 } else { self.max_super_v6 }
+    }
+}
+
+/// A link and what is kept for it.
+pub(super) struct Interface {
+    pub(super) link: Link,
+    pub(super) neighbors: Neighbors,
+    pub(super) groups: LinkGroups,
+    pub(super) speaks_v4: bool,
+    pub(super) speaks_v6: bool,
+    /// Frames for the device.
+    pub(super) out: VecDeque<PacketBuf>,
+    /// Of errors about what came in here.
+    pub(super) icmp_limit: IcmpLimit,
+    /// Announcements left, and when the next is due.
+    pub(super) announcements: u8,
+    pub(super) announce_at: Instant,
+    /// No defence of an address before.
+    pub(super) defend_after: Instant,
+    turn: u32,
+    /// What it was named.
+    pub(super) name: Option<Box<str>>,
+    /// Not removed.
+    pub(super) up: bool,
+    /// Its device failed for good.
+    pub(super) lost: bool,
+}
+
+impl Interface {
+    pub(super) fn new(
+        now: Instant,
+        caps: &Capabilities,
+        hash: Keyed,
+        announce: bool,
+        (place, turn): (LinkIndex, u32),
+    ) -> Self {
+        let random = hash.key(&[b"icmp limit", &place.to_ne_bytes(), &turn.to_ne_bytes()]);
+        let icmp_limit = IcmpLimit::new(now, hash.clone(), Random::new(random));
+        let announce = announce && caps.medium == Medium::Ethernet;
+        Self {
+            link: Link::new(caps),
+            groups: LinkGroups::new(&hash, place, turn),
+            neighbors: Neighbors::new(hash),
+            speaks_v4: false,
+            speaks_v6: false,
+            out: VecDeque::new(),
+            icmp_limit,
+            announcements: if announce { ANNOUNCEMENTS } else { 0 },
+            announce_at: now,
+            defend_after: now,
+            turn,
+            name: None,
+            up: true,
+            lost: false,
+        }
+    }
+
+    /// Leaves nothing; returns how many packets are lost.
+    pub(super) fn close(&mut self, hash: Keyed) -> usize {
+        let lost = self.lose(hash);
+        (self.up, self.lost) = (false, false);
+        lost
+    }
+
+    /// The device is gone for good, addresses and routes stay; returns how many packets are lost.
+    pub(super) fn lose(&mut self, hash: Keyed) -> usize {
+        let lost = self.out.len() + self.neighbors.queued();
+        self.out = VecDeque::new();
+        // Nobody is told any more.
+        self.groups.quit();
+        self.neighbors = Neighbors::new(hash);
+        (self.lost, self.announcements) = (true, 0);
+        lost
+    }
+
+    /// Whether frames can leave by it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.up && !self.lost
+    }
+
+    /// When something is due; [`Instant::FAR`]: nothing is.
+    #[inline]
+    pub(super) fn next_timeout(&self) -> Instant {
+        let announce = if self.announcements > 0 { self.announce_at } else { Instant::FAR };
+        announce.min(self.neighbors.next_timeout()).min(self.groups.next_timeout())
+    }
+}
+
+/// All links of a stack.
+pub(super) struct Links {
+    first: Interface,
+    others: Vec<Interface>,
+}
+
+impl Links {
+    pub(super) fn new(first: Interface) -> Self {
+        Self { first, others: Vec::new() }
+    }
+
+    /// The link at a place that there is.
+    #[inline(always)]
+    pub(super) fn at(&self, index: LinkIndex) -> &Interface {
+        match usize::from(index).checked_sub(1) {
+            None => &self.first,
+            Some(other) => self.others.get(other).unwrap_or(&self.first),
+        }
+    }
+
+    /// See [`at`](Self::at).
+    #[inline(always)]
+    pub(super) fn at_mut(&mut self, index: LinkIndex) -> &mut Interface {
+        match usize::from(index).checked_sub(1) {
+            None => &mut self.first,
+            Some(other) => self.others.get_mut(other).unwrap_or(&mut self.first),
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Interface> {
+        core::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// All places.
+    pub(super) fn indices(&self) -> impl Iterator<Item = LinkIndex> + use<> {
+        0..=self.others.len() as LinkIndex
+    }
+
+    /// Whether there is, or was, more than one.
+    pub(super) fn are_several(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// The place of a link that was not removed.
+    pub(super) fn find(&self, id: LinkId) -> Option<LinkIndex> {
+        let known = id.index() <= self.others.len();
+        let interface = self.at(id.index);
+        (known && interface.up && interface.turn == id.turn).then_some(id.index)
+    }
+
+    /// The id of the link at a place.
+    pub(super) fn id_at(&self, index: LinkIndex) -> LinkId {
+        LinkId { index, turn: self.at(index).turn }
+    }
+
+    /// A place for another link, and how many had it before.
+    pub(super) fn vacancy(&self) -> Result<(LinkIndex, u32), StackError> {
+        let free = self.indices().find(|&index| !self.at(index).up);
+        if let Some(index) = free {
+            return Ok((index, self.at(index).turn.wrapping_add(1)));
+        }
+        let given = self.others.len() + 2;
+        if given > MAX_LINKS {
+            return Err(StackError::TooMany { what: "links", given, limit: MAX_LINKS });
+        }
+        Ok((self.others.len() as LinkIndex + 1, 0))
+    }
+
+    /// Puts a link in the place that [`vacancy`](Self::vacancy) gave.
+    pub(super) fn insert(&mut self, index: LinkIndex, interface: Interface) -> LinkId {
+        let id = LinkId { index, turn: interface.turn };
+        if usize::from(index) > self.others.len() {
+            self.others.push(interface);
+        } else {
+            *self.at_mut(index) = interface;
+        }
+        id
+    }
+}

@@ -1,0 +1,156 @@
+//! What IP said of a packet that came in, and what the network layer hands up to the sockets.
+
+use std::net::IpAddr;
+
+use super::link::LinkIndex;
+use super::route::Delivery;
+use super::wire::{ipv4, ipv6};
+use crate::counters::DropReason;
+
+/// The result of handling a packet: what the sockets get of it, or why it was dropped. `None`: it was
+/// answered or kept.
+pub(crate) type Outcome = Result<Option<Inbound>, DropReason>;
+
+/// What the sockets get. The packet itself stays where it is: it is a quarter of a kilobyte.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Inbound {
+    /// The packet that was handed in is a transport packet to an address of ours (or to a group or
+    /// broadcast, UDP only). Its head: exactly the transport header (its length validated, options
+    /// not). Its fragments: exactly the payload.
+    Transport(Received),
+    /// An error about a packet of ours: an ICMP error whose quote is sound and names an address of
+    /// ours, or a neighbour that did not answer. The sockets check whether the quoted ports and
+    /// sequence number belong to a living socket (RFC 5927).
+    IcmpError { about: Quoted, kind: IcmpKind },
+}
+
+/// Where a packet came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// In a frame to a group of stations, or to all.
+    pub(super) group: bool,
+    /// From this host: the addresses are not checked.
+    pub(super) loopback: bool,
+    /// The link that it came in by. A packet of this host came by none, except to a group: then it is
+    /// the link that the packet left by.
+    pub(super) link: LinkIndex,
+}
+
+impl Origin {
+    /// A frame to our station, by this link.
+    pub(super) const fn frame(link: LinkIndex) -> Self {
+        Self { group: false, loopback: false, link }
+    }
+
+    /// A packet of this host.
+    pub(super) const fn loopback(link: LinkIndex) -> Self {
+        Self { group: false, loopback: true, link }
+    }
+}
+
+/// What IP said of a received packet. Made once, and passed up to the sockets as it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// The sender.
+    pub(crate) src: IpAddr,
+    /// The address or group of ours that it is to.
+    pub(crate) dst: IpAddr,
+    /// See [`protocol`](super::protocol).
+    pub(crate) protocol: u8,
+    /// The two ECN bits of the IP header.
+    pub(crate) ecn: u8,
+    pub(super) hop_limit: u8,
+    /// What `dst` is to us.
+    pub(super) delivery: Delivery,
+    /// Bytes of IP headers still in memory in front of the head, for an ICMP error to quote; 0 if they
+    /// are gone.
+    pub(super) header_len: u16,
+    /// Offset, from the start of the IP header, of the field that names the protocol.
+    pub(super) next_field: u16,
+    /// See [`Origin`].
+    pub(crate) link: LinkIndex,
+    pub(super) loopback: bool,
+    pub(super) group: bool,
+}
+
+impl Received {
+    /// What an IPv4 header says; what `dst` is to us is not known yet.
+    #[inline(always)]
+    pub(super) fn v4(header: &ipv4::Header, origin: Origin) -> Self {
+        Self {
+            src: header.src.into(),
+            dst: header.dst.into(),
+            protocol: header.protocol,
+            ecn: header.tos & 3,
+            hop_limit: header.ttl,
+            delivery: Delivery::Foreign,
+            header_len: header.header_len.into(),
+            next_field: 9,
+            link: origin.link,
+            loopback: origin.loopback,
+            group: origin.group,
+        }
+    }
+
+    /// What an IPv6 header says; what `dst` is to us is not known yet.
+    #[inline(always)]
+    pub(super) fn v6(header: &ipv6::Header, origin: Origin) -> Self {
+        Self {
+            src: header.src.into(),
+            dst: header.dst.into(),
+            protocol: header.next_header,
+            ecn: header.traffic_class & 3,
+            hop_limit: header.hop_limit,
+            delivery: Delivery::Foreign,
+            header_len: ipv6::LEN as u16,
+            next_field: 6,
+            link: origin.link,
+            loopback: origin.loopback,
+            group: origin.group,
+        }
+    }
+
+    /// Whether it is to this host alone.
+    pub(super) fn is_unicast(&self) -> bool {
+        self.delivery == Delivery::Unicast && !self.group
+    }
+}
+
+/// What an ICMP error quotes of a packet of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quoted {
+    /// Our address.
+    pub(crate) src: IpAddr,
+    /// The peer's address.
+    pub(crate) dst: IpAddr,
+    /// See [`protocol`](super::protocol).
+    pub(crate) protocol: u8,
+    /// Our port.
+    pub(crate) src_port: u16,
+    /// The peer's port.
+    pub(crate) dst_port: u16,
+    /// TCP's sequence number, 0 for others.
+    pub(crate) seq: u32,
+}
+
+/// The fate of a packet of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IcmpKind {
+    /// Too long for a link on the path, which takes IP packets of `mtu` bytes (never below the
+    /// smallest MTU that we believe).
+    PacketTooBig { mtu: usize },
+    /// A router has no route (soft).
+    NetUnreachable,
+    /// The last router, or we, cannot find the host (soft).
+    HostUnreachable,
+    /// The host does not speak the protocol (hard).
+    ProtocolUnreachable,
+    /// No socket has the port (hard).
+    PortUnreachable,
+    /// Administratively prohibited (soft for TCP).
+    Prohibited,
+    /// The hop limit or the time for reassembly ran out (soft).
+    TimeExceeded,
+    /// A router or the host found the header faulty (soft).
+    ParameterProblem,
+}
