@@ -4,248 +4,23 @@
 //! belong to.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use pagewire_device::Capabilities;
-use pagewire_mem::{CopyLedger, Instant, PacketBuf, PagePool, PageWriter, PoolAudit};
-use pagewire_tcp::{
-    ChallengeLimit, CongestionKind, FastOpenKeys, KeepAlive, ReceiveBudget, Shared,
+use pagewire_mem::{
+    CopyLedger, CopyReason, FragVec, Instant, PacketBuf, PagePool, PageWriter, PoolAudit,
 };
+use pagewire_tcp::{ChallengeLimit, ReceiveBudget, Shared};
 
-use crate::limits::{LOOPBACKS_PER_POLL, STARVED_CHECK};
+use crate::config::StackConfig;
+use crate::limits::{LINK_NAME_BYTES, LOOPBACKS_PER_POLL, STARVED_CHECK};
 use crate::net::{
     Inbound, LinkConfig, LinkId, LinkIndex, Mem, Net, NetConfig, is_link_local, protocol,
 };
-use crate::sockets::handles::Work;
-use crate::sockets::tcp::with_scope;
-use crate::sockets::{Defence, Socket, Sockets, derive};
+use crate::sockets::{Defence, Socket, Sockets, Work, derive, with_scope};
 use crate::{
-    Cidr, Counters, DropReason, Error, ErrorEntry, Event, FastOpenConfig, MtuDiscover, Readiness,
-    SocketId, StackError, TcpConfig, ZeroCopyConfig, defer_accept_timeouts,
+    Cidr, Counters, DropReason, Error, ErrorEntry, Event, Readiness, SocketId, StackError,
 };
-
-/// Settings of a stack.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct StackConfig {
-    /// What the device can do; of the first link's, if there are several.
-    pub capabilities: Capabilities,
-    /// Our addresses on it, each with the length of its network's prefix.
-    pub addresses: Vec<Cidr>,
-    /// Where packets go that are for no network of ours: default gateways, in order of preference.
-    /// On a medium without stations any address serves, one of ours for instance.
-    pub gateways: Vec<IpAddr>,
-    /// Further routes: a network, and the gateway that leads there.
-    pub routes: Vec<(Cidr, IpAddr)>,
-    /// Further links, each a device with addresses of its own.
-    pub links: Vec<LinkConfig>,
-    /// With several links: whether packets are dropped that came by another link than answers to
-    /// their source would leave by (Linux's `rp_filter` in strict mode, RFC 3704 section 2.2). On by
-    /// default: no peer can pass for one on another link.
-    pub reverse_path_check: bool,
-    /// Whether packets for others are passed on from link to link (Linux's `ip_forward`).
-    pub ip_forwarding: bool,
-    /// Keys for sequence numbers, ports and hashes: fresh random bytes.
-    pub secret: [u8; 32],
-    /// Settings of new connections.
-    pub tcp: TcpConfig,
-    /// Bytes of memory for payload that is written by copy, or has to be copied; touched only as
-    /// far as used.
-    pub pool_bytes: usize,
-    /// Bytes of memory that TCP connections and datagram sockets may pin, all together, for what they
-    /// received and nobody has read, the latter at most half of it: less than the device has for what comes in, or those who do not read take
-    /// everything from those who do.
-    pub receive_memory: usize,
-    /// Answers per second to TCP segments that make no sense, all connections together and on
-    /// average; `None`: only each connection's own limit.
-    pub challenge_acks_per_second: Option<u32>,
-    /// When SYNs are answered without remembering them.
-    pub syn_cookies: SynCookies,
-    /// When a connection of ours may use ports that are still in TIME-WAIT.
-    pub time_wait_reuse: TimeWaitReuse,
-    /// TCP Fast Open.
-    pub fast_open: FastOpenConfig,
-    /// Whether payload that loops back to an address of ours passes by reference. By default it
-    /// is copied, because a receiver that never reads would hold the sender's memory for ever.
-    pub loopback_by_reference: bool,
-    /// Whether our addresses are announced on the link at the start (RFC 5227, RFC 4861).
-    pub announce: bool,
-    /// Settings of zero-copy sends with a notification.
-    pub zerocopy: ZeroCopyConfig,
-}
-
-/// Bytes of a pool unless told otherwise: some hundred connections with a window's worth each.
-const DEFAULT_POOL_BYTES: usize = 64 << 20;
-
-/// Bytes of receive memory unless told otherwise: three quarters of what a tap has for what comes
-/// in, so that a quarter is left to everybody's next segments.
-const DEFAULT_RECEIVE_MEMORY: usize = 48 << 20;
-
-/// When a listener answers SYNs without remembering them (Linux's `tcp_syncookies`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SynCookies {
-    /// Never: SYNs that find the queue of half-open connections full are dropped.
-    Off,
-    /// When the queue of half-open connections is full.
-    #[default]
-    WhenFull,
-    /// Always.
-    Always,
-}
-
-/// When a connection of ours may take the place of one in TIME-WAIT between the same ports,
-/// both having timestamps (Linux's `tcp_tw_reuse`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TimeWaitReuse {
-    /// Never.
-    Off,
-    /// Anywhere.
-    On,
-    /// To addresses of this host.
-    #[default]
-    Loopback,
-}
-
-impl StackConfig {
-    /// Settings with the defaults of everything else.
-    pub fn new(capabilities: Capabilities, addresses: Vec<Cidr>, secret: [u8; 32]) -> Self {
-        Self {
-            capabilities,
-            addresses,
-            gateways: Vec::new(),
-            routes: Vec::new(),
-            links: Vec::new(),
-            reverse_path_check: true,
-            ip_forwarding: false,
-            secret,
-            tcp: TcpConfig::default(),
-            pool_bytes: DEFAULT_POOL_BYTES,
-            receive_memory: DEFAULT_RECEIVE_MEMORY,
-            challenge_acks_per_second: None,
-            syn_cookies: SynCookies::default(),
-            time_wait_reuse: TimeWaitReuse::default(),
-            fast_open: FastOpenConfig::default(),
-            loopback_by_reference: false,
-            announce: true,
-            zerocopy: ZeroCopyConfig::default(),
-        }
-    }
-}
-
-impl core::fmt::Debug for StackConfig {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // The secret stays one.
-        let Self { capabilities, addresses, gateways, routes, links, tcp, pool_bytes, .. } = self;
-        f.debug_struct("StackConfig")
-            .field("capabilities", capabilities)
-            .field("addresses", addresses)
-            .field("gateways", gateways)
-            .field("routes", routes)
-            .field("links", links)
-            .field("tcp", tcp)
-            .field("pool_bytes", pool_bytes)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A setting of one connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TcpOption {
-    /// Small pieces leave at once, not joined with what follows (RFC 896).
-    NoDelay(bool),
-    /// Only full segments leave.
-    Cork(bool),
-    /// Probe an idle connection; `None`: never.
-    KeepAlive(Option<KeepAlive>),
-    /// How long data, a SYN or a probe may go unanswered (RFC 5482); `None`: as long as their
-    /// retransmissions take.
-    UserTimeout(Option<Duration>),
-    /// Upper bound of the MSS; `None`: what the link takes.
-    MaxSeg(Option<u16>),
-    /// Retransmissions of a SYN before connecting fails.
-    SynCount(u8),
-    /// Of a listener: how long a connection may wait for data to arrive before it can be accepted,
-    /// rounded up to timeouts of the SYN,ACK ([`defer_accept_timeouts`]); then it can be accepted
-    /// without. Zero: it does not wait. Of a connection that is being opened, any time has the
-    /// acknowledgement that completes the handshake wait a little for data to go along with it.
-    DeferAccept(Duration),
-    /// How long a closed connection waits for the peer's FIN.
-    Linger2(Duration),
-    /// What closing does: zero resets the peer; all else is left to whoever waits.
-    Linger(Option<Duration>),
-    /// Unsent bytes from which on no more is taken, and below half of which the connection is
-    /// writable again; `u32::MAX`: no limit.
-    NotSentLowat(u32),
-    /// Bytes that have to be there before the connection is readable.
-    RcvLowat(u32),
-    /// Fixes the send buffer, in bytes as Linux charges them.
-    SendBuffer(u32),
-    /// Fixes the receive buffer, in bytes of window.
-    RecvBuffer(u32),
-    /// Upper bound of the window that we announce; `None`: the buffer.
-    WindowClamp(Option<u32>),
-    /// Which congestion control; the window stays as it is.
-    Congestion(CongestionKind),
-    /// Acknowledge at once, for now.
-    QuickAck(bool),
-    /// An urgent byte stays in the stream.
-    OobInline(bool),
-    /// Keep a copy ledger for this connection alone; off drops what it has.
-    CountCopies(bool),
-    /// Keep errors that the network reports in the error queue; off drops what it has.
-    QueueErrors(bool),
-    /// Whether routers may cut its packets, and reports about the path count.
-    MtuDiscover(MtuDiscover),
-    /// Of a listener: how many connections may be open before their handshakes are complete (TCP
-    /// Fast Open, RFC 7413); 0: none.
-    FastOpen(u32),
-    /// Of a listener: keys of its own to make Fast Open cookies with; `None`: the stack's.
-    FastOpenKeys(Option<FastOpenKeys>),
-    /// Of a listener: take data in SYNs that come without a Fast Open cookie.
-    FastOpenNoCookie(bool),
-}
-
-impl TcpOption {
-    /// Sets it in settings for connections to come: of a listener, or of one that is still to be
-    /// opened. `false`: it is no setting of that kind.
-    pub fn apply(self, config: &mut TcpConfig) -> bool {
-        match self {
-            Self::NoDelay(on) => config.nagle = !on,
-            Self::Cork(on) => config.cork = on,
-            Self::KeepAlive(keepalive) => config.keepalive = keepalive,
-            Self::UserTimeout(limit) => config.user_timeout = limit,
-            Self::MaxSeg(mss) => config.max_mss = mss,
-            Self::SynCount(retries) => {
-                (config.syn_retries, config.syn_linear_retries) = (retries, 0);
-            }
-            Self::DeferAccept(time) => config.defer_accept = defer_accept_timeouts(time),
-            Self::Linger2(limit) => config.fin_wait2 = limit,
-            Self::Linger(linger) => config.linger = linger,
-            Self::NotSentLowat(bytes) => config.notsent_lowat = bytes,
-            Self::RcvLowat(bytes) => config.recv_lowat = bytes.max(1),
-            Self::SendBuffer(bytes) => {
-                (config.send_buffer, config.send_buffer_initial) = (bytes, bytes);
-            }
-            Self::RecvBuffer(bytes) => {
-                (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
-            }
-            Self::WindowClamp(bytes) => config.window_clamp = bytes,
-            Self::OobInline(on) => config.oob_inline = on,
-            Self::Congestion(kind) => config.congestion = kind,
-            Self::QuickAck(_)
-            | Self::CountCopies(_)
-            | Self::QueueErrors(_)
-            | Self::MtuDiscover(_)
-            | Self::FastOpen(_)
-            | Self::FastOpenKeys(_)
-            | Self::FastOpenNoCookie(_) => return false,
-        }
-        true
-    }
-}
 
 /// A TCP/IP stack on one device or several, which the caller drives. It has no clock, no thread and
 /// makes no system call: time is an argument, and must not go backwards.
@@ -360,12 +135,6 @@ impl Stack {
             Some(index) => self.core.handle_frame_at(now, index, &mut frame),
             None => self.core.net.counters.drop_one(DropReason::LinkRemoved),
         }
-    }
-
-    /// Byte path, step R2: a burst of frames that the device received, which are all taken. They stay
-    /// where they lie until they are done with: moving a packet costs as much as a layer's work.
-    pub fn handle_frames(&mut self, now: Instant, frames: &mut VecDeque<PacketBuf>) {
-        self.core.handle_burst(now, 0, frames);
     }
 
     /// Byte path, step R2: a burst of frames that the device of this link received.
@@ -575,6 +344,30 @@ impl Stack {
         self.core.net.link_ids()
     }
 
+    /// What a link is called: what it was [named](Self::name_link), or `link1`, `link2` and so on by
+    /// its [`scope_id`](LinkId::scope_id). `None`: it was removed.
+    pub fn link_name(&self, link: LinkId) -> Option<String> {
+        self.core.net.link_name(link)
+    }
+
+    /// Names a link, as programs do that bind sockets to it by name: 1 to 15 bytes (Linux's
+    /// `IFNAMSIZ`), none of them a slash, a space or a zero.
+    ///
+    /// # Errors
+    /// `InvalidInput` for another name or a link that was removed, `AddressInUse` for the name of
+    /// another link.
+    pub fn name_link(&mut self, link: LinkId, name: &str) -> Result<(), Error> {
+        let odd = |c: char| c == '/' || c == '\0' || c.is_whitespace();
+        if name.is_empty() || name.len() > LINK_NAME_BYTES || name.contains(odd) {
+            return Err(Error::InvalidInput);
+        }
+        if self.links().any(|other| other != link && self.link_name(other).as_deref() == Some(name))
+        {
+            return Err(Error::AddressInUse);
+        }
+        if self.core.net.name_link(link, name) { Ok(()) } else { Err(Error::InvalidInput) }
+    }
+
     /// Our addresses on a link, the link-local one that IPv6 adds included; none once it is removed.
     pub fn link_addresses(&self, link: LinkId) -> impl Iterator<Item = Cidr> {
         self.core.net.link_addresses(link)
@@ -681,6 +474,13 @@ impl Stack {
     /// The ledger, for a device that copies.
     pub fn ledger_mut(&mut self) -> &mut CopyLedger {
         &mut self.core.mem.ledger
+    }
+
+    /// A copy of `data` in pages of the stack, as much as there are pages for, and how many bytes
+    /// that is.
+    pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
+        let Mem { pool, writer, ledger, .. } = &mut self.core.mem;
+        writer.write(pool, data, ledger, CopyReason::AppWrite)
     }
 
     /// Bytes of memory that sockets of all kinds pin for what they received and nobody has read; see

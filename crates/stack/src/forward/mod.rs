@@ -40,9 +40,9 @@ use crate::limits::{
     FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE, FORWARD_LOOK,
     FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY, FORWARD_STALL_TIME,
 };
-use crate::sockets::forwarding::Passed;
-use crate::stack::{Stack, TcpOption};
-use crate::{Error, Event, ListenerId, TcpId};
+use crate::sockets::Passed;
+use crate::stack::Stack;
+use crate::{Error, Event, ListenerId, TcpId, TcpOption};
 use pair::{Pair, Step};
 
 /// Settings of a forwarder.
@@ -336,7 +336,7 @@ impl Forwarder {
 
     /// Both connections behave as a forwarder needs it.
     fn adopt(&mut self, now: Instant, stack: &mut Stack, a: TcpId, b: TcpId) -> Result<(), Error> {
-        stack.join_forwarding(a, b)?;
+        stack.core.join_forwarding(a, b)?;
         for id in [a, b] {
             // What came together leaves together: there is nothing to wait for.
             let mut tcp = stack.tcp(id)?;

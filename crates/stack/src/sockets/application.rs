@@ -4,17 +4,19 @@ use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Instant};
-use pagewire_tcp::{Connection, FastOpenMode, RecvFlags, defer_accept_timeouts};
+use pagewire_tcp::{Connection, FastOpenMode, RecvFlags};
 
-use super::demux::Tuple;
 use super::fast_open::with_fast_open;
-use super::handles::{Tcp, TcpId};
-use super::table::SocketId;
-use super::tcp::{Extra, Owner, TcpSocket, canonical, iss_above, ports, scope_of};
-use super::time_wait;
+use super::handles::Tcp;
+use super::ids::{SocketId, TcpId};
+use super::tcp::{Extra, Owner, TcpSocket};
+use super::time_wait::reusable;
+use super::timestamping::{Timestamps, TxTimestamping};
+use super::transmit::iss_above;
+use super::tuple::{Tuple, canonical, scope_of};
 use crate::error::Error;
 use crate::net::LinkId;
-use crate::stack::{Core, Stack, TcpOption};
+use crate::stack::{Core, Stack};
 use crate::{TcpConfig, TcpInfo};
 
 /// How a connection is opened, beyond what all want.
@@ -58,7 +60,8 @@ impl Stack {
     ) -> Result<TcpId, Error> {
         let ConnectOptions { local, config, fast_open, link: bound } = options.into();
         let config = config.unwrap_or_else(|| self.default_config());
-        if fast_open.is_some() && !self.fast_open_mode().contains(FastOpenMode::CLIENT) {
+        if fast_open.is_some() && !self.core.sockets.fast_open.mode().contains(FastOpenMode::CLIENT)
+        {
             return Err(Error::NotSupported);
         }
         let by = self.core.net.bound_link(bound)?;
@@ -89,13 +92,13 @@ impl Stack {
         let reuse = sockets.defence.time_wait_reuse;
         let mut is_free = |port| {
             let Some(index) = demux.find(table, &tuple(port)) else { return true };
-            reused = time_wait::reusable(table.at(index), reuse, to_self, now).map(|n| (index, n));
+            reused = reusable(table.at(index), reuse, to_self, now).map(|n| (index, n));
             reused.is_some()
         };
         let port = match port {
             0 => {
-                let (binds, holds) = (&sockets.tcp_binds, &sockets.holds);
-                let is_free = |p| !binds.uses(p) && !holds.uses(p) && is_free(p);
+                let (binds, reservations) = (&sockets.tcp_binds, &sockets.reservations);
+                let is_free = |p| !binds.uses(p) && !reservations.uses(p) && is_free(p);
                 sockets.ports.choose(local, Some(remote), is_free)
             }
             port => Some(port).filter(|p| is_free(*p)),
@@ -111,7 +114,7 @@ impl Stack {
             let link = self.core.tcp_link(&tuple, bound);
             let fast_open =
                 fast_open.and_then(|no_cookie| self.core.fast_open_to(now, &tuple, no_cookie));
-            let conn = Connection::connect(now, config, link, ports(&tuple), iss, ts);
+            let conn = Connection::connect(now, config, link, tuple.ports(), iss, ts);
             with_fast_open(conn, fast_open)
         };
         let mut socket = TcpSocket::new(conn, tuple, Owner::App);
@@ -192,55 +195,40 @@ impl Tcp<'_> {
         self.socket.conn.queued_to_mark()
     }
 
+    /// Reports the moments of sent bytes from now on, for those that [`stamp`](Self::stamp) names;
+    /// none: no more. Bytes are numbered from the first one that is not acknowledged now.
+    pub fn set_timestamping(&mut self, kinds: TxTimestamping) {
+        let socket = &mut *self.socket;
+        let extra = socket.extra.get_or_insert_default();
+        match &mut extra.timestamps {
+            Some(timestamps) if !kinds.is_empty() => timestamps.kinds = kinds,
+            place => {
+                let new = || Box::new(Timestamps::new(kinds, &socket.conn));
+                *place = (!kinds.is_empty()).then(new);
+            }
+        }
+    }
+
+    /// Asks for the moments of the byte that was written last. Where many are asked for that the
+    /// peer has not acknowledged, the oldest are forgotten.
+    pub fn stamp(&mut self, now: Instant) {
+        let socket = &mut *self.socket;
+        let conn = &socket.conn;
+        if conn.queued_send() == 0 {
+            return;
+        }
+        let Some(extra) = &mut socket.extra else { return };
+        if let Some(timestamps) = &mut extra.timestamps {
+            timestamps.stamp(conn);
+        }
+        extra.poll_timestamps(now, conn);
+        self.touch();
+    }
+
     /// Payload bytes copied for this connection since [`TcpOption::CountCopies`] was set; `None`
     /// if it is not.
     pub fn ledger(&self) -> Option<CopyLedger> {
         self.socket.extra.as_ref().and_then(|e| e.ledger)
-    }
-
-    /// Changes a setting.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a setting of listeners alone.
-    pub fn set_option(&mut self, now: Instant, option: TcpOption) -> Result<(), Error> {
-        let socket = &mut *self.socket;
-        match option {
-            TcpOption::NoDelay(on) => socket.conn.settings().set_nodelay(on),
-            TcpOption::Cork(on) => socket.conn.settings().set_cork(on),
-            TcpOption::KeepAlive(keepalive) => socket.conn.settings().set_keepalive(now, keepalive),
-            TcpOption::UserTimeout(limit) => socket.conn.settings().set_user_timeout(limit),
-            TcpOption::MaxSeg(mss) => socket.conn.settings().set_max_mss(mss),
-            TcpOption::SynCount(retries) => socket.conn.settings().set_syn_retries(retries),
-            TcpOption::DeferAccept(time) => {
-                socket.conn.settings().set_defer_accept(defer_accept_timeouts(time));
-            }
-            TcpOption::Linger2(limit) => socket.conn.settings().set_fin_wait2(limit),
-            TcpOption::Linger(linger) => socket.conn.settings().set_linger(linger),
-            TcpOption::NotSentLowat(bytes) => socket.conn.settings().set_notsent_lowat(bytes),
-            TcpOption::RcvLowat(bytes) => socket.conn.settings().set_recv_lowat(bytes),
-            TcpOption::SendBuffer(bytes) => socket.conn.settings().set_send_buffer(bytes),
-            TcpOption::RecvBuffer(bytes) => socket.conn.settings().set_recv_buffer(bytes),
-            TcpOption::WindowClamp(bytes) => socket.conn.settings().set_window_clamp(bytes),
-            TcpOption::Congestion(kind) => socket.conn.settings().set_congestion(kind),
-            TcpOption::QuickAck(on) => socket.conn.settings().set_quick_ack(on),
-            TcpOption::OobInline(on) => socket.conn.settings().set_oob_inline(on),
-            TcpOption::CountCopies(on) => {
-                let extra = socket.extra.get_or_insert_default();
-                extra.ledger = on.then(|| extra.ledger.unwrap_or_default());
-            }
-            TcpOption::QueueErrors(on) => {
-                let extra = socket.extra.get_or_insert_default();
-                extra.errors.get_or_insert_default().keep_errors(on);
-            }
-            TcpOption::MtuDiscover(how) => {
-                socket.extra.get_or_insert_default().mtu_discover = how;
-            }
-            TcpOption::FastOpen(_)
-            | TcpOption::FastOpenKeys(_)
-            | TcpOption::FastOpenNoCookie(_) => return Err(Error::InvalidInput),
-        }
-        self.touch();
-        Ok(())
     }
 }
 

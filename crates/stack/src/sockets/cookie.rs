@@ -8,13 +8,14 @@ use std::sync::Arc;
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{CHECKSUM_OFFSET, Connection, CookieJar, Flags, TcpHeader};
 
-use super::demux::Tuple;
-use super::tcp::{Owner, TcpSocket, ports};
+use super::tcp::{Owner, TcpSocket};
+use super::tuple::Tuple;
+use crate::config::SynCookies;
 use crate::counters::DropReason;
-use crate::stack::{Core, SynCookies};
+use crate::stack::Core;
 
 /// What a segment to a listener is.
-pub(crate) enum Returned {
+pub(crate) enum CookieVerdict {
     /// No cookie.
     None,
     /// A cookie, for which there is no room.
@@ -65,35 +66,35 @@ impl Core {
         index: u32,
         tuple: &Tuple,
         header: &TcpHeader,
-    ) -> Returned {
+    ) -> CookieVerdict {
         let relevant = header.flags & (Flags::RST | Flags::ACK | Flags::SYN);
         if relevant != Flags::ACK || !self.expects_cookie(now, index) {
-            return Returned::None;
+            return CookieVerdict::None;
         }
         let ends = (tuple.local_addr(), tuple.remote_addr());
         let offset = self.sockets.isn.timestamp_offset(ends.0, ends.1);
         let Some(cookie) = self.sockets.cookies.check(now, ends, offset, header) else {
             self.net.counters.tcp_syn_cookies_failed += 1;
-            return Returned::None;
+            return CookieVerdict::None;
         };
         let Some(listener) = self.sockets.table.listener_mut(index).filter(|l| !l.is_full()) else {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
-            return Returned::Dropped;
+            return CookieVerdict::Dropped;
         };
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
         let link = self.tcp_link(tuple, bound);
-        let conn = Connection::from_cookie(now, config, link, ports(tuple), offset, &cookie);
+        let conn = Connection::from_cookie(now, config, link, tuple.ports(), offset, &cookie);
         let socket = TcpSocket::new(conn, *tuple, Owner::HalfOpen { listener: index });
         let Some(id) = self.insert_connection(socket) else {
             self.net.counters.drop_one(DropReason::TcpConnectionLimit);
-            return Returned::Dropped;
+            return CookieVerdict::Dropped;
         };
         if let Some(listener) = self.sockets.table.listener_mut(index) {
             listener.half_open.insert(id.index());
         }
         self.net.counters.tcp_syn_cookies_received += 1;
         self.net.counters.tcp_passive_opens += 1;
-        Returned::Connection(id.index())
+        CookieVerdict::Connection(id.index())
     }
 
     /// Whether a cookie of the listener at `index` may be out.

@@ -14,7 +14,7 @@ use pagewire_mem::Instant;
 use pagewire_tcp::{FastOpenCookie, FastOpenOutcome, SynData, TryExperimental};
 use siphasher::sip::SipHasher13;
 
-use super::demux::Tuple;
+use super::tuple::Tuple;
 use crate::limits::{
     FAST_OPEN_CACHE_SETS, FAST_OPEN_CACHE_WAYS, FAST_OPEN_REFUSAL_DOUBLINGS, FAST_OPEN_REFUSAL_REST,
 };

@@ -4,11 +4,16 @@
 //! bytes of their own, which sends that are not complete are charged to as well (see `zerocopy.rs`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::zerocopy::{Coalescing, Sends};
+use pagewire_mem::{Completion, CompletionQueue};
+
+use super::ids::SocketId;
+use super::sends::{Begun, Sends};
+use crate::config::{Coalescing, ZeroCopyConfig};
 use crate::error::Error;
 use crate::event::{ErrorEntry, ErrorOrigin, Notification, QueuedError, TxTimestamp};
-use crate::limits::ERROR_QUEUE;
+use crate::limits::{ERROR_QUEUE, NOTIFICATION_CHARGE};
 
 /// A bounded queue of errors and notifications.
 #[derive(Default)]
@@ -103,6 +108,47 @@ impl ErrorQueue {
     /// Notifications that nobody has read.
     pub(super) fn unread(&self) -> usize {
         self.notifications
+    }
+}
+
+impl ErrorQueue {
+    /// Prepares a call of `bytes` bytes. With `shared`, it may complete together with the last one.
+    pub(super) fn begin_send(
+        &mut self,
+        config: &ZeroCopyConfig,
+        queue: &Arc<CompletionQueue>,
+        owner: SocketId,
+        bytes: usize,
+        shared: bool,
+    ) -> Result<Begun, Error> {
+        let unread = self.unread();
+        let sends = &mut self.sends;
+        let charge = || config.pages.charge(bytes).ok_or(Error::TooManyPagesHeld);
+        if shared
+            && let Some(last) = sends.last.upgrade()
+            && sends.may_share(&last, bytes)
+        {
+            let charge = charge()?;
+            let id = last.join();
+            return Ok(Begun { completion: last, charge, id, joined: true });
+        }
+        let taken = (sends.live + unread + 1).saturating_mul(NOTIFICATION_CHARGE);
+        if taken > config.notification_bytes {
+            return Err(Error::TooManyNotifications);
+        }
+        let (charge, id) = (charge()?, sends.next_id);
+        let completion = Completion::new(queue, owner.token(), id);
+        Ok(Begun { completion, charge, id, joined: false })
+    }
+
+    /// Whether memory of the caller's was sent.
+    pub(super) fn lends(&self) -> bool {
+        self.sends.lends
+    }
+
+    /// What of its socket becomes one.
+    pub(super) fn coalescing(&self, config: &ZeroCopyConfig) -> Coalescing {
+        self.sends.coalescing.unwrap_or(config.coalescing)
     }
 }
 

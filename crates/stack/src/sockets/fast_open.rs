@@ -3,7 +3,6 @@
 //!
 //! What a SYN says and what happens to its data is `pagewire_tcp`'s.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use pagewire_mem::{FragVec, Instant};
@@ -13,25 +12,16 @@ use pagewire_tcp::{
 };
 
 use super::cookie_cache::{CookieCache, Refusals};
-use super::demux::Tuple;
+use super::derive;
 use super::handles::{Listener, Tcp};
+use super::listener::ListenerFastOpen;
+use super::socket::Socket;
 use super::tcp::Owner;
-use super::{Socket, derive};
+use super::tuple::Tuple;
+use crate::config::FastOpenConfig;
 use crate::error::Error;
 use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
-use crate::stack::{Core, Stack, TcpOption};
-
-/// What a host does with TCP Fast Open (RFC 7413).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FastOpenConfig {
-    /// On which sides, and whether with cookies.
-    pub mode: FastOpenMode,
-    /// Keys that listeners without their own make cookies with; `None`: from the stack's secret.
-    pub keys: Option<FastOpenKeys>,
-    /// For how long connections do without after a path seems to have swallowed one; each further
-    /// time doubles it, up to 64 times. Zero, the default as in Linux: never.
-    pub rest: Duration,
-}
+use crate::stack::{Core, Stack};
 
 /// Fast Open of one stack.
 pub(crate) struct FastOpenHost {
@@ -55,6 +45,10 @@ impl FastOpenHost {
             refusals: Refusals::new(derive(secret, b"fast open refusals")),
             black_hole: BlackHole::default(),
         }
+    }
+
+    pub(super) fn mode(&self) -> FastOpenMode {
+        self.mode
     }
 
     /// From the next connection on. Listeners that are there keep their limits.
@@ -82,39 +76,6 @@ impl BlackHole {
     }
 }
 
-/// Fast Open of one listener.
-#[derive(Default)]
-pub(crate) struct ListenerFastOpen {
-    /// Connections that may be there before their handshakes are complete; 0: Fast Open is off.
-    pub(crate) limit: u32,
-    /// Connections whose handshakes are not complete, and those in `resets`.
-    pending: u32,
-    /// Until when those count that were reset.
-    resets: VecDeque<Instant>,
-    /// Keys of its own.
-    keys: Option<FastOpenKeys>,
-    /// Data is taken without a cookie.
-    no_cookie: bool,
-}
-
-impl ListenerFastOpen {
-    /// Whether one more connection may be open before its handshake is complete.
-    ///
-    /// RFC 7413 section 5.1: beyond a limit of pending connections, the server falls back to complete
-    /// handshakes. As Linux: one that was reset counts for another minute, or an attacker who forges both the
-    /// SYN and the reset had no limit at all.
-    fn admits(&mut self, now: Instant) -> bool {
-        if self.limit == 0 {
-            return false;
-        }
-        if self.pending >= self.limit && self.resets.front().is_some_and(|&until| until <= now) {
-            self.resets.pop_front();
-            self.pending = self.pending.saturating_sub(1);
-        }
-        self.pending < self.limit
-    }
-}
-
 /// What becomes of a SYN as far as Fast Open is concerned.
 pub(crate) enum FastOpenSyn {
     /// Nothing.
@@ -136,27 +97,36 @@ impl Listener<'_> {
     }
 }
 
+/// Fast Open of this host: [`Stack::fast_open`].
+pub struct FastOpen<'a>(&'a mut FastOpenHost);
+
 impl Stack {
-    /// What this host does with Fast Open.
-    pub fn fast_open_mode(&self) -> FastOpenMode {
-        self.core.sockets.fast_open.mode
+    /// Fast Open of this host.
+    pub fn fast_open(&mut self) -> FastOpen<'_> {
+        FastOpen(&mut self.core.sockets.fast_open)
+    }
+}
+
+impl FastOpen<'_> {
+    /// On which sides this host does it.
+    pub fn mode(&self) -> FastOpenMode {
+        self.0.mode()
     }
 
-    /// The keys that listeners without their own make cookies with.
-    pub fn fast_open_keys(&self) -> FastOpenKeys {
-        self.core.sockets.fast_open.keys
+    /// The keys with which listeners without their own make cookies.
+    pub fn keys(&self) -> FastOpenKeys {
+        self.0.keys
     }
 
-    /// Sets what this host does with Fast Open, from the next connection on. Listeners that are
-    /// there keep their limits.
-    pub fn set_fast_open(&mut self, config: FastOpenConfig) {
-        self.core.sockets.fast_open.configure(config);
+    /// Changes the settings, from the next connection on. Existing listeners keep their limits.
+    pub fn configure(&mut self, config: FastOpenConfig) {
+        self.0.configure(config);
     }
 
-    /// Forgets all cookies that servers gave us, and which servers took no data in a SYN.
-    pub fn forget_fast_open_cookies(&mut self) {
-        self.core.sockets.fast_open.cache.clear();
-        self.core.sockets.fast_open.refusals.clear();
+    /// Forgets the cookies of all servers, and which servers took no data in a SYN.
+    pub fn forget_cookies(&mut self) {
+        self.0.cache.clear();
+        self.0.refusals.clear();
     }
 }
 
@@ -240,19 +210,7 @@ impl Tcp<'_> {
 }
 
 /// Listening.
-impl Listener<'_> {
-    /// Settings of a listener.
-    pub(super) fn set_fast_open_option(&mut self, option: TcpOption) -> Result<(), Error> {
-        let fast_open = self.socket_mut()?.fast_open.get_or_insert_default();
-        match option {
-            TcpOption::FastOpen(limit) => fast_open.limit = limit.min(MAX_FAST_OPEN_QUEUE),
-            TcpOption::FastOpenKeys(keys) => fast_open.keys = keys,
-            TcpOption::FastOpenNoCookie(on) => fast_open.no_cookie = on,
-            _ => return Err(Error::InvalidInput),
-        }
-        Ok(())
-    }
-}
+impl Listener<'_> {}
 
 impl Core {
     /// The limit of a new listener: its backlog, where all listeners do Fast Open.

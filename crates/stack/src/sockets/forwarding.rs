@@ -8,79 +8,33 @@
 //! it would not have passed on itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagewire_mem::Instant;
 use pagewire_tcp::Env;
 
-use super::handles::{Tcp, TcpId};
-use super::table::SocketId;
+use super::flow::{Flow, Passed, Way};
+use super::handles::Tcp;
+use super::ids::{SocketId, TcpId};
 use super::tcp::TcpSocket;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
 use crate::net::Mem;
-use crate::stack::{Core, Stack};
-
-/// A connection whose data is passed on at once.
-pub(crate) struct Flow {
-    /// A segment came since it was last looked whether there is something to pass on.
-    pub(super) due: bool,
-    /// Where what it received is counted.
-    passed: Arc<Passed>,
-    way: Way,
-    /// When something was last passed on.
-    at: Instant,
-}
-
-/// Which way what a connection received goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Up,
-    Down,
-}
-
-/// Bytes passed on. Who reads them may be on another thread; counted is under the stack's lock.
-#[derive(Debug, Default)]
-pub(crate) struct Passed {
-    up: AtomicU64,
-    down: AtomicU64,
-}
-
-impl Passed {
-    pub(crate) fn up(&self) -> u64 {
-        self.up.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn down(&self) -> u64 {
-        self.down.load(Ordering::Relaxed)
-    }
-
-    fn count(&self, way: Way, bytes: usize) {
-        let total = match way {
-            Way::Up => &self.up,
-            Way::Down => &self.down,
-        };
-        // Only one counts at a time: no need for an atomic addition.
-        total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
-    }
-}
-
-impl Stack {
-    /// From now on, what either of two connections sends is memory that the other received: it is
-    /// charged to the budget of receive memory
-    /// ([`StackConfig::receive_memory`](crate::StackConfig::receive_memory)) until it is
-    /// acknowledged, because its pages are missing for what comes in; and it counts as unread for the
-    /// connection that it came by, whose window opens only as far as its share.
-    pub fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
-        self.tcp(b)?;
-        self.tcp(a)?.socket.forwards = Some(b.into());
-        self.tcp(b)?.socket.forwards = Some(a.into());
-        Ok(())
-    }
-}
+use crate::stack::Core;
 
 impl Core {
+    /// From now on, what either of two connections sends is memory that the other received. It is
+    /// charged to the budget of receive memory
+    /// ([`StackConfig::receive_memory`](crate::StackConfig::receive_memory)) until it is
+    /// acknowledged, because its pages are missing for what arrives; and it counts as unread for the
+    /// connection that it came by, whose window opens only as far as its share.
+    pub(crate) fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
+        self.tcp(b.into())?;
+        self.tcp(a.into())?.socket.forwards = Some(b.into());
+        self.tcp(b.into())?.socket.forwards = Some(a.into());
+        Ok(())
+    }
+
     /// From now on, what either of two connections that forward to each other receives is sent on the
     /// other at once, as long as nothing but data comes and there is room and memory for it. What
     /// client `a` sends goes up, what upstream `b` sends down.

@@ -1,65 +1,21 @@
 //! Sockets by kind: typed ids, and handles that borrow one socket and what its verbs work with.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-use pagewire_mem::{CompletionQueue, Instant, Returns};
+use pagewire_mem::Instant;
 use pagewire_tcp::{Connection, Env, TcpError};
 
+use super::Sockets;
 use super::errors::error_from;
-use super::table::SocketId;
+use super::ids::{ListenerId, SocketId, TcpId, UdpId};
+use super::socket::Socket;
 use super::tcp::TcpSocket;
 use super::udp::UdpSocket;
-use super::zerocopy::ZeroCopyConfig;
-use super::{Socket, Sockets};
+use super::work::Work;
 use crate::TcpInfo;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::STARVED_CHECK;
 use crate::net::{Mem, Net};
 use crate::stack::{Core, Stack};
-
-macro_rules! ids {
-    ($($(#[$doc:meta])* $name:ident)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub(super) SocketId);
-
-        impl From<$name> for SocketId {
-            fn from(id: $name) -> Self {
-                id.0
-            }
-        }
-
-        impl PartialEq<SocketId> for $name {
-            fn eq(&self, other: &SocketId) -> bool {
-                self.0 == *other
-            }
-        }
-
-        impl PartialEq<$name> for SocketId {
-            fn eq(&self, other: &$name) -> bool {
-                *self == other.0
-            }
-        }
-    )*};
-}
-
-ids! {
-    /// Names a connection of one stack, see [`Stack::tcp`].
-    TcpId
-    /// Names a datagram socket of one stack, see [`Stack::udp`].
-    UdpId
-    /// Names a listener of one stack, see [`Stack::listener`].
-    ListenerId
-}
-
-impl TcpId {
-    /// Where the socket is in the table.
-    pub(crate) fn index(self) -> u32 {
-        self.0.index()
-    }
-}
 
 /// A connection, and what its verbs work with.
 pub struct Tcp<'a> {
@@ -82,23 +38,6 @@ pub struct Udp<'a> {
 pub struct Listener<'a> {
     pub(super) id: SocketId,
     pub(super) core: &'a mut Core,
-}
-
-/// What verbs leave to be done, and what they share.
-pub(crate) struct Work {
-    /// Connections that may have something to send, each once; entries may be stale.
-    pub(crate) dirty: VecDeque<u32>,
-    /// Sockets whose readiness may have grown, each once; entries may be stale.
-    pub(crate) unchecked: VecDeque<u32>,
-    /// Connections whose owners wait for pages to write into.
-    pub(crate) starved: Vec<u32>,
-    /// When to look whether there are some.
-    pub(crate) starved_until: Instant,
-    pub(crate) zerocopy: ZeroCopyConfig,
-    /// Zero-copy sends whose memory was let go.
-    pub(crate) completions: Arc<CompletionQueue>,
-    /// What applications kept and gave back.
-    pub(crate) returns: Arc<Returns>,
 }
 
 /// Sockets by kind.
@@ -170,41 +109,6 @@ impl Stack {
     pub fn as_listener(&mut self, id: SocketId) -> Result<Listener<'_>, Error> {
         self.listener(ListenerId(id))
     }
-
-    /// The id of a connection.
-    ///
-    /// # Errors
-    /// `NotConnected` for a listener, `NotSupported` for a datagram socket, `NoSuchSocket`.
-    pub fn tcp_id(&self, id: SocketId) -> Result<TcpId, Error> {
-        match self.core.sockets.table.get(id)? {
-            Socket::Tcp(_) => Ok(TcpId(id)),
-            Socket::Listener(_) => Err(Error::NotConnected),
-            Socket::Udp(_) => Err(Error::NotSupported),
-            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
-        }
-    }
-
-    /// The id of a datagram socket.
-    ///
-    /// # Errors
-    /// `NotSupported` for a socket of another kind, `NoSuchSocket`.
-    pub fn udp_id(&self, id: SocketId) -> Result<UdpId, Error> {
-        match self.core.sockets.table.get(id)? {
-            Socket::Udp(_) => Ok(UdpId(id)),
-            _ => Err(Error::NotSupported),
-        }
-    }
-
-    /// The id of a listener.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a socket of another kind, `NoSuchSocket`.
-    pub fn listener_id(&self, id: SocketId) -> Result<ListenerId, Error> {
-        match self.core.sockets.table.get(id)? {
-            Socket::Listener(_) => Ok(ListenerId(id)),
-            _ => Err(Error::InvalidInput),
-        }
-    }
 }
 
 impl Core {
@@ -229,25 +133,12 @@ impl Core {
     }
 }
 
-impl Work {
-    /// The connection at `index` may send, and nothing else has changed.
-    #[inline]
-    pub(super) fn queue_send(&mut self, index: u32, socket: &mut TcpSocket) {
-        if !core::mem::replace(&mut socket.dirty, true) {
-            self.dirty.push_back(index);
-        }
-    }
-
-    /// The socket at `index` may be ready for more.
-    #[inline]
-    pub(super) fn queue_report(&mut self, index: u32, unchecked: &mut bool) {
-        if !core::mem::replace(unchecked, true) {
-            self.unchecked.push_back(index);
-        }
-    }
-}
-
 impl Tcp<'_> {
+    /// The connection's id.
+    pub fn id(&self) -> TcpId {
+        TcpId(self.id)
+    }
+
     /// Something happened: it may send, and be ready for more.
     #[inline]
     pub(super) fn touch(&mut self) {
@@ -319,6 +210,11 @@ impl Tcp<'_> {
 }
 
 impl Udp<'_> {
+    /// The socket's id.
+    pub fn id(&self) -> UdpId {
+        UdpId(self.id)
+    }
+
     /// Its readiness may have grown.
     pub(super) fn check_later(&mut self) {
         self.work.queue_report(self.id.index(), &mut self.socket.unchecked);

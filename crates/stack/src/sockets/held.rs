@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pagewire_mem::{Held, Holdings, Instant, Returned, Returns};
 
 use super::handles::Tcp;
-use super::table::SocketId;
+use super::ids::SocketId;
 use crate::stack::{Core, Stack};
 
 impl Tcp<'_> {

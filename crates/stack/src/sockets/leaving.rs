@@ -8,8 +8,8 @@
 use pagewire_mem::Instant;
 use pagewire_tcp::{State, TcpError};
 
-use super::Socket;
-use super::table::SocketId;
+use super::ids::SocketId;
+use super::socket::Socket;
 use super::tcp::Owner;
 use crate::error::Error;
 use crate::net::LinkId;

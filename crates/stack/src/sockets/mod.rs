@@ -4,39 +4,48 @@
 //! `listener.rs`, `udp.rs`; `table.rs`, `demux.rs` and `ports.rs` find them.
 
 pub(crate) mod application;
-pub(crate) mod bound;
+pub(crate) mod bind;
+mod binds;
 mod cookie;
 mod cookie_cache;
-pub(crate) mod demux;
-pub(crate) mod edges;
+mod demux;
 mod error_queue;
 mod errors;
 pub(crate) mod fast_open;
+mod flow;
 pub(crate) mod forwarding;
-pub(crate) mod guests;
 pub(crate) mod handles;
 mod held;
-pub(crate) mod hold;
+pub(crate) mod ids;
 pub(crate) mod leaving;
-pub(crate) mod listener;
+pub(crate) mod lent;
+pub(crate) mod listen;
+mod listener;
 pub(crate) mod mapping;
-pub(crate) mod path_mtu;
-pub(crate) mod ports;
+pub(crate) mod marks;
+pub(crate) mod memberships;
+pub(crate) mod options;
+mod path_mtu;
+mod ports;
 pub(crate) mod recv;
 mod refused;
 pub(crate) mod send;
-pub(crate) mod table;
-pub(crate) mod tcp;
-pub(crate) mod time_wait;
+pub(crate) mod sends;
+mod socket;
+mod table;
+mod tcp;
+mod time_wait;
 pub(crate) mod timestamping;
-pub(crate) mod udp;
-mod udp_cork;
-pub(crate) mod udp_groups;
-pub(crate) mod udp_messages;
-mod udp_path;
-pub(crate) mod udp_segments;
+mod transmit;
+mod tuple;
+mod udp;
+mod udp_groups;
+pub(crate) mod udp_recv;
 pub(crate) mod udp_send;
-pub(crate) mod zerocopy;
+pub(crate) mod udp_target;
+mod udp_verbs;
+mod work;
+mod zerocopy;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,35 +56,27 @@ use pagewire_tcp::{CookieJar, IsnGenerator};
 use siphasher::sip::SipHasher13;
 
 use crate::TcpConfig;
+use crate::config::{SynCookies, TimeWaitReuse, ZeroCopyConfig};
 use crate::event::{Event, Readiness};
 use crate::limits::{RESETS_BURST, RESETS_PER_SECOND};
 use crate::net::LinkIndex;
 use crate::random::Random;
 use crate::rate_limit::RateLimit;
-use crate::stack::{SynCookies, TimeWaitReuse};
 use crate::timer_wheel::TimerWheel;
-use demux::{Binds, Demux};
+use bind::Reservations;
+use binds::Binds;
+use demux::Demux;
 pub(crate) use error_queue::ErrorQueue;
 use fast_open::FastOpenHost;
-use guests::Guests;
-use handles::Work;
-use hold::Holds;
+pub(crate) use flow::Passed;
+use ids::SocketId;
 use leaving::Down;
-use listener::ListenerSocket;
-use ports::Ports;
-use table::{SocketId, Table};
-use tcp::TcpSocket;
-use time_wait::Remains;
-use udp::UdpSocket;
-use zerocopy::ZeroCopyConfig;
-
-/// A socket of any kind; boxed, so that a slot of the table is small.
-pub(crate) enum Socket {
-    Tcp(Box<TcpSocket>),
-    Listener(Box<ListenerSocket>),
-    Udp(Box<UdpSocket>),
-    TimeWait(Box<Remains>),
-}
+use lent::LentMemory;
+use ports::EphemeralPorts;
+pub(crate) use socket::Socket;
+use table::Table;
+pub(crate) use tuple::with_scope;
+pub(crate) use work::Work;
 
 /// All sockets of a stack.
 ///
@@ -88,11 +89,11 @@ pub(crate) struct Sockets {
     pub(crate) demux: Demux,
     /// Listeners by port.
     pub(crate) tcp_binds: Binds,
-    /// Ports that are bound, whether or not somebody listens.
-    pub(crate) holds: Holds,
+    /// Ports that are bound, whether or not a listener is there.
+    pub(crate) reservations: Reservations,
     /// Datagram sockets by port.
     pub(crate) udp_binds: Binds,
-    pub(crate) ports: Ports,
+    pub(crate) ports: EphemeralPorts,
     pub(crate) isn: IsnGenerator,
     pub(crate) fast_open: FastOpenHost,
     pub(crate) wheel: TimerWheel,
@@ -112,7 +113,7 @@ pub(crate) struct Sockets {
     pub(crate) expired: Vec<u32>,
     /// A connection that was not quiet when somebody asked last: a hint, which may be stale.
     busy: AtomicU32,
-    pub(crate) guests: Guests,
+    pub(crate) guests: LentMemory,
     /// Those taken from there, on their way to their sockets.
     drained: Vec<Completed>,
     /// Why there is nothing for sockets to do any more, if so.
@@ -141,9 +142,9 @@ impl Sockets {
             table: Table::default(),
             demux: Demux::new(derive(secret, b"demux")),
             tcp_binds: Binds::new(derive(secret, b"listeners that share a port")),
-            holds: Holds::default(),
+            reservations: Reservations::default(),
             udp_binds: Binds::new(derive(secret, b"datagram sockets that share a port")),
-            ports: Ports::new(derive(secret, b"ports"), draws(b"port draws")),
+            ports: EphemeralPorts::new(derive(secret, b"ports"), draws(b"port draws")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
             fast_open: FastOpenHost::new(secret),
             wheel: TimerWheel::new(now),
@@ -155,7 +156,7 @@ impl Sockets {
             resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
-            guests: Guests::new(zerocopy.received_deadline),
+            guests: LentMemory::new(zerocopy.received_deadline),
             work: Work {
                 dirty: VecDeque::new(),
                 unchecked: VecDeque::new(),
@@ -292,55 +293,6 @@ impl Sockets {
             }
         }
         None
-    }
-}
-
-impl Socket {
-    /// How things stand.
-    pub(crate) fn readiness(&self) -> Readiness {
-        match self {
-            Self::Tcp(socket) => socket.readiness(),
-            Self::Listener(socket) => socket.readiness(),
-            Self::Udp(socket) => socket.readiness(),
-            Self::TimeWait(_) => Readiness::NONE,
-        }
-    }
-
-    /// Whether it has nothing left to send, or to have acknowledged.
-    pub(crate) fn is_quiet(&self) -> bool {
-        match self {
-            Self::Tcp(socket) => socket.is_quiet(),
-            Self::Listener(_) | Self::Udp(_) | Self::TimeWait(_) => true,
-        }
-    }
-
-    /// The error queue, if there is one.
-    pub(crate) fn errors(&self) -> Option<&ErrorQueue> {
-        match self {
-            Self::Tcp(socket) => socket.errors(),
-            Self::Udp(socket) => socket.errors.as_deref(),
-            Self::Listener(_) | Self::TimeWait(_) => None,
-        }
-    }
-
-    /// The error queue, if there is one.
-    pub(crate) fn errors_mut(&mut self) -> Option<&mut ErrorQueue> {
-        match self {
-            Self::Tcp(socket) => socket.extra.as_mut()?.errors.as_mut(),
-            Self::Udp(socket) => socket.errors.as_deref_mut(),
-            Self::Listener(_) | Self::TimeWait(_) => None,
-        }
-    }
-
-    /// Whether it is on the list of those whose readiness may have grown, and what the owner knows
-    /// that it is ready for.
-    pub(crate) fn report_state(&mut self) -> Option<(&mut bool, &mut Readiness)> {
-        match self {
-            Self::Tcp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::Listener(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::Udp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::TimeWait(_) => None,
-        }
     }
 }
 

@@ -9,69 +9,15 @@ use std::net::IpAddr;
 
 use pagewire_mem::Instant;
 
-use super::demux::Tuple;
-use super::handles::Tcp;
+use super::handles::{Tcp, Udp};
+use super::marks::MtuDiscover;
 use super::tcp::TcpSocket;
-use crate::net::TooLong;
+use super::tuple::Tuple;
+use super::udp::UdpSocket;
+use crate::error::Error;
+use crate::net::IcmpKind;
+use crate::net::wire::{ipv4, ipv6, udp};
 use crate::stack::{Core, Stack};
-
-/// What a socket does about the MTU of its paths (`IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`).
-///
-/// | | routers may cut (IPv4) | a datagram that is too long is | too long is | reports |
-/// |---|---|---|---|---|
-/// | `Dont` | yes | cut | by the path's MTU | tell the path's MTU, no error |
-/// | `Want` | no | cut | by the path's MTU | heeded |
-/// | `Do` | no | refused | by the path's MTU | heeded |
-/// | `Probe` | no | refused | by the link's MTU | heeded |
-/// | `Interface` | yes | refused | by the link's MTU | ignored |
-/// | `Omit` | yes | cut | by the link's MTU | ignored |
-///
-/// What is cut may be cut again by IPv4's routers. A stream's segments are always as long as the path
-/// takes, as far as reports are heeded; with `Dont` they are over IPv6, whose routers cut nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum MtuDiscover {
-    /// Routers may cut packets.
-    Dont,
-    /// Routers may not; reports are heeded.
-    #[default]
-    Want,
-    /// As [`Want`](Self::Want), and datagrams that the path does not take whole are refused.
-    Do,
-    /// As [`Do`](Self::Do), for who sends probes: whatever is known of the path, only the link bounds
-    /// what is sent.
-    Probe,
-    /// Nothing is believed of the path, and datagrams that the link does not take whole are refused.
-    Interface,
-    /// As [`Interface`](Self::Interface), and they are cut instead.
-    Omit,
-}
-
-impl MtuDiscover {
-    /// Whether routers may not cut what leaves in one piece.
-    ///
-    /// > RFC 1191 section 3: the basic idea is that a source host initially assumes that the PMTU of
-    /// > a path is the (known) MTU of its first hop, and sends all datagrams on that path with the DF
-    /// > bit set.
-    pub(super) const fn dont_fragment(self) -> bool {
-        matches!(self, Self::Want | Self::Do | Self::Probe)
-    }
-
-    /// Whether reports about the path are ignored.
-    pub(super) const fn ignores_reports(self) -> bool {
-        matches!(self, Self::Interface | Self::Omit)
-    }
-
-    /// What becomes of a datagram that is too long.
-    pub(super) const fn too_long(self) -> TooLong {
-        match self {
-            Self::Dont | Self::Want => TooLong::CutToPath,
-            Self::Do => TooLong::RefusedByPath,
-            Self::Probe | Self::Interface => TooLong::RefusedByLink,
-            Self::Omit => TooLong::CutToLink,
-        }
-    }
-}
 
 impl TcpSocket {
     fn mtu_discover(&self) -> MtuDiscover {
@@ -89,6 +35,19 @@ impl TcpSocket {
             MtuDiscover::Dont => self.tuple.remote.is_ipv6(),
             how => !how.ignores_reports(),
         }
+    }
+}
+
+impl UdpSocket {
+    /// Whether a datagram of ours may have met with what an ICMP error says.
+    ///
+    /// A datagram has no sequence number that a forger would have to guess (RFC 5927), but a path can
+    /// find too long only what is longer than what it takes. So nobody shortens the paths of who sends
+    /// short datagrams, resolvers for one.
+    pub(super) fn may_have_met(&self, kind: IcmpKind, remote: IpAddr) -> bool {
+        let IcmpKind::PacketTooBig { mtu } = kind else { return true };
+        let ip = if remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
+        ip + udp::LEN + usize::from(self.longest) > mtu
     }
 }
 
@@ -144,5 +103,24 @@ impl Core {
         if let Some(socket) = self.sockets.table.tcp_mut(index) {
             socket.path_generation = generation;
         }
+    }
+}
+
+impl Udp<'_> {
+    /// The longest IP packet, in bytes, that reaches the socket's peer in one piece, as far as is known
+    /// (`IP_MTU`). Less 28 bytes of headers, over IPv6 48, that is the longest datagram.
+    ///
+    /// # Errors
+    /// `NotConnected`, `NoSuchSocket`.
+    pub fn path_mtu(&mut self) -> Result<usize, Error> {
+        let socket = &mut *self.socket;
+        let (local, scope) = (socket.local.ip(), socket.scope);
+        let remote = socket.remote.ok_or(Error::NotConnected)?.ip();
+        let by = self.net.bound_link(socket.link)?;
+        let local = match local.is_unspecified() {
+            true => self.net.source_by(remote, scope, by)?,
+            false => local,
+        };
+        Ok(self.net.link_limits(local, remote, by).0)
     }
 }

@@ -28,13 +28,13 @@ const SPAN: u32 = (EPHEMERAL_LAST - EPHEMERAL_FIRST) as u32 + 1;
 /// next. Its port is most of what keeps forged answers from a resolver.
 ///
 /// > RFC 6056 section 3.3.2: next_ephemeral = min_ephemeral + (random() % num_ephemeral)
-pub(crate) struct Ports {
+pub(crate) struct EphemeralPorts {
     key: [u8; 16],
     counters: Box<[u16; COUNTERS]>,
     random: Random,
 }
 
-impl Ports {
+impl EphemeralPorts {
     pub(crate) fn new(key: [u8; 16], random: Random) -> Self {
         Self { key, counters: Box::new([0; COUNTERS]), random }
     }
@@ -94,8 +94,8 @@ mod tests {
         "10.0.0.1".parse().unwrap()
     }
 
-    fn ports(key: u8) -> Ports {
-        Ports::new([key; 16], Random::new([key; 16]))
+    fn ports(key: u8) -> EphemeralPorts {
+        EphemeralPorts::new([key; 16], Random::new([key; 16]))
     }
 
     #[test]

@@ -5,21 +5,16 @@ use std::collections::VecDeque;
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::Seq;
 
-use super::demux::Tuple;
+use super::tuple::Tuple;
 use crate::net::{LinkId, LinkIndex};
 use crate::stack::{Core, Stack};
 
 impl Stack {
-    /// Frames from [`poll_transmit`](Self::poll_transmit) that the device (the first link's) refused
-    /// for want of something that it may have soon, a queue or memory; in the order in which they were
-    /// to be sent. They are lost, and are taken out of `frames`; but where that is known at once, a
-    /// connection neither blames the path nor waits for its retransmission timeout. To be called before
-    /// the next `poll_transmit`.
-    pub fn handle_refused(&mut self, now: Instant, frames: &mut VecDeque<PacketBuf>) {
-        self.core.refused_by(now, 0, frames);
-    }
-
-    /// The same for the device of this link.
+    /// Frames from [`poll_transmit_on`](Self::poll_transmit_on) that the device of this link refused
+    /// because it lacked something that it may have soon, a queue or memory; in the order in which they
+    /// were to be sent. They are lost, and are taken out of `frames`. A connection that learns this at
+    /// once neither blames the path nor waits for its retransmission timeout. Call it before the next
+    /// `poll_transmit_on`.
     pub fn handle_refused_on(
         &mut self,
         now: Instant,
@@ -39,12 +34,7 @@ impl Core {
         while let Some(frame) = frames.pop_back() {
             self.net.counters.tx_refused += 1;
             let Some((about, space)) = self.net.refused_segment(link, &frame) else { continue };
-            let tuple = Tuple {
-                local: about.src,
-                remote: about.dst,
-                local_port: about.src_port,
-                remote_port: about.dst_port,
-            };
+            let tuple = Tuple::quoted(&about);
             let sockets = &mut self.sockets;
             let Some(index) = sockets.demux.find(&sockets.table, &tuple) else { continue };
             let Some(socket) = sockets.table.tcp_mut(index) else { continue };

@@ -4,7 +4,7 @@ use pagewire_mem::{FragVec, Instant};
 use pagewire_tcp::SendFlags;
 
 use super::handles::Tcp;
-use super::zerocopy::ZeroCopyCall;
+use super::sends::ZeroCopyCall;
 use crate::error::Error;
 use crate::net::Mem;
 

@@ -1,36 +1,12 @@
 //! The sockets of a stack, by id.
 
+use super::ids::SocketId;
+use super::listener::ListenerSocket;
+use super::socket::Socket;
+use super::tcp::TcpSocket;
+use super::tuple::Tuple;
+use super::udp::UdpSocket;
 use crate::error::Error;
-use crate::sockets::Socket;
-use crate::sockets::demux::Tuple;
-use crate::sockets::listener::ListenerSocket;
-use crate::sockets::tcp::TcpSocket;
-use crate::sockets::udp::UdpSocket;
-
-/// Names a socket of one stack. Never used again: an id whose socket is gone gives
-/// [`Error::NoSuchSocket`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SocketId {
-    index: u32,
-    generation: u32,
-}
-
-impl SocketId {
-    /// Where the socket is in the table: small numbers, used again after the socket is gone.
-    pub(crate) fn index(self) -> u32 {
-        self.index
-    }
-
-    /// The id as a number, for those who only hand it back.
-    pub(crate) fn token(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-
-    /// The id of a number that [`token`](Self::token) gave.
-    pub(crate) fn from_token(token: u64) -> Self {
-        Self { index: token as u32, generation: (token >> 32) as u32 }
-    }
-}
 
 /// A slab with generations. Sockets are boxed, so a slot costs 24 bytes and a closed connection
 /// gives its memory back at once; inside the stack a socket goes by its index alone.

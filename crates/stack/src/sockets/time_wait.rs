@@ -1,21 +1,16 @@
 //! Connections in TIME-WAIT that nobody owns: small, bounded in number, and in nobody's way.
 
 use pagewire_mem::{FragVec, Instant, PacketBuf};
-use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWait, TimeWaitStep};
+use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWaitStep};
 
-use super::Socket;
-use super::demux::Tuple;
-use super::listener::{Old, ToListener};
+use super::listen::{Old, ToListener};
+use super::socket::{Remains, Socket};
+use super::tuple::Tuple;
+use crate::config::TimeWaitReuse;
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
 use crate::net::LinkId;
-use crate::stack::{Core, TimeWaitReuse};
-
-/// What is left of a connection, in its place in the table.
-pub(crate) struct Remains {
-    pub(crate) tuple: Tuple,
-    pub(crate) tcp: TimeWait,
-}
+use crate::stack::Core;
 
 impl Core {
     /// The connection at `index` is in TIME-WAIT, nobody owns it and it has nothing to say: what

@@ -9,108 +9,14 @@ use std::net::IpAddr;
 use pagewire_mem::{Instant, PacketBuf};
 use smallvec::SmallVec;
 
-use super::demux::Tuple;
 use super::handles::Udp;
+use super::memberships::{GroupLink, MulticastSettings, UdpGroups};
+use super::tuple::Tuple;
 use super::udp::{UdpSocket, replace_payload};
 use crate::counters::DropReason;
 use crate::error::Error;
-use crate::limits::{SOCKET_GROUPS_V4, SOCKET_GROUPS_V6};
 use crate::net::{LinkId, Net, Received};
 use crate::stack::{Core, Stack};
-
-/// How datagrams to groups of one version of IP are sent and taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MulticastSettings {
-    /// Time to live or hop limit; 0: they stay on this host. 1 by default: on the link.
-    pub hops: u8,
-    /// Whether they come back to sockets of this stack that get what is sent to the group; `true` by
-    /// default.
-    pub loops: bool,
-    /// The link that they leave by, unless the socket is bound to another; `None`: that of the route.
-    pub link: Option<LinkId>,
-    /// The address that they are from, if the socket is bound to none; `None`: what suits.
-    pub source: Option<IpAddr>,
-    /// Whether the socket gets what is sent to groups that others have joined and it has not, too
-    /// (Linux's `IP_MULTICAST_ALL`); `true` by default.
-    pub all: bool,
-}
-
-impl Default for MulticastSettings {
-    fn default() -> Self {
-        Self { hops: 1, loops: true, link: None, source: None, all: true }
-    }
-}
-
-/// Which link a group is joined on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupLink {
-    /// That of the route to the group; where none leads there, the first with an address of its version.
-    Route,
-    /// The one that has this address of ours.
-    Address(IpAddr),
-    /// The one with this [`scope_id`](LinkId::scope_id).
-    Number(u32),
-}
-
-/// The groups that a socket has joined, each on a link. The rules are Linux's.
-#[derive(Clone, Debug, Default)]
-pub struct Memberships(Vec<(IpAddr, LinkId)>);
-
-impl Memberships {
-    /// Notes a group; `any`: no link was named.
-    ///
-    /// # Errors
-    /// `InvalidInput` for what is no group, `AddressInUse` if it was joined before (in IPv6, on any link
-    /// if none was named), `NoBuffers` beyond [`SOCKET_GROUPS_V4`], `NoMemory` beyond
-    /// [`SOCKET_GROUPS_V6`].
-    pub fn join(&mut self, group: IpAddr, link: LinkId, any: bool) -> Result<(), Error> {
-        if !group.is_multicast() {
-            return Err(Error::InvalidInput);
-        }
-        if self.place(group, link, any).is_some() {
-            return Err(Error::AddressInUse);
-        }
-        let (most, full) = match group {
-            IpAddr::V4(_) => (SOCKET_GROUPS_V4, Error::NoBuffers),
-            IpAddr::V6(_) => (SOCKET_GROUPS_V6, Error::NoMemory),
-        };
-        if self.0.iter().filter(|(joined, _)| joined.is_ipv4() == group.is_ipv4()).count() >= most {
-            return Err(full);
-        }
-        self.0.push((group, link));
-        Ok(())
-    }
-
-    /// Strikes a group off; returns the link that it was joined on.
-    ///
-    /// # Errors
-    /// `AddressNotAvailable` if it was not joined there, `InvalidInput` for what is no group of IPv6.
-    pub fn leave(&mut self, group: IpAddr, link: LinkId, any: bool) -> Result<LinkId, Error> {
-        if group.is_ipv6() && !group.is_multicast() {
-            return Err(Error::InvalidInput);
-        }
-        let place = self.place(group, link, any).ok_or(Error::AddressNotAvailable)?;
-        Ok(self.0.remove(place).1)
-    }
-
-    /// The groups, each with its link.
-    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, LinkId)> {
-        self.0.iter().copied()
-    }
-
-    fn place(&self, group: IpAddr, link: LinkId, any: bool) -> Option<usize> {
-        let any = any && group.is_ipv6();
-        self.0.iter().position(|&(joined, on)| joined == group && (any || on == link))
-    }
-}
-
-/// What a socket has to do with groups.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct UdpGroups {
-    joined: Memberships,
-    /// By version of IP, IPv4 first.
-    settings: [MulticastSettings; 2],
-}
 
 impl UdpSocket {
     /// How it sends to groups of a version, and takes from them.

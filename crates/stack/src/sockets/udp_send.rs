@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use pagewire_mem::{Completion, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PacketBuf};
 
 use super::handles::Udp;
-use super::tcp::{canonical, scope_of};
-use super::udp::{Ends, append};
-use super::udp_path::longest_packet;
-use super::udp_segments::UdpTarget;
-use super::zerocopy::ZeroCopyCall;
+use super::sends::ZeroCopyCall;
+use super::tuple::{canonical, scope_of};
+use super::udp::{UdpSocket, append};
+use super::udp_target::{Cork, Ends, UdpTarget};
 use crate::error::Error;
+use crate::event::{ErrorOrigin, QueuedError};
 use crate::net::wire::udp;
-use crate::net::{Mem, Outgoing, protocol};
+use crate::net::{Mem, Net, Outgoing, TooLong, protocol};
 
 /// What is sent as a datagram, and in which way:
 ///
@@ -72,6 +72,21 @@ impl<const N: usize> DatagramPayload for &[u8; N] {
 impl DatagramPayload for &Vec<u8> {
     fn send(self, udp: &mut Udp<'_>, now: Instant, to: UdpTarget) -> Result<usize, Error> {
         self.as_slice().send(udp, now, to)
+    }
+}
+
+impl UdpSocket {
+    /// Where a call goes whose data is put behind what waits; an error, and nothing waits any more,
+    /// if that becomes too long.
+    pub(super) fn corked(&mut self, len: usize) -> Option<Result<Ends, Error>> {
+        let cork = self.cork.as_ref()?;
+        let ends = cork.ends;
+        if cork.len + len <= ends.longest() {
+            return Some(Ok(ends));
+        }
+        // As Linux: all of it is dropped. What was sent by reference is let go.
+        self.cork = None;
+        Some(Err(Error::MessageTooLong))
     }
 }
 
@@ -147,6 +162,54 @@ impl Udp<'_> {
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
+    /// Sends a datagram, or with `more` keeps it to put the next call's data behind it.
+    pub(super) fn put(
+        &mut self,
+        now: Instant,
+        (ends, more): (Ends, bool),
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let socket = &mut *self.socket;
+        let waiting = socket.cork.take();
+        if waiting.is_none() && !(more && len > 0) {
+            return if more { Ok(0) } else { self.output_of(now, ends, data, len) };
+        }
+        let new = || Box::new(Cork { ends, len: 0, data: FragVec::new() });
+        let mut cork = waiting.unwrap_or_else(new);
+        append(&mut cork.data, data);
+        cork.len += len;
+        if more {
+            socket.cork = Some(cork);
+            return Ok(len);
+        }
+        let Cork { ends, len: all, data } = *cork;
+        self.output_of(now, ends, data, all).map(|_| len)
+    }
+
+    /// Sends what waits for more to come, if anything does.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn push(&mut self, now: Instant) -> Result<(), Error> {
+        let Some(cork) = self.socket.cork.take() else { return Ok(()) };
+        self.output_of(now, cork.ends, cork.data, cork.len).map(drop)
+    }
+
+    /// Sends what a socket has to send, which learns why if it is refused.
+    fn output_of(
+        &mut self,
+        now: Instant,
+        ends: Ends,
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let socket = &mut *self.socket;
+        let one = if ends.segment > 0 { len.min(ends.segment) } else { len };
+        socket.longest = socket.longest.max(u16::try_from(one).unwrap_or(u16::MAX));
+        self.output(now, ends, data, len).map_err(|error| self.refused(&ends, error))
+    }
+
     pub(super) fn output(
         &mut self,
         now: Instant,
@@ -202,6 +265,62 @@ impl Udp<'_> {
         }
         self.net.send(self.mem, now, out)?;
         Ok(len)
+    }
+
+    /// Sends the payload cut in datagrams. If the first cannot be sent, none is; what is dropped
+    /// behind it is counted, and is to the caller as what the network loses.
+    pub(super) fn output_segments(
+        &mut self,
+        now: Instant,
+        ends: Ends,
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let (size, one) = (ends.segment, Ends { segment: 0, ..ends });
+        let (mut pieces, mut rest, mut sent) = (data.into_iter(), Frag::empty(), 0);
+        while sent < len {
+            let n = size.min(len - sent);
+            let (mut part, mut missing) = (FragVec::new(), n);
+            while missing > 0 {
+                if rest.is_empty() {
+                    let Some(next) = pieces.next() else { break };
+                    rest = next;
+                }
+                let slice = rest.split_to(missing);
+                missing -= slice.len();
+                part.push(slice);
+            }
+            let done = self.output(now, one, part, n);
+            if sent == 0 {
+                done?;
+            }
+            sent += n;
+        }
+        Ok(len)
+    }
+
+    /// A datagram of the socket was refused: if it was too long for its path, the error queue says how
+    /// long it may be, as on Linux.
+    pub(super) fn refused(&mut self, ends: &Ends, error: Error) -> Error {
+        if error != Error::MessageTooLong {
+            return error;
+        }
+        let mtu = longest_packet(self.net, ends) as u32;
+        if let Some(errors) = &mut self.socket.errors {
+            let (origin, to) = (ErrorOrigin::Local, Some(ends.remote));
+            errors.push_entry(QueuedError { error, origin, mtu, to });
+            self.check_later();
+        }
+        error
+    }
+}
+
+/// The longest IP packet that these ends may send in one piece.
+pub(super) fn longest_packet(net: &Net, ends: &Ends) -> usize {
+    let (local, remote) = (ends.local.ip(), ends.remote.ip());
+    match ends.mtu_discover.too_long() {
+        TooLong::CutToPath | TooLong::RefusedByPath => net.link_limits(local, remote, ends.by).0,
+        TooLong::CutToLink | TooLong::RefusedByLink => net.link_mtu(local, remote, ends.by),
     }
 }
 

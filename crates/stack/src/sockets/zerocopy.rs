@@ -9,223 +9,25 @@
 //!
 //! Read [`ZeroCopyConfig`] (settings), then the verbs.
 
-use core::time::Duration;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use pagewire_mem::{
-    Charge, Completed, Completion, CompletionQueue, CopyReason, Frag, FragVec, Instant, PageBudget,
-};
-use pagewire_tcp::{Connection, Env, Pieces, SendFlags, Seq};
+use pagewire_mem::{Completed, Completion, CompletionQueue, CopyReason, Frag, FragVec, Instant};
+use pagewire_tcp::{Connection, Env, Pieces, SendFlags};
 
-use super::error_queue::ErrorQueue;
+use super::Sockets;
 use super::handles::{Tcp, Udp};
-use super::table::SocketId;
-use super::udp_segments::UdpTarget;
+use super::ids::SocketId;
+use super::sends::{Begun, ZeroCopyCall};
+use super::socket::Socket;
 use super::udp_send::joined;
-use super::{Socket, Sockets};
+use super::udp_target::UdpTarget;
+use crate::config::Coalescing;
 use crate::error::Error;
 use crate::event::{Notification, Readiness};
-use crate::limits::{
-    DEFAULT_NOTIFICATION_BYTES, MAX_SHARED_BYTES, MAX_SHARED_SENDS, NOTIFICATION_CHARGE,
-    RECEIVED_DEADLINE,
-};
 use crate::stack::{Core, Stack};
-
-/// Which notifications become one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Coalescing {
-    /// Those that follow each other and say the same about copies. Each send completes by itself,
-    /// but for those that follow each other in memory, too: they complete together while the earlier
-    /// one has bytes that were never sent, up to 512 KiB.
-    #[default]
-    SameKind,
-    /// As Linux: all that follow each other; the oldest says whether there were copies. Sends that
-    /// follow each other complete together while the earlier one has bytes that were never sent, up
-    /// to 512 KiB; data of two completions does not share a segment.
-    Linux,
-}
-
-/// Settings of zero-copy sends.
-#[derive(Clone, Debug)]
-pub struct ZeroCopyConfig {
-    /// Pages that sends hold. Shared by all stacks of one user; no limit by default, because a
-    /// stack cannot know the user's (`RLIMIT_MEMLOCK`).
-    pub pages: Arc<PageBudget>,
-    /// Bytes that one socket's notifications may take, those unread and those to come: 704 for
-    /// each (Linux's `optmem_max`). 1 MiB by default.
-    pub notification_bytes: usize,
-    /// Which notifications become one, on sockets that have no setting of their own
-    /// ([`Stack::set_coalescing`]).
-    pub coalescing: Coalescing,
-    /// Whether frames count as looped to a local receiver, which has private copies of what was
-    /// sent by reference: what Linux does on a tun device, and tests against Linux's traces expect.
-    pub looped_copy: bool,
-    /// How long received memory that is a sender's own (the pair link passes it by reference) may
-    /// wait to be read before it is replaced by a private copy, so that the sender gets it back;
-    /// never more than twice as long. `None`: for ever. A second by default.
-    pub received_deadline: Option<Duration>,
-}
-
-impl Default for ZeroCopyConfig {
-    fn default() -> Self {
-        Self {
-            pages: Arc::new(PageBudget::new(usize::MAX)),
-            notification_bytes: DEFAULT_NOTIFICATION_BYTES,
-            coalescing: Coalescing::default(),
-            looped_copy: false,
-            received_deadline: Some(RECEIVED_DEADLINE),
-        }
-    }
-}
-
-/// One call that sends by reference, from try to try: a call that waits for room keeps it, so that
-/// all of its data has one id. Until all of it is queued, it does not complete before this is dropped.
-///
-/// When nobody refers to the memory any more, a [`Notification`] of the call's id comes through
-/// [`Stack::poll_error_queue`]. Each fragment stays one: a segment that has 17 of them is pushed, and
-/// the next begins. Datagrams of one call ([`UdpTarget::segment`]) have one id.
-///
-/// On a socket that has not [opted in](Stack::set_zerocopy) the data is copied, and there is no
-/// id. Memory that nothing keeps ([`Frag::lent`]) has to stay until the notification. If the
-/// connection is closed first, the stack makes a private copy of what is not acknowledged (and
-/// resets the connection if it has no pages for that); frames that are with the device by then,
-/// and receivers that got it by reference, still refer to it.
-///
-/// Such a send may also meet [`Error::TooManyNotifications`] and [`Error::TooManyPagesHeld`] (both
-/// `ENOBUFS`). A call that queues nothing takes no id.
-#[derive(Debug, Default)]
-pub struct ZeroCopyCall {
-    completion: Option<Arc<Completion>>,
-    id: Option<u32>,
-}
-
-impl ZeroCopyCall {
-    /// A call that has sent nothing yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The id under which the call completes, once something is queued; `None` on a socket that has
-    /// not opted in, and for a call of no bytes.
-    pub fn id(&self) -> Option<u32> {
-        self.id
-    }
-}
-
-/// What a socket has sent by reference.
-#[derive(Default)]
-pub(super) struct Sends {
-    next_id: u32,
-    /// Completions to come.
-    live: usize,
-    /// The last one, and how many bytes it covers.
-    last: Weak<Completion>,
-    last_bytes: usize,
-    /// Sequence number behind its last byte.
-    last_end: Option<Seq>,
-    /// Some of the memory was the caller's.
-    lends: bool,
-    /// Which notifications become one; `None`: as the stack's settings say.
-    coalescing: Option<Coalescing>,
-}
 
 /// What adds a call's memory to the fragment that was queued last, and returns the call's id.
 type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
-
-/// A send that may still fail.
-struct Begun {
-    completion: Arc<Completion>,
-    charge: Charge,
-    id: u32,
-    joined: bool,
-}
-
-impl Begun {
-    /// Nothing was queued: the id is as if never taken.
-    fn give_up(self) {
-        self.completion.leave();
-    }
-}
-
-impl ErrorQueue {
-    /// Prepares a call of `bytes` bytes. With `shared`, it may complete together with the last one.
-    fn begin_send(
-        &mut self,
-        config: &ZeroCopyConfig,
-        queue: &Arc<CompletionQueue>,
-        owner: SocketId,
-        bytes: usize,
-        shared: bool,
-    ) -> Result<Begun, Error> {
-        let unread = self.unread();
-        let sends = &mut self.sends;
-        let charge = || config.pages.charge(bytes).ok_or(Error::TooManyPagesHeld);
-        if shared
-            && let Some(last) = sends.last.upgrade()
-            && sends.may_share(&last, bytes)
-        {
-            let charge = charge()?;
-            let id = last.join();
-            return Ok(Begun { completion: last, charge, id, joined: true });
-        }
-        let taken = (sends.live + unread + 1).saturating_mul(NOTIFICATION_CHARGE);
-        if taken > config.notification_bytes {
-            return Err(Error::TooManyNotifications);
-        }
-        let (charge, id) = (charge()?, sends.next_id);
-        let completion = Completion::new(queue, owner.token(), id);
-        Ok(Begun { completion, charge, id, joined: false })
-    }
-}
-
-impl ErrorQueue {
-    /// Whether memory of the caller's was sent.
-    pub(super) fn lends(&self) -> bool {
-        self.sends.lends
-    }
-
-    /// What of its socket becomes one.
-    fn coalescing(&self, config: &ZeroCopyConfig) -> Coalescing {
-        self.sends.coalescing.unwrap_or(config.coalescing)
-    }
-}
-
-impl Sends {
-    /// Whether `next` goes on in memory where the last send ended.
-    fn is_continued_by(&self, next: Option<&Frag>) -> bool {
-        let last = self.last.upgrade();
-        last.zip(next).is_some_and(|(last, next)| last.is_continued_by(next))
-    }
-
-    /// Whether this is the completion of the last send.
-    fn is_last(&self, completion: &Completion) -> bool {
-        // It lives, so no other has its address.
-        core::ptr::eq(self.last.as_ptr(), completion)
-    }
-
-    /// Whether a call of `bytes` more bytes may complete together with the last one.
-    fn may_share(&self, last: &Completion, bytes: usize) -> bool {
-        self.last_bytes.saturating_add(bytes) <= MAX_SHARED_BYTES
-            && last.count() < MAX_SHARED_SENDS
-            && last.next_id() == self.next_id
-    }
-
-    /// Something was queued: the id is taken.
-    fn commit(&mut self, begun: Begun, bytes: usize, call: &mut ZeroCopyCall) {
-        begun.completion.charge(begun.charge);
-        self.next_id = begun.id.wrapping_add(1);
-        if begun.joined {
-            self.last_bytes = self.last_bytes.saturating_add(bytes);
-        } else {
-            self.live += 1;
-            self.last = Arc::downgrade(&begun.completion);
-            self.last_bytes = bytes;
-        }
-        self.lends |= begun.completion.lends();
-        call.id = Some(begun.id);
-        call.completion = Some(begun.completion);
-    }
-}
 
 /// Verbs of the application.
 impl Stack {
@@ -238,27 +40,6 @@ impl Stack {
             Socket::Udp(socket) => socket.zerocopy = on,
             Socket::TimeWait(_) => {}
         }
-        Ok(())
-    }
-
-    /// Which notifications of a connection or a datagram socket become one from now on, whatever the
-    /// stack's settings say: for layers that promise their callers what Linux does.
-    ///
-    /// # Errors
-    /// `NotSupported` for a listener.
-    pub fn set_coalescing(
-        &mut self,
-        id: impl Into<SocketId>,
-        coalescing: Coalescing,
-    ) -> Result<(), Error> {
-        let errors = match self.core.sockets.table.get_mut(id.into())? {
-            Socket::Tcp(socket) => {
-                socket.extra.get_or_insert_default().errors.get_or_insert_default()
-            }
-            Socket::Udp(socket) => socket.errors.get_or_insert_default(),
-            Socket::Listener(_) | Socket::TimeWait(_) => return Err(Error::NotSupported),
-        };
-        errors.sends.coalescing = Some(coalescing);
         Ok(())
     }
 

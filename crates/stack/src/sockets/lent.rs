@@ -9,21 +9,21 @@ use std::collections::VecDeque;
 use core::time::Duration;
 use pagewire_mem::{Frag, Instant, PAGE_SIZE};
 
-use super::Socket;
-use super::table::SocketId;
+use super::ids::SocketId;
+use super::socket::Socket;
 use crate::limits::UDP_RECEIVE_BYTES;
 use crate::net::Mem;
 use crate::stack::Core;
 
 /// Sockets that had memory of senders in their receive queue, in the order of their deadlines.
-pub(crate) struct Guests {
+pub(crate) struct LentMemory {
     /// How long such memory may wait; `None`: for ever.
     limit: Option<Duration>,
-    waiting: VecDeque<Guest>,
+    waiting: VecDeque<Lent>,
 }
 
 #[derive(Clone, Copy)]
-struct Guest {
+struct Lent {
     until: Instant,
     socket: SocketId,
     /// Payload bytes of the stream that it had read, and what that will be when it has read what
@@ -32,14 +32,14 @@ struct Guest {
     mark: u64,
 }
 
-impl Guests {
+impl LentMemory {
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self { limit, waiting: VecDeque::new() }
     }
 
     /// When the next deadline is.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.waiting.front().map(|guest| guest.until)
+        self.waiting.front().map(|lent| lent.until)
     }
 
     /// Whether payload is to be watched.
@@ -73,7 +73,7 @@ impl Core {
             _ => return,
         };
         if !core::mem::replace(has_guests, true) {
-            let guest = Guest { until: now + limit, socket, read, mark };
+            let guest = Lent { until: now + limit, socket, read, mark };
             self.sockets.guests.waiting.push_back(guest);
         }
     }
@@ -81,8 +81,7 @@ impl Core {
     /// Replaces what has waited too long.
     pub(crate) fn copy_guests(&mut self, now: Instant) {
         let Some(limit) = self.sockets.guests.limit else { return };
-        while let Some(guest) = self.sockets.guests.waiting.pop_front_if(|guest| guest.until <= now)
-        {
+        while let Some(guest) = self.sockets.guests.waiting.pop_front_if(|lent| lent.until <= now) {
             // What came later, and what there was no page for, has another deadline.
             let left = match self.sockets.table.get_mut(guest.socket) {
                 Ok(Socket::Tcp(socket)) => {

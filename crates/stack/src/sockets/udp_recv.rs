@@ -150,16 +150,6 @@ impl DatagramTaker for Message {
 }
 
 impl Udp<'_> {
-    /// Whether datagrams may be sent to all hosts of a network (`SO_BROADCAST`); off by default.
-    pub fn set_broadcast(&mut self, on: bool) {
-        self.socket.broadcast = on;
-    }
-
-    /// Whether [`Message`] takes several datagrams as one (`UDP_GRO`); off by default.
-    pub fn set_join(&mut self, on: bool) {
-        self.socket.joins = on;
-    }
-
     /// Takes received datagrams; with [`RecvFlags::PEEK`] they stay in the queue.
     ///
     /// # Errors
