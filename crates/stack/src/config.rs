@@ -16,57 +16,56 @@ use crate::net::LinkConfig;
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct StackConfig {
-    /// What the device can do; of the first link's, if there are several.
+    /// What the first link's device can do.
     pub capabilities: Capabilities,
-    /// Our addresses on it, each with the length of its network's prefix.
+    /// Our addresses on the first link.
     pub addresses: Vec<Cidr>,
-    /// Where packets go that are for no network of ours: default gateways, in order of preference.
-    /// On a medium without stations any address serves, one of ours for instance.
+    /// Default gateways, in order of preference. On a medium without stations any address serves, one of
+    /// ours for instance.
     pub gateways: Vec<IpAddr>,
     /// Further routes: a network, and the gateway that leads there.
     pub routes: Vec<(Cidr, IpAddr)>,
     /// Further links, each a device with addresses of its own.
     pub links: Vec<LinkConfig>,
-    /// With several links: whether packets are dropped that came by another link than answers to
-    /// their source would leave by (Linux's `rp_filter` in strict mode, RFC 3704 section 2.2). On by
-    /// default: no peer can pass for one on another link.
+    /// With several links: whether to drop packets that came by another link than answers to their source
+    /// would leave by (Linux's `rp_filter` in strict mode, RFC 3704 section 2.2). On by default: no peer
+    /// can impersonate one on another link.
     pub reverse_path_check: bool,
-    /// Whether packets for others are passed on from link to link (Linux's `ip_forward`).
+    /// Whether the stack is a router between its links (Linux's `ip_forward`).
     pub ip_forwarding: bool,
-    /// Keys for sequence numbers, ports and hashes: fresh random bytes.
+    /// The secret behind sequence numbers, ports and hash keys: fresh random bytes.
     pub secret: [u8; 32],
     /// Settings of new connections.
     pub tcp: TcpConfig,
-    /// Bytes of memory for payload that is written by copy, or has to be copied; touched only as
-    /// far as used.
+    /// Bytes of memory for payload that is copied; touched only as far as used.
     pub pool_bytes: usize,
-    /// Bytes of memory that TCP connections and datagram sockets may pin, all together, for what they
-    /// received and nobody has read, the latter at most half of it: less than the device has for what comes in, or those who do not read take
-    /// everything from those who do.
+    /// Bytes of memory that all sockets together may pin for unread data, datagram sockets at most half of
+    /// it. It has to be less than the device's memory for received frames: otherwise sockets that do not
+    /// read take all of it from those that do.
     pub receive_memory: usize,
-    /// Answers per second to TCP segments that make no sense, all connections together and on
-    /// average; `None`: only each connection's own limit.
+    /// Challenge ACKs per second, on average and of all connections together (RFC 5961); `None`: only each
+    /// connection's own limit.
     pub challenge_acks_per_second: Option<u32>,
     /// When SYNs are answered without remembering them.
     pub syn_cookies: SynCookies,
-    /// When a connection of ours may use ports that are still in TIME-WAIT.
+    /// When a new connection may replace one in TIME-WAIT.
     pub time_wait_reuse: TimeWaitReuse,
     /// TCP Fast Open.
     pub fast_open: FastOpenConfig,
-    /// Whether payload that loops back to an address of ours passes by reference. By default it
-    /// is copied, because a receiver that never reads would hold the sender's memory for ever.
+    /// Whether payload to an address of ours passes by reference. By default it is copied, because a
+    /// receiver that never reads would keep the sender's memory for ever.
     pub loopback_by_reference: bool,
-    /// Whether our addresses are announced on the link at the start (RFC 5227, RFC 4861).
+    /// Whether to announce our addresses at the start (RFC 5227, RFC 4861).
     pub announce: bool,
     /// Settings of zero-copy sends with a notification.
     pub zerocopy: ZeroCopyConfig,
 }
 
-/// Bytes of a pool unless told otherwise: some hundred connections with a window's worth each.
+/// Default size of the pool: a window's worth for some hundred connections.
 const DEFAULT_POOL_BYTES: usize = 64 << 20;
 
-/// Bytes of receive memory unless told otherwise: three quarters of what a tap has for what comes
-/// in, so that a quarter is left to everybody's next segments.
+/// Default receive memory: three quarters of a tap's memory for received frames, so that a quarter is
+/// left for the next segments of all.
 const DEFAULT_RECEIVE_MEMORY: usize = 48 << 20;
 
 impl StackConfig {
@@ -97,7 +96,7 @@ impl StackConfig {
 
 impl core::fmt::Debug for StackConfig {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // The secret stays one.
+        // Without the secret.
         let Self { capabilities, addresses, gateways, routes, links, tcp, pool_bytes, .. } = self;
         f.debug_struct("StackConfig")
             .field("capabilities", capabilities)
@@ -111,10 +110,10 @@ impl core::fmt::Debug for StackConfig {
     }
 }
 
-/// When a listener answers SYNs without remembering them (Linux's `tcp_syncookies`).
+/// When a listener answers SYNs with cookies (Linux's `tcp_syncookies`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SynCookies {
-    /// Never: SYNs that find the queue of half-open connections full are dropped.
+    /// Never: SYNs beyond the queue of half-open connections are dropped.
     Off,
     /// When the queue of half-open connections is full.
     #[default]
@@ -123,63 +122,62 @@ pub enum SynCookies {
     Always,
 }
 
-/// When a connection of ours may take the place of one in TIME-WAIT between the same ports,
-/// both having timestamps (Linux's `tcp_tw_reuse`).
+/// When a new connection may replace one in TIME-WAIT between the same ports, if both have timestamps
+/// (Linux's `tcp_tw_reuse`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeWaitReuse {
     /// Never.
     Off,
-    /// Anywhere.
+    /// To any address.
     On,
     /// To addresses of this host.
     #[default]
     Loopback,
 }
 
-/// What a host does with TCP Fast Open (RFC 7413).
+/// Settings of TCP Fast Open (RFC 7413).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpenConfig {
     /// On which sides, and whether with cookies.
     pub mode: FastOpenMode,
     /// Keys that listeners without their own make cookies with; `None`: from the stack's secret.
     pub keys: Option<FastOpenKeys>,
-    /// For how long connections do without after a path seems to have swallowed one; each further
-    /// time doubles it, up to 64 times. Zero, the default as in Linux: never.
+    /// How long connections do without it after a path seems to have swallowed one; each further time
+    /// doubles it, up to 64 times. Zero, the default as in Linux: never.
     pub rest: Duration,
 }
 
-/// Which notifications become one.
+/// Which notifications are merged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coalescing {
-    /// Those that follow each other and say the same about copies. Each send completes by itself,
-    /// but for those that follow each other in memory, too: they complete together while the earlier
-    /// one has bytes that were never sent, up to 512 KiB.
+    /// Consecutive ones with the same copied flag. Each send completes by itself; but sends that are
+    /// contiguous in memory complete together while the earlier one has unsent bytes, up to 512 KiB.
     #[default]
     SameKind,
-    /// As Linux: all that follow each other; the oldest says whether there were copies. Sends that
-    /// follow each other complete together while the earlier one has bytes that were never sent, up
-    /// to 512 KiB; data of two completions does not share a segment.
+    /// As on Linux: all consecutive ones; the oldest one's copied flag counts. Consecutive sends complete
+    /// together while the earlier one has unsent bytes, up to 512 KiB; data of two completions does not
+    /// share a segment.
     Linux,
 }
 
 /// Settings of zero-copy sends.
 #[derive(Clone, Debug)]
 pub struct ZeroCopyConfig {
-    /// Pages that sends hold. Shared by all stacks of one user; no limit by default, because a
-    /// stack cannot know the user's (`RLIMIT_MEMLOCK`).
+    /// The budget of pages that sends keep, shared by all stacks of one user; no limit by default, because
+    /// a stack cannot know the user's (`RLIMIT_MEMLOCK`).
     pub pages: Arc<PageBudget>,
-    /// Bytes that one socket's notifications may take, those unread and those to come: 704 for
-    /// each (Linux's `optmem_max`). 1 MiB by default.
+    /// Bytes for one socket's notifications, unread and outstanding: 704 each (Linux's `optmem_max`).
+    /// 1 MiB by default.
     pub notification_bytes: usize,
-    /// Which notifications become one, on sockets that have no setting of their own
-    /// ([`SocketOption::Coalescing`](crate::SocketOption)).
+    /// Which notifications are merged, on sockets without a
+    /// [setting](crate::SocketOption::Coalescing) of their own.
     pub coalescing: Coalescing,
-    /// Whether frames count as looped to a local receiver, which has private copies of what was
-    /// sent by reference: what Linux does on a tun device, and tests against Linux's traces expect.
+    /// Whether every frame carries private copies of payload that was sent by reference, as on Linux's tun
+    /// device; for tests against Linux's traces.
     pub looped_copy: bool,
-    /// How long received memory that is a sender's own (the pair link passes it by reference) may
-    /// wait to be read before it is replaced by a private copy, so that the sender gets it back;
-    /// never more than twice as long. `None`: for ever. A second by default.
+    /// How long lent memory (the sender's own, which the pair link passes by reference) may wait to be
+    /// read before a private copy replaces it, so that the sender gets it back; never more than twice as
+    /// long. `None`: for ever. A second by default.
     pub received_deadline: Option<Duration>,
 }
 

@@ -1,7 +1,5 @@
-//! The stack: its network interfaces, all of its sockets, one thread at a time.
-//!
-//! Read [`Stack`] first. Verbs of the application are in `sockets/` beside the sockets that they
-//! belong to.
+//! The stack: links and sockets, driven by one thread at a time. Read [`Stack`] first; the verbs of
+//! sockets are in `sockets/`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -22,21 +20,22 @@ use crate::{
     Cidr, Counters, DropReason, Error, ErrorEntry, Event, Readiness, SocketId, StackError,
 };
 
-/// A TCP/IP stack on one device or several, which the caller drives. It has no clock, no thread and
+/// A TCP/IP stack on one or more devices, which the caller drives. It has no clock and no thread, and
 /// makes no system call: time is an argument, and must not go backwards.
 ///
 /// A turn of a driver:
 ///
 /// 1. [`handle_frame`](Self::handle_frame) for what the device received,
-///    [`handle_timeout`](Self::handle_timeout) if it is due; verbs of the application at any time;
+///    [`handle_timeout`](Self::handle_timeout) if it is due; verbs at any time;
 /// 2. [`poll_transmit`](Self::poll_transmit) until it returns `false`, frames to the device;
 /// 3. [`poll_event`](Self::poll_event) until `None`: whom to wake;
 /// 4. [`end_turn`](Self::end_turn), then wait for the device or until
 ///    [`poll_timeout`](Self::poll_timeout).
 ///
-/// With several devices, each a link with addresses of its own, frames come and go by
-/// [`handle_frame_on`](Self::handle_frame_on) and [`poll_transmit_on`](Self::poll_transmit_on).
-/// Sockets belong to no link, unless they are [bound](Self::bind_to_link) to one: an address of ours is ours whatever link a packet to it comes by, and
+/// With several devices, each a link with addresses of its own, frames arrive by
+/// [`handle_frame_on`](Self::handle_frame_on) and leave by
+/// [`poll_transmit_on`](Self::poll_transmit_on). Sockets belong to no link unless they are
+/// [bound](crate::SocketOption::Link) to one: a packet to an address of ours may come by any link, and
 /// packets leave by the route to their destination, as on Linux (the weak host model).
 pub struct Stack {
     pub(crate) core: Core,
@@ -44,7 +43,7 @@ pub struct Stack {
     audit: Audit,
 }
 
-/// What goes on between inputs and outputs, and what verbs work with.
+/// The state that inputs, outputs and verbs share.
 pub(crate) struct Core {
     pub(crate) net: Net,
     pub(crate) mem: Mem,
@@ -111,9 +110,8 @@ impl Stack {
         })
     }
 
-    /// Takes over from `config` what may change while the stack runs: `tcp`, for connections made
-    /// from now on, `syn_cookies`, `time_wait_reuse`, `ip_forwarding`, and what is said of Fast Open.
-    /// The rest stays as it was at the start.
+    /// Changes the settings that may change while the stack runs: `tcp` (for later connections),
+    /// `syn_cookies`, `time_wait_reuse`, `ip_forwarding` and `fast_open`. Ignores the others.
     pub fn reconfigure(&mut self, config: &StackConfig) {
         let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, ip_forwarding, .. } =
             config;
@@ -124,12 +122,12 @@ impl Stack {
             Defence { syn_cookies: *syn_cookies, time_wait_reuse: *time_wait_reuse };
     }
 
-    /// Byte path, step R2: a frame that the device (the first link's) received.
+    /// Processes a frame that the first link's device received.
     pub fn handle_frame(&mut self, now: Instant, mut frame: PacketBuf) {
         self.core.handle_frame_at(now, 0, &mut frame);
     }
 
-    /// Byte path, step R2: a frame that the device of this link received.
+    /// Processes a frame that this link's device received.
     pub fn handle_frame_on(&mut self, now: Instant, link: LinkId, mut frame: PacketBuf) {
         match self.core.net.find_link(link) {
             Some(index) => self.core.handle_frame_at(now, index, &mut frame),
@@ -137,7 +135,8 @@ impl Stack {
         }
     }
 
-    /// Byte path, step R2: a burst of frames that the device of this link received.
+    /// Processes a burst of frames that this link's device received, and leaves `frames` empty. A packet
+    /// stays in its place until it is done with: moving one costs as much as a layer's work.
     pub fn handle_frames_on(
         &mut self,
         now: Instant,
@@ -152,17 +151,17 @@ impl Stack {
         }
     }
 
-    /// `now` has reached [`poll_timeout`](Self::poll_timeout). Harmless at any other time.
+    /// Runs what is due at `now`; see [`poll_timeout`](Self::poll_timeout). Harmless at any other time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.core.net.handle_timeout(&mut self.core.mem, now);
-        // Nobody else does while no device asks for output.
+        // While no device asks for output, no other call does.
         self.core.take_inbound(now);
-        // First all that fired, then their work: a timer set meanwhile waits for the next call.
+        // First collect, then work: a timer set meanwhile waits for the next call.
         let mut expired = core::mem::take(&mut self.core.sockets.expired);
         while let Some(index) = self.core.sockets.wheel.pop_expired(now) {
             expired.push(index);
         }
-        // In the wheel are not yet those of connections that wait to be asked for segments.
+        // Connections that wait to be asked for segments have no timer in the wheel yet.
         let Sockets { work: Work { dirty, .. }, table, .. } = &self.core.sockets;
         let timer = |&index: &u32| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
         let is_due = |index: &u32| timer(index).is_some_and(|at| at <= now);
@@ -176,8 +175,8 @@ impl Stack {
         self.core.sockets.work.starved_until = now + STARVED_CHECK;
     }
 
-    /// Ends a turn: takes home the pages and the completions of what was let go. Debug builds check
-    /// that no page is lost.
+    /// Ends a turn: collects pages and completions that other threads released. Debug builds check that
+    /// no page is lost.
     pub fn end_turn(&mut self) {
         self.core.drain_completions();
         self.core.mem.pool.drain();
@@ -217,16 +216,16 @@ impl Core {
 
 /// Outputs.
 impl Stack {
-    /// Appends frames for the device (the first link's), a bounded number of them; `true`: there are
-    /// more, call again once the device has taken these.
+    /// Appends a bounded number of frames for the first link's device. `true`: there are more; call again
+    /// once the device has taken these.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
         let more = self.core.make_output(now);
         self.core.net.poll_transmit(0, out);
         self.core.sockets.resume(0) || more
     }
 
-    /// The same for the device of this link. Any call makes output for all links; the other links'
-    /// frames wait for theirs.
+    /// As [`poll_transmit`](Self::poll_transmit), for this link's device. Each call makes frames for all
+    /// links; those of other links wait for their calls.
     pub fn poll_transmit_on(
         &mut self,
         now: Instant,
@@ -239,13 +238,13 @@ impl Stack {
         self.core.sockets.resume(index) || more
     }
 
-    /// Whether frames for the device of this link wait for [`poll_transmit_on`](Self::poll_transmit_on).
+    /// Whether frames wait for [`poll_transmit_on`](Self::poll_transmit_on) of this link.
     pub fn has_frames(&self, link: LinkId) -> bool {
         self.core.net.find_link(link).is_some_and(|index| self.core.net.has_frames(index))
     }
 
-    /// Whether there is nothing to transmit, nothing to report and nothing under way between: until
-    /// something comes in, a timer is due or a verb changes that.
+    /// Whether there is nothing to transmit and nothing to report until a frame arrives, a timer is due or
+    /// a verb is called.
     pub fn is_at_rest(&self) -> bool {
         let sockets = &self.core.sockets;
         sockets.work.dirty.is_empty()
@@ -255,11 +254,11 @@ impl Stack {
             && self.core.net.is_at_rest()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due although nothing comes in. May be
-    /// earlier than anything happens; timers of sockets fire late by less than 0.14 ms.
+    /// When [`handle_timeout`](Self::handle_timeout) is due if no frame arrives. May be earlier than
+    /// needed; timers of sockets fire late by less than 0.14 ms.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sockets = &self.core.sockets;
-        // One by one: every call of an application that sends comes by here.
+        // One by one, without a list: every send of an application calls this.
         let mut first = None;
         let mut note = |at: Option<Instant>| {
             if let Some(at) = at {
@@ -275,16 +274,15 @@ impl Stack {
         if sockets.work.returns.is_pending() {
             note(Some(Instant::ZERO));
         }
-        // Only while the device takes nothing are there connections whose timers are not set yet.
+        // These connections have no timer in the wheel yet.
         for &index in &sockets.work.dirty {
             note(sockets.table.tcp(index).and_then(|socket| socket.conn.poll_timeout()));
         }
         first
     }
 
-    /// The next socket that became ready for something that it was not ready for when it was last
-    /// reported, or last used up: each at most once, however much came in. Only sockets that the
-    /// application owns are reported.
+    /// The next socket of the application that has become ready for something since it was last reported
+    /// or last used up: each at most once, however much arrived.
     pub fn poll_event(&mut self) -> Option<Event> {
         if !self.core.sockets.work.starved.is_empty() {
             self.core.feed_starved();
@@ -295,15 +293,15 @@ impl Stack {
 }
 
 impl Core {
-    /// Makes frames of what waits to be sent, a bounded number; whether there is more.
+    /// Makes a bounded number of frames; whether there are more to make.
     fn make_output(&mut self, now: Instant) -> bool {
         let more_inbound = self.take_inbound(now);
         self.drain_returns(now);
         self.transmit_dirty(now) || more_inbound
     }
 
-    /// Takes in what came by no device, a bounded number: what looped back, and what the network layer
-    /// has to tell. Whether there may be more.
+    /// Processes a bounded number of packets and notices that came by no device: loopback, and reports of
+    /// the network layer. Whether there may be more.
     fn take_inbound(&mut self, now: Instant) -> bool {
         if !self.net.has_inbound() {
             return false;
@@ -322,16 +320,15 @@ impl Core {
 
 /// Links.
 impl Stack {
-    /// Another link: a device with addresses of its own. On an error nothing has changed.
+    /// Adds a link: a device with addresses of its own. On an error nothing has changed.
     pub fn add_link(&mut self, now: Instant, config: &LinkConfig) -> Result<LinkId, StackError> {
         let id = self.core.net.add_link(now, config)?;
         self.core.revive();
         Ok(id)
     }
 
-    /// Forgets a link, its addresses and routes, and the packets that waited for it; `false` if
-    /// that was done before. Connections from its addresses find no way out any more, and end as they
-    /// do when nobody answers.
+    /// Removes a link, its addresses and routes, and the packets that wait for it; `false` if it was
+    /// removed before. Connections from its addresses have no route any more, and time out.
     pub fn remove_link(&mut self, link: LinkId) -> bool {
         if let Some(index) = self.core.net.find_link(link) {
             self.core.sockets.resume(index);
@@ -344,14 +341,13 @@ impl Stack {
         self.core.net.link_ids()
     }
 
-    /// What a link is called: what it was [named](Self::name_link), or `link1`, `link2` and so on by
-    /// its [`scope_id`](LinkId::scope_id). `None`: it was removed.
+    /// The name of a link: as [set](Self::name_link), or `link1`, `link2` and so on by its
+    /// [`scope_id`](LinkId::scope_id). `None`: it was removed.
     pub fn link_name(&self, link: LinkId) -> Option<String> {
         self.core.net.link_name(link)
     }
 
-    /// Names a link, as programs do that bind sockets to it by name: 1 to 15 bytes (Linux's
-    /// `IFNAMSIZ`), none of them a slash, a space or a zero.
+    /// Names a link: 1 to 15 bytes (Linux's `IFNAMSIZ`) without a slash, a space or a zero.
     ///
     /// # Errors
     /// `InvalidInput` for another name or a link that was removed, `AddressInUse` for the name of
@@ -376,9 +372,9 @@ impl Stack {
 
 /// Verbs for every socket.
 impl Stack {
-    /// The owner lets go: `id` is stale from here on. What a connection has queued is still
-    /// delivered; if received data is left unread, the peer gets a reset (RFC 9293 section
-    /// 3.10.4, RFC 2525 section 2.17). Connections that a listener has not handed out are reset.
+    /// Closes a socket: `id` is stale from here on. A connection still delivers what is queued; if
+    /// received data is unread, it resets the peer (RFC 9293 section 3.10.4, RFC 2525 section 2.17). A
+    /// listener resets the connections that were not accepted.
     pub fn close(&mut self, now: Instant, id: impl Into<SocketId>) {
         let id = id.into();
         match self.core.sockets.table.get(id) {
@@ -389,8 +385,7 @@ impl Stack {
         }
     }
 
-    /// Ends a connection at once, with a reset to the peer. The id stays until
-    /// [`close`](Self::close); other sockets are closed.
+    /// Resets a connection; its id stays until [`close`](Self::close). Closes other sockets.
     pub fn abort(&mut self, now: Instant, id: impl Into<SocketId>) {
         let id = id.into();
         match self.core.sockets.table.get(id) {
@@ -431,7 +426,7 @@ impl Stack {
         Ok(self.core.sockets.table.get(id.into())?.readiness())
     }
 
-    /// The error that the socket met, once.
+    /// Takes the socket's error.
     pub fn take_error(&mut self, id: impl Into<SocketId>) -> Option<Error> {
         match self.core.sockets.table.get_mut(id.into()).ok()? {
             Socket::Tcp(socket) => socket.take_error(),
@@ -443,8 +438,9 @@ impl Stack {
         }
     }
 
-    /// The oldest entry of the socket's error queue: memory of a zero-copy send that was let go,
-    /// and with [`TcpOption::QueueErrors`] or [`Udp::queue_errors`](crate::Udp::queue_errors), errors.
+    /// Takes the oldest entry of the socket's error queue: completions of zero-copy sends, timestamps, and
+    /// with [`TcpOption::QueueErrors`](crate::TcpOption) or
+    /// [`Udp::queue_errors`](crate::Udp::queue_errors), errors.
     pub fn poll_error_queue(&mut self, id: impl Into<SocketId>) -> Option<ErrorEntry> {
         let id = id.into();
         self.core.drain_completions();
@@ -476,32 +472,29 @@ impl Stack {
         &mut self.core.mem.ledger
     }
 
-    /// A copy of `data` in pages of the stack, as much as there are pages for, and how many bytes
-    /// that is.
+    /// Copies `data` to pages of the stack, as far as there are pages; also returns the number of bytes.
     pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
         let Mem { pool, writer, ledger, .. } = &mut self.core.mem;
         writer.write(pool, data, ledger, CopyReason::AppWrite)
     }
 
-    /// Bytes of memory that sockets of all kinds pin for what they received and nobody has read; see
-    /// [`StackConfig::receive_memory`].
+    /// Bytes of memory that sockets pin for unread data; see [`StackConfig::receive_memory`].
     pub fn receive_memory_used(&self) -> usize {
         self.core.mem.shared.receive.used()
     }
 
-    /// Pages of the stack's pool: a walk over all of them.
+    /// Counts the pages of the stack's pool: walks over all of them.
     pub fn pool_audit(&self) -> PoolAudit {
         self.core.mem.pool.audit()
     }
 
-    /// Sockets of all kinds and states, those in TIME-WAIT included.
+    /// Sockets of all kinds and states, TIME-WAIT included.
     pub fn socket_count(&self) -> usize {
         self.core.sockets.table.len()
     }
 
-    /// Whether no connection has anything left to send, or to have acknowledged: a program may
-    /// end. Whoever asks again and again pays for the connection that was found busy last; all are
-    /// looked at only once that one is done.
+    /// Whether no connection has unsent or unacknowledged data: the program may end. A repeated call looks
+    /// at the connection that was busy last, and at all of them only once that one is done.
     pub fn is_quiet(&self) -> bool {
         self.core.sockets.work.dirty.is_empty() && self.core.sockets.are_quiet()
     }
@@ -513,9 +506,8 @@ impl core::fmt::Debug for Stack {
     }
 }
 
-/// Law: pages are conserved. Threads of the application may be letting go of pages while we count,
-/// and such a page is nowhere for a moment: it may be missing, but not in every turn, and none may
-/// ever be there twice.
+/// Law: pages are conserved. Other threads may release pages during the count, and such a page is
+/// nowhere for a moment: it may be missing, but not in every turn, and no page may be counted twice.
 #[cfg(debug_assertions)]
 #[derive(Default)]
 struct Audit {
@@ -529,7 +521,7 @@ impl Audit {
     const PATIENCE: u32 = 1000;
 
     fn check(&mut self, pool: &PagePool) {
-        // Nothing went out or came home: nothing can have gone wrong.
+        // No page was taken or returned.
         let free = pool.stats().free;
         if free == self.free_before && self.short_turns == 0 {
             return;

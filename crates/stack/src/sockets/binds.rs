@@ -9,15 +9,15 @@ use smallvec::SmallVec;
 use super::tuple::Tuple;
 use crate::net::LinkId;
 
-/// Sockets without a peer, by the address and port they are bound to.
+/// Bound sockets, by address and port.
 ///
-/// An unspecified address stands for all of ours: `0.0.0.0` for IPv4's, `::` for those of both
-/// versions (as Linux has it unless `IPV6_V6ONLY` is set). The most specific one gets the packet.
+/// `0.0.0.0` stands for all IPv4 addresses, `::` for all addresses (as on Linux unless `IPV6_V6ONLY` is
+/// set). The most specific socket gets the packet.
 ///
-/// Several may agree to have the same address ([`Sharing`]). Of those who share the port, each flow
-/// has one of them, chosen by a keyed hash: strangers cannot choose whom they load, and a flow stays
-/// where it is while nobody comes or goes. Of those who share the address only, the last one bound gets
-/// everything, as on Linux.
+/// Several may share an address ([`Sharing`]). Of sockets that share the port, a keyed hash chooses one
+/// for each flow: strangers cannot choose which one they load, and a flow keeps its socket while none is
+/// added or removed. Of sockets that share the address only, the last one bound gets everything, as on
+/// Linux.
 pub(crate) struct Binds {
     hasher: SipHasher13,
     ports: HashTable<PortBinds>,
@@ -28,14 +28,14 @@ struct PortBinds {
     bound: SmallVec<[Bound; 1]>,
 }
 
-/// A socket and where it is bound.
+/// A socket and its address.
 struct Bound {
     at: Wanted,
     index: u32,
     sharing: Sharing,
 }
 
-/// With whom an address may be shared: with those who say the same.
+/// Whether an address may be shared, with sockets that have the same setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sharing {
     /// `SO_REUSEADDR`.
@@ -45,27 +45,27 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// With anybody who shares at all.
+    /// With every socket that shares at all.
     pub(crate) const ANY: Self = Self { address: true, port: true };
 
     pub(crate) fn agrees(self, other: Self) -> bool {
         (self.address && other.address) || (self.port && other.port)
     }
 
-    /// What of it holds among listeners: the port's only.
+    /// Sharing among listeners: the port only.
     pub(crate) fn listening(self) -> Self {
         Self { address: false, ..self }
     }
 }
 
-/// Where packets are wanted from.
+/// Which packets a bound socket gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// Unspecified: all of the version, `::` of both.
     pub(crate) addr: IpAddr,
     /// `::` is for IPv6 only.
     pub(crate) v6_only: bool,
-    /// What came by this link only; `None`: by any, or by none.
+    /// Only what came by this link; `None`: by any, or by none.
     pub(crate) link: Option<LinkId>,
 }
 
@@ -74,7 +74,7 @@ impl Wanted {
         Self { addr, v6_only: false, link: None }
     }
 
-    /// Whether a packet to `addr` is for it, wherever it came by.
+    /// Whether a packet to `addr` is for it, by whatever link.
     fn takes(self, addr: IpAddr) -> bool {
         match (self.addr, addr) {
             (IpAddr::V4(at), IpAddr::V4(to)) => at == to || at.is_unspecified(),
@@ -102,19 +102,19 @@ pub(super) const ANY_V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 pub(super) const ANY: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 impl Binds {
-    /// No sockets yet; `key` spreads flows over those who share a port.
+    /// No sockets; `key` spreads flows over sockets that share a port.
     pub(crate) fn new(key: [u8; 16]) -> Self {
         Self { hasher: SipHasher13::new_with_key(&key), ports: HashTable::new() }
     }
 
-    /// The socket that takes packets between these ends that came by a link.
+    /// The socket for packets between these ends that came by a link.
     pub(crate) fn find(&self, tuple: &Tuple, came_by: Option<LinkId>) -> Option<u32> {
         self.find_by(tuple, |link| Some(link) == came_by, |_| Some(false))
     }
 
-    /// The same where sockets may have a peer. `by`: whether one that is bound to that link takes it;
-    /// those that are bound to one come first. `fits`: whether one takes what comes from there;
-    /// `Some(true)`: and from nowhere else.
+    /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a socket bound to that link
+    /// takes the packet; those bound to a link come first. `fits`: whether the socket takes packets from
+    /// the peer; `Some(true)`: from no other.
     pub(crate) fn find_by(
         &self,
         tuple: &Tuple,
@@ -122,7 +122,7 @@ impl Binds {
         fits: impl Fn(u32) -> Option<bool>,
     ) -> Option<u32> {
         let (bound, addr) = (&self.entry(tuple.local_port)?.bound, tuple.local);
-        // Nearly always there is nobody to choose from.
+        // The usual case.
         if let [alone] = bound.as_slice() {
             let takes = alone.at.takes(addr) && alone.at.link.is_none_or(by);
             return (takes && fits(alone.index).is_some()).then_some(alone.index);
@@ -141,7 +141,7 @@ impl Binds {
         at(addr).or_else(|| if addr.is_ipv4() { at(ANY_V4) } else { None }).or_else(|| at(ANY))
     }
 
-    /// All who are bound where packets to a group come in by a link: to the group, or to no address.
+    /// All sockets bound to a group, or to no address, that take packets from a link.
     pub(crate) fn find_all(
         &self,
         group: SocketAddr,
@@ -158,7 +158,7 @@ impl Binds {
         bound.filter(is_it).map(|b| b.index)
     }
 
-    /// One of those who are bound to the same address.
+    /// Chooses among sockets bound to the same address.
     fn choose<'a>(
         &self,
         bound: impl Iterator<Item = &'a Bound> + Clone,
@@ -183,14 +183,13 @@ impl Binds {
         bound.filter(is_member).nth(chosen as usize).map(|b| b.index)
     }
 
-    /// Whether binding there would take packets from somebody who is bound already and does not
-    /// share.
+    /// Whether a socket that does not share gets packets for this address and port.
     pub(crate) fn conflicts(&self, at: Wanted, port: u16, sharing: Sharing) -> bool {
         let is_taken = |b: &Bound| b.at.overlaps(at) && !b.sharing.agrees(sharing);
         self.entry(port).is_some_and(|p| p.bound.iter().any(is_taken))
     }
 
-    /// Whether anybody is bound to the port.
+    /// Whether a socket is bound to the port.
     pub(crate) fn uses(&self, port: u16) -> bool {
         self.entry(port).is_some()
     }
@@ -207,7 +206,7 @@ impl Binds {
         }
     }
 
-    /// A socket takes from now on what came by this link only, or by any.
+    /// Binds a socket to a link, or to none.
     pub(crate) fn set_link(&mut self, port: u16, index: u32, link: Option<LinkId>) {
         let Some(entry) = self.ports.find_mut(port_hash(port), |p| p.port == port) else { return };
         for bound in entry.bound.iter_mut().filter(|b| b.index == index) {
@@ -230,7 +229,7 @@ impl Binds {
     }
 }
 
-/// Ports are bound by us, not by strangers: no key is needed, only a spread over the upper bits.
+/// Strangers do not choose bound ports: no key is needed, only a spread over the upper bits.
 fn port_hash(port: u16) -> u64 {
     u64::from(port).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

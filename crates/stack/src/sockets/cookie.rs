@@ -1,7 +1,7 @@
-//! SYN cookies at a listener: SYNs that are answered and forgotten (RFC 4987 section 3.6).
+//! SYN cookies at a listener (RFC 4987 section 3.6).
 //!
-//! As Linux: when the queue of half-open connections is full, or always, as set; and a cookie is
-//! only looked for while one may be out, so that nobody can guess one at a quiet listener.
+//! As Linux: used when the queue of half-open connections is full, or always, as set; and checked only
+//! while one may be in use, so that strangers cannot guess one at a quiet listener.
 
 use std::sync::Arc;
 
@@ -14,20 +14,19 @@ use crate::config::SynCookies;
 use crate::counters::DropReason;
 use crate::stack::Core;
 
-/// What a segment to a listener is.
+/// Whether a segment to a listener returns a cookie.
 pub(crate) enum CookieVerdict {
-    /// No cookie.
+    /// No.
     None,
-    /// A cookie, for which there is no room.
+    /// Yes, but there is no room for the connection.
     Dropped,
-    /// A cookie, and the connection that it opens.
+    /// Yes, and it opens this connection.
     Connection(u32),
 }
 
 impl Core {
-    /// Answers a SYN to the listener at `index`, in the packet that brought it, and forgets it:
-    /// under a flood this is done hundreds of thousands of times a second, and whatever it takes is
-    /// taken from connections.
+    /// Answers a SYN to the listener at `index`, in the packet that brought it, and keeps nothing: a flood
+    /// does this hundreds of thousands of times a second, at the expense of connections.
     pub(crate) fn send_cookie(
         &mut self,
         now: Instant,
@@ -52,14 +51,13 @@ impl Core {
         let Some(room) = packet.push(header.len()) else { return };
         header.emit(room);
         let offset = CHECKSUM_OFFSET as u16;
-        // What the network layer cannot send it counts as dropped; the peer tries again.
+        // The network layer counts what it cannot send; the peer retransmits.
         let Ok(by) = self.net.bound_link(bound) else { return };
         let ends = (tuple.local, tuple.remote);
         let _ = self.net.send_back(&mut self.mem, now, ends, by, offset, packet);
     }
 
-    /// A segment to the listener at `index` that belongs to no connection: does it bring a cookie
-    /// back?
+    /// Checks a segment to the listener at `index` for a cookie.
     pub(crate) fn take_cookie(
         &mut self,
         now: Instant,
@@ -97,7 +95,7 @@ impl Core {
         CookieVerdict::Connection(id.index())
     }
 
-    /// Whether a cookie of the listener at `index` may be out.
+    /// Whether a peer may have a valid cookie of the listener at `index`.
     fn expects_cookie(&self, now: Instant, index: u32) -> bool {
         match self.sockets.defence.syn_cookies {
             SynCookies::Off => false,

@@ -1,10 +1,10 @@
-//! Byte path, step R4: which socket a packet is for.
+//! Byte path, step R4: finds the socket of a segment. Begin at `Core::tcp_input`; that of a datagram is
+//! `Core::udp_input` in `udp.rs`.
 //!
-//! Connections are found by a keyed hash of addresses and ports, so that strangers cannot choose
-//! packets that collide; the hash table holds socket indices only (five bytes each, with its
-//! control byte) and compares against the sockets themselves. The two found last are tried
-//! first: packets come in bursts of one flow, or of two. What is bound to a port without a peer
-//! (listeners, datagram sockets) is found by port.
+//! The key of a connection is a keyed hash of addresses and ports, so that strangers cannot choose
+//! packets that collide. The hash table has socket indices only (five bytes each, with its control
+//! byte) and compares the sockets themselves. The two connections found last are tried first: packets
+//! come in bursts of one flow, or of two. Listeners and datagram sockets are found by port (`binds.rs`).
 
 use core::net::IpAddr;
 
@@ -31,7 +31,7 @@ pub(crate) struct Demux {
     table: HashTable<u32>,
     /// How many connections have each local address and port.
     locals: HashTable<Local>,
-    /// The two found last: a flow is found again and again, and what is forwarded is two flows in turns.
+    /// The two found last: a flow comes in bursts, and a forwarded pair is two flows in turns.
     last: [u32; 2],
 }
 
@@ -56,7 +56,7 @@ impl Demux {
         Some(found)
     }
 
-    /// Makes the connection at `index` findable. Its tuple is not in yet.
+    /// Adds the connection at `index`, whose tuple is not in yet.
     pub(crate) fn insert(&mut self, sockets: &mut Table, index: u32) {
         let Some(socket) = sockets.tcp_mut(index) else { return };
         debug_assert!(!socket.in_demux);
@@ -71,7 +71,7 @@ impl Demux {
         }
     }
 
-    /// The connection at `index` is found no longer.
+    /// Removes the connection at `index`.
     pub(crate) fn remove(&mut self, sockets: &mut Table, index: u32) {
         let Some(&tuple) = sockets.tuple(index) else { return };
         if let Some(socket) = sockets.tcp_mut(index) {
@@ -86,7 +86,7 @@ impl Demux {
         }
     }
 
-    /// Whether a connection has the port at an address that `at` stands for.
+    /// Whether a connection has the port at an address that `at` covers.
     pub(crate) fn uses(&self, at: Wanted, port: u16) -> bool {
         let has = |addr: IpAddr| {
             self.locals.find(self.hash_local(addr, port), |l| l.is(addr, port)).is_some()
@@ -142,14 +142,14 @@ fn hash_local(hasher: &SipHasher13, addr: IpAddr, port: u16) -> u64 {
     Tuple { local: addr, remote: addr, local_port: port, remote_port: 0 }.hash(hasher)
 }
 
-/// What IP and the device say of a segment.
+/// What IP and the device know of a segment.
 fn arrival(received: &Received, packet: &PacketBuf) -> Arrival {
     Arrival { ecn: received.ecn, gso_size: packet.gso.map(|gso| gso.size) }
 }
 
 /// Inputs.
 impl Core {
-    /// Byte path, step R4: a TCP segment, checksum verified.
+    /// Finds the socket of a TCP segment, whose checksum is verified.
     pub(crate) fn tcp_input(&mut self, now: Instant, received: &Received, packet: &mut PacketBuf) {
         let header = match TcpHeader::parse(packet.head()) {
             Ok((header, _)) => header,
@@ -192,7 +192,7 @@ impl Core {
         }
     }
 
-    /// Byte path, step R5: a segment of the connection at `index`.
+    /// Hands a segment to the connection at `index`.
     fn connection_input(
         &mut self,
         now: Instant,
@@ -218,12 +218,12 @@ impl Core {
             && header.flags.contains(Flags::ACK)
             && self.sockets.table.listener_mut(listener).is_some_and(|l| l.is_full())
         {
-            // The acknowledgement that would complete the handshake is ignored, as Linux does;
-            // our SYN,ACK is sent again and gives the application another chance to accept.
+            // As Linux, ignores the acknowledgement that would complete the handshake: the SYN,ACK is
+            // sent again, and the application has time to accept.
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }
-        self.note_held(now, index);
+        self.note_unsent(now, index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
         let guests = self.sockets.guests.concerns(&payload);
@@ -265,7 +265,7 @@ impl Core {
         self.sockets.touch_by_segment(index);
     }
 
-    /// A SYN for a connection in TIME-WAIT: a new connection in its place, if somebody listens.
+    /// A SYN for a connection in TIME-WAIT opens a new one in its place, if there is a listener.
     fn reopen(
         &mut self,
         now: Instant,

@@ -1,7 +1,7 @@
-//! A socket's error queue: what the network reported, and memory that was let go.
+//! A socket's error queue: errors, timestamps and notifications of zero-copy sends.
 //!
-//! Notifications of zero-copy sends take no part in the limit on errors; they have a budget of
-//! bytes of their own, which sends that are not complete are charged to as well (see `zerocopy.rs`).
+//! Notifications do not count for the limit on errors: they have a budget of bytes of their own, to which
+//! incomplete sends are charged too (see `zerocopy.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ pub(crate) struct ErrorQueue {
     entries: VecDeque<ErrorEntry>,
     /// Entries that are notifications.
     notifications: usize,
-    /// Whether what the network reports is kept.
+    /// Whether errors are kept.
     keeps_errors: bool,
-    /// Something came since the owner was last told.
+    /// Whether there was a new entry since the last report.
     news: bool,
-    /// Zero-copy sends that will end up here.
+    /// Zero-copy sends whose notifications come here.
     pub(super) sends: Sends,
 }
 
 impl ErrorQueue {
-    /// Whether what the network reports is kept from now on; off drops what there is.
+    /// Whether errors are kept from now on; off drops those in the queue.
     pub(crate) fn keep_errors(&mut self, keep: bool) {
         self.keeps_errors = keep;
         if !keep {
@@ -38,12 +38,12 @@ impl ErrorQueue {
         }
     }
 
-    /// The network reports something.
+    /// Adds an error of a stream.
     pub(crate) fn push(&mut self, error: Error, origin: ErrorOrigin) {
         self.push_entry(QueuedError { error, origin, mtu: 0, to: None });
     }
 
-    /// The network, or the stack, reports something about a datagram.
+    /// Adds an error.
     pub(super) fn push_entry(&mut self, entry: QueuedError) {
         if self.keeps_errors && self.entries.len() - self.notifications < ERROR_QUEUE {
             self.news = true;
@@ -51,7 +51,7 @@ impl ErrorQueue {
         }
     }
 
-    /// Memory was let go. Extends the last entry where it may.
+    /// Adds a notification, or merges it with the last entry.
     pub(super) fn notify(&mut self, done: Notification, coalescing: Coalescing) {
         self.news = true;
         if let Some(ErrorEntry::ZeroCopy(last)) = self.entries.back_mut()
@@ -63,7 +63,7 @@ impl ErrorQueue {
         self.entries.push_back(ErrorEntry::ZeroCopy(done));
     }
 
-    /// A moment that was asked for has come.
+    /// Adds a timestamp.
     pub(super) fn timestamp(&mut self, found: TxTimestamp) {
         if self.entries.len() - self.notifications < ERROR_QUEUE {
             self.news = true;
@@ -91,12 +91,12 @@ impl ErrorQueue {
         }
     }
 
-    /// Whether something came since the owner was last told, an entry or the extension of one.
+    /// Whether there was a new entry, or a merged one, since the last report.
     pub(super) fn has_news(&self) -> bool {
         self.news
     }
 
-    /// The owner is told.
+    /// As [`has_news`](Self::has_news), and notes a report.
     pub(super) fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.news)
     }
@@ -105,14 +105,14 @@ impl ErrorQueue {
         self.entries.is_empty()
     }
 
-    /// Notifications that nobody has read.
+    /// Unread notifications.
     pub(super) fn unread(&self) -> usize {
         self.notifications
     }
 }
 
 impl ErrorQueue {
-    /// Prepares a call of `bytes` bytes. With `shared`, it may complete together with the last one.
+    /// Begins a call of `bytes` bytes. With `shared`, it may complete together with the last one.
     pub(super) fn begin_send(
         &mut self,
         config: &ZeroCopyConfig,
@@ -141,24 +141,24 @@ impl ErrorQueue {
         Ok(Begun { completion, charge, id, joined: false })
     }
 
-    /// Whether memory of the caller's was sent.
+    /// Whether lent memory was sent.
     pub(super) fn lends(&self) -> bool {
         self.sends.lends
     }
 
-    /// What of its socket becomes one.
+    /// Which notifications are merged.
     pub(super) fn coalescing(&self, config: &ZeroCopyConfig) -> Coalescing {
         self.sends.coalescing.unwrap_or(config.coalescing)
     }
 }
 
 impl Notification {
-    /// Takes in `next` if it continues this one.
+    /// Merges `next` if it continues this one.
     fn extend(&mut self, next: Self, coalescing: Coalescing) -> bool {
         let same_kind = match coalescing {
-            // And a range is one of Rust's: it does not go on behind the last number.
+            // A range does not wrap around.
             Coalescing::SameKind => self.copied == next.copied && self.hi < u32::MAX,
-            // Linux does not look: the older entry's flag wins.
+            // As Linux: the older entry's flag counts.
             Coalescing::Linux => true,
         };
         let ids = |n: &Self| u64::from(n.hi.wrapping_sub(n.lo)) + 1;

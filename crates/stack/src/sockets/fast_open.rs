@@ -1,7 +1,5 @@
-//! TCP Fast Open (RFC 7413) as far as more than one connection is concerned: whether, with which
-//! keys, whose cookies we have, and how many connections may be open before their handshakes are.
-//!
-//! What a SYN says and what happens to its data is `pagewire_tcp`'s.
+//! TCP Fast Open (RFC 7413) of a host: settings, keys, cookies of servers, and limits of listeners. The
+//! protocol of one connection is in `pagewire_tcp`.
 
 use std::time::Duration;
 
@@ -27,7 +25,7 @@ use crate::stack::{Core, Stack};
 pub(crate) struct FastOpenHost {
     mode: FastOpenMode,
     keys: FastOpenKeys,
-    /// The keys that come from the stack's secret.
+    /// Keys derived from the stack's secret.
     own: FastOpenKeys,
     cache: CookieCache,
     refusals: Refusals,
@@ -51,7 +49,7 @@ impl FastOpenHost {
         self.mode
     }
 
-    /// From the next connection on. Listeners that are there keep their limits.
+    /// Changes the settings, from the next connection on. Existing listeners keep their limits.
     pub(crate) fn configure(&mut self, config: FastOpenConfig) {
         self.mode = config.mode;
         self.keys = config.keys.unwrap_or(self.own);
@@ -59,7 +57,7 @@ impl FastOpenHost {
     }
 }
 
-/// Whether Fast Open is given a rest, because a path swallowed it (Linux's
+/// Whether Fast Open is suspended, because a path swallowed it (Linux's
 /// `tcp_fastopen_blackhole_timeout_sec`).
 #[derive(Default)]
 struct BlackHole {
@@ -76,9 +74,9 @@ impl BlackHole {
     }
 }
 
-/// What becomes of a SYN as far as Fast Open is concerned.
+/// How a listener answers a SYN.
 pub(crate) enum FastOpenSyn {
-    /// Nothing.
+    /// Without Fast Open.
     Plain,
     /// The SYN,ACK brings a cookie.
     Offer(FastOpenCookie),
@@ -88,7 +86,7 @@ pub(crate) enum FastOpenSyn {
 
 /// Settings.
 impl Listener<'_> {
-    /// A listener's limit on connections whose handshakes are not complete.
+    /// The limit on connections whose handshakes are not complete.
     ///
     /// # Errors
     /// `NoSuchSocket`.
@@ -154,7 +152,7 @@ impl Core {
         Some(FastOpenConnect { option: Some(option), mss, deferred })
     }
 
-    /// The connection at `index` took a segment, or is over: what its handshake taught is remembered.
+    /// Remembers what the handshake of the connection at `index` has shown.
     pub(crate) fn learn_fast_open(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let Some(outcome) = socket.conn.fast_open().take_outcome() else { return };
@@ -169,8 +167,7 @@ impl Core {
         }
     }
 
-    /// Whether the connection at `index` shows that a path swallows Fast Open, or that none does
-    /// any more.
+    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or that none does.
     pub(crate) fn watch_black_hole(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let hole = &mut self.sockets.fast_open.black_hole;
@@ -190,20 +187,19 @@ impl Core {
 }
 
 impl Tcp<'_> {
-    /// Whether a connection that was opened with Fast Open waits for its first data, which its SYN
-    /// will take along.
+    /// Whether the SYN waits for the first data, which it will carry.
     pub fn is_deferred(&mut self) -> bool {
         self.socket.conn.fast_open().is_deferred()
     }
 
-    /// Sends the SYN of a connection that waits for its first data, without any.
+    /// Sends the SYN that waits for the first data, without data.
     pub fn send_syn(&mut self) {
         self.socket.conn.fast_open().send_deferred_syn();
         self.touch();
     }
 
-    /// Says that the application waits to send more than the SYN takes (`true`): the
-    /// acknowledgement of the SYN,ACK waits for that data.
+    /// `true`: the application waits to send more than the SYN takes, and the acknowledgement of the SYN,ACK
+    /// waits for that data.
     pub fn set_write_pending(&mut self, pending: bool) {
         self.socket.conn.fast_open().set_write_pending(pending);
     }
@@ -213,7 +209,7 @@ impl Tcp<'_> {
 impl Listener<'_> {}
 
 impl Core {
-    /// The limit of a new listener: its backlog, where all listeners do Fast Open.
+    /// A new listener's limit: its backlog, if all listeners do Fast Open.
     pub(crate) fn initial_fast_open(&self, backlog: usize) -> Option<Box<ListenerFastOpen>> {
         let needed = FastOpenMode::SERVER | FastOpenMode::SERVER_ALWAYS;
         self.sockets.fast_open.mode.contains(needed).then(|| {
@@ -222,7 +218,7 @@ impl Core {
         })
     }
 
-    /// Judges the SYN that the listener at `index` got.
+    /// How the listener at `index` answers a SYN.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving the SYN packet with Fast Open option: 1. Initialize
     /// > and reset a local FastOpened flag. If FastOpenEnabled is false, go to step 5. 2. If
@@ -272,8 +268,7 @@ impl Core {
         }
     }
 
-    /// The connection at `index` was opened by a SYN to the listener at `listener`: it waits to be
-    /// accepted before its handshake is complete.
+    /// Queues a connection that a SYN has opened, before its handshake is complete.
     pub(crate) fn open_fast(&mut self, now: Instant, index: u32, listener: u32, payload: FragVec) {
         let Some(id) = self.sockets.table.id_of(listener) else { return };
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
@@ -290,8 +285,7 @@ impl Core {
         self.sockets.check_later(listener);
     }
 
-    /// The connection at `index` took a segment, or is over. If it counted for its listener's
-    /// limit, it does so only as long as its handshake lasts.
+    /// Ends the count of the connection at `index` for its listener's limit, once its handshake is over.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
     /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.
@@ -313,7 +307,7 @@ impl Core {
     }
 }
 
-/// Makes a connection of what connecting and Fast Open ask for.
+/// Opens a connection with Fast Open, if `how` says so.
 pub(crate) fn with_fast_open(mut conn: Connection, how: Option<FastOpenConnect>) -> Connection {
     if let Some(how) = how {
         conn.fast_open().begin(how);

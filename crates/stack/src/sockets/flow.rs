@@ -1,29 +1,29 @@
-//! What a connection needs whose data is passed on at once.
+//! A connection whose data the stack forwards by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagewire_mem::Instant;
 
-/// A connection whose data is passed on at once.
+/// State of a connection whose data the stack forwards by itself.
 pub(crate) struct Flow {
-    /// A segment came since it was last looked whether there is something to pass on.
+    /// A segment came since the last forwarding.
     pub(super) due: bool,
-    /// Where what it received is counted.
+    /// Counts what it received.
     pub(super) passed: Arc<Passed>,
     pub(super) way: Way,
-    /// When something was last passed on.
+    /// When data was last forwarded.
     pub(super) at: Instant,
 }
 
-/// Which way what a connection received goes.
+/// The direction of received data: up to the upstream, or down to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Up,
     Down,
 }
 
-/// Bytes passed on. Who reads them may be on another thread; counted is under the stack's lock.
+/// Bytes forwarded. Readers may be on another thread; only the stack's thread counts.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     up: AtomicU64,
@@ -44,7 +44,7 @@ impl Passed {
             Way::Up => &self.up,
             Way::Down => &self.down,
         };
-        // Only one counts at a time: no need for an atomic addition.
+        // One writer: no need for an atomic addition.
         total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 }

@@ -1,4 +1,4 @@
-//! Sockets by kind: typed ids, and handles that borrow one socket and what its verbs work with.
+//! Views: each borrows one socket and what its verbs work with.
 
 use pagewire_mem::Instant;
 use pagewire_tcp::{Connection, Env, TcpError};
@@ -52,7 +52,7 @@ impl Stack {
         self.core.tcp(id.0)
     }
 
-    /// What is known of a connection, for those who only look.
+    /// The state of a connection, from a shared reference.
     ///
     /// # Errors
     /// `NoSuchSocket` if it is closed.
@@ -139,7 +139,7 @@ impl Tcp<'_> {
         TcpId(self.id)
     }
 
-    /// Something happened: it may send, and be ready for more.
+    /// Marks it: it may send, and its readiness may have grown.
     #[inline]
     pub(super) fn touch(&mut self) {
         let index = self.id.index();
@@ -147,8 +147,8 @@ impl Tcp<'_> {
         self.work.queue_report(index, &mut self.socket.unchecked);
     }
 
-    /// One verb: what it makes possible is marked, what it used up is noted, so that becoming ready
-    /// again is a change that [`poll_event`](Stack::poll_event) reports.
+    /// Runs one verb and marks the socket. Notes the readiness that the verb used up, so that
+    /// [`poll_event`](Stack::poll_event) reports it when it comes back.
     pub(super) fn with<T>(
         &mut self,
         now: Instant,
@@ -162,8 +162,7 @@ impl Tcp<'_> {
         done.map_err(error_from)
     }
 
-    /// As [`with`](Self::with), for verbs that do nothing but queue: while what is queued waits for
-    /// company, there is nothing to look after.
+    /// As [`with`](Self::with), for verbs that only queue: data that waits to be coalesced needs no output.
     pub(super) fn with_sender<T>(
         &mut self,
         now: Instant,
@@ -184,7 +183,7 @@ impl Tcp<'_> {
         }
     }
 
-    /// Something was queued: it is looked after, unless it waits for company.
+    /// Marks the socket after something was queued, unless that waits to be coalesced.
     pub(super) fn after_queueing(&mut self) {
         if !self.socket.conn.is_collecting() {
             if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
@@ -199,7 +198,7 @@ impl Tcp<'_> {
         self.socket.reported &= self.socket.readiness();
     }
 
-    /// There was room, but no page for a copy: the connection waits for pages.
+    /// There was room, but no free page for a copy: the connection waits for pages.
     pub(super) fn starve(&mut self, now: Instant) {
         self.socket.reported &= !Readiness::WRITABLE;
         if !core::mem::replace(&mut self.socket.starved, true) {
@@ -215,7 +214,7 @@ impl Udp<'_> {
         UdpId(self.id)
     }
 
-    /// Its readiness may have grown.
+    /// Marks it: its readiness may have grown.
     pub(super) fn check_later(&mut self) {
         self.work.queue_report(self.id.index(), &mut self.socket.unchecked);
     }

@@ -1,7 +1,7 @@
-//! Byte path, step R7 and after: memory that applications took by reference and keep.
+//! Received memory that applications keep by reference.
 //!
-//! It is charged to its connection and to the host's receive budget until it comes back, on whatever
-//! thread: a program that keeps everything closes its own window and nobody else's.
+//! It is charged to its connection and to the host's receive budget until any thread releases it: an
+//! application that keeps everything closes its own window and no other.
 
 use std::sync::Arc;
 
@@ -12,9 +12,8 @@ use super::ids::SocketId;
 use crate::stack::{Core, Stack};
 
 impl Tcp<'_> {
-    /// Counts `bytes` of memory for the connection until the answer is dropped: whoever takes
-    /// received memory by reference keeps it with that. A call that comes with the verb that took
-    /// the memory, before anything is sent.
+    /// Counts `bytes` of kept memory for the connection until the [`Held`] is dropped. Call it right after
+    /// the verb that took the memory, before any output.
     pub fn count_held(&mut self, now: Instant, bytes: usize) -> Held {
         if bytes == 0 {
             return Held::default();
@@ -28,22 +27,21 @@ impl Tcp<'_> {
         held
     }
 
-    /// Bytes of memory that the connection's application took by reference and keeps.
+    /// Bytes of received memory that the application keeps.
     pub fn held(&self) -> usize {
         self.socket.holdings.as_ref().map_or(0, |holdings| holdings.bytes())
     }
 }
 
 impl Stack {
-    /// What other threads gave back: whoever drives the stack wakes up for it
-    /// ([`Returns::set_waker`]).
+    /// The queue of kept memory that was released. It wakes the driver ([`Returns::set_waker`]).
     pub fn returns(&self) -> &Arc<Returns> {
         &self.core.sockets.work.returns
     }
 }
 
 impl Core {
-    /// Opens the windows of those who waited for memory that came back.
+    /// Opens the windows of connections that waited for released memory.
     pub(crate) fn drain_returns(&mut self, now: Instant) {
         if !self.sockets.work.returns.is_pending() {
             return;

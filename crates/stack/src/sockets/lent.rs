@@ -1,8 +1,8 @@
-//! Byte path, step R6: received memory that belongs to its sender, and must not be kept for ever.
+//! Lent memory: received memory that belongs to its sender, which gets it back after a deadline.
 //!
-//! Where payload passes by reference (the pair link), what waits in a receive queue is the sender's
-//! own memory, and if it wants to hear of the release, that waits too. After a deadline it is replaced by private copies. One
-//! entry for each socket that has such data: cheap enough to be made for every burst.
+//! On a link that passes payload by reference (the pair link), a receive queue has the sender's own
+//! memory, and the sender's completion waits for it. After a deadline private copies replace it. There is
+//! one entry for each socket with such data, cheap enough to make for every burst.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::limits::UDP_RECEIVE_BYTES;
 use crate::net::Mem;
 use crate::stack::Core;
 
-/// Sockets that had memory of senders in their receive queue, in the order of their deadlines.
+/// Sockets with lent memory in their receive queues, in the order of their deadlines.
 pub(crate) struct LentMemory {
     /// How long such memory may wait; `None`: for ever.
     limit: Option<Duration>,
@@ -26,8 +26,7 @@ pub(crate) struct LentMemory {
 struct Lent {
     until: Instant,
     socket: SocketId,
-    /// Payload bytes of the stream that it had read, and what that will be when it has read what
-    /// was there.
+    /// Payload bytes of the stream read before, and after reading everything that was queued.
     read: u64,
     mark: u64,
 }
@@ -42,15 +41,15 @@ impl LentMemory {
         self.waiting.front().map(|lent| lent.until)
     }
 
-    /// Whether payload is to be watched.
+    /// Whether payload has lent memory with a deadline.
     #[inline]
     pub(crate) fn concerns(&self, payload: &[Frag]) -> bool {
         self.limit.is_some() && payload.iter().any(|frag| frag.completion().is_some())
     }
 }
 
-/// Whether there is room to copy `pinned` bytes of what was received: half of the pool stays for
-/// others, and what all connections have received stays within its budget.
+/// Whether there is room to copy `pinned` bytes: half of the pool stays free, and the receive memory stays
+/// within its budget.
 fn has_room(mem: &Mem, pinned: usize) -> bool {
     let pool = mem.pool.stats();
     let receive = &mem.shared.receive;
@@ -59,7 +58,7 @@ fn has_room(mem: &Mem, pinned: usize) -> bool {
 }
 
 impl Core {
-    /// The socket at `index` took memory of its sender.
+    /// The socket at `index` has received lent memory.
     pub(crate) fn watch_guest(&mut self, now: Instant, index: u32) {
         let Some(limit) = self.sockets.guests.limit else { return };
         let Some(socket) = self.sockets.table.id_of(index) else { return };
@@ -68,7 +67,7 @@ impl Core {
                 let (read, queued) = (socket.conn.bytes_read(), socket.conn.queued_receive());
                 (&mut socket.has_guests, read, read + queued as u64)
             }
-            // Datagrams know when they came.
+            // Datagrams have their times.
             Some(Socket::Udp(socket)) => (&mut socket.has_guests, 0, 0),
             _ => return,
         };
@@ -78,16 +77,16 @@ impl Core {
         }
     }
 
-    /// Replaces what has waited too long.
+    /// Replaces lent memory that has waited too long.
     pub(crate) fn copy_guests(&mut self, now: Instant) {
         let Some(limit) = self.sockets.guests.limit else { return };
         while let Some(guest) = self.sockets.guests.waiting.pop_front_if(|lent| lent.until <= now) {
-            // What came later, and what there was no page for, has another deadline.
+            // Later data, and data without a page to copy to, gets another deadline.
             let left = match self.sockets.table.get_mut(guest.socket) {
                 Ok(Socket::Tcp(socket)) => {
                     socket.has_guests = false;
                     let read = socket.conn.bytes_read();
-                    // Equal: there was only data beyond a gap, and there still is.
+                    // Equal: there is only data beyond a gap.
                     let due = read < guest.mark || read == guest.read;
                     if due && has_room(&self.mem, socket.conn.pinned_receive()) {
                         socket.work(&mut self.mem, now, |conn, env| conn.give_back_received(env));

@@ -1,14 +1,14 @@
-//! Listeners: half-open connections, and those that wait to be accepted.
+//! Listening: half-open connections, and connections that wait to be accepted.
 //!
 //! ```text
 //!   SYN --> half-open (at most backlog + 1) --ACK--> queued (at most backlog + 1) --accept--> App
-//!             | reset, timeout: gone                    | reset: accepted all the same, and then
-//!             v                                         v reading says what happened
+//!             | reset, timeout: removed                 | reset: still accepted; reading returns
+//!             v                                         v the error
 //! ```
 //!
-//! The limits are Linux's: a backlog of N lets N + 1 in. A full queue of those that wait drops the
-//! segment that would add to it, counted, and the peer tries again; nothing is refused. A full
-//! queue of half-open ones has SYNs answered with cookies (`cookie.rs`), which need no queue.
+//! The limits are Linux's: a backlog of N admits N + 1. When the queue of accepted connections is full, a
+//! segment that would add to it is dropped and counted, and the peer retransmits; nothing is refused.
+//! When the queue of half-open connections is full, SYNs are answered with cookies (`cookie.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -38,9 +38,8 @@ use crate::stack::{Core, Stack};
 /// A connection in TIME-WAIT that a SYN may reopen.
 #[derive(Clone, Copy)]
 pub(crate) struct Old {
-    /// Where it is.
     pub(super) index: u32,
-    /// The largest sequence number of ours that it used.
+    /// The largest sequence number that we used.
     pub(super) last: Seq,
 }
 
@@ -53,7 +52,7 @@ pub(crate) struct ToListener<'a> {
     pub(super) ecn: u8,
 }
 
-/// How a listener is made.
+/// How to listen.
 #[derive(Debug, Default)]
 pub struct ListenOptions {
     /// How many connections may wait to be accepted.
@@ -71,13 +70,12 @@ impl From<usize> for ListenOptions {
 }
 
 impl Stack {
-    /// Listens for connections to `local`, whose port may be 0 for a free one. An unspecified
-    /// address stands for all of ours, `::` for those of both IP versions.
+    /// Listens for connections to `local`; port 0 stands for a free one, an unspecified address for all of
+    /// ours, `::` for those of both IP versions.
     ///
     /// # Errors
-    /// `AddressInUse`, also if another listener's wildcard covers the address, or another listens
-    /// where the address was held; `AddressNotAvailable` if it is not ours, or no ephemeral port is
-    /// free.
+    /// `AddressInUse`, also if another listener's wildcard covers the address, or another socket listens at
+    /// the reserved address; `AddressNotAvailable` if it is not ours, or no ephemeral port is free.
     pub fn listen(
         &mut self,
         local: SocketAddr,
@@ -119,7 +117,7 @@ impl Listener<'_> {
         self.core.sockets.table.listener_mut(self.id.index()).ok_or(Error::NoSuchSocket)
     }
 
-    /// How many connections may wait to be accepted from now on.
+    /// Sets how many connections may wait to be accepted.
     pub fn set_backlog(&mut self, backlog: usize) -> Result<(), Error> {
         self.socket_mut()?.backlog = backlog.min(MAX_BACKLOG);
         Ok(())
@@ -130,10 +128,10 @@ impl Listener<'_> {
         Ok(&self.socket()?.config)
     }
 
-    /// Takes the oldest connection that waits, and the address of its peer.
+    /// Takes the oldest connection in the queue, and its peer's address.
     ///
     /// # Errors
-    /// `WouldBlock` when none waits, `NetworkDown` when none can come any more.
+    /// `WouldBlock` if the queue is empty, `NetworkDown` if no connection can come any more.
     pub fn accept(&mut self) -> Result<(TcpId, SocketAddr), Error> {
         let listener = self.socket_mut()?;
         let taken = listener.queue.pop_front();
@@ -144,7 +142,7 @@ impl Listener<'_> {
         let socket = table.tcp_mut(index).ok_or(Error::WouldBlock)?;
         socket.owner = Owner::App;
         socket.conn.fast_open().on_accepted();
-        // Whoever gets a connection looks at it first: no event for what it is ready for already.
+        // The owner looks at a new connection first: no event for its present readiness.
         socket.reported = socket.readiness();
         let remote = socket.tuple.remote_addr();
         let id = table.id_of(index).ok_or(Error::WouldBlock)?;
@@ -182,9 +180,9 @@ impl Core {
         Ok(ListenerId(id))
     }
 
-    /// A segment to the listener at `index` that belongs to no connection (RFC 9293 section
-    /// 3.10.7.2), in `packet`, which may carry the answer. `old`: a connection between the same ends
-    /// that is in TIME-WAIT. It stays unless the new one is taken.
+    /// Processes a segment to the listener at `index` that belongs to no connection (RFC 9293 section
+    /// 3.10.7.2). `packet` has its payload, and may carry the answer. `old`: a connection between the same
+    /// ends in TIME-WAIT, which stays unless a new one replaces it.
     pub(crate) fn listener_input(
         &mut self,
         now: Instant,
@@ -214,7 +212,7 @@ impl Core {
             return;
         }
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
-        // A SYN that reopens a connection is no stranger's.
+        // A SYN that reopens a connection is from a known peer.
         if old.is_none() {
             let full = listener.half_open.len() > listener.backlog;
             match self.sockets.defence.syn_cookies {
@@ -263,10 +261,10 @@ impl Core {
         self.net.counters.tcp_passive_opens += 1;
     }
 
-    /// The connection at `index`, in TIME-WAIT, makes way for a new one between the same ends.
+    /// Takes the connection at `index`, in TIME-WAIT, out of the demux, for a new one between the same ends.
     fn make_way(&mut self, index: u32) {
         match self.sockets.table.tcp(index) {
-            // Its owner still has it; segments find it no longer.
+            // Its owner still has it.
             Some(socket) if socket.owner != Owner::Nobody => {
                 self.sockets.demux.remove(&mut self.sockets.table, index);
             }
@@ -274,8 +272,7 @@ impl Core {
         }
     }
 
-    /// A half-open connection took a segment: if that completed the handshake, it waits to be
-    /// accepted from here on.
+    /// Queues a half-open connection for `accept`, if a segment has completed its handshake.
     pub(crate) fn promote(&mut self, index: u32, listener_index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         if matches!(socket.conn.state(), State::SynReceived | State::SynSent | State::Closed) {
@@ -292,7 +289,7 @@ impl Core {
         self.sockets.check_later(listener_index);
     }
 
-    /// Listening ends: connections that nobody has accepted are reset.
+    /// Closes a listener: resets the connections that were not accepted.
     pub(crate) fn close_listener(&mut self, index: u32) {
         let Some(listener) = self.sockets.table.listener_mut(index) else { return };
         let port = listener.local.port();

@@ -14,20 +14,20 @@ use crate::net::LinkId;
 /// A socket that listens.
 pub(crate) struct ListenerSocket {
     pub(crate) local: SocketAddr,
-    /// Settings of the connections that it gets.
+    /// Settings of its connections.
     pub(crate) config: Arc<TcpConfig>,
     pub(super) backlog: usize,
-    /// Connections whose handshake is not complete.
+    /// Connections whose handshakes are not complete.
     pub(crate) half_open: BTreeSet<u32>,
     /// Connections that wait to be accepted, oldest first.
     pub(super) queue: VecDeque<u32>,
-    /// Present where Fast Open is, or was, on.
+    /// Present once Fast Open was on.
     pub(super) fast_open: Option<Box<ListenerFastOpen>>,
     /// Its connections have opted in to zero-copy sends.
     pub(super) zerocopy: bool,
     /// When a SYN was last answered with a cookie.
     pub(crate) cookie_at: Option<Instant>,
-    /// The link that it is bound to, and its connections.
+    /// The link that it and its connections are bound to.
     pub(super) link: Option<LinkId>,
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
@@ -45,7 +45,7 @@ impl ListenerSocket {
         readiness
     }
 
-    /// Whether no further connection may wait to be accepted.
+    /// Whether the queue of connections to accept is full.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() > self.backlog
     }
@@ -54,11 +54,11 @@ impl ListenerSocket {
 /// Fast Open of one listener.
 #[derive(Default)]
 pub(crate) struct ListenerFastOpen {
-    /// Connections that may be there before their handshakes are complete; 0: Fast Open is off.
+    /// Connections whose handshakes may be incomplete; 0: Fast Open is off.
     pub(crate) limit: u32,
     /// Connections whose handshakes are not complete, and those in `resets`.
     pub(super) pending: u32,
-    /// Until when those count that were reset.
+    /// Until when connections count that were reset.
     pub(super) resets: VecDeque<Instant>,
     /// Keys of its own.
     pub(super) keys: Option<FastOpenKeys>,
@@ -70,8 +70,8 @@ impl ListenerFastOpen {
     /// Whether one more connection may be open before its handshake is complete.
     ///
     /// RFC 7413 section 5.1: beyond a limit of pending connections, the server falls back to complete
-    /// handshakes. As Linux: one that was reset counts for another minute, or an attacker who forges both the
-    /// SYN and the reset had no limit at all.
+    /// handshakes. As Linux: a connection that was reset counts for another minute; otherwise there is no
+    /// limit for an attacker who forges both the SYN and the reset.
     pub(super) fn admits(&mut self, now: Instant) -> bool {
         if self.limit == 0 {
             return false;

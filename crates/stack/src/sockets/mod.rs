@@ -1,7 +1,5 @@
-//! Sockets: who they are, and what has to be done for them.
-//!
-//! Read [`Sockets`] first, then `tcp.rs` (connections), `application.rs` (their verbs),
-//! `listener.rs`, `udp.rs`; `table.rs`, `demux.rs` and `ports.rs` find them.
+//! Sockets. Read [`Sockets`] first, then the kinds (`tcp.rs`, `listener.rs`, `udp.rs`), `handles.rs`
+//! (what verbs work with) and `demux.rs` (which socket a packet is for).
 
 pub(crate) mod application;
 pub(crate) mod bind;
@@ -80,10 +78,10 @@ pub(crate) use work::Work;
 
 /// All sockets of a stack.
 ///
-/// What happens to a socket only marks it: a connection goes on the list `dirty` until
-/// `poll_transmit` has asked it for segments and set its timer, any socket goes on `unchecked`
-/// until `poll_event` has compared its readiness. So a burst of segments costs one
-/// acknowledgement, one timer and one event for each connection.
+/// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit` has
+/// asked it for segments and set its timer; a socket is on `unchecked` until `poll_event` has compared
+/// its readiness. So a burst of segments costs one acknowledgement, one timer and one event for each
+/// connection.
 pub(crate) struct Sockets {
     pub(crate) table: Table,
     pub(crate) demux: Demux,
@@ -102,21 +100,21 @@ pub(crate) struct Sockets {
     /// Settings of handshakes and of what is left of connections.
     pub(crate) defence: Defence,
     pub(crate) cookies: CookieJar,
-    /// Those of `dirty` that wait for the device of a link, by link; entries may be stale.
+    /// Dirty connections that wait for a link's device, by link; entries may be stale.
     pub(crate) held_up: Vec<Vec<u32>>,
     pub(crate) work: Work,
-    /// Connections in TIME-WAIT that nobody owns, oldest first; entries may be stale.
+    /// Closed connections in TIME-WAIT, oldest first; entries may be stale.
     pub(crate) time_wait: VecDeque<SocketId>,
     /// Resets for segments that belong to no connection.
     pub(crate) resets: RateLimit,
-    /// Timers that fired together.
+    /// Buffer for timers that fired together.
     pub(crate) expired: Vec<u32>,
-    /// A connection that was not quiet when somebody asked last: a hint, which may be stale.
+    /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
     pub(crate) guests: LentMemory,
-    /// Those taken from there, on their way to their sockets.
+    /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
-    /// Why there is nothing for sockets to do any more, if so.
+    /// Whether sockets can still send and receive.
     pub(crate) down: Down,
 }
 
@@ -128,8 +126,8 @@ pub(crate) struct Defence {
 }
 
 impl Sockets {
-    /// No sockets yet. Every table that strangers can fill, and every number that they should not
-    /// guess, has a key of its own, derived from the stack's secret.
+    /// No sockets. Every table that strangers can fill, and every number that they must not guess, has a
+    /// key of its own, derived from the stack's secret.
     pub(crate) fn new(
         now: Instant,
         secret: &[u8; 32],
@@ -171,7 +169,7 @@ impl Sockets {
         }
     }
 
-    /// Something happened to the connection at `index`: it may send, and be ready for more.
+    /// Marks the connection at `index`: it may send, and its readiness may have grown.
     pub(crate) fn touch(&mut self, index: u32) {
         self.touch_to_send(index);
         self.touch_to_report(index);
@@ -181,18 +179,17 @@ impl Sockets {
     pub(crate) fn touch_by_segment(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         let Some(flow) = &mut socket.flow else { return self.touch(index) };
-        // Whether there is anything else to look after shows when its data has been passed on.
+        // What is left to report shows when its data has been passed on.
         flow.due = true;
         if !core::mem::replace(&mut socket.dirty, true) {
             self.work.dirty.push_back(index);
         } else if self.held_up.iter().any(|list| !list.is_empty()) {
-            // It may wait for its device, and would be looked at when that has room: what came for it
-            // need not wait for that.
+            // If it waits for its device, what it received need not wait too.
             self.touch_to_report(index);
         }
     }
 
-    /// The connection at `index` may send, and nothing else has changed.
+    /// Marks the connection at `index`: it may send.
     pub(crate) fn touch_to_send(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         if !core::mem::replace(&mut socket.dirty, true) {
@@ -200,7 +197,7 @@ impl Sockets {
         }
     }
 
-    /// The connection at `index` may be ready for more, and has nothing more to send.
+    /// Marks the connection at `index`: its readiness may have grown.
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         if !core::mem::replace(&mut socket.unchecked, true) {
@@ -208,7 +205,7 @@ impl Sockets {
         }
     }
 
-    /// The device of a link has room again; whether connections have waited for that.
+    /// The device of a link has room again. Returns whether connections waited for it.
     pub(crate) fn resume(&mut self, link: LinkIndex) -> bool {
         let held_up = self.held_up.get_mut(usize::from(link)).filter(|list| !list.is_empty());
         let Some(list) = held_up else { return false };
@@ -216,7 +213,7 @@ impl Sockets {
         true
     }
 
-    /// The socket at `index`, no connection, may be ready for more.
+    /// Marks the socket at `index`, which is no connection: its readiness may have grown.
     pub(crate) fn check_later(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
         if matches!(socket, Socket::Tcp(_)) {
@@ -228,8 +225,8 @@ impl Sockets {
         }
     }
 
-    /// The owner of the socket at `id` is to be told that it is ready for `what`, whatever it was
-    /// told before.
+    /// Reports to the owner of the socket `id` that it is ready for `what`, even if that was reported
+    /// before.
     pub(crate) fn report_again(&mut self, id: SocketId, what: Readiness) {
         let Ok(socket) = self.table.get_mut(id) else { return };
         let Some((unchecked, reported)) = socket.report_state() else { return };
@@ -239,8 +236,7 @@ impl Sockets {
         }
     }
 
-    /// If something came to the error queue of the socket at `index`, its owner is to be told,
-    /// whatever it was told before.
+    /// Reports a new entry in the error queue of the socket at `index`, even if one was reported before.
     pub(crate) fn report_news(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
         if !socket.errors().is_some_and(ErrorQueue::has_news) {
@@ -252,7 +248,7 @@ impl Sockets {
         }
     }
 
-    /// Whether no connection has anything left to send, or to have acknowledged.
+    /// Whether no connection has unsent or unacknowledged data.
     pub(crate) fn are_quiet(&self) -> bool {
         let is_busy = |socket: &Socket| !socket.is_quiet();
         if self.table.at(self.busy.load(Ordering::Relaxed)).is_some_and(is_busy) {
@@ -263,12 +259,12 @@ impl Sockets {
         busy.is_none()
     }
 
-    /// The next socket that became ready for something since it was last asked.
+    /// The next socket whose readiness has grown since it was last reported.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         while let Some(index) = self.work.unchecked.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };
             let readiness = socket.readiness();
-            // Errors, notifications and timestamps are told of one by one.
+            // Errors, notifications and timestamps are reported one by one.
             let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
             let (unchecked, reported) = match socket {
                 Socket::Tcp(s) if s.owner == tcp::Owner::App => (&mut s.unchecked, &mut s.reported),

@@ -1,4 +1,4 @@
-//! Frames that a device refused: the connections whose segments they were are told, and try again soon.
+//! Frames that a device refused: reports them to their connections, which try again soon.
 
 use std::collections::VecDeque;
 
@@ -30,7 +30,7 @@ impl Stack {
 
 impl Core {
     fn refused_by(&mut self, now: Instant, link: LinkIndex, frames: &mut VecDeque<PacketBuf>) {
-        // The last first: what was sent behind a segment must be unsent before it can be.
+        // The last first: a segment can be unsent only after those behind it.
         while let Some(frame) = frames.pop_back() {
             self.net.counters.tx_refused += 1;
             let Some((about, space)) = self.net.refused_segment(link, &frame) else { continue };

@@ -8,21 +8,22 @@ use pagewire_tcp::Seq;
 use crate::config::Coalescing;
 use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
 
-/// One call that sends by reference, from try to try: a call that waits for room keeps it, so that
+/// One call that sends by reference, over all its tries: a call that waits for room keeps this, so that
 /// all of its data has one id. Until all of it is queued, it does not complete before this is dropped.
 ///
-/// When nobody refers to the memory any more, a [`Notification`] of the call's id comes through
-/// [`Stack::poll_error_queue`]. Each fragment stays one: a segment that has 17 of them is pushed, and
-/// the next begins. Datagrams of one call ([`UdpTarget::segment`]) have one id.
+/// When the memory has no more references, a [`Notification`](crate::Notification) of the call's id comes through
+/// [`Stack::poll_error_queue`](crate::Stack::poll_error_queue). Fragments are not joined: after 17 of
+/// them a segment is pushed, and the next begins. Datagrams of one call
+/// ([`UdpTarget::segment`](crate::UdpTarget::segment)) have one id.
 ///
-/// On a socket that has not [opted in](Stack::set_zerocopy) the data is copied, and there is no
-/// id. Memory that nothing keeps ([`Frag::lent`]) has to stay until the notification. If the
-/// connection is closed first, the stack makes a private copy of what is not acknowledged (and
-/// resets the connection if it has no pages for that); frames that are with the device by then,
-/// and receivers that got it by reference, still refer to it.
+/// On a socket that has not [opted in](crate::Stack::set_zerocopy) the data is copied, and there is no
+/// id. Memory without an owner ([`Frag::lent`]) has to stay until the notification. If the connection
+/// is closed first, the stack copies what is not acknowledged (and resets the connection if it has no
+/// pages for that); frames at the device, and receivers that got the memory by reference, still refer
+/// to it.
 ///
-/// Such a send may also meet [`Error::TooManyNotifications`] and [`Error::TooManyPagesHeld`] (both
-/// `ENOBUFS`). A call that queues nothing takes no id.
+/// Such a send may also fail with `TooManyNotifications` and `TooManyPagesHeld` (both `ENOBUFS`). A call
+/// that queues nothing takes no id.
 #[derive(Debug, Default)]
 pub struct ZeroCopyCall {
     pub(super) completion: Option<Arc<Completion>>,
@@ -30,13 +31,13 @@ pub struct ZeroCopyCall {
 }
 
 impl ZeroCopyCall {
-    /// A call that has sent nothing yet.
+    /// A call that has sent nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The id under which the call completes, once something is queued; `None` on a socket that has
-    /// not opted in, and for a call of no bytes.
+    /// The call's id, once something is queued; `None` on a socket that has not opted in, and for a call
+    /// of no bytes.
     pub fn id(&self) -> Option<u32> {
         self.id
     }
@@ -46,16 +47,16 @@ impl ZeroCopyCall {
 #[derive(Default)]
 pub(super) struct Sends {
     pub(super) next_id: u32,
-    /// Completions to come.
+    /// Outstanding completions.
     pub(super) live: usize,
     /// The last one, and how many bytes it covers.
     pub(super) last: Weak<Completion>,
     pub(super) last_bytes: usize,
     /// Sequence number behind its last byte.
     pub(super) last_end: Option<Seq>,
-    /// Some of the memory was the caller's.
+    /// Some of the memory is lent by the caller.
     pub(super) lends: bool,
-    /// Which notifications become one; `None`: as the stack's settings say.
+    /// Which notifications are merged; `None`: the stack's setting.
     pub(super) coalescing: Option<Coalescing>,
 }
 
@@ -68,14 +69,14 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// Nothing was queued: the id is as if never taken.
+    /// Nothing was queued: gives the id back.
     pub(super) fn give_up(self) {
         self.completion.leave();
     }
 }
 
 impl Sends {
-    /// Whether `next` goes on in memory where the last send ended.
+    /// Whether `next` continues the last send in memory.
     pub(super) fn is_continued_by(&self, next: Option<&Frag>) -> bool {
         let last = self.last.upgrade();
         last.zip(next).is_some_and(|(last, next)| last.is_continued_by(next))
@@ -87,14 +88,14 @@ impl Sends {
         core::ptr::eq(self.last.as_ptr(), completion)
     }
 
-    /// Whether a call of `bytes` more bytes may complete together with the last one.
+    /// Whether a call of `bytes` bytes may complete together with the last one.
     pub(super) fn may_share(&self, last: &Completion, bytes: usize) -> bool {
         self.last_bytes.saturating_add(bytes) <= MAX_SHARED_BYTES
             && last.count() < MAX_SHARED_SENDS
             && last.next_id() == self.next_id
     }
 
-    /// Something was queued: the id is taken.
+    /// Something was queued: takes the id.
     pub(super) fn commit(&mut self, begun: Begun, bytes: usize, call: &mut ZeroCopyCall) {
         begun.completion.charge(begun.charge);
         self.next_id = begun.id.wrapping_add(1);

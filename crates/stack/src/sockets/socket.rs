@@ -17,14 +17,13 @@ pub(crate) enum Socket {
     TimeWait(Box<Remains>),
 }
 
-/// What is left of a connection, in its place in the table.
+/// A connection in TIME-WAIT without an owner, in its place in the table.
 pub(crate) struct Remains {
     pub(crate) tuple: Tuple,
     pub(crate) tcp: TimeWait,
 }
 
 impl Socket {
-    /// How things stand.
     pub(crate) fn readiness(&self) -> Readiness {
         match self {
             Self::Tcp(socket) => socket.readiness(),
@@ -34,7 +33,7 @@ impl Socket {
         }
     }
 
-    /// Whether it has nothing left to send, or to have acknowledged.
+    /// Whether it has no unsent or unacknowledged data.
     pub(crate) fn is_quiet(&self) -> bool {
         match self {
             Self::Tcp(socket) => socket.is_quiet(),
@@ -60,8 +59,7 @@ impl Socket {
         }
     }
 
-    /// Whether it is on the list of those whose readiness may have grown, and what the owner knows
-    /// that it is ready for.
+    /// Whether it is on the list `unchecked`, and the readiness that its owner knows.
     pub(crate) fn report_state(&mut self) -> Option<(&mut bool, &mut Readiness)> {
         match self {
             Self::Tcp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),

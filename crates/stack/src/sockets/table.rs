@@ -23,7 +23,7 @@ struct Slot {
 }
 
 impl Table {
-    /// Puts a socket in; `None` when `limit` sockets are in.
+    /// Inserts a socket; `None` when the table has `limit` sockets.
     pub(crate) fn insert(&mut self, socket: Socket, limit: usize) -> Option<SocketId> {
         if self.len() >= limit {
             return None;
@@ -41,7 +41,7 @@ impl Table {
         Some(SocketId { index, generation: slot.generation })
     }
 
-    /// Takes a socket out; its id is stale from here on.
+    /// Removes a socket; its id is stale from here on.
     pub(crate) fn remove(&mut self, index: u32) -> Option<Socket> {
         let slot = self.slots.get_mut(index as usize)?;
         let socket = slot.socket.take()?;
@@ -53,14 +53,14 @@ impl Table {
         Some(socket)
     }
 
-    /// Puts another socket in the place of the one at `index`, if there is one: the id stays.
+    /// Replaces the socket at `index`, if there is one; its id stays.
     pub(crate) fn replace(&mut self, index: u32, socket: Socket) {
         if let Some(place) = self.at_mut(index) {
             *place = socket;
         }
     }
 
-    /// The two ends of the connection at `index`, if segments find it.
+    /// The ends of the connection at `index`, if the demux has it.
     pub(crate) fn tuple(&self, index: u32) -> Option<&Tuple> {
         match self.at(index)? {
             Socket::Tcp(socket) if socket.in_demux => Some(&socket.tuple),
@@ -163,7 +163,7 @@ impl Table {
         }
     }
 
-    /// Where sockets are, or were.
+    /// All indices in use, and free ones below.
     pub(crate) fn indices(&self) -> impl Iterator<Item = u32> + use<> {
         0..self.slots.len() as u32
     }

@@ -1,7 +1,5 @@
-//! Byte path, steps R5 and S3 seen from the stack: connections, and what goes in and out of them.
-//!
-//! Inputs first (`tcp_input`), then what is done once per burst (`transmit_dirty`, `settle`), then
-//! the application's verbs. Listeners are in `listener.rs`.
+//! Connections, as the stack keeps them. Their input is in `demux.rs`, their output in `transmit.rs`,
+//! their verbs in `application.rs`, `send.rs` and `recv.rs`.
 
 use std::sync::Arc;
 
@@ -24,53 +22,52 @@ pub(crate) struct TcpSocket {
     pub(crate) conn: Connection,
     pub(crate) tuple: Tuple,
     pub(crate) owner: Owner,
-    /// Whether segments find it.
+    /// Whether the demux has it.
     pub(crate) in_demux: bool,
-    /// On the list of those that may send.
+    /// On the list of connections that may send.
     pub(crate) dirty: bool,
-    /// On the list of those whose readiness may have grown.
+    /// On the list of sockets whose readiness may have grown.
     pub(crate) unchecked: bool,
-    /// The owner is told of every arrival, see [`Stack::report_arrivals`].
+    /// Every arrival is reported, see [`SocketOption::EveryArrival`](crate::SocketOption).
     pub(crate) every_arrival: bool,
-    /// What the owner knows that it is ready for.
+    /// The readiness that the owner knows.
     pub(crate) reported: Readiness,
-    /// On the list of those that wait for pages to write into.
+    /// On the list of connections that wait for free pages.
     pub(super) starved: bool,
-    /// On the list of those that have memory of senders in their receive queues.
+    /// On the list of sockets with lent memory in their receive queues.
     pub(super) has_guests: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
-    /// What it sends was received on this other connection, and the other way round: it is charged
-    /// until it is acknowledged.
+    /// The other connection of a forwarded pair: what one sends, the other received. It is charged until it
+    /// is acknowledged.
     pub(super) forwards: Option<SocketId>,
-    /// Present while what it received may be sent on that one at once.
+    /// Present while the stack forwards by itself.
     pub(super) flow: Option<Box<Flow>>,
-    /// Retransmissions, timeouts and recoveries that are in the stack's counters already.
+    /// Retransmissions, timeouts and recoveries that the stack's counters include.
     pub(super) counted: [u32; 3],
-    /// Second of the stack's clock in which the neighbour was last told that it is heard.
+    /// Second of the stack's clock in which the neighbour was last confirmed as reachable.
     pub(super) reachable_at: u32,
     /// Bytes of receive memory that are charged for it.
     charged: u32,
-    /// What its application took by reference and keeps; once it has.
+    /// Received memory that the application keeps; present once it has kept some.
     pub(super) holdings: Option<Arc<Holdings>>,
-    /// Of the network layer, when the MTU of the path was last asked for.
+    /// The network layer's generation of paths at the last look-up of the MTU.
     pub(super) path_generation: u32,
-    /// What few connections need.
     pub(crate) extra: Option<Box<Extra>>,
 }
 
 /// The bits of congestion notification in a traffic class.
 const ECN: u8 = 0b11;
 
-/// What few connections need.
+/// State that few connections need.
 #[derive(Default)]
 pub(crate) struct Extra {
     /// Copies made for this connection.
     pub(super) ledger: Option<CopyLedger>,
     pub(crate) errors: Option<ErrorQueue>,
-    /// Bytes whose moments are asked for.
+    /// Bytes whose timestamps were requested.
     pub(super) timestamps: Option<Box<Timestamps>>,
-    /// The listener for whose Fast Open limit it counts.
+    /// The listener whose Fast Open limit it counts for.
     pub(crate) fast_open_of: Option<SocketId>,
     pub(super) mtu_discover: MtuDiscover,
     pub(super) marks: PacketMarks,
@@ -81,13 +78,13 @@ pub(crate) struct Extra {
 /// Who a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The application, by its id.
+    /// The application.
     App,
     /// A listener, the handshake not complete.
     HalfOpen { listener: u32 },
     /// A listener, waiting to be accepted.
     Queued { listener: u32 },
-    /// Nobody: it delivers what is queued and goes.
+    /// None, the application has closed it: it delivers what is queued, and ends.
     Nobody,
 }
 
@@ -129,7 +126,7 @@ impl TcpSocket {
         self.extra.as_ref()?.link
     }
 
-    /// Whether nothing is left to be sent or to be acknowledged.
+    /// Whether it has no unsent or unacknowledged data.
     pub(crate) fn is_quiet(&self) -> bool {
         let info = self.conn.info();
         let closing = matches!(info.state, State::FinWait1 | State::Closing | State::LastAck);
@@ -141,7 +138,8 @@ impl TcpSocket {
         self.charged as usize
     }
 
-    /// Its receive queue is gone. What its application holds stays charged until it comes back.
+    /// Releases the charges of its queues. Memory that the application keeps stays charged until it is
+    /// released.
     pub(super) fn leave(&mut self, mem: &mut Mem) {
         let holdings = self.holdings.take();
         let held = holdings.as_ref().map_or(0, |holdings| holdings.bytes());
@@ -162,7 +160,7 @@ impl TcpSocket {
         Some(error_from(error))
     }
 
-    /// Lets the connection work with what the host lends it.
+    /// Runs `f` with the connection and its environment, and charges what it holds afterwards.
     pub(crate) fn work<T>(
         &mut self,
         mem: &mut Mem,
@@ -193,7 +191,7 @@ impl TcpSocket {
         result
     }
 
-    /// Charges what it holds now.
+    /// Charges the memory it pins.
     pub(super) fn charge(&mut self, shared: &mut Shared) {
         let sends = if self.forwards.is_some() { self.conn.send_charge() } else { 0 };
         let pinned = self.conn.receive_charge() + sends;
@@ -203,7 +201,7 @@ impl TcpSocket {
 }
 
 impl TcpSocket {
-    /// What is marked on a segment whose two bits of congestion notification are `ecn`.
+    /// Traffic class and hop limit of a segment whose two bits of congestion notification are `ecn`.
     pub(super) fn marked(&self, ecn: u8) -> (u8, Option<u8>) {
         let marks = self.extra.as_ref().map_or(PacketMarks::default(), |extra| extra.marks);
         (ecn | (marks.traffic_class & !ECN), marks.hop_limit)
@@ -211,7 +209,7 @@ impl TcpSocket {
 }
 
 impl Extra {
-    /// Reports what is known by now of the bytes whose moments are asked for.
+    /// Reports the timestamps that are known.
     pub(super) fn poll_timestamps(&mut self, now: Instant, conn: &Connection) {
         let Some(timestamps) = &mut self.timestamps else { return };
         let errors = self.errors.get_or_insert_default();

@@ -1,7 +1,5 @@
-//! When data left and when it arrived: Linux's `SO_TIMESTAMPING` for what TCP sends, by software.
-//!
-//! Whoever writes may ask to be told about the last byte of what was written: when it left for the
-//! first time, and when the peer acknowledged it. Answers go into the error queue, in order.
+//! Software timestamps of bytes that TCP sends (Linux's `SO_TIMESTAMPING`): when the last byte of a write
+//! left for the first time, and when the peer acknowledged it. They go to the error queue, in order.
 
 use std::collections::VecDeque;
 
@@ -12,7 +10,7 @@ use crate::event::{TxMoment, TxTimestamp};
 use crate::limits::TIMESTAMPS_PENDING;
 
 bitflags::bitflags! {
-    /// Which moments of a byte are reported.
+    /// Which timestamps of a byte are reported.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct TxTimestamping: u8 {
         /// It enters the queue of packets to be sent (`SOF_TIMESTAMPING_TX_SCHED`).
@@ -24,10 +22,10 @@ bitflags::bitflags! {
     }
 }
 
-/// The bytes of one connection that somebody wants to hear of.
+/// Requests for timestamps of one connection.
 pub(crate) struct Timestamps {
     pub(super) kinds: TxTimestamping,
-    /// Bytes are numbered from here: what was not acknowledged first when it was asked for.
+    /// Byte 0: the first byte that was not acknowledged at the first request.
     base: Seq,
     /// Last bytes of writes, oldest first.
     pending: VecDeque<Pending>,
@@ -40,12 +38,12 @@ struct Pending {
 }
 
 impl Timestamps {
-    /// None yet; bytes are numbered from the first one that is not acknowledged now.
+    /// No requests; byte 0 is the first one that is not acknowledged now.
     pub(super) fn new(kinds: TxTimestamping, conn: &Connection) -> Self {
         Self { kinds, base: Self::una(conn), pending: VecDeque::new() }
     }
 
-    /// The moments of the last byte that was written are asked for.
+    /// Requests timestamps of the last byte that was written.
     pub(super) fn stamp(&mut self, conn: &Connection) {
         if self.pending.len() >= TIMESTAMPS_PENDING {
             self.pending.pop_front();
@@ -58,7 +56,7 @@ impl Timestamps {
         Seq(conn.send_end().get().wrapping_sub(conn.queued_send() as u32))
     }
 
-    /// What is known by now about the bytes asked for.
+    /// Reports the timestamps that are known.
     pub(super) fn poll(
         &mut self,
         now: Instant,

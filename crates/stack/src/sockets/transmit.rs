@@ -29,8 +29,8 @@ impl Core {
         }
         let notice =
             IcmpNotice { seq: Seq(about.seq), kind: tcp_kind(kind, tuple.remote.is_ipv6()) };
-        // RFC 5927 section 7.2: a quoted sequence number outside of what is in flight is a forgery;
-        // the connection checks, and only then anything follows from it.
+        // RFC 5927 section 7.2: a quoted sequence number that is not in flight is a forgery; the
+        // connection checks it first.
         if !socket.work(&mut self.mem, now, |conn, env| conn.handle_icmp(env, notice)) {
             self.net.counters.tcp_icmp_outside_window += 1;
             return;
@@ -52,11 +52,11 @@ impl Core {
         let Some(socket) = self.sockets.table.tcp_mut(index) else {
             return self.time_wait_timeout(now, index);
         };
-        // The timer may stand at an earlier moment than the connection wants by now.
+        // The timer may fire earlier than the connection wants by now.
         if socket.conn.poll_timeout().is_some_and(|at| at <= now) {
             socket.work(&mut self.mem, now, |conn, env| conn.handle_timeout(env));
         }
-        // Held up: its next timer would only be set once its device takes frames again.
+        // While it waits for its device, no output sets its timer.
         if socket.dirty
             && let Some(at) = socket.conn.poll_timeout()
             && !self.sockets.wheel.covers(index, at)
@@ -86,8 +86,7 @@ impl Core {
 
 /// Outputs.
 impl Core {
-    /// Byte path, step S3: asks the connections that may send, in turns. Returns whether some
-    /// still may.
+    /// Asks the dirty connections for segments, in turns. Returns whether some may still send.
     pub(crate) fn transmit_dirty(&mut self, now: Instant) -> bool {
         let mut budget = SEGMENTS_PER_POLL;
         while budget > 0
@@ -135,8 +134,8 @@ impl Core {
         !self.sockets.work.dirty.is_empty()
     }
 
-    /// Whether the connection at `index` has to wait for the device of its link, where others need
-    /// not. Its timer runs meanwhile.
+    /// Whether the connection at `index` has to wait for its link's device, while others need not. Its timer
+    /// runs meanwhile.
     fn is_held_up(&mut self, now: Instant, index: u32) -> bool {
         let Some(socket) = self.sockets.table.tcp(index).filter(|s| s.dirty) else { return false };
         let ends = (socket.tuple.local, socket.tuple.remote);
@@ -155,12 +154,12 @@ impl Core {
         true
     }
 
-    /// A segment that no connection, or none any more, has sent.
+    /// Sends a segment that no connection made.
     pub(crate) fn send_segment(&mut self, now: Instant, tuple: &Tuple, segment: SegmentOut) {
         self.send_segment_by(now, tuple, segment, (true, None), None);
     }
 
-    /// Byte path, step S4 begins: one segment becomes a packet.
+    /// Makes a packet of one segment.
     fn send_segment_by(
         &mut self,
         now: Instant,
@@ -189,7 +188,6 @@ impl Core {
         let Some(room) = out.packet.push(header_len) else { return };
         header.emit(room);
         for frag in payload {
-            // A connection hands out at most as many fragments as a packet takes.
             let pushed = out.packet.push_frag(frag);
             debug_assert!(pushed.is_ok(), "a segment has at most MAX_FRAGS fragments");
         }
@@ -201,12 +199,11 @@ impl Core {
         if header.flags.contains(Flags::RST) {
             self.net.counters.tcp_resets_sent += 1;
         }
-        // What the network layer cannot send it counts as dropped; the connection sends again.
+        // The network layer counts what it cannot send; the connection retransmits.
         let _ = self.net.send(&mut self.mem, now, out);
     }
 
-    /// The connection at `index` has nothing to send for now: sets its timer, and lets go of it if
-    /// it is over.
+    /// The connection at `index` has nothing more to send: sets its timer, or removes it if it is over.
     fn settle(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         count_losses(&mut self.net.counters, socket);
@@ -221,13 +218,13 @@ impl Core {
             Some(at) if self.sockets.wheel.covers(index, at) => {}
             Some(at) => self.sockets.wheel.schedule(index, at),
         }
-        // What is left would not know its link.
+        // The remains would not know a link.
         if state == State::TimeWait && socket.owner == Owner::Nobody && socket.bound().is_none() {
             self.rest(index);
         }
     }
 
-    /// The connection is over: segments find it no longer, and if nobody owns it, it goes.
+    /// Ends a connection: takes it out of the demux, and out of the table unless it has an owner.
     pub(super) fn finish(&mut self, index: u32) {
         self.sockets.wheel.cancel(index);
         let Some(socket) = self.sockets.table.tcp(index) else { return };
@@ -243,7 +240,7 @@ impl Core {
                 }
                 self.remove_connection(index);
             }
-            // Accepting it tells the application what became of it.
+            // The application learns from it how it ended.
             Some(Owner::App | Owner::Queued { .. }) | None => {}
         }
     }
@@ -257,7 +254,6 @@ impl Core {
     }
 }
 
-/// What listeners and connects have in common.
 impl Core {
     pub(crate) fn insert_connection(&mut self, mut socket: TcpSocket) -> Option<SocketId> {
         let sockets = &mut self.sockets;
@@ -275,7 +271,7 @@ impl Core {
         Some(id)
     }
 
-    /// Initial sequence number and timestamp offset.
+    /// A new connection's initial sequence number and timestamp offset.
     pub(crate) fn numbers(&self, now: Instant, tuple: &Tuple) -> (Seq, u32) {
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
         let isn = &self.sockets.isn;
@@ -321,11 +317,11 @@ fn count_end(counters: &mut Counters, socket: &TcpSocket) {
     let connected = socket.conn.readiness().contains(pagewire_tcp::Readiness::CONNECTED);
     match socket.conn.error() {
         Some(_) if !connected => counters.tcp_attempts_failed += 1,
-        // Of one that came in CLOSE-WAIT, the application learns as a broken pipe.
+        // A reset in CLOSE-WAIT is a broken pipe to the application.
         Some(TcpError::ConnectionReset | TcpError::BrokenPipe) => {
             counters.tcp_established_resets += 1;
         }
-        // In order, or by our own doing.
+        // In order, or aborted here.
         None | Some(TcpError::ConnectionAborted) => {}
         Some(_) => counters.tcp_established_lost += 1,
     }

@@ -44,7 +44,7 @@ impl Tuple {
         Ports { local: self.local_port, remote: self.remote_port }
     }
 
-    /// Under a key that strangers do not know.
+    /// Hashes it under a key that strangers do not know.
     #[inline]
     pub(super) fn hash(&self, hasher: &SipHasher13) -> u64 {
         let ports = u64::from(self.local_port) << 16 | u64::from(self.remote_port);
@@ -65,12 +65,12 @@ impl Tuple {
     }
 }
 
-/// An IPv4 address in IPv6's clothes is an IPv4 address (RFC 4291 section 2.5.5.2).
+/// An IPv4-mapped IPv6 address becomes the IPv4 address (RFC 4291 section 2.5.5.2).
 pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// The link that a link-local address is on, as Linux has it; 0: not said.
+/// The scope of a link-local address; 0: none.
 pub(crate) fn scope_of(addr: SocketAddr) -> u32 {
     match addr {
         SocketAddr::V4(_) => 0,
@@ -78,7 +78,7 @@ pub(crate) fn scope_of(addr: SocketAddr) -> u32 {
     }
 }
 
-/// The address with its link.
+/// The address with its scope.
 pub(crate) fn with_scope(addr: SocketAddr, scope: u32) -> SocketAddr {
     match addr {
         SocketAddr::V6(addr) if scope != 0 => {

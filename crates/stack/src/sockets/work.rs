@@ -1,4 +1,4 @@
-//! What verbs and inputs leave to be done for sockets.
+//! Work that verbs and inputs leave for later in the turn.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,25 +8,25 @@ use pagewire_mem::{CompletionQueue, Instant, Returns};
 use super::tcp::TcpSocket;
 use crate::config::ZeroCopyConfig;
 
-/// What verbs leave to be done, and what they share.
+/// Work that verbs leave, and what they share.
 pub(crate) struct Work {
     /// Connections that may have something to send, each once; entries may be stale.
     pub(crate) dirty: VecDeque<u32>,
     /// Sockets whose readiness may have grown, each once; entries may be stale.
     pub(crate) unchecked: VecDeque<u32>,
-    /// Connections whose owners wait for pages to write into.
+    /// Connections whose owners wait for free pages.
     pub(crate) starved: Vec<u32>,
-    /// When to look whether there are some.
+    /// When to look for free pages.
     pub(crate) starved_until: Instant,
     pub(crate) zerocopy: ZeroCopyConfig,
-    /// Zero-copy sends whose memory was let go.
+    /// Zero-copy sends whose memory was released.
     pub(crate) completions: Arc<CompletionQueue>,
-    /// What applications kept and gave back.
+    /// Memory that applications kept and released.
     pub(crate) returns: Arc<Returns>,
 }
 
 impl Work {
-    /// The connection at `index` may send, and nothing else has changed.
+    /// Marks the connection at `index`: it may send.
     #[inline]
     pub(super) fn queue_send(&mut self, index: u32, socket: &mut TcpSocket) {
         if !core::mem::replace(&mut socket.dirty, true) {
@@ -34,7 +34,7 @@ impl Work {
         }
     }
 
-    /// The socket at `index` may be ready for more.
+    /// Marks the socket at `index`: its readiness may have grown.
     #[inline]
     pub(super) fn queue_report(&mut self, index: u32, unchecked: &mut bool) {
         if !core::mem::replace(unchecked, true) {

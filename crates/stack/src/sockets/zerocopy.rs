@@ -1,13 +1,11 @@
-//! Byte path, steps S1 and S7 for memory sent by reference with a notification: the contract of
-//! Linux's MSG_ZEROCOPY.
+//! Variant of step S1, for memory sent by reference with a notification: the contract of Linux's
+//! MSG_ZEROCOPY.
 //!
 //! ```text
-//!   tcp_send_zc --> Sends::begin: budgets, Completion --> send queue, frames, devices, receivers
+//!   send --> ErrorQueue::begin_send: budgets, Completion --> send queue, frames, devices, receivers
 //!                                                                |  last release, any thread
 //!   poll_error_queue <-- error queue <-- drain_completions <-- CompletionQueue
 //! ```
-//!
-//! Read [`ZeroCopyConfig`] (settings), then the verbs.
 
 use std::sync::Arc;
 
@@ -26,13 +24,13 @@ use crate::error::Error;
 use crate::event::{Notification, Readiness};
 use crate::stack::{Core, Stack};
 
-/// What adds a call's memory to the fragment that was queued last, and returns the call's id.
+/// Adds a call's memory to the fragment that was queued last, and returns the call's id.
 type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
 
 /// Verbs of the application.
 impl Stack {
-    /// Opts a socket in to zero-copy sends, or out again: sends made before still complete. A
-    /// listener's connections have what it had when they came.
+    /// Opts a socket in to zero-copy sends, or out again; earlier sends still complete. A listener's
+    /// connections inherit its setting.
     pub fn set_zerocopy(&mut self, id: impl Into<SocketId>, on: bool) -> Result<(), Error> {
         match self.core.sockets.table.get_mut(id.into())? {
             Socket::Tcp(socket) => socket.zerocopy = on,
@@ -43,7 +41,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Whether a socket has opted in.
+    /// Whether a socket has opted in to zero-copy sends.
     pub fn zerocopy(&self, id: impl Into<SocketId>) -> Result<bool, Error> {
         Ok(match self.core.sockets.table.get(id.into())? {
             Socket::Tcp(socket) => socket.zerocopy,
@@ -53,7 +51,7 @@ impl Stack {
         })
     }
 
-    /// Takes the oldest notification of the socket, whatever else its error queue has.
+    /// Takes the oldest notification from the socket's error queue.
     pub fn poll_notification(&mut self, id: impl Into<SocketId>) -> Option<Notification> {
         let id = id.into();
         self.core.drain_completions();
@@ -63,13 +61,13 @@ impl Stack {
         Some(notification)
     }
 
-    /// Notifications that are to come on a socket, those not read left out.
+    /// Outstanding notifications of a socket, without unread ones.
     pub fn sends_outstanding(&self, id: impl Into<SocketId>) -> Result<usize, Error> {
         Ok(self.core.sockets.table.get(id.into())?.errors().map_or(0, |errors| errors.sends.live))
     }
 
-    /// The queue through which completions come home: whoever drives this stack has itself woken
-    /// by it ([`CompletionQueue::set_waker`]) when another thread lets go of memory.
+    /// The queue of completions. It wakes the driver when another thread drops memory
+    /// ([`CompletionQueue::set_waker`]).
     pub fn completions(&self) -> &Arc<CompletionQueue> {
         &self.core.sockets.work.completions
     }
@@ -94,7 +92,7 @@ impl Tcp<'_> {
         let len = total(frags);
         let socket = &mut *self.socket;
         if len == 0 || socket.conn.room_for(1) == 0 {
-            // No room, or an error, and nothing to give an id to.
+            // No room, or an error: there is nothing that needs an id.
             let mut nothing = FragVec::new();
             return self.with(now, |conn, env| conn.send(env, &mut nothing, SendFlags::empty()));
         }
@@ -104,7 +102,7 @@ impl Tcp<'_> {
         let config = &self.work.zerocopy;
         let errors = socket.extra.get_or_insert_default().errors.get_or_insert_default();
         let linux = errors.coalescing(config) == Coalescing::Linux;
-        // Bytes of the last completion that were never sent: what follows can share a segment.
+        // The last completion has unsent bytes: the next bytes can share a segment with them.
         let open = call.completion.is_none()
             && errors.sends.last_end.is_some_and(|end| socket.conn.send_next().lt(end))
             && errors.sends.last.strong_count() > 0;
@@ -123,13 +121,13 @@ impl Tcp<'_> {
         let pieces = match &begun {
             Some(begun) if linux && open && !begun.joined => Pieces::Apart,
             _ if linux => Pieces::Single,
-            // Pieces of their own do not join.
+            // Pieces with completions of their own do not join.
             _ => Pieces::Joined,
         };
-        // What comes first may go on where the send before ended, or the last try of this one.
+        // The first piece may continue the send before, or the last try of this one.
         let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
-        // As Linux: what goes along with a SYN is copied, because the memory would be held until
-        // somebody answers, or nobody does.
+        // As Linux: data on a SYN is copied, because the memory would be held until the peer answers or
+        // the attempt times out.
         let with_syn = socket.conn.fast_open().is_deferred();
         let attach = |conn: &mut Connection, env: &mut Env<'_>| {
             let attach = |env: &mut Env<'_>, part: Frag| -> FragVec {
@@ -152,8 +150,7 @@ impl Tcp<'_> {
         self.unless_starved(now, sent)
     }
 
-    /// A call of `len` bytes has queued something or nothing, under a completion that it has begun or had
-    /// before.
+    /// Records whether a call of `len` bytes has queued something.
     fn note_sent(
         &mut self,
         begun: Option<Begun>,
@@ -179,9 +176,8 @@ impl Tcp<'_> {
         }
     }
 
-    /// Queues all of one fragment, if it only adds to what waits to become a full segment, and goes on
-    /// in memory where the last call ended: nothing follows from it, and no clock is needed. `None`: it
-    /// has to be sent as any other.
+    /// Queues one whole fragment, if it only adds to data that waits to be coalesced and continues the last
+    /// call in memory: no clock is needed. `None`: it has to be sent as any other.
     #[inline]
     pub(super) fn collect_lent(
         &mut self,
@@ -192,8 +188,8 @@ impl Tcp<'_> {
         self.join_last_send(frags, call, behind)
     }
 
-    /// One more call, of one fragment, completes together with the last, whose memory the fragment
-    /// continues, if `send` can queue it behind that.
+    /// Makes a call of one fragment complete together with the last call, whose memory it continues, if
+    /// `send` can queue it behind that.
     fn join_last_send(
         &mut self,
         frags: &mut FragVec,
@@ -224,7 +220,7 @@ impl Tcp<'_> {
         Some(len)
     }
 
-    /// There was room, but no page for a copy: the socket waits for pages.
+    /// Waits for pages if there was room, but no free page for a copy.
     fn unless_starved(&mut self, now: Instant, sent: Result<usize, Error>) -> Result<usize, Error> {
         if sent == Ok(0) {
             self.starve(now);
@@ -267,7 +263,7 @@ impl Udp<'_> {
         }
         let (config, queue) = (&self.work.zerocopy, &self.work.completions);
         let errors = self.socket.errors.get_or_insert_default();
-        // As Linux: what becomes one datagram completes together.
+        // As Linux: calls that make one datagram complete together.
         let shared = errors.coalescing(config) == Coalescing::Linux && self.socket.cork.is_some();
         let begun = errors.begin_send(config, queue, self.id, len, shared)?;
         let data = data.into_iter().map(|frag| begun.completion.attach(frag)).collect();
@@ -281,7 +277,7 @@ impl Udp<'_> {
 }
 
 impl Core {
-    /// Moves what was let go since the last time to the error queues of its sockets.
+    /// Moves completions to the error queues of their sockets.
     #[inline]
     pub(crate) fn drain_completions(&mut self) {
         if self.sockets.work.completions.is_pending() {
@@ -301,7 +297,7 @@ impl Sockets {
         self.drained = drained;
     }
 
-    /// Tells the owner, if it is still there, that memory was let go.
+    /// Adds a notification to the socket's error queue, if the socket is still there.
     fn completed(&mut self, done: Completed) {
         let id = SocketId::from_token(done.owner);
         let Some(errors) = self.table.get_mut(id).ok().and_then(Socket::errors_mut) else { return };
@@ -312,7 +308,7 @@ impl Sockets {
         self.report_news(id.index());
     }
 
-    /// An entry of the error queue was taken: if there are more, they are reported again.
+    /// An entry of the error queue was taken: reports again if there are more.
     pub(crate) fn after_error_read(&mut self, id: SocketId) {
         let Ok(socket) = self.table.get_mut(id) else { return };
         let left = socket.errors_mut().is_some_and(|errors| !errors.is_empty());
