@@ -1,12 +1,12 @@
 //! Link, IP, ICMP, UDP and sockets of the Pagewire stack: everything between a device's frames and
 //! an application's verbs, without a clock, a random source, a thread or a system call.
 //!
-//! Read [`Stack`] first: its methods are sorted into inputs (`handle_*`), verbs of the application
-//! ([`Tcp`], [`Udp`], [`Listener`]) and outputs (`poll_*`), and its page says in which order to call them. Then, as
-//! needed: [`StackConfig`] and [`TcpOption`] (settings, Fast Open and path MTU among them),
-//! [`ZeroCopyConfig`] (sends that tell when memory may be used again), [`MapAvailable`] (received pages
-//! as one slice), [`Forwarder`] (connections joined by reference) and [`Counters`]. Programs that have
-//! threads and a clock use the crate `pagewire`, which puts a host around a stack.
+//! Read [`Stack`] first: it has inputs (`handle_*`), outputs (`poll_*`) and views of sockets with
+//! their verbs ([`Tcp`], [`Udp`], [`Listener`]), and says in which order to call them. Then, as
+//! needed: [`StackConfig`], [`TcpOption`] and [`SocketOption`] (settings), [`ZeroCopyCall`] (sends
+//! with a notification), [`MapAvailable`] (received pages as one slice), [`Forwarder`] (connections
+//! joined by reference) and [`Counters`]. Programs with threads and a clock use the crate
+//! `pagewire`, which puts a host around a stack.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

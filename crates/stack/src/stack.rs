@@ -20,8 +20,8 @@ use crate::{
     Cidr, Counters, DropReason, Error, ErrorEntry, Event, Readiness, SocketId, StackError,
 };
 
-/// A TCP/IP stack on one or more devices, which the caller drives. It has no clock and no thread, and
-/// makes no system call: time is an argument, and must not go backwards.
+/// A TCP/IP stack on one or more devices, which the caller drives. It has no clock and no thread,
+/// and makes no system call: time is an argument, and must not go backwards.
 ///
 /// A turn of a driver:
 ///
@@ -35,8 +35,8 @@ use crate::{
 /// With several devices, each a link with addresses of its own, frames arrive by
 /// [`handle_frame_on`](Self::handle_frame_on) and leave by
 /// [`poll_transmit_on`](Self::poll_transmit_on). Sockets belong to no link unless they are
-/// [bound](crate::SocketOption::Link) to one: a packet to an address of ours may come by any link, and
-/// packets leave by the route to their destination, as on Linux (the weak host model).
+/// [bound](crate::SocketOption::Link) to one: a packet to an address of ours may come by any link,
+/// and packets leave by the route to their destination, as on Linux (the weak host model).
 pub struct Stack {
     pub(crate) core: Core,
     #[cfg(debug_assertions)]
@@ -135,8 +135,8 @@ impl Stack {
         }
     }
 
-    /// Processes a burst of frames that this link's device received, and leaves `frames` empty. A packet
-    /// stays in its place until it is done with: moving one costs as much as a layer's work.
+    /// Processes a burst of frames that this link's device received, and leaves `frames` empty. A
+    /// packet stays in its place until it is done with: moving one costs as much as a layer's work.
     pub fn handle_frames_on(
         &mut self,
         now: Instant,
@@ -151,7 +151,8 @@ impl Stack {
         }
     }
 
-    /// Runs what is due at `now`; see [`poll_timeout`](Self::poll_timeout). Harmless at any other time.
+    /// Runs what is due at `now`; see [`poll_timeout`](Self::poll_timeout). Harmless at any other
+    /// time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.core.net.handle_timeout(&mut self.core.mem, now);
         // While no device asks for output, no other call does.
@@ -175,8 +176,8 @@ impl Stack {
         self.core.sockets.work.starved_until = now + STARVED_CHECK;
     }
 
-    /// Ends a turn: collects pages and completions that other threads released. Debug builds check that
-    /// no page is lost.
+    /// Ends a turn: collects pages and completions that other threads released. Debug builds check
+    /// that no page is lost.
     pub fn end_turn(&mut self) {
         self.core.drain_completions();
         self.core.mem.pool.drain();
@@ -216,16 +217,16 @@ impl Core {
 
 /// Outputs.
 impl Stack {
-    /// Appends a bounded number of frames for the first link's device. `true`: there are more; call again
-    /// once the device has taken these.
+    /// Appends a bounded number of frames for the first link's device. `true`: there are more; call
+    /// again once the device has taken these.
     pub fn poll_transmit(&mut self, now: Instant, out: &mut VecDeque<PacketBuf>) -> bool {
         let more = self.core.make_output(now);
         self.core.net.poll_transmit(0, out);
         self.core.sockets.resume(0) || more
     }
 
-    /// As [`poll_transmit`](Self::poll_transmit), for this link's device. Each call makes frames for all
-    /// links; those of other links wait for their calls.
+    /// As [`poll_transmit`](Self::poll_transmit), for this link's device. Each call makes frames
+    /// for all links; those of other links wait for their calls.
     pub fn poll_transmit_on(
         &mut self,
         now: Instant,
@@ -243,8 +244,8 @@ impl Stack {
         self.core.net.find_link(link).is_some_and(|index| self.core.net.has_frames(index))
     }
 
-    /// Whether there is nothing to transmit and nothing to report until a frame arrives, a timer is due or
-    /// a verb is called.
+    /// Whether there is nothing to transmit and nothing to report until a frame arrives, a timer is
+    /// due or a verb is called.
     pub fn is_at_rest(&self) -> bool {
         let sockets = &self.core.sockets;
         sockets.work.dirty.is_empty()
@@ -254,8 +255,8 @@ impl Stack {
             && self.core.net.is_at_rest()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due if no frame arrives. May be earlier than
-    /// needed; timers of sockets fire late by less than 0.14 ms.
+    /// When [`handle_timeout`](Self::handle_timeout) is due if no frame arrives. May be earlier
+    /// than needed; timers of sockets fire late by less than 0.14 ms.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sockets = &self.core.sockets;
         // One by one, without a list: every send of an application calls this.
@@ -281,8 +282,8 @@ impl Stack {
         first
     }
 
-    /// The next socket of the application that has become ready for something since it was last reported
-    /// or last used up: each at most once, however much arrived.
+    /// The next socket of the application that has become ready for something since it was last
+    /// reported or last used up: each at most once, however much arrived.
     pub fn poll_event(&mut self) -> Option<Event> {
         if !self.core.sockets.work.starved.is_empty() {
             self.core.feed_starved();
@@ -300,8 +301,8 @@ impl Core {
         self.transmit_dirty(now) || more_inbound
     }
 
-    /// Processes a bounded number of packets and notices that came by no device: loopback, and reports of
-    /// the network layer. Whether there may be more.
+    /// Processes a bounded number of packets and notices that came by no device: loopback, and
+    /// reports of the network layer. Whether there may be more.
     fn take_inbound(&mut self, now: Instant) -> bool {
         if !self.net.has_inbound() {
             return false;
@@ -327,8 +328,8 @@ impl Stack {
         Ok(id)
     }
 
-    /// Removes a link, its addresses and routes, and the packets that wait for it; `false` if it was
-    /// removed before. Connections from its addresses have no route any more, and time out.
+    /// Removes a link, its addresses and routes, and the packets that wait for it; `false` if it
+    /// was removed before. Connections from its addresses have no route any more, and time out.
     pub fn remove_link(&mut self, link: LinkId) -> bool {
         if let Some(index) = self.core.net.find_link(link) {
             self.core.sockets.resume(index);
@@ -364,7 +365,8 @@ impl Stack {
         if self.core.net.name_link(link, name) { Ok(()) } else { Err(Error::InvalidInput) }
     }
 
-    /// Our addresses on a link, the link-local one that IPv6 adds included; none once it is removed.
+    /// Our addresses on a link, the link-local one that IPv6 adds included; none once it is
+    /// removed.
     pub fn link_addresses(&self, link: LinkId) -> impl Iterator<Item = Cidr> {
         self.core.net.link_addresses(link)
     }
@@ -373,8 +375,8 @@ impl Stack {
 /// Verbs for every socket.
 impl Stack {
     /// Closes a socket: `id` is stale from here on. A connection still delivers what is queued; if
-    /// received data is unread, it resets the peer (RFC 9293 section 3.10.4, RFC 2525 section 2.17). A
-    /// listener resets the connections that were not accepted.
+    /// received data is unread, it resets the peer (RFC 9293 section 3.10.4, RFC 2525 section
+    /// 2.17). A listener resets the connections that were not accepted.
     pub fn close(&mut self, now: Instant, id: impl Into<SocketId>) {
         let id = id.into();
         match self.core.sockets.table.get(id) {
@@ -438,8 +440,8 @@ impl Stack {
         }
     }
 
-    /// Takes the oldest entry of the socket's error queue: completions of zero-copy sends, timestamps, and
-    /// with [`TcpOption::QueueErrors`](crate::TcpOption) or
+    /// Takes the oldest entry of the socket's error queue: completions of zero-copy sends,
+    /// timestamps, and with [`TcpOption::QueueErrors`](crate::TcpOption) or
     /// [`Udp::queue_errors`](crate::Udp::queue_errors), errors.
     pub fn poll_error_queue(&mut self, id: impl Into<SocketId>) -> Option<ErrorEntry> {
         let id = id.into();
@@ -472,7 +474,8 @@ impl Stack {
         &mut self.core.mem.ledger
     }
 
-    /// Copies `data` to pages of the stack, as far as there are pages; also returns the number of bytes.
+    /// Copies `data` to pages of the stack, as far as there are pages; also returns the number of
+    /// bytes.
     pub fn copy_in(&mut self, data: &[u8]) -> (FragVec, usize) {
         let Mem { pool, writer, ledger, .. } = &mut self.core.mem;
         writer.write(pool, data, ledger, CopyReason::AppWrite)
@@ -493,8 +496,9 @@ impl Stack {
         self.core.sockets.table.len()
     }
 
-    /// Whether no connection has unsent or unacknowledged data: the program may end. A repeated call looks
-    /// at the connection that was busy last, and at all of them only once that one is done.
+    /// Whether no connection has unsent or unacknowledged data: the program may end. A repeated
+    /// call looks at the connection that was busy last, and at all of them only once that one is
+    /// done.
     pub fn is_quiet(&self) -> bool {
         self.core.sockets.work.dirty.is_empty() && self.core.sockets.are_quiet()
     }
@@ -507,7 +511,8 @@ impl core::fmt::Debug for Stack {
 }
 
 /// Law: pages are conserved. Other threads may release pages during the count, and such a page is
-/// nowhere for a moment: it may be missing, but not in every turn, and no page may be counted twice.
+/// nowhere for a moment: it may be missing, but not in every turn, and no page may be counted
+/// twice.
 #[cfg(debug_assertions)]
 #[derive(Default)]
 struct Audit {

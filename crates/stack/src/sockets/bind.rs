@@ -29,21 +29,21 @@ pub struct PortReservation {
 /// How an address is bound (`SO_REUSEADDR`, `SO_REUSEPORT`, `IPV6_V6ONLY`, `IP_FREEBIND`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
-    /// The port may be held by others who say so too while none of them listens, and connections
-    /// that have it, even in TIME-WAIT, do not count. Of datagram sockets that share an address so,
-    /// the last one bound gets what comes.
+    /// Shares the address with sockets that have the same setting, while none of them listens;
+    /// connections from the port, even in TIME-WAIT, do not count. Of datagram sockets that share
+    /// an address so, the last one bound gets the datagrams.
     pub reuse: bool,
-    /// The address may be had by others who say so too, to listen as well: each connection, and each
-    /// peer's datagrams, go to one of them, chosen by a keyed hash of the two ends, the same one while
-    /// nobody comes or goes. The connections of one that is closed and has not accepted them are
-    /// reset.
+    /// Shares the address with sockets that have the same setting, also to listen: a keyed hash of
+    /// the two ends chooses the socket for each connection, or each peer's datagrams, and keeps its
+    /// choice while no socket is added or removed. A listener that is closed resets the connections
+    /// it has not accepted.
     pub reuse_port: bool,
     /// `::` stands for addresses of IPv6 only.
     pub v6_only: bool,
     /// The address need not be one of ours.
     pub free: bool,
-    /// Only what comes by this link is meant, and who is bound to another may have the same address
-    /// (`SO_BINDTODEVICE`). See [`Stack::bind_to_link`].
+    /// Receives only what comes by this link (`SO_BINDTODEVICE`); a socket bound to another link
+    /// may have the same address. See [`SocketOption::Link`](crate::SocketOption).
     pub link: Option<LinkId>,
 }
 
@@ -128,8 +128,8 @@ impl Stack {
 }
 
 impl PortReservations<'_> {
-    /// Reserves `local` for a stream that will listen there or connect from there; port 0 stands for
-    /// a free one. Returns the reservation and its address.
+    /// Reserves `local` for a stream that will listen there or connect from there; port 0 stands
+    /// for a free one. Returns the reservation and its address.
     ///
     /// # Errors
     /// `AddressInUse`, `AddressNotAvailable` if the address is not ours or no port is free.
@@ -204,7 +204,8 @@ impl PortReservations<'_> {
 }
 
 impl Core {
-    /// The address that a socket without a peer is bound to: `local`, with a free port if that is 0.
+    /// The address that a socket without a peer is bound to: `local`, with a free port if that is
+    /// 0.
     pub(super) fn bindable(
         &mut self,
         local: SocketAddr,
@@ -242,7 +243,7 @@ impl Core {
     }
 }
 
-/// Which ports are asked about.
+/// The protocol of a port.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     Tcp,

@@ -11,13 +11,13 @@ use crate::net::LinkId;
 
 /// Bound sockets, by address and port.
 ///
-/// `0.0.0.0` stands for all IPv4 addresses, `::` for all addresses (as on Linux unless `IPV6_V6ONLY` is
-/// set). The most specific socket gets the packet.
+/// `0.0.0.0` stands for all IPv4 addresses, `::` for all addresses (as on Linux unless
+/// `IPV6_V6ONLY` is set). The most specific socket gets the packet.
 ///
-/// Several may share an address ([`Sharing`]). Of sockets that share the port, a keyed hash chooses one
-/// for each flow: strangers cannot choose which one they load, and a flow keeps its socket while none is
-/// added or removed. Of sockets that share the address only, the last one bound gets everything, as on
-/// Linux.
+/// Several may share an address ([`Sharing`]). Of sockets that share the port, a keyed hash chooses
+/// one for each flow: strangers cannot choose which one they load, and a flow keeps its socket
+/// while none is added or removed. Of sockets that share the address only, the last one bound gets
+/// everything, as on Linux.
 pub(crate) struct Binds {
     hasher: SipHasher13,
     ports: HashTable<PortBinds>,
@@ -112,9 +112,9 @@ impl Binds {
         self.find_by(tuple, |link| Some(link) == came_by, |_| Some(false))
     }
 
-    /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a socket bound to that link
-    /// takes the packet; those bound to a link come first. `fits`: whether the socket takes packets from
-    /// the peer; `Some(true)`: from no other.
+    /// As [`find`](Self::find) where sockets may have a peer. `by`: whether a socket bound to that
+    /// link takes the packet; those bound to a link come first. `fits`: whether the socket takes
+    /// packets from the peer; `Some(true)`: from no other.
     pub(crate) fn find_by(
         &self,
         tuple: &Tuple,

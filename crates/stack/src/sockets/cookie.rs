@@ -1,7 +1,7 @@
 //! SYN cookies at a listener (RFC 4987 section 3.6).
 //!
-//! As Linux: used when the queue of half-open connections is full, or always, as set; and checked only
-//! while one may be in use, so that strangers cannot guess one at a quiet listener.
+//! As Linux: used when the queue of half-open connections is full, or always, as set; and checked
+//! only while one may be in use, so that strangers cannot guess one at a quiet listener.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ pub(crate) enum CookieVerdict {
 }
 
 impl Core {
-    /// Answers a SYN to the listener at `index`, in the packet that brought it, and keeps nothing: a flood
-    /// does this hundreds of thousands of times a second, at the expense of connections.
+    /// Answers a SYN to the listener at `index`, in the packet that brought it, and keeps nothing:
+    /// a flood does this hundreds of thousands of times a second, at the expense of connections.
     pub(crate) fn send_cookie(
         &mut self,
         now: Instant,

@@ -1,11 +1,11 @@
 //! What a client knows of servers with Fast Open: their cookies, by local and remote address
 //! ([`CookieCache`]), and refusals of data in a SYN, by remote port too ([`Refusals`]).
 //!
-//! RFC 7413 section 4.1.3: a client keeps cookies for later connections, the last one of each pair of
-//! addresses, its own and the server's; with it the MSS that the server announced.
+//! RFC 7413 section 4.1.3: a client keeps cookies for later connections, the last one of each pair
+//! of addresses, its own and the server's; with it the MSS that the server announced.
 //!
-//! Both are sets of a few places, found by a keyed hash, so that servers cannot choose which others they
-//! evict. Within a set, the oldest entry is evicted.
+//! Both are sets of a few places, found by a keyed hash, so that servers cannot choose which others
+//! they evict. Within a set, the oldest entry is evicted.
 
 use core::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -134,8 +134,8 @@ impl Refusals {
         Self(Sets::new(key))
     }
 
-    /// Whether a SYN should carry no data, and no option if `with_option`. A server that refused data
-    /// without a cookie may still take it with one.
+    /// Whether a SYN should carry no data, and no option if `with_option`. A server that refused
+    /// data without a cookie may still take it with one.
     pub(crate) fn rests(&self, now: Instant, to: &Tuple, with_option: bool) -> bool {
         let known = self.0.get(&(to.local, to.remote, to.remote_port));
         known.is_some_and(|known| now < known.until && (known.with_option || !with_option))

@@ -1,10 +1,11 @@
-//! Byte path, step R4: finds the socket of a segment. Begin at `Core::tcp_input`; that of a datagram is
-//! `Core::udp_input` in `udp.rs`.
+//! Byte path, step R4: finds the socket of a segment. Begin at `Core::tcp_input`; that of a
+//! datagram is `Core::udp_input` in `udp.rs`.
 //!
 //! The key of a connection is a keyed hash of addresses and ports, so that strangers cannot choose
 //! packets that collide. The hash table has socket indices only (five bytes each, with its control
-//! byte) and compares the sockets themselves. The two connections found last are tried first: packets
-//! come in bursts of one flow, or of two. Listeners and datagram sockets are found by port (`binds.rs`).
+//! byte) and compares the sockets themselves. The two connections found last are tried first:
+//! packets come in bursts of one flow, or of two. Listeners and datagram sockets are found by port
+//! (`binds.rs`).
 
 use core::net::IpAddr;
 
@@ -218,8 +219,8 @@ impl Core {
             && header.flags.contains(Flags::ACK)
             && self.sockets.table.listener_mut(listener).is_some_and(|l| l.is_full())
         {
-            // As Linux, ignores the acknowledgement that would complete the handshake: the SYN,ACK is
-            // sent again, and the application has time to accept.
+            // As Linux, ignores the acknowledgement that would complete the handshake: the SYN,ACK
+            // is sent again, and the application has time to accept.
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
             return;
         }

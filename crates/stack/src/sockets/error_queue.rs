@@ -1,7 +1,7 @@
 //! A socket's error queue: errors, timestamps and notifications of zero-copy sends.
 //!
-//! Notifications do not count for the limit on errors: they have a budget of bytes of their own, to which
-//! incomplete sends are charged too (see `zerocopy.rs`).
+//! Notifications do not count for the limit on errors: they have a budget of bytes of their own, to
+//! which incomplete sends are charged too (see `zerocopy.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! TCP Fast Open (RFC 7413) of a host: settings, keys, cookies of servers, and limits of listeners. The
-//! protocol of one connection is in `pagewire_tcp`.
+//! TCP Fast Open (RFC 7413) of a host: settings, keys, cookies of servers, and limits of listeners.
+//! The protocol of one connection is in `pagewire_tcp`.
 
 use std::time::Duration;
 
@@ -167,7 +167,8 @@ impl Core {
         }
     }
 
-    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or that none does.
+    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or that none
+    /// does.
     pub(crate) fn watch_black_hole(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let hole = &mut self.sockets.fast_open.black_hole;
@@ -198,8 +199,8 @@ impl Tcp<'_> {
         self.touch();
     }
 
-    /// `true`: the application waits to send more than the SYN takes, and the acknowledgement of the SYN,ACK
-    /// waits for that data.
+    /// `true`: the application waits to send more than the SYN takes, and the acknowledgement of
+    /// the SYN,ACK waits for that data.
     pub fn set_write_pending(&mut self, pending: bool) {
         self.socket.conn.fast_open().set_write_pending(pending);
     }
@@ -285,7 +286,8 @@ impl Core {
         self.sockets.check_later(listener);
     }
 
-    /// Ends the count of the connection at `index` for its listener's limit, once its handshake is over.
+    /// Ends the count of the connection at `index` for its listener's limit, once its handshake is
+    /// over.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
     /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.

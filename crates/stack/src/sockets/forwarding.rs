@@ -1,9 +1,9 @@
 //! Forwarding between two connections inside the stack.
 //!
-//! While a forwarded pair has only data to pass on, the stack does so without an event: once for each
-//! burst, from one receive queue to the other send queue, in the turn of output that acknowledges it
-//! ([`Flow`]). The owner (`forward/`) gets events for all else: beginnings, ends, resets, urgent bytes,
-//! and waits for room or memory; it does the forwarding then.
+//! While a forwarded pair has only data to pass on, the stack does so without an event: once for
+//! each burst, from one receive queue to the other send queue, in the turn of output that
+//! acknowledges it ([`Flow`]). The owner (`forward/`) gets events for all else: beginnings, ends,
+//! resets, urgent bytes, and waits for room or memory; it does the forwarding then.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ impl Core {
     /// From now on, what either of two connections sends is memory that the other received. It is
     /// charged to the budget of receive memory
     /// ([`StackConfig::receive_memory`](crate::StackConfig::receive_memory)) until it is
-    /// acknowledged, because its pages are missing for what arrives; and it counts as unread for the
-    /// connection that it came by, whose window opens only as far as its share.
+    /// acknowledged, because its pages are missing for what arrives; and it counts as unread for
+    /// the connection that it came by, whose window opens only as far as its share.
     pub(crate) fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
         self.tcp(b.into())?;
         self.tcp(a.into())?.socket.forwards = Some(b.into());
@@ -33,8 +33,8 @@ impl Core {
         Ok(())
     }
 
-    /// From now on the stack forwards between client `a` and upstream `b`, as long as only data comes and
-    /// there is room and memory for it.
+    /// From now on the stack forwards between client `a` and upstream `b`, as long as only data
+    /// comes and there is room and memory for it.
     pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [TcpId; 2], passed: &Arc<Passed>) {
         for (id, way) in [(a, Way::Up), (b, Way::Down)] {
             let Ok(Tcp { socket, .. }) = self.tcp(id.into()) else { continue };
@@ -55,8 +55,8 @@ impl Core {
         }
     }
 
-    /// Forwards what a burst has brought the connection at `index`, before output; and if the burst made
-    /// room, what the other connection received.
+    /// Forwards what a burst has brought the connection at `index`, before output; and if the burst
+    /// made room, what the other connection received.
     pub(crate) fn pass_on(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(socket) = sockets.table.tcp_mut(index) else { return };
@@ -104,8 +104,8 @@ impl Core {
         }
     }
 
-    /// The peer of the connection at `index` may have acknowledged data: updates the connection that
-    /// received it.
+    /// The peer of the connection at `index` may have acknowledged data: updates the connection
+    /// that received it.
     fn release_for(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(other) = sockets.table.tcp(index).and_then(|socket| socket.forwards) else {
@@ -162,8 +162,8 @@ impl Tcp<'_> {
 }
 
 impl TcpSocket {
-    /// Whether the stack may forward from it and to it. Not while an earlier application keeps memory that it
-    /// received: reading counts that.
+    /// Whether the stack may forward from it and to it. Not while an earlier application keeps
+    /// memory that it received: reading counts that.
     fn may_flow(&self) -> bool {
         self.flow.is_some() && self.holdings.is_none()
     }
@@ -174,8 +174,8 @@ impl TcpSocket {
     }
 }
 
-/// Moves data from one receive queue to the other send queue, as far as there is room and memory; returns
-/// the number of bytes. `None`: the owner has to act.
+/// Moves data from one receive queue to the other send queue, as far as there is room and memory;
+/// returns the number of bytes. `None`: the owner has to act.
 fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -> Option<usize> {
     if from.conn.queued_receive() == 0 || !from.conn.gives() || !to.conn.takes() {
         return None;
@@ -198,8 +198,8 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     Some(moved)
 }
 
-/// Updates how much of what `from` received `to` still has to send. If that has decreased, a closed window
-/// opens.
+/// Updates how much of what `from` received `to` still has to send. If that has decreased, a closed
+/// window opens.
 fn release(now: Instant, mem: &mut Mem, to: &TcpSocket, from: &mut TcpSocket) {
     set_unsent(now, mem, from, to.conn.send_charge());
 }
@@ -217,8 +217,8 @@ fn is_short(mem: &Mem, reserves: usize) -> bool {
     receive.used() > receive.limit().saturating_sub(reserves * reserve)
 }
 
-/// How many more bytes of the other connection this one may queue: its share of the free receive memory,
-/// less what it has queued. An empty queue may always get some.
+/// How many more bytes of the other connection this one may queue: its share of the free receive
+/// memory, less what it has queued. An empty queue may always get some.
 fn share(mem: &Mem, to: &TcpSocket) -> usize {
     let held = to.conn.send_charge();
     let share = mem.shared.receive.allowance();

@@ -162,7 +162,8 @@ impl Tcp<'_> {
         done.map_err(error_from)
     }
 
-    /// As [`with`](Self::with), for verbs that only queue: data that waits to be coalesced needs no output.
+    /// As [`with`](Self::with), for verbs that only queue: data that waits to be coalesced needs no
+    /// output.
     pub(super) fn with_sender<T>(
         &mut self,
         now: Instant,

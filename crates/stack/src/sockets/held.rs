@@ -1,7 +1,7 @@
 //! Received memory that applications keep by reference.
 //!
-//! It is charged to its connection and to the host's receive budget until any thread releases it: an
-//! application that keeps everything closes its own window and no other.
+//! It is charged to its connection and to the host's receive budget until any thread releases it:
+//! an application that keeps everything closes its own window and no other.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use super::ids::SocketId;
 use crate::stack::{Core, Stack};
 
 impl Tcp<'_> {
-    /// Counts `bytes` of kept memory for the connection until the [`Held`] is dropped. Call it right after
-    /// the verb that took the memory, before any output.
+    /// Counts `bytes` of kept memory for the connection until the [`Held`] is dropped. Call it
+    /// right after the verb that took the memory, before any output.
     pub fn count_held(&mut self, now: Instant, bytes: usize) -> Held {
         if bytes == 0 {
             return Held::default();

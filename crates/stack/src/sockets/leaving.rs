@@ -1,8 +1,8 @@
 //! Shutdown: the process ends, or a device is lost.
 //!
-//! A kernel delivers what a process has queued even after its end. A process that contains the stack has
-//! to do that itself: call [`Stack::close_all`], take turns while [`Stack::leftovers`] has some, and call
-//! [`Stack::abort_all`] when the time is up.
+//! A kernel delivers what a process has queued even after its end. A process that contains the
+//! stack has to do that itself: call [`Stack::close_all`], take turns while [`Stack::leftovers`]
+//! has some, and call [`Stack::abort_all`] when the time is up.
 
 use pagewire_mem::Instant;
 use pagewire_tcp::{State, TcpError};
@@ -37,10 +37,11 @@ pub struct Leftovers {
 }
 
 impl Stack {
-    /// Closes every socket, as a kernel does at the end of a process: connections deliver what is queued;
-    /// those with unread data, and those that were not accepted, are reset. No more sockets can be made.
-    /// Returns the number of connections, including those closed before that still deliver, and how many
-    /// of them were reset. Attempts to connect without an answer do not count, and end silently.
+    /// Closes every socket, as a kernel does at the end of a process: connections deliver what is
+    /// queued; those with unread data, and those that were not accepted, are reset. No more sockets
+    /// can be made. Returns the number of connections, including those closed before that still
+    /// deliver, and how many of them were reset. Attempts to connect without an answer do not
+    /// count, and end silently.
     pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
         self.core.sockets.down = Down::Closed;
         let (connections, resetting) = self.core.open_connections();
@@ -65,12 +66,12 @@ impl Stack {
         (connections, after.saturating_sub(resetting))
     }
 
-    /// Resets every connection with unacknowledged data or FIN; returns how many. The resets leave with the
-    /// next output.
+    /// Resets every connection with unacknowledged data or FIN; returns how many. The resets leave
+    /// with the next output.
     ///
-    /// A connection whose peer has acknowledged everything (FIN-WAIT-2, TIME-WAIT) is not reset: many
-    /// kernels discard unread data on a reset. While this stack is driven, it answers with a reset what
-    /// the peer still sends.
+    /// A connection whose peer has acknowledged everything (FIN-WAIT-2, TIME-WAIT) is not reset:
+    /// many kernels discard unread data on a reset. While this stack is driven, it answers with a
+    /// reset what the peer still sends.
     pub fn abort_all(&mut self, now: Instant) -> usize {
         let _ = now;
         let all = self.core.sockets.table.iter().filter_map(|(index, socket)| match socket {
@@ -120,9 +121,9 @@ fn awaits_peer(state: State) -> bool {
 }
 
 impl Stack {
-    /// The device of a link is gone for good. Connections over it, and sends to it, fail with `NetworkDown`
-    /// from now on; received data can still be read. When no device is left, every socket fails until
-    /// [`add_link`](Self::add_link). `false`: there is no such link.
+    /// The device of a link is gone for good. Connections over it, and sends to it, fail with
+    /// `NetworkDown` from now on; received data can still be read. When no device is left, every
+    /// socket fails until [`add_link`](Self::add_link). `false`: there is no such link.
     pub fn handle_link_lost(&mut self, now: Instant, link: LinkId) -> bool {
         let Some(index) = self.core.net.find_link(link) else { return false };
         self.core.sockets.resume(index);

@@ -1,8 +1,8 @@
 //! Lent memory: received memory that belongs to its sender, which gets it back after a deadline.
 //!
 //! On a link that passes payload by reference (the pair link), a receive queue has the sender's own
-//! memory, and the sender's completion waits for it. After a deadline private copies replace it. There is
-//! one entry for each socket with such data, cheap enough to make for every burst.
+//! memory, and the sender's completion waits for it. After a deadline private copies replace it.
+//! There is one entry for each socket with such data, cheap enough to make for every burst.
 
 use std::collections::VecDeque;
 
@@ -48,8 +48,8 @@ impl LentMemory {
     }
 }
 
-/// Whether there is room to copy `pinned` bytes: half of the pool stays free, and the receive memory stays
-/// within its budget.
+/// Whether there is room to copy `pinned` bytes: half of the pool stays free, and the receive
+/// memory stays within its budget.
 fn has_room(mem: &Mem, pinned: usize) -> bool {
     let pool = mem.pool.stats();
     let receive = &mem.shared.receive;

@@ -6,9 +6,10 @@
 //!             v                                         v the error
 //! ```
 //!
-//! The limits are Linux's: a backlog of N admits N + 1. When the queue of accepted connections is full, a
-//! segment that would add to it is dropped and counted, and the peer retransmits; nothing is refused.
-//! When the queue of half-open connections is full, SYNs are answered with cookies (`cookie.rs`).
+//! The limits are Linux's: a backlog of N admits N + 1. When the queue of accepted connections is
+//! full, a segment that would add to it is dropped and counted, and the peer retransmits; nothing
+//! is refused. When the queue of half-open connections is full, SYNs are answered with cookies
+//! (`cookie.rs`).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -70,12 +71,13 @@ impl From<usize> for ListenOptions {
 }
 
 impl Stack {
-    /// Listens for connections to `local`; port 0 stands for a free one, an unspecified address for all of
-    /// ours, `::` for those of both IP versions.
+    /// Listens for connections to `local`; port 0 stands for a free one, an unspecified address for
+    /// all of ours, `::` for those of both IP versions.
     ///
     /// # Errors
-    /// `AddressInUse`, also if another listener's wildcard covers the address, or another socket listens at
-    /// the reserved address; `AddressNotAvailable` if it is not ours, or no ephemeral port is free.
+    /// `AddressInUse`, also if another listener's wildcard covers the address, or another socket
+    /// listens at the reserved address; `AddressNotAvailable` if it is not ours, or no ephemeral
+    /// port is free.
     pub fn listen(
         &mut self,
         local: SocketAddr,
@@ -180,9 +182,9 @@ impl Core {
         Ok(ListenerId(id))
     }
 
-    /// Processes a segment to the listener at `index` that belongs to no connection (RFC 9293 section
-    /// 3.10.7.2). `packet` has its payload, and may carry the answer. `old`: a connection between the same
-    /// ends in TIME-WAIT, which stays unless a new one replaces it.
+    /// Processes a segment to the listener at `index` that belongs to no connection (RFC 9293
+    /// section 3.10.7.2). `packet` has its payload, and may carry the answer. `old`: a connection
+    /// between the same ends in TIME-WAIT, which stays unless a new one replaces it.
     pub(crate) fn listener_input(
         &mut self,
         now: Instant,
@@ -261,7 +263,8 @@ impl Core {
         self.net.counters.tcp_passive_opens += 1;
     }
 
-    /// Takes the connection at `index`, in TIME-WAIT, out of the demux, for a new one between the same ends.
+    /// Takes the connection at `index`, in TIME-WAIT, out of the demux, for a new one between the
+    /// same ends.
     fn make_way(&mut self, index: u32) {
         match self.sockets.table.tcp(index) {
             // Its owner still has it.

@@ -69,9 +69,9 @@ pub(crate) struct ListenerFastOpen {
 impl ListenerFastOpen {
     /// Whether one more connection may be open before its handshake is complete.
     ///
-    /// RFC 7413 section 5.1: beyond a limit of pending connections, the server falls back to complete
-    /// handshakes. As Linux: a connection that was reset counts for another minute; otherwise there is no
-    /// limit for an attacker who forges both the SYN and the reset.
+    /// RFC 7413 section 5.1: beyond a limit of pending connections, the server falls back to
+    /// complete handshakes. As Linux: a connection that was reset counts for another minute;
+    /// otherwise there is no limit for an attacker who forges both the SYN and the reset.
     pub(super) fn admits(&mut self, now: Instant) -> bool {
         if self.limit == 0 {
             return false;

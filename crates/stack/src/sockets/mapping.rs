@@ -9,8 +9,8 @@ use crate::error::Error;
 
 /// Why nothing was mapped: the first that applies. Nothing was consumed.
 ///
-/// The order and the numbers are those of Linux's first version (commit 93ab6cc69162, "tcp: implement
-/// mmap() for zero copy receive").
+/// The order and the numbers are those of Linux's first version (commit 93ab6cc69162, "tcp:
+/// implement mmap() for zero copy receive").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
@@ -33,11 +33,13 @@ pub enum MapError {
     /// Urgent data lies in the range. `EINVAL`.
     #[error("urgent data lies in the range: read past it")]
     Urgent,
-    /// No memory for it; or, for a call that waits, the window closes before so much is queued. `ENOMEM`.
+    /// No memory for it; or, for a call that waits, the window closes before so much is queued.
+    /// `ENOMEM`.
     #[error("out of memory for the mapping")]
     NoMemory,
-    /// A part of the range is not in whole pages of the stream (it begins or ends within one, or a short
-    /// fragment is in it), or is in memory that cannot be mapped contiguously. It can be read. `EINVAL`.
+    /// A part of the range is not in whole pages of the stream (it begins or ends within one, or a
+    /// short fragment is in it), or is in memory that cannot be mapped contiguously. It can be
+    /// read. `EINVAL`.
     #[error("a part of the range does not lie in whole pages: read it")]
     NotPages,
     /// There is no such socket, or it is a datagram socket.
@@ -80,8 +82,8 @@ pub struct MapAvailable {
     pub mapping: Option<Mapping>,
     /// Bytes behind the mapping that were copied to the buffer `tail`.
     pub copied: usize,
-    /// Bytes to read by copy before the next page can be mapped (Linux's `recv_skip_hint`). 0 if another
-    /// call can map the rest, or `max` bytes were mapped.
+    /// Bytes to read by copy before the next page can be mapped (Linux's `recv_skip_hint`). 0 if
+    /// another call can map the rest, or `max` bytes were mapped.
     pub copy_next: usize,
     /// Bytes queued behind what was taken.
     pub queued: usize,
@@ -95,17 +97,18 @@ pub struct MapAvailable {
 #[derive(Clone, Copy, Debug)]
 pub struct Map(pub usize);
 
-/// As [`Map`], for callers that hand out addresses: only memory that cannot be made writable. As on Linux,
-/// an urgent byte that is not in line bounds the data, and only the peer's FIN ends the stream.
+/// As [`Map`], for callers that hand out addresses: only memory that cannot be made writable. As on
+/// Linux, an urgent byte that is not in line bounds the data, and only the peer's FIN ends the
+/// stream.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSealed(pub usize);
 
-/// Takes whole pages that are contiguous in memory, up to `max` bytes; then copies the bytes before the
-/// next page to `tail`, as far as they fit. Makes no system call (but for the first mapping of a
-/// region). The next call takes pages that are elsewhere in memory.
+/// Takes whole pages that are contiguous in memory, up to `max` bytes; then copies the bytes before
+/// the next page to `tail`, as far as they fit. Makes no system call (but for the first mapping of
+/// a region). The next call takes pages that are elsewhere in memory.
 ///
-/// Nothing to map is no error: [`MapAvailable::copy_next`] says what to read. Errors are `NoMemory` and
-/// `Socket`.
+/// Nothing to map is no error: [`MapAvailable::copy_next`] says what to read. Errors are `NoMemory`
+/// and `Socket`.
 #[derive(Debug)]
 pub struct MapPages<'a> {
     /// How many bytes at most.
@@ -230,8 +233,8 @@ impl Tcp<'_> {
         self.socket.conn.is_beyond_window(len)
     }
 
-    /// Prepares a wait for `len` bytes: grows the receive buffer for them, within its limit, and reports
-    /// every arrival.
+    /// Prepares a wait for `len` bytes: grows the receive buffer for them, within its limit, and
+    /// reports every arrival.
     pub fn expect(&mut self, len: usize) {
         let socket = &mut *self.socket;
         socket.every_arrival = true;

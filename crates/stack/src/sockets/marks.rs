@@ -1,12 +1,12 @@
-//! What a socket says of its packets: marks in their IP headers, and whether they may be cut.
+//! Settings of a socket's packets: marks in their IP headers, and fragmentation.
 
 use crate::net::TooLong;
 
-/// What a socket's packets carry in their IP headers.
+/// Marks in the IP headers of a socket's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketMarks {
-    /// Type of service (RFC 791) or traffic class (RFC 8200). A stream's two lowest bits are those
-    /// of congestion notification (RFC 3168), and not the owner's.
+    /// Type of service (RFC 791) or traffic class (RFC 8200). TCP sets the two lowest bits itself
+    /// (congestion notification, RFC 3168).
     pub traffic_class: u8,
     /// Time to live or hop limit; `None`: the stack's.
     pub hop_limit: Option<u8>,
@@ -14,38 +14,37 @@ pub struct PacketMarks {
 
 /// What a socket does about the MTU of its paths (`IP_MTU_DISCOVER`, `IPV6_MTU_DISCOVER`).
 ///
-/// | | routers may cut (IPv4) | a datagram that is too long is | too long is | reports |
+/// | | routers may fragment (IPv4) | a too long datagram is | the bound is | reports |
 /// |---|---|---|---|---|
-/// | `Dont` | yes | cut | by the path's MTU | tell the path's MTU, no error |
-/// | `Want` | no | cut | by the path's MTU | heeded |
-/// | `Do` | no | refused | by the path's MTU | heeded |
-/// | `Probe` | no | refused | by the link's MTU | heeded |
-/// | `Interface` | yes | refused | by the link's MTU | ignored |
-/// | `Omit` | yes | cut | by the link's MTU | ignored |
+/// | `Dont` | yes | fragmented | the path's MTU | set the path's MTU, no error |
+/// | `Want` | no | fragmented | the path's MTU | heeded |
+/// | `Do` | no | refused | the path's MTU | heeded |
+/// | `Probe` | no | refused | the link's MTU | heeded |
+/// | `Interface` | yes | refused | the link's MTU | ignored |
+/// | `Omit` | yes | fragmented | the link's MTU | ignored |
 ///
-/// What is cut may be cut again by IPv4's routers. A stream's segments are always as long as the path
-/// takes, as far as reports are heeded; with `Dont` they are over IPv6, whose routers cut nothing.
+/// IPv4 routers may fragment fragments again. A stream's segments fit the path as far as reports
+/// are heeded; with `Dont` those are heeded over IPv6, whose routers do not fragment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum MtuDiscover {
-    /// Routers may cut packets.
+    /// Routers may fragment packets.
     Dont,
-    /// Routers may not; reports are heeded.
+    /// Routers may not; heeds reports.
     #[default]
     Want,
-    /// As [`Want`](Self::Want), and datagrams that the path does not take whole are refused.
+    /// As [`Want`](Self::Want), but refuses datagrams longer than the path's MTU.
     Do,
-    /// As [`Do`](Self::Do), for who sends probes: whatever is known of the path, only the link bounds
-    /// what is sent.
+    /// As [`Do`](Self::Do), for probes: only the link's MTU is the bound.
     Probe,
-    /// Nothing is believed of the path, and datagrams that the link does not take whole are refused.
+    /// Ignores reports, and refuses datagrams longer than the link's MTU.
     Interface,
-    /// As [`Interface`](Self::Interface), and they are cut instead.
+    /// As [`Interface`](Self::Interface), but fragments them.
     Omit,
 }
 
 impl MtuDiscover {
-    /// Whether routers may not cut what leaves in one piece.
+    /// Whether routers may not fragment a packet that leaves whole.
     ///
     /// > RFC 1191 section 3: the basic idea is that a source host initially assumes that the PMTU of
     /// > a path is the (known) MTU of its first hop, and sends all datagrams on that path with the DF
@@ -59,7 +58,7 @@ impl MtuDiscover {
         matches!(self, Self::Interface | Self::Omit)
     }
 
-    /// What becomes of a datagram that is too long.
+    /// How to treat a datagram that is too long.
     pub(super) const fn too_long(self) -> TooLong {
         match self {
             Self::Dont | Self::Want => TooLong::CutToPath,

@@ -6,20 +6,19 @@ use crate::error::Error;
 use crate::limits::{SOCKET_GROUPS_V4, SOCKET_GROUPS_V6};
 use crate::net::LinkId;
 
-/// How datagrams to groups of one version of IP are sent and taken.
+/// How a socket sends to groups of one version of IP, and receives from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MulticastSettings {
-    /// Time to live or hop limit; 0: they stay on this host. 1 by default: on the link.
+    /// Time to live or hop limit; 0: on this host only. 1 by default: on the link only.
     pub hops: u8,
-    /// Whether they come back to sockets of this stack that get what is sent to the group; `true` by
-    /// default.
+    /// Whether sent datagrams loop back to members of the group on this host; `true` by default.
     pub loops: bool,
-    /// The link that they leave by, unless the socket is bound to another; `None`: that of the route.
+    /// The link to send by, unless the socket is bound to another; `None`: the route's.
     pub link: Option<LinkId>,
-    /// The address that they are from, if the socket is bound to none; `None`: what suits.
+    /// The source address, if the socket is bound to none; `None`: the route's.
     pub source: Option<IpAddr>,
-    /// Whether the socket gets what is sent to groups that others have joined and it has not, too
-    /// (Linux's `IP_MULTICAST_ALL`); `true` by default.
+    /// Whether the socket also receives from groups that only other sockets have joined (Linux's
+    /// `IP_MULTICAST_ALL`); `true` by default.
     pub all: bool,
 }
 
@@ -32,11 +31,12 @@ impl Default for MulticastSettings {
 /// Which link a group is joined on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupLink {
-    /// That of the route to the group; where none leads there, the first with an address of its version.
+    /// The link of the route to the group; without one, the first link with an address of its
+    /// version.
     Route,
-    /// The one that has this address of ours.
+    /// The link that has this address.
     Address(IpAddr),
-    /// The one with this [`scope_id`](LinkId::scope_id).
+    /// The link with this [`scope_id`](LinkId::scope_id).
     Number(u32),
 }
 
@@ -45,11 +45,11 @@ pub enum GroupLink {
 pub struct Memberships(pub(super) Vec<(IpAddr, LinkId)>);
 
 impl Memberships {
-    /// Notes a group; `any`: no link was named.
+    /// Adds a group; `any`: no link was named.
     ///
     /// # Errors
-    /// `InvalidInput` for what is no group, `AddressInUse` if it was joined before (in IPv6, on any link
-    /// if none was named), `NoBuffers` beyond [`SOCKET_GROUPS_V4`], `NoMemory` beyond
+    /// `InvalidInput` for what is no group, `AddressInUse` if it was joined before (in IPv6, on any
+    /// link if none was named), `NoBuffers` beyond [`SOCKET_GROUPS_V4`], `NoMemory` beyond
     /// [`SOCKET_GROUPS_V6`].
     pub fn join(&mut self, group: IpAddr, link: LinkId, any: bool) -> Result<(), Error> {
         if !group.is_multicast() {
@@ -69,10 +69,11 @@ impl Memberships {
         Ok(())
     }
 
-    /// Strikes a group off; returns the link that it was joined on.
+    /// Removes a group; returns the link that it was joined on.
     ///
     /// # Errors
-    /// `AddressNotAvailable` if it was not joined there, `InvalidInput` for what is no group of IPv6.
+    /// `AddressNotAvailable` if it was not joined there, `InvalidInput` for what is no group of
+    /// IPv6.
     pub fn leave(&mut self, group: IpAddr, link: LinkId, any: bool) -> Result<LinkId, Error> {
         if group.is_ipv6() && !group.is_multicast() {
             return Err(Error::InvalidInput);
@@ -92,7 +93,7 @@ impl Memberships {
     }
 }
 
-/// What a socket has to do with groups.
+/// A socket's groups and its settings for them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UdpGroups {
     pub(super) joined: Memberships,

@@ -1,5 +1,5 @@
-//! Sockets. Read [`Sockets`] first, then the kinds (`tcp.rs`, `listener.rs`, `udp.rs`), `handles.rs`
-//! (what verbs work with) and `demux.rs` (which socket a packet is for).
+//! Sockets. Read [`Sockets`] first, then the kinds (`tcp.rs`, `listener.rs`, `udp.rs`),
+//! `handles.rs` (what verbs work with) and `demux.rs` (which socket a packet is for).
 
 pub(crate) mod application;
 pub(crate) mod bind;
@@ -78,10 +78,10 @@ pub(crate) use work::Work;
 
 /// All sockets of a stack.
 ///
-/// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit` has
-/// asked it for segments and set its timer; a socket is on `unchecked` until `poll_event` has compared
-/// its readiness. So a burst of segments costs one acknowledgement, one timer and one event for each
-/// connection.
+/// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit`
+/// has asked it for segments and set its timer; a socket is on `unchecked` until `poll_event` has
+/// compared its readiness. So a burst of segments costs one acknowledgement, one timer and one
+/// event for each connection.
 pub(crate) struct Sockets {
     pub(crate) table: Table,
     pub(crate) demux: Demux,
@@ -126,8 +126,8 @@ pub(crate) struct Defence {
 }
 
 impl Sockets {
-    /// No sockets. Every table that strangers can fill, and every number that they must not guess, has a
-    /// key of its own, derived from the stack's secret.
+    /// No sockets. Every table that strangers can fill, and every number that they must not guess,
+    /// has a key of its own, derived from the stack's secret.
     pub(crate) fn new(
         now: Instant,
         secret: &[u8; 32],
@@ -225,8 +225,8 @@ impl Sockets {
         }
     }
 
-    /// Reports to the owner of the socket `id` that it is ready for `what`, even if that was reported
-    /// before.
+    /// Reports to the owner of the socket `id` that it is ready for `what`, even if that was
+    /// reported before.
     pub(crate) fn report_again(&mut self, id: SocketId, what: Readiness) {
         let Ok(socket) = self.table.get_mut(id) else { return };
         let Some((unchecked, reported)) = socket.report_state() else { return };
@@ -236,7 +236,8 @@ impl Sockets {
         }
     }
 
-    /// Reports a new entry in the error queue of the socket at `index`, even if one was reported before.
+    /// Reports a new entry in the error queue of the socket at `index`, even if one was reported
+    /// before.
     pub(crate) fn report_news(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
         if !socket.errors().is_some_and(ErrorQueue::has_news) {

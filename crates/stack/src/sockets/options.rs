@@ -23,63 +23,63 @@ use crate::stack::Stack;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TcpOption {
-    /// Small pieces leave at once, not joined with what follows (RFC 896).
+    /// Small segments leave at once (no Nagle algorithm, RFC 896).
     NoDelay(bool),
-    /// Only full segments leave.
+    /// Only full segments leave (`TCP_CORK`).
     Cork(bool),
-    /// Probe an idle connection; `None`: never.
+    /// Probes of an idle connection; `None`: none.
     KeepAlive(Option<KeepAlive>),
-    /// How long data, a SYN or a probe may go unanswered (RFC 5482); `None`: as long as their
-    /// retransmissions take.
+    /// How long data, a SYN or a probe may stay unanswered (RFC 5482); `None`: until the last
+    /// retransmission.
     UserTimeout(Option<Duration>),
-    /// Upper bound of the MSS; `None`: what the link takes.
+    /// Upper bound of the MSS; `None`: the link's.
     MaxSeg(Option<u16>),
     /// Retransmissions of a SYN before connecting fails.
     SynCount(u8),
-    /// Of a listener: how long a connection may wait for data to arrive before it can be accepted,
-    /// rounded up to timeouts of the SYN,ACK ([`defer_accept_timeouts`]); then it can be accepted
-    /// without. Zero: it does not wait. Of a connection that is being opened, any time has the
-    /// acknowledgement that completes the handshake wait a little for data to go along with it.
+    /// Of a listener: how long a connection waits for data before it can be accepted without,
+    /// rounded up to timeouts of the SYN,ACK ([`defer_accept_timeouts`]). Zero: it does not wait.
+    /// Of a connection that is being opened: unless it is zero, the acknowledgement that completes
+    /// the handshake waits a little for data.
     DeferAccept(Duration),
     /// How long a closed connection waits for the peer's FIN.
     Linger2(Duration),
-    /// What closing does: zero resets the peer; all else is left to whoever waits.
+    /// `Some` zero: closing resets the peer. To wait for other times is up to the caller.
     Linger(Option<Duration>),
-    /// Unsent bytes from which on no more is taken, and below half of which the connection is
-    /// writable again; `u32::MAX`: no limit.
+    /// Limit on unsent bytes; below half of it the connection is writable again. `u32::MAX`: no
+    /// limit.
     NotSentLowat(u32),
-    /// Bytes that have to be there before the connection is readable.
+    /// Bytes that make the connection readable.
     RcvLowat(u32),
-    /// Fixes the send buffer, in bytes as Linux charges them.
+    /// Fixed size of the send buffer, in bytes as Linux charges them.
     SendBuffer(u32),
-    /// Fixes the receive buffer, in bytes of window.
+    /// Fixed size of the receive buffer, in bytes of window.
     RecvBuffer(u32),
-    /// Upper bound of the window that we announce; `None`: the buffer.
+    /// Upper bound of the announced window; `None`: the buffer.
     WindowClamp(Option<u32>),
-    /// Which congestion control; the window stays as it is.
+    /// The congestion control; the window stays.
     Congestion(CongestionKind),
     /// Acknowledge at once, for now.
     QuickAck(bool),
     /// An urgent byte stays in the stream.
     OobInline(bool),
-    /// Keep a copy ledger for this connection alone; off drops what it has.
+    /// Keeps a copy ledger for this connection; off drops it.
     CountCopies(bool),
-    /// Keep errors that the network reports in the error queue; off drops what it has.
+    /// Keeps errors that the network reports in the error queue; off drops those in the queue.
     QueueErrors(bool),
-    /// Whether routers may cut its packets, and reports about the path count.
+    /// Whether routers may fragment its packets, and whether to heed reports about the path.
     MtuDiscover(MtuDiscover),
-    /// Of a listener: how many connections may be open before their handshakes are complete (TCP
-    /// Fast Open, RFC 7413); 0: none.
+    /// Of a listener: how many connections may be open with incomplete handshakes (TCP Fast Open,
+    /// RFC 7413); 0: none.
     FastOpen(u32),
-    /// Of a listener: keys of its own to make Fast Open cookies with; `None`: the stack's.
+    /// Of a listener: its keys for Fast Open cookies; `None`: the stack's.
     FastOpenKeys(Option<FastOpenKeys>),
-    /// Of a listener: take data in SYNs that come without a Fast Open cookie.
+    /// Of a listener: takes data in SYNs without a Fast Open cookie.
     FastOpenNoCookie(bool),
 }
 
 impl TcpOption {
-    /// Sets it in settings for connections to come: of a listener, or of one that is still to be
-    /// opened. `false`: it is no setting of that kind.
+    /// Changes settings of later connections: of a listener, or of one to be opened. `false`: they
+    /// do not have this one.
     pub fn apply(self, config: &mut TcpConfig) -> bool {
         match self {
             Self::NoDelay(on) => config.nagle = !on,
@@ -164,7 +164,7 @@ impl Tcp<'_> {
 }
 
 impl Listener<'_> {
-    /// Changes a setting, for the connections that are still to come.
+    /// Changes a setting of later connections.
     ///
     /// # Errors
     /// `NotSupported` if connections cannot inherit it.
@@ -179,7 +179,6 @@ impl Listener<'_> {
         if set { Ok(()) } else { Err(Error::NotSupported) }
     }
 
-    /// Settings of a listener.
     pub(super) fn set_fast_open_option(&mut self, option: TcpOption) -> Result<(), Error> {
         let fast_open = self.socket_mut()?.fast_open.get_or_insert_default();
         match option {
@@ -196,18 +195,18 @@ impl Listener<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketOption {
-    /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives only what comes by that
-    /// link, and sends only by it, whatever the routes say. A listener's connections inherit it. When
-    /// the link is removed, nothing comes or leaves any more. Packets of this host to itself come by
-    /// no link.
+    /// Binds the socket to a link, or to none (`SO_BINDTODEVICE`): it receives only what comes by
+    /// that link, and sends only by it, whatever the routes say. A listener's connections inherit
+    /// it. When the link is removed, nothing comes or leaves any more. Packets of this host to
+    /// itself come by no link.
     Link(Option<LinkId>),
     /// What its packets carry in their IP headers; not of a listener.
     Marks(PacketMarks),
-    /// Every arrival is an [`Event`](crate::Event), not only the first since the socket was last used
-    /// up: for owners that need edges.
+    /// Every arrival is an [`Event`](crate::Event), not only the first since the socket was last
+    /// used up: for owners that need edges.
     EveryArrival(bool),
-    /// Which notifications of zero-copy sends become one, whatever the stack's settings say; not of a
-    /// listener.
+    /// Which notifications of zero-copy sends become one, whatever the stack's settings say; not of
+    /// a listener.
     Coalescing(Coalescing),
 }
 
@@ -215,8 +214,8 @@ impl Stack {
     /// Changes a setting of a socket of any kind.
     ///
     /// # Errors
-    /// `InvalidInput` for a link that was removed, `NotSupported` for a setting that a listener does
-    /// not have.
+    /// `InvalidInput` for a link that was removed, `NotSupported` for a setting that a listener
+    /// does not have.
     pub fn set_option(
         &mut self,
         id: impl Into<SocketId>,

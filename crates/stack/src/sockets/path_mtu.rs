@@ -1,9 +1,8 @@
-//! Path MTU discovery seen from the sockets (RFC 1191, RFC 8201): what a connection makes of it,
-//! and whether it takes part.
+//! Path MTU discovery of sockets (RFC 1191, RFC 8201); see [`MtuDiscover`].
 //!
-//! A report is believed if it quotes what is under way (RFC 5927); then the network layer remembers
-//! the path, and every connection over it looks again before it sends next. Probing without reports
-//! is each connection's own (RFC 4821, `pagewire_tcp`).
+//! A connection believes a report that quotes a segment in flight (RFC 5927); then the network
+//! layer remembers the path, and every connection over it looks its MTU up before it sends next.
+//! Probes without reports are each connection's own (RFC 4821, `pagewire_tcp`).
 
 use std::net::IpAddr;
 
@@ -24,12 +23,12 @@ impl TcpSocket {
         self.extra.as_ref().map_or(MtuDiscover::Want, |e| e.mtu_discover)
     }
 
-    /// Whether routers may not cut its packets.
+    /// Whether routers may not fragment its packets.
     pub(super) fn dont_fragment(&self) -> bool {
         self.mtu_discover().dont_fragment()
     }
 
-    /// Whether reports about the path count.
+    /// Whether it heeds reports about the path.
     pub(super) fn heeds_path(&self) -> bool {
         match self.mtu_discover() {
             MtuDiscover::Dont => self.tuple.remote.is_ipv6(),
@@ -39,11 +38,11 @@ impl TcpSocket {
 }
 
 impl UdpSocket {
-    /// Whether a datagram of ours may have met with what an ICMP error says.
+    /// Whether an ICMP error can be about a datagram of this socket.
     ///
-    /// A datagram has no sequence number that a forger would have to guess (RFC 5927), but a path can
-    /// find too long only what is longer than what it takes. So nobody shortens the paths of who sends
-    /// short datagrams, resolvers for one.
+    /// A datagram has no sequence number that a forger would have to guess (RFC 5927), but it has
+    /// to be longer than the reported MTU. So a forger cannot shorten the paths of sockets that
+    /// send short datagrams, such as resolvers.
     pub(super) fn may_have_met(&self, kind: IcmpKind, remote: IpAddr) -> bool {
         let IcmpKind::PacketTooBig { mtu } = kind else { return true };
         let ip = if remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
@@ -52,21 +51,20 @@ impl UdpSocket {
 }
 
 impl Stack {
-    /// The longest IP packet that reaches `remote` in one piece, as far as is known, in bytes.
+    /// The known MTU of the path to `remote`, in bytes of IP packet.
     pub fn path_mtu(&self, remote: IpAddr) -> usize {
         self.core.net.mtu_for(remote)
     }
 
-    /// Sets the MTU of the path to `remote`, in bytes of IP packet, whatever is reported about it;
-    /// `None`: as it is found. At least the smallest that IP promises, at most the link's.
+    /// Fixes the MTU of the path to `remote`, in bytes of IP packet: at least IP's minimum, at most
+    /// the link's. `None`: discovers it again.
     pub fn set_path_mtu(&mut self, remote: IpAddr, mtu: Option<usize>) {
         self.core.net.set_path_mtu(remote, mtu);
     }
 }
 
 impl Tcp<'_> {
-    /// The longest IP packet, in bytes, that the peer of a connection is sent (`IP_MTU`,
-    /// `tcpi_pmtu`).
+    /// The longest IP packet, in bytes, that the connection sends (`IP_MTU`, `tcpi_pmtu`).
     pub fn path_mtu(&self) -> usize {
         let headers = if self.socket.tuple.remote.is_ipv4() { 40 } else { 60 };
         usize::from(self.socket.conn.info().path_mss) + headers
@@ -74,7 +72,8 @@ impl Tcp<'_> {
 }
 
 impl Core {
-    /// Before the connection at `index` sends: has the MTU of some path changed since it did last?
+    /// Updates the MTU of the connection at `index` before it sends, if the MTU of any path has
+    /// changed.
     pub(super) fn refresh_path(&mut self, index: u32) {
         let generation = self.net.path_generation();
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
@@ -93,12 +92,12 @@ impl Core {
         }
     }
 
-    /// A report that the connection at `index` found sound.
+    /// Remembers a report that the connection at `index` believes.
     pub(super) fn learn_path(&mut self, now: Instant, index: u32, mtu: usize) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let remote = socket.tuple.remote;
         self.net.handle_path_mtu(now, remote, mtu);
-        // It knows already.
+        // This connection knows it already.
         let generation = self.net.path_generation();
         if let Some(socket) = self.sockets.table.tcp_mut(index) {
             socket.path_generation = generation;
@@ -107,8 +106,8 @@ impl Core {
 }
 
 impl Udp<'_> {
-    /// The longest IP packet, in bytes, that reaches the socket's peer in one piece, as far as is known
-    /// (`IP_MTU`). Less 28 bytes of headers, over IPv6 48, that is the longest datagram.
+    /// The known MTU of the path to the socket's peer, in bytes of IP packet (`IP_MTU`). Less 28
+    /// bytes of headers, over IPv6 48, it is the longest datagram.
     ///
     /// # Errors
     /// `NotConnected`, `NoSuchSocket`.

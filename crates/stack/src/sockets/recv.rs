@@ -47,8 +47,8 @@ impl Tcp<'_> {
     /// Takes received bytes.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is queued but more may come, `NotConnected`, the error that ended the
-    /// connection, and the taker's own.
+    /// `WouldBlock` when nothing is queued but more may come, `NotConnected`, the error that ended
+    /// the connection, and the taker's own.
     #[inline]
     pub fn recv<T: Taker>(
         &mut self,

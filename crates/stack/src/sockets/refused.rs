@@ -10,11 +10,11 @@ use crate::net::{LinkId, LinkIndex};
 use crate::stack::{Core, Stack};
 
 impl Stack {
-    /// Frames from [`poll_transmit_on`](Self::poll_transmit_on) that the device of this link refused
-    /// because it lacked something that it may have soon, a queue or memory; in the order in which they
-    /// were to be sent. They are lost, and are taken out of `frames`. A connection that learns this at
-    /// once neither blames the path nor waits for its retransmission timeout. Call it before the next
-    /// `poll_transmit_on`.
+    /// Frames from [`poll_transmit_on`](Self::poll_transmit_on) that the device of this link
+    /// refused because it lacked something that it may have soon, a queue or memory; in the order
+    /// in which they were to be sent. They are lost, and are taken out of `frames`. A connection
+    /// that learns this at once neither blames the path nor waits for its retransmission timeout.
+    /// Call it before the next `poll_transmit_on`.
     pub fn handle_refused_on(
         &mut self,
         now: Instant,

@@ -30,13 +30,15 @@ impl<F: FnOnce() -> Instant> Clock for F {
 
 /// What to send on a connection:
 ///
-/// - `&[u8]`: a copy. If the send buffer has room but the stack has no free page, this is `WouldBlock`
-///   too, and the connection becomes writable when pages are free;
-/// - `&mut FragVec`: memory by reference, taken from the front, and released when it is acknowledged;
-/// - `(&mut FragVec, &mut ZeroCopyCall)`: also by reference, with a notification, see [`ZeroCopyCall`].
+/// - `&[u8]`: a copy. If the send buffer has room but the stack has no free page, this is
+///   `WouldBlock` too, and the connection becomes writable when pages are free;
+/// - `&mut FragVec`: memory by reference, taken from the front, and released when it is
+///   acknowledged;
+/// - `(&mut FragVec, &mut ZeroCopyCall)`: also by reference, with a notification, see
+///   [`ZeroCopyCall`].
 pub trait Payload: Sized {
-    /// Queues all of it, if it only adds to data that waits to be coalesced: no clock is needed. `None`: use
-    /// [`queue`](Self::queue).
+    /// Queues all of it, if it only adds to data that waits to be coalesced: no clock is needed.
+    /// `None`: use [`queue`](Self::queue).
     #[doc(hidden)]
     fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
         let _ = tcp;
@@ -49,11 +51,12 @@ pub trait Payload: Sized {
 }
 
 impl Tcp<'_> {
-    /// Queues as much from the front of `data` as there is room for, and returns the number of bytes. Reads
-    /// the clock only if more than the queue changes.
+    /// Queues as much from the front of `data` as there is room for, and returns the number of
+    /// bytes. Reads the clock only if more than the queue changes.
     ///
     /// # Errors
-    /// `WouldBlock` without room, `BrokenPipe` after a shutdown, and the error that ended the connection.
+    /// `WouldBlock` without room, `BrokenPipe` after a shutdown, and the error that ended the
+    /// connection.
     #[inline]
     pub fn send(
         &mut self,

@@ -8,22 +8,23 @@ use pagewire_tcp::Seq;
 use crate::config::Coalescing;
 use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
 
-/// One call that sends by reference, over all its tries: a call that waits for room keeps this, so that
-/// all of its data has one id. Until all of it is queued, it does not complete before this is dropped.
+/// One call that sends by reference, over all its tries: a call that waits for room keeps this, so
+/// that all of its data has one id. Until all of it is queued, it does not complete before this is
+/// dropped.
 ///
-/// When the memory has no more references, a [`Notification`](crate::Notification) of the call's id comes through
-/// [`Stack::poll_error_queue`](crate::Stack::poll_error_queue). Fragments are not joined: after 17 of
-/// them a segment is pushed, and the next begins. Datagrams of one call
+/// When the memory has no more references, a [`Notification`](crate::Notification) of the call's id
+/// comes through [`Stack::poll_error_queue`](crate::Stack::poll_error_queue). Fragments are not
+/// joined: after 17 of them a segment is pushed, and the next begins. Datagrams of one call
 /// ([`UdpTarget::segment`](crate::UdpTarget::segment)) have one id.
 ///
-/// On a socket that has not [opted in](crate::Stack::set_zerocopy) the data is copied, and there is no
-/// id. Memory without an owner ([`Frag::lent`]) has to stay until the notification. If the connection
-/// is closed first, the stack copies what is not acknowledged (and resets the connection if it has no
-/// pages for that); frames at the device, and receivers that got the memory by reference, still refer
-/// to it.
+/// On a socket that has not [opted in](crate::Stack::set_zerocopy) the data is copied, and there is
+/// no id. Memory without an owner ([`Frag::lent`]) has to stay until the notification. If the
+/// connection is closed first, the stack copies what is not acknowledged (and resets the connection
+/// if it has no pages for that); frames at the device, and receivers that got the memory by
+/// reference, still refer to it.
 ///
-/// Such a send may also fail with `TooManyNotifications` and `TooManyPagesHeld` (both `ENOBUFS`). A call
-/// that queues nothing takes no id.
+/// Such a send may also fail with `TooManyNotifications` and `TooManyPagesHeld` (both `ENOBUFS`). A
+/// call that queues nothing takes no id.
 #[derive(Debug, Default)]
 pub struct ZeroCopyCall {
     pub(super) completion: Option<Arc<Completion>>,
@@ -36,8 +37,8 @@ impl ZeroCopyCall {
         Self::default()
     }
 
-    /// The call's id, once something is queued; `None` on a socket that has not opted in, and for a call
-    /// of no bytes.
+    /// The call's id, once something is queued; `None` on a socket that has not opted in, and for a
+    /// call of no bytes.
     pub fn id(&self) -> Option<u32> {
         self.id
     }

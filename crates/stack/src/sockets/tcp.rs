@@ -1,5 +1,5 @@
-//! Connections, as the stack keeps them. Their input is in `demux.rs`, their output in `transmit.rs`,
-//! their verbs in `application.rs`, `send.rs` and `recv.rs`.
+//! Connections, as the stack keeps them. Their input is in `demux.rs`, their output in
+//! `transmit.rs`, their verbs in `application.rs`, `send.rs` and `recv.rs`.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ pub(crate) struct TcpSocket {
     pub(super) has_guests: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
-    /// The other connection of a forwarded pair: what one sends, the other received. It is charged until it
-    /// is acknowledged.
+    /// The other connection of a forwarded pair: what one sends, the other received. It is charged
+    /// until it is acknowledged.
     pub(super) forwards: Option<SocketId>,
     /// Present while the stack forwards by itself.
     pub(super) flow: Option<Box<Flow>>,
@@ -138,8 +138,8 @@ impl TcpSocket {
         self.charged as usize
     }
 
-    /// Releases the charges of its queues. Memory that the application keeps stays charged until it is
-    /// released.
+    /// Releases the charges of its queues. Memory that the application keeps stays charged until it
+    /// is released.
     pub(super) fn leave(&mut self, mem: &mut Mem) {
         let holdings = self.holdings.take();
         let held = holdings.as_ref().map_or(0, |holdings| holdings.bytes());
@@ -201,7 +201,8 @@ impl TcpSocket {
 }
 
 impl TcpSocket {
-    /// Traffic class and hop limit of a segment whose two bits of congestion notification are `ecn`.
+    /// Traffic class and hop limit of a segment whose two bits of congestion notification are
+    /// `ecn`.
     pub(super) fn marked(&self, ecn: u8) -> (u8, Option<u8>) {
         let marks = self.extra.as_ref().map_or(PacketMarks::default(), |extra| extra.marks);
         (ecn | (marks.traffic_class & !ECN), marks.hop_limit)

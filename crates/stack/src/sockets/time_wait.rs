@@ -13,8 +13,8 @@ use crate::net::LinkId;
 use crate::stack::Core;
 
 impl Core {
-    /// Replaces the connection at `index`, closed and in TIME-WAIT, by its remains. Beyond the limit, removes
-    /// the oldest.
+    /// Replaces the connection at `index`, closed and in TIME-WAIT, by its remains. Beyond the
+    /// limit, removes the oldest.
     pub(super) fn rest(&mut self, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let tuple = socket.tuple;

@@ -1,5 +1,6 @@
-//! Software timestamps of bytes that TCP sends (Linux's `SO_TIMESTAMPING`): when the last byte of a write
-//! left for the first time, and when the peer acknowledged it. They go to the error queue, in order.
+//! Software timestamps of bytes that TCP sends (Linux's `SO_TIMESTAMPING`): when the last byte of a
+//! write left for the first time, and when the peer acknowledged it. They go to the error queue, in
+//! order.
 
 use std::collections::VecDeque;
 

@@ -134,8 +134,8 @@ impl Core {
         !self.sockets.work.dirty.is_empty()
     }
 
-    /// Whether the connection at `index` has to wait for its link's device, while others need not. Its timer
-    /// runs meanwhile.
+    /// Whether the connection at `index` has to wait for its link's device, while others need not.
+    /// Its timer runs meanwhile.
     fn is_held_up(&mut self, now: Instant, index: u32) -> bool {
         let Some(socket) = self.sockets.table.tcp(index).filter(|s| s.dirty) else { return false };
         let ends = (socket.tuple.local, socket.tuple.remote);
@@ -203,7 +203,8 @@ impl Core {
         let _ = self.net.send(&mut self.mem, now, out);
     }
 
-    /// The connection at `index` has nothing more to send: sets its timer, or removes it if it is over.
+    /// The connection at `index` has nothing more to send: sets its timer, or removes it if it is
+    /// over.
     fn settle(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         count_losses(&mut self.net.counters, socket);

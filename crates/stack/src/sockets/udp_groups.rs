@@ -1,8 +1,9 @@
-//! Datagram sockets and groups: who has joined what, who gets what is sent there, and how datagrams to
-//! groups are sent. How routers hear of it is in `net/multicast/`.
+//! Variant of step R4, for datagrams to a group; joining and leaving groups. Reports to routers are
+//! in `net/multicast/`.
 //!
-//! As on Linux by default (`IP_MULTICAST_ALL`), a socket that is bound to the port, and to the group or to
-//! no address, gets what comes for any group that its host is in on that link, whoever joined it.
+//! As on Linux by default (`IP_MULTICAST_ALL`), a socket that is bound to the port, and to the
+//! group or to no address, receives from every group that any socket of the host has joined on the
+//! link.
 
 use std::net::IpAddr;
 
@@ -19,16 +20,16 @@ use crate::net::{LinkId, Net, Received};
 use crate::stack::{Core, Stack};
 
 impl UdpSocket {
-    /// How it sends to groups of a version, and takes from them.
+    /// Its settings for groups of a version of IP.
     pub(super) fn multicast(&self, v6: bool) -> MulticastSettings {
         let Some(groups) = &self.groups else { return MulticastSettings::default() };
         let [v4_settings, v6_settings] = groups.settings;
         if v6 { v6_settings } else { v4_settings }
     }
 
-    /// Whether it gets what came for the group by a link.
+    /// Whether it receives from the group by a link.
     fn takes_group(&self, group: IpAddr, link: Option<LinkId>) -> bool {
-        // As Linux, which asks for the link in IPv4 only.
+        // As Linux, which compares the link in IPv4 only.
         let is_it = |(joined, on)| joined == group && (group.is_ipv6() || Some(on) == link);
         self.multicast(group.is_ipv6()).all
             || self.groups.as_ref().is_some_and(|groups| groups.joined.iter().any(is_it))
@@ -36,8 +37,7 @@ impl UdpSocket {
 }
 
 impl Core {
-    /// Byte path, step R4 for datagrams to a group: everybody who is to have it gets its memory by
-    /// reference.
+    /// Queues a datagram to a group at each of its sockets, by reference.
     #[cold]
     pub(super) fn udp_input_group(
         &mut self,
@@ -59,7 +59,7 @@ impl Core {
         let all = self.sockets.udp_binds.find_all(tuple.local_addr(), came_by);
         let takers: SmallVec<[u32; 8]> = all.filter(takes).collect();
         let Some((&last, others)) = takers.split_last() else {
-            // RFC 1122 section 3.2.2: nobody is told of what was sent to a group.
+            // RFC 1122 section 3.2.2: no ICMP error about a datagram to a group.
             return self.net.counters.drop_one(DropReason::UdpNoSocket);
         };
         for &index in others {
@@ -70,7 +70,7 @@ impl Core {
         self.udp_queue(now, last, received, (from, scope), packet);
     }
 
-    /// Leaves all groups of a socket that is closed.
+    /// Leaves all groups of a closed socket.
     pub(super) fn quit_groups(&mut self, now: Instant, groups: &UdpGroups) {
         for (group, link) in groups.joined.iter() {
             self.net.leave_group(&mut self.mem, now, link, group);
@@ -89,12 +89,12 @@ impl Stack {
 }
 
 impl Udp<'_> {
-    /// Joins a group (`IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`): what is sent there by the link comes in from
-    /// now on. Routers and switches are told.
+    /// Joins a group (`IP_ADD_MEMBERSHIP`, `IPV6_JOIN_GROUP`) and reports that to routers and
+    /// switches.
     ///
     /// # Errors
-    /// As [`Stack::group_link`] and [`Memberships::join`]; `NoBuffers` if the link is in
-    /// [`LINK_GROUPS`](crate::limits::LINK_GROUPS).
+    /// As [`Stack::group_link`] and [`Memberships::join`]; `NoBuffers` beyond
+    /// [`LINK_GROUPS`](crate::limits::LINK_GROUPS) of the link.
     pub fn join_group(&mut self, now: Instant, group: IpAddr, on: GroupLink) -> Result<(), Error> {
         if !group.is_multicast() {
             return Err(Error::InvalidInput);
@@ -104,7 +104,6 @@ impl Udp<'_> {
         let groups = socket.groups.get_or_insert_default();
         groups.joined.join(group, link, on == GroupLink::Route)?;
         self.net.join_group(self.mem, now, link, group).inspect_err(|_| {
-            // It was the last one.
             groups.joined.0.pop();
         })
     }
@@ -122,12 +121,12 @@ impl Udp<'_> {
         Ok(())
     }
 
-    /// How datagrams to groups of a version of IP are sent and taken.
+    /// The socket's settings for groups of a version of IP.
     pub fn multicast(&self, v6: bool) -> MulticastSettings {
         self.socket.multicast(v6)
     }
 
-    /// Sets that.
+    /// Changes the socket's settings for groups of a version of IP.
     pub fn set_multicast(&mut self, v6: bool, settings: MulticastSettings) {
         let socket = &mut *self.socket;
         let [for_v4, for_v6] = &mut socket.groups.get_or_insert_default().settings;

@@ -1,4 +1,4 @@
-//! Variant of step S1, for datagrams: the one way in for what is sent.
+//! Variant of step S1, for datagrams.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use crate::event::{ErrorOrigin, QueuedError};
 use crate::net::wire::udp;
 use crate::net::{Mem, Net, Outgoing, TooLong, protocol};
 
-/// What is sent as a datagram, and in which way:
+/// The payload of a datagram:
 ///
 /// - `&[u8]`, `&[IoSlice]`: a copy;
 /// - [`FragVec`]: memory by reference;
-/// - `(FragVec, &mut ZeroCopyCall)`: the same, with a notification, see [`ZeroCopyCall`].
+/// - `(FragVec, &mut ZeroCopyCall)`: also by reference, with a notification, see [`ZeroCopyCall`].
 pub trait DatagramPayload {
     /// Sends it.
     #[doc(hidden)]
@@ -76,32 +76,31 @@ impl DatagramPayload for &Vec<u8> {
 }
 
 impl UdpSocket {
-    /// Where a call goes whose data is put behind what waits; an error, and nothing waits any more,
-    /// if that becomes too long.
+    /// Where the corked datagram goes, if there is one; drops it if `len` more bytes make it too
+    /// long.
     pub(super) fn corked(&mut self, len: usize) -> Option<Result<Ends, Error>> {
         let cork = self.cork.as_ref()?;
         let ends = cork.ends;
         if cork.len + len <= ends.longest() {
             return Some(Ok(ends));
         }
-        // As Linux: all of it is dropped. What was sent by reference is let go.
+        // As Linux.
         self.cork = None;
         Some(Err(Error::MessageTooLong))
     }
 }
 
 impl Udp<'_> {
-    /// Sends a datagram, to `to` or to where the socket is connected; returns its length. With a
-    /// [segment size](UdpTarget::segment), as many datagrams as that takes.
+    /// Sends a datagram to `to` or to the socket's peer; returns its length. With a
+    /// [segment size](UdpTarget::segment), splits the data in several datagrams.
     ///
     /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments that the path does not
-    /// take whole, and for datagrams that [`MtuDiscover`](crate::MtuDiscover) says are refused,
-    /// `InvalidInput` for more than 128 of those, `DestinationRequired` without a
-    /// remote, `PermissionDenied` to a broadcast address unless that is
-    /// [allowed](Self::set_broadcast), `NetworkUnreachable` without a route,
-    /// `NoBuffers` when the queue to the device is full, and once, the error that an earlier datagram
-    /// met.
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments longer than the path's
+    /// MTU, and for datagrams that [`MtuDiscover`](crate::MtuDiscover) refuses, `InvalidInput` for
+    /// more than 128 segments, `DestinationRequired` without a remote, `PermissionDenied` to a
+    /// broadcast address unless that is [allowed](Self::set_broadcast), `NetworkUnreachable`
+    /// without a route, `NoBuffers` when the queue to the device is full, and once, the error that
+    /// an earlier datagram met.
     pub fn send(
         &mut self,
         now: Instant,
@@ -111,7 +110,7 @@ impl Udp<'_> {
         data.send(self, now, to.into())
     }
 
-    /// Where a datagram of `len` bytes goes from and to, after all checks.
+    /// Checks a datagram of `len` bytes; returns its source and destination.
     pub(super) fn ends(&mut self, to: UdpTarget, len: usize) -> Result<Ends, Error> {
         let socket = &mut *self.socket;
         if let Some(error) = socket.take_error() {
@@ -141,7 +140,7 @@ impl Udp<'_> {
         if let Some(settings) = to_group {
             marks.hop_limit = Some(settings.hops);
         }
-        // As on Linux, who is bound to a group sends from an address.
+        // As on Linux, a socket that is bound to a group sends from a host address.
         let open = local.ip().is_unspecified() || local.ip().is_multicast();
         let given = to_group.filter(|_| open).and_then(|settings| settings.source);
         let ip = match source.or(given).unwrap_or_else(|| local.ip()) {
@@ -162,7 +161,7 @@ impl Udp<'_> {
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
     }
 
-    /// Sends a datagram, or with `more` keeps it to put the next call's data behind it.
+    /// Sends a datagram, or with `more` corks it.
     pub(super) fn put(
         &mut self,
         now: Instant,
@@ -187,7 +186,7 @@ impl Udp<'_> {
         self.output_of(now, ends, data, all).map(|_| len)
     }
 
-    /// Sends what waits for more to come, if anything does.
+    /// Sends the corked datagram, if there is one.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -196,7 +195,7 @@ impl Udp<'_> {
         self.output_of(now, cork.ends, cork.data, cork.len).map(drop)
     }
 
-    /// Sends what a socket has to send, which learns why if it is refused.
+    /// Sends a datagram, and notes a refusal in the error queue.
     fn output_of(
         &mut self,
         now: Instant,
@@ -259,7 +258,7 @@ impl Udp<'_> {
         if loops {
             self.net.loop_to_group(self.mem, now, &out);
         }
-        // As on Linux, what may not go over a single hop stays on this host.
+        // As on Linux, a hop limit of 0 keeps it on this host.
         if out.hop_limit == Some(0) && out.dst.is_multicast() {
             return Ok(len);
         }
@@ -267,8 +266,8 @@ impl Udp<'_> {
         Ok(len)
     }
 
-    /// Sends the payload cut in datagrams. If the first cannot be sent, none is; what is dropped
-    /// behind it is counted, and is to the caller as what the network loses.
+    /// Splits the payload, by reference, and sends the datagrams. If the first cannot be sent, none
+    /// is; later ones that are dropped are counted, and lost to the caller as in the network.
     pub(super) fn output_segments(
         &mut self,
         now: Instant,
@@ -299,8 +298,8 @@ impl Udp<'_> {
         Ok(len)
     }
 
-    /// A datagram of the socket was refused: if it was too long for its path, the error queue says how
-    /// long it may be, as on Linux.
+    /// A datagram was refused: if it was too long for its path, the error queue gets the path's
+    /// MTU, as on Linux.
     pub(super) fn refused(&mut self, ends: &Ends, error: Error) -> Error {
         if error != Error::MessageTooLong {
             return error;
@@ -315,7 +314,7 @@ impl Udp<'_> {
     }
 }
 
-/// The longest IP packet that these ends may send in one piece.
+/// The longest IP packet that may leave whole.
 pub(super) fn longest_packet(net: &Net, ends: &Ends) -> usize {
     let (local, remote) = (ends.local.ip(), ends.remote.ip());
     match ends.mtu_discover.too_long() {
@@ -324,7 +323,7 @@ pub(super) fn longest_packet(net: &Net, ends: &Ends) -> usize {
     }
 }
 
-/// A datagram copied into as few pieces as there can be.
+/// Copies a datagram into as few fragments as possible.
 pub(super) fn joined(
     mem: &mut Mem,
     data: &FragVec,

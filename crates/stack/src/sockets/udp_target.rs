@@ -1,4 +1,4 @@
-//! Where a datagram goes, and what waits to be sent there.
+//! Where a datagram goes, and a corked datagram.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,18 +10,18 @@ use crate::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_MAX_SEGMENTS};
 use crate::net::LinkIndex;
 use crate::net::wire::{ipv4, ipv6, udp};
 
-/// Where one call sends to, and how it cuts what it is given.
+/// Where one call sends to, and how it splits its data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpTarget {
-    /// To whom; `None`: where the socket is connected.
+    /// The destination; `None`: the socket's peer.
     pub remote: Option<SocketAddr>,
-    /// Payload bytes of each datagram but the last, 0 for one datagram only; `None`: as is
-    /// [set](Udp::set_segment) on the socket.
+    /// Payload bytes of each datagram but the last, 0 for one datagram only; `None`: the socket's
+    /// [setting](crate::Udp::set_segment).
     pub segment: Option<u16>,
-    /// The data of the next call belongs to the same datagram, which waits for it (Linux's
-    /// `MSG_MORE`). What the first call says of `remote` and `segment` counts.
+    /// The datagram waits for the data of the next call (Linux's `MSG_MORE`). The `remote` and
+    /// `segment` of the first call count.
     pub more: bool,
-    /// The address of ours that it is from (`IP_PKTINFO`); `None`: the socket's, or the one that suits.
+    /// The source address (`IP_PKTINFO`); `None`: the socket's, or that of the route.
     pub source: Option<IpAddr>,
 }
 
@@ -31,18 +31,18 @@ impl From<Option<SocketAddr>> for UdpTarget {
     }
 }
 
-/// Where a datagram goes from and to, and what its packet is marked with.
+/// A datagram's source and destination, and the settings of its packet.
 #[derive(Clone, Copy)]
 pub(super) struct Ends {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     pub(super) marks: PacketMarks,
     pub(super) mtu_discover: MtuDiscover,
-    /// A payload that is longer is cut in datagrams of so many bytes; 0: it is one.
+    /// A longer payload is split in datagrams of so many bytes; 0: it is not.
     pub(super) segment: usize,
     /// The only link that it may leave by.
     pub(super) by: Option<LinkIndex>,
-    /// It comes back to who is in the group here.
+    /// Loops back to members of the group on this host.
     pub(super) loops: bool,
 }
 
@@ -52,10 +52,10 @@ impl Ends {
         if self.remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 }
     }
 
-    /// Whether `len` bytes may be sent so where packets of `mtu` bytes go in one piece.
+    /// Checks `len` bytes of payload against the limits of a path with this MTU.
     pub(super) fn check_segments(&self, len: usize, mtu: usize) -> Result<(), Error> {
         let ip = if self.remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
-        // As Linux: what is cut to fit is not cut again.
+        // As Linux: segments are not fragmented.
         if ip + udp::LEN + len.min(self.segment) > mtu {
             return Err(Error::MessageTooLong);
         }
@@ -66,9 +66,9 @@ impl Ends {
     }
 }
 
-/// The front of a datagram, at most as long as a datagram can be.
+/// A corked datagram: it waits for more data, up to the longest datagram.
 pub(super) struct Cork {
-    /// What the first call said: the others are not asked.
+    /// As the first call said.
     pub(super) ends: Ends,
     pub(super) len: usize,
     pub(super) data: FragVec,

@@ -1,4 +1,4 @@
-//! Verbs of a datagram socket, but for sending, receiving and groups.
+//! Opens datagram sockets, and their verbs but for sending, receiving and groups.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,12 +20,13 @@ use crate::stack::{Core, Stack};
 
 /// Verbs of the application.
 impl Stack {
-    /// A datagram socket bound to `local`, whose port may be 0 for a free one. An unspecified
-    /// address stands for all of ours, `::` for those of both IP versions. The address may be shared,
-    /// or not be ours: from such a one nothing can be sent (`InvalidInput`).
+    /// Opens a datagram socket bound to `local`; port 0 stands for a free one, an unspecified
+    /// address for all of ours, `::` for those of both IP versions. The options may allow an
+    /// address that is shared, or that is not ours: a socket cannot send from such a one
+    /// (`InvalidInput`).
     ///
     /// # Errors
-    /// `AddressInUse` if somebody who is bound there does not share, `AddressNotAvailable` if the
+    /// `AddressInUse` if a socket with this address does not share it, `AddressNotAvailable` if the
     /// address is not ours or no port is free.
     pub fn bind_udp(&mut self, local: SocketAddr, options: BindOptions) -> Result<UdpId, Error> {
         self.core.refuse_if_down()?;
@@ -66,8 +67,8 @@ impl Stack {
 }
 
 impl Udp<'_> {
-    /// Sets where datagrams go by default, and takes them from there only. Errors that the
-    /// network reports about the peer are the socket's from here on.
+    /// Sets the peer: the default destination, and the only source of datagrams from now on. The
+    /// socket fails with errors that the network reports about the peer.
     pub fn connect(&mut self, remote: SocketAddr) -> Result<(), Error> {
         let (remote, scope) = (canonical(remote), scope_of(remote));
         if remote.port() == 0 {
@@ -88,51 +89,51 @@ impl Udp<'_> {
         Ok(())
     }
 
-    /// How many bytes may wait to be received, those that the stack keeps beside each datagram
-    /// included; at most [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), which is the
-    /// default.
+    /// Size of the receive queue in bytes, overhead included; at most
+    /// [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), the default.
     pub fn set_receive_buffer(&mut self, bytes: usize) {
         self.socket.receive_bytes = bytes.min(UDP_RECEIVE_BYTES);
     }
 
-    /// Forgets the peer: datagrams go where each says, and come from anywhere.
+    /// Removes the peer: each send names its destination, and datagrams come from any source.
     pub fn disconnect(&mut self) {
         (self.socket.remote, self.socket.error) = (None, None);
     }
 
-    /// Bytes of the oldest datagram, 0 if there is none.
+    /// Length of the oldest datagram, 0 if there is none.
     pub fn next_len(&self) -> usize {
         self.socket.queue.front().map_or(0, |datagram| datagram.len())
     }
 
-    /// Datagrams that found no room so far, in the socket's queue or in the host's memory, modulo 2^32
-    /// (Linux's `SO_RXQ_OVFL`).
+    /// Datagrams dropped for want of room in the socket's queue or in the host's memory, modulo
+    /// 2^32 (Linux's `SO_RXQ_OVFL`).
     pub fn dropped(&self) -> u32 {
         self.socket.dropped
     }
 
-    /// Whether errors that the network reports are kept in the error queue; off drops what it has.
+    /// Keeps errors that the network reports in the error queue; off drops those in the queue.
     pub fn queue_errors(&mut self, on: bool) {
         self.socket.errors.get_or_insert_default().keep_errors(on);
     }
 
-    /// Whether datagrams may be sent to all hosts of a network (`SO_BROADCAST`); off by default.
+    /// Allows sending to broadcast addresses (`SO_BROADCAST`); off by default.
     pub fn set_broadcast(&mut self, on: bool) {
         self.socket.broadcast = on;
     }
 
-    /// Whether [`Message`] takes several datagrams as one (`UDP_GRO`); off by default.
+    /// Whether [`Message`](crate::Message) takes several datagrams as one (`UDP_GRO`); off by
+    /// default.
     pub fn set_join(&mut self, on: bool) {
         self.socket.joins = on;
     }
 
-    /// Has calls that send more than `bytes` of payload send datagrams of so many bytes each, the
-    /// last one shorter if need be; 0: each call is one datagram, the default.
+    /// Splits sends of more than `bytes` of payload in datagrams of so many bytes (the last may be
+    /// shorter); 0, the default: each call is one datagram.
     pub fn set_segment(&mut self, bytes: u16) {
         self.socket.segment = bytes;
     }
 
-    /// What the socket does about the MTU of its paths, from now on.
+    /// Sets how the socket treats the MTU of its paths.
     pub fn set_mtu_discover(&mut self, how: MtuDiscover) {
         self.socket.mtu_discover = how;
     }

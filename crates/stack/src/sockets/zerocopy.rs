@@ -29,8 +29,8 @@ type Grow<'a> = &'a mut dyn FnMut(&mut Frag) -> Option<u32>;
 
 /// Verbs of the application.
 impl Stack {
-    /// Opts a socket in to zero-copy sends, or out again; earlier sends still complete. A listener's
-    /// connections inherit its setting.
+    /// Opts a socket in to zero-copy sends, or out again; earlier sends still complete. A
+    /// listener's connections inherit its setting.
     pub fn set_zerocopy(&mut self, id: impl Into<SocketId>, on: bool) -> Result<(), Error> {
         match self.core.sockets.table.get_mut(id.into())? {
             Socket::Tcp(socket) => socket.zerocopy = on,
@@ -126,8 +126,8 @@ impl Tcp<'_> {
         };
         // The first piece may continue the send before, or the last try of this one.
         let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
-        // As Linux: data on a SYN is copied, because the memory would be held until the peer answers or
-        // the attempt times out.
+        // As Linux: data on a SYN is copied, because the memory would be held until the peer
+        // answers or the attempt times out.
         let with_syn = socket.conn.fast_open().is_deferred();
         let attach = |conn: &mut Connection, env: &mut Env<'_>| {
             let attach = |env: &mut Env<'_>, part: Frag| -> FragVec {
@@ -176,8 +176,8 @@ impl Tcp<'_> {
         }
     }
 
-    /// Queues one whole fragment, if it only adds to data that waits to be coalesced and continues the last
-    /// call in memory: no clock is needed. `None`: it has to be sent as any other.
+    /// Queues one whole fragment, if it only adds to data that waits to be coalesced and continues
+    /// the last call in memory: no clock is needed. `None`: it has to be sent as any other.
     #[inline]
     pub(super) fn collect_lent(
         &mut self,
@@ -188,8 +188,8 @@ impl Tcp<'_> {
         self.join_last_send(frags, call, behind)
     }
 
-    /// Makes a call of one fragment complete together with the last call, whose memory it continues, if
-    /// `send` can queue it behind that.
+    /// Makes a call of one fragment complete together with the last call, whose memory it
+    /// continues, if `send` can queue it behind that.
     fn join_last_send(
         &mut self,
         frags: &mut FragVec,
