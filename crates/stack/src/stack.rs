@@ -54,54 +54,35 @@ pub(crate) struct Core {
 impl Stack {
     /// A stack without sockets.
     pub fn new(now: Instant, config: StackConfig) -> Result<Self, StackError> {
-        let StackConfig {
-            capabilities,
-            addresses,
-            gateways,
-            routes,
-            links,
-            reverse_path_check,
-            ip_forwarding,
+        let (secret, zerocopy) = (config.secret, config.zerocopy);
+        let defence =
+            Defence { syn_cookies: config.syn_cookies, time_wait_reuse: config.time_wait_reuse };
+        let net_config = NetConfig {
+            capabilities: config.capabilities,
+            addresses: config.addresses,
+            gateways: config.gateways,
+            routes: config.routes,
             secret,
-            tcp,
-            pool_bytes,
-            receive_memory,
-            challenge_acks_per_second,
-            syn_cookies,
-            time_wait_reuse,
-            fast_open,
-            loopback_by_reference,
-            announce,
-            zerocopy,
-        } = config;
-        let looped_copy = zerocopy.looped_copy;
-        let defence = Defence { syn_cookies, time_wait_reuse };
-        let mut sockets = Sockets::new(now, &secret, tcp, defence, zerocopy);
-        sockets.fast_open.configure(fast_open);
+            loopback_by_reference: config.loopback_by_reference,
+            announce: config.announce,
+            looped_copy: zerocopy.looped_copy,
+            reverse_path_check: config.reverse_path_check,
+        };
+        let mut sockets = Sockets::new(now, &secret, config.tcp, defence, zerocopy);
+        sockets.fast_open.configure(config.fast_open);
         let shared = Shared {
-            receive: ReceiveBudget::new(receive_memory),
+            receive: ReceiveBudget::new(config.receive_memory),
             challenges: ChallengeLimit::new(
                 derive(&secret, b"challenge acks"),
-                challenge_acks_per_second,
+                config.challenge_acks_per_second,
             ),
         };
-        let net_config = NetConfig {
-            capabilities,
-            addresses,
-            gateways,
-            routes,
-            secret,
-            loopback_by_reference,
-            announce,
-            looped_copy,
-            reverse_path_check,
-        };
         let mut net = Net::new(now, &net_config)?;
-        for link in &links {
+        for link in &config.links {
             net.add_link(now, link)?;
         }
-        net.set_forwarding(ip_forwarding);
-        let pool = PagePool::new("pagewire-stack", pool_bytes)?;
+        net.set_forwarding(config.ip_forwarding);
+        let pool = PagePool::new("pagewire-stack", config.pool_bytes)?;
         let mem = Mem { pool, writer: PageWriter::new(), ledger: CopyLedger::new(), shared };
         Ok(Self {
             core: Core { net, mem, sockets },
@@ -113,13 +94,12 @@ impl Stack {
     /// Changes the settings that may change while the stack runs: `tcp` (for later connections),
     /// `syn_cookies`, `time_wait_reuse`, `ip_forwarding` and `fast_open`. Ignores the others.
     pub fn reconfigure(&mut self, config: &StackConfig) {
-        let StackConfig { tcp, syn_cookies, time_wait_reuse, fast_open, ip_forwarding, .. } =
-            config;
-        self.core.net.set_forwarding(*ip_forwarding);
-        self.core.sockets.fast_open.configure(*fast_open);
-        self.core.sockets.config = Arc::new(tcp.clone());
-        self.core.sockets.defence =
-            Defence { syn_cookies: *syn_cookies, time_wait_reuse: *time_wait_reuse };
+        self.core.net.set_forwarding(config.ip_forwarding);
+        let sockets = &mut self.core.sockets;
+        sockets.fast_open.configure(config.fast_open);
+        sockets.config = Arc::new(config.tcp.clone());
+        let (syn_cookies, time_wait_reuse) = (config.syn_cookies, config.time_wait_reuse);
+        sockets.defence = Defence { syn_cookies, time_wait_reuse };
     }
 
     /// Processes a frame that the first link's device received.

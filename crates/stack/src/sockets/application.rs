@@ -6,13 +6,12 @@ use std::sync::Arc;
 use pagewire_mem::{CopyLedger, Instant};
 use pagewire_tcp::{Connection, FastOpenMode, RecvFlags};
 
-use super::fast_open::with_fast_open;
 use super::handles::Tcp;
 use super::ids::{SocketId, TcpId};
 use super::tcp::{Extra, Owner, TcpSocket};
 use super::time_wait::reusable;
 use super::timestamping::{Timestamps, TxTimestamping};
-use super::transmit::iss_above;
+use super::transmit::{iss_above, tcp_link};
 use super::tuple::{Tuple, canonical, scope_of};
 use crate::error::Error;
 use crate::net::LinkId;
@@ -60,8 +59,7 @@ impl Stack {
     ) -> Result<TcpId, Error> {
         let ConnectOptions { local, config, fast_open, link: bound } = options.into();
         let config = config.unwrap_or_else(|| self.default_config());
-        if fast_open.is_some() && !self.core.sockets.fast_open.mode().contains(FastOpenMode::CLIENT)
-        {
+        if fast_open.is_some() && !self.core.sockets.fast_open.mode.contains(FastOpenMode::CLIENT) {
             return Err(Error::NotSupported);
         }
         let by = self.core.net.bound_link(bound)?;
@@ -108,15 +106,13 @@ impl Stack {
             self.core.remove_connection(index);
             self.core.net.counters.tcp_time_wait_reused += 1;
         }
-        let conn = {
-            let (iss, ts) = self.core.numbers(now, &tuple);
-            let iss = reused.map_or(iss, |(_, above)| iss_above(iss, above));
-            let link = self.core.tcp_link(&tuple, bound);
-            let fast_open =
-                fast_open.and_then(|no_cookie| self.core.fast_open_to(now, &tuple, no_cookie));
-            let conn = Connection::connect(now, config, link, tuple.ports(), iss, ts);
-            with_fast_open(conn, fast_open)
-        };
+        let (iss, ts) = self.core.numbers(now, &tuple);
+        let iss = reused.map_or(iss, |(_, above)| iss_above(iss, above));
+        let link = tcp_link(&self.core.net, &tuple, bound);
+        let mut conn = Connection::connect(now, config, link, tuple.ports(), iss, ts);
+        if let Some(how) = fast_open.and_then(|plain| self.core.fast_open_to(now, &tuple, plain)) {
+            conn.fast_open().begin(how);
+        }
         let mut socket = TcpSocket::new(conn, tuple, Owner::App);
         if bound.is_some() {
             socket.extra.get_or_insert_default().link = bound;

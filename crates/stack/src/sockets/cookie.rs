@@ -9,6 +9,7 @@ use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{CHECKSUM_OFFSET, Connection, CookieJar, Flags, TcpHeader};
 
 use super::tcp::{Owner, TcpSocket};
+use super::transmit::tcp_link;
 use super::tuple::Tuple;
 use crate::config::SynCookies;
 use crate::counters::DropReason;
@@ -39,7 +40,7 @@ impl Core {
         listener.cookie_at = Some(now);
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
         let ends = (tuple.local_addr(), tuple.remote_addr());
-        let link = self.tcp_link(tuple, bound);
+        let link = tcp_link(&self.net, tuple, bound);
         let sockets = &self.sockets;
         let offset = match syn.options.timestamps {
             Some(_) => sockets.isn.timestamp_offset(ends.0, ends.1),
@@ -80,7 +81,7 @@ impl Core {
             return CookieVerdict::Dropped;
         };
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
-        let link = self.tcp_link(tuple, bound);
+        let link = tcp_link(&self.net, tuple, bound);
         let conn = Connection::from_cookie(now, config, link, tuple.ports(), offset, &cookie);
         let socket = TcpSocket::new(conn, *tuple, Owner::HalfOpen { listener: index });
         let Some(id) = self.insert_connection(socket) else {

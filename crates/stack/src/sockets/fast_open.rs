@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use pagewire_mem::{FragVec, Instant};
 use pagewire_tcp::{
-    Connection, CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, Flags,
-    State, TcpHeader,
+    CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, Flags, State,
+    TcpHeader,
 };
 
 use super::cookie_cache::{CookieCache, Refusals};
 use super::derive;
 use super::handles::{Listener, Tcp};
 use super::listener::ListenerFastOpen;
-use super::socket::Socket;
+use super::table::Socket;
 use super::tcp::Owner;
 use super::tuple::Tuple;
 use crate::config::FastOpenConfig;
@@ -23,7 +23,7 @@ use crate::stack::{Core, Stack};
 
 /// Fast Open of one stack.
 pub(crate) struct FastOpenHost {
-    mode: FastOpenMode,
+    pub(super) mode: FastOpenMode,
     keys: FastOpenKeys,
     /// Keys derived from the stack's secret.
     own: FastOpenKeys,
@@ -43,10 +43,6 @@ impl FastOpenHost {
             refusals: Refusals::new(derive(secret, b"fast open refusals")),
             black_hole: BlackHole::default(),
         }
-    }
-
-    pub(super) fn mode(&self) -> FastOpenMode {
-        self.mode
     }
 
     /// Changes the settings, from the next connection on. Existing listeners keep their limits.
@@ -108,7 +104,7 @@ impl Stack {
 impl FastOpen<'_> {
     /// On which sides this host does it.
     pub fn mode(&self) -> FastOpenMode {
-        self.0.mode()
+        self.0.mode
     }
 
     /// The keys with which listeners without their own make cookies.
@@ -307,12 +303,4 @@ impl Core {
             fast_open.pending = fast_open.pending.saturating_sub(1);
         }
     }
-}
-
-/// Opens a connection with Fast Open, if `how` says so.
-pub(crate) fn with_fast_open(mut conn: Connection, how: Option<FastOpenConnect>) -> Connection {
-    if let Some(how) = how {
-        conn.fast_open().begin(how);
-    }
-    conn
 }

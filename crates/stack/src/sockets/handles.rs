@@ -6,7 +6,7 @@ use pagewire_tcp::{Connection, Env, TcpError};
 use super::Sockets;
 use super::errors::error_from;
 use super::ids::{ListenerId, SocketId, TcpId, UdpId};
-use super::socket::Socket;
+use super::table::Socket;
 use super::tcp::TcpSocket;
 use super::udp::UdpSocket;
 use super::work::Work;

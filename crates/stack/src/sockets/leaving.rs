@@ -8,7 +8,7 @@ use pagewire_mem::Instant;
 use pagewire_tcp::{State, TcpError};
 
 use super::ids::SocketId;
-use super::socket::Socket;
+use super::table::Socket;
 use super::tcp::Owner;
 use crate::error::Error;
 use crate::net::LinkId;

@@ -24,9 +24,9 @@ use super::fast_open::FastOpenSyn;
 use super::handles::Listener;
 use super::ids::{ListenerId, TcpId};
 use super::listener::ListenerSocket;
-use super::socket::Socket;
+use super::table::Socket;
 use super::tcp::{Owner, TcpSocket};
-use super::transmit::iss_above;
+use super::transmit::{iss_above, tcp_link};
 use super::tuple::{Tuple, canonical};
 use crate::TcpConfig;
 use crate::config::SynCookies;
@@ -234,7 +234,7 @@ impl Core {
         let fast_open = self.judge_syn(now, index, &tuple, header, payload_len > 0);
         let (iss, ts) = self.numbers(now, &tuple);
         let iss = old.map_or(iss, |old| iss_above(iss, old.last));
-        let link = self.tcp_link(&tuple, bound);
+        let link = tcp_link(&self.net, &tuple, bound);
         let mut conn = Connection::accept(now, config, link, tuple.ports(), iss, ts, header);
         conn.note_syn_mark(ecn);
         if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {

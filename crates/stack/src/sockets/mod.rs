@@ -13,7 +13,6 @@ pub(crate) mod fast_open;
 mod flow;
 pub(crate) mod forwarding;
 pub(crate) mod handles;
-mod held;
 pub(crate) mod ids;
 pub(crate) mod leaving;
 pub(crate) mod lent;
@@ -26,10 +25,8 @@ pub(crate) mod options;
 mod path_mtu;
 mod ports;
 pub(crate) mod recv;
-mod refused;
 pub(crate) mod send;
 pub(crate) mod sends;
-mod socket;
 mod table;
 mod tcp;
 mod time_wait;
@@ -71,8 +68,7 @@ use ids::SocketId;
 use leaving::Down;
 use lent::LentMemory;
 use ports::EphemeralPorts;
-pub(crate) use socket::Socket;
-use table::Table;
+pub(crate) use table::{Socket, Table};
 pub(crate) use tuple::with_scope;
 pub(crate) use work::Work;
 
@@ -192,17 +188,13 @@ impl Sockets {
     /// Marks the connection at `index`: it may send.
     pub(crate) fn touch_to_send(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        if !core::mem::replace(&mut socket.dirty, true) {
-            self.work.dirty.push_back(index);
-        }
+        self.work.queue_send(index, socket);
     }
 
     /// Marks the connection at `index`: its readiness may have grown.
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        if !core::mem::replace(&mut socket.unchecked, true) {
-            self.work.unchecked.push_back(index);
-        }
+        self.work.queue_report(index, &mut socket.unchecked);
     }
 
     /// The device of a link has room again. Returns whether connections waited for it.
@@ -220,9 +212,7 @@ impl Sockets {
             return;
         }
         let Some((unchecked, _)) = socket.report_state() else { return };
-        if !core::mem::replace(unchecked, true) {
-            self.work.unchecked.push_back(index);
-        }
+        self.work.queue_report(index, unchecked);
     }
 
     /// Reports to the owner of the socket `id` that it is ready for `what`, even if that was
@@ -231,9 +221,7 @@ impl Sockets {
         let Ok(socket) = self.table.get_mut(id) else { return };
         let Some((unchecked, reported)) = socket.report_state() else { return };
         *reported &= !what;
-        if !core::mem::replace(unchecked, true) {
-            self.work.unchecked.push_back(id.index());
-        }
+        self.work.queue_report(id.index(), unchecked);
     }
 
     /// Reports a new entry in the error queue of the socket at `index`, even if one was reported
@@ -244,9 +232,7 @@ impl Sockets {
             return;
         }
         let Some((unchecked, _)) = socket.report_state() else { return };
-        if !core::mem::replace(unchecked, true) {
-            self.work.unchecked.push_back(index);
-        }
+        self.work.queue_report(index, unchecked);
     }
 
     /// Whether no connection has unsent or unacknowledged data.
@@ -267,17 +253,12 @@ impl Sockets {
             let readiness = socket.readiness();
             // Errors, notifications and timestamps are reported one by one.
             let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
-            let (unchecked, reported) = match socket {
-                Socket::Tcp(s) if s.owner == tcp::Owner::App => (&mut s.unchecked, &mut s.reported),
-                Socket::Tcp(s) => {
-                    s.unchecked = false;
-                    continue;
-                }
-                Socket::TimeWait(_) => continue,
-                Socket::Listener(s) => (&mut s.unchecked, &mut s.reported),
-                Socket::Udp(s) => (&mut s.unchecked, &mut s.reported),
-            };
+            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != tcp::Owner::App);
+            let Some((unchecked, reported)) = socket.report_state() else { continue };
             *unchecked = false;
+            if !is_owned {
+                continue;
+            }
             if news {
                 *reported &= !Readiness::ERROR_QUEUE;
             }

@@ -12,7 +12,7 @@ use super::Sockets;
 use super::handles::{Listener, Tcp};
 use super::ids::SocketId;
 use super::marks::{MtuDiscover, PacketMarks};
-use super::socket::Socket;
+use super::table::Socket;
 use crate::config::Coalescing;
 use crate::error::Error;
 use crate::limits::MAX_FAST_OPEN_QUEUE;

@@ -11,7 +11,7 @@ use pagewire_mem::Instant;
 use super::handles::{Tcp, Udp};
 use super::marks::MtuDiscover;
 use super::tcp::TcpSocket;
-use super::tuple::Tuple;
+use super::transmit::tcp_link;
 use super::udp::UdpSocket;
 use crate::error::Error;
 use crate::net::IcmpKind;
@@ -82,12 +82,8 @@ impl Core {
         {
             return;
         }
-        let (tuple, before): (Tuple, _) = (socket.tuple, socket.conn.info().path_mss);
-        let bound = socket.bound();
-        let link = self.tcp_link(&tuple, bound);
-        if link.mss != before
-            && let Some(socket) = self.sockets.table.tcp_mut(index)
-        {
+        let link = tcp_link(&self.net, &socket.tuple, socket.bound());
+        if link.mss != socket.conn.info().path_mss {
             socket.conn.set_link_limits(link);
         }
     }
@@ -95,13 +91,9 @@ impl Core {
     /// Remembers a report that the connection at `index` believes.
     pub(super) fn learn_path(&mut self, now: Instant, index: u32, mtu: usize) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
-        let remote = socket.tuple.remote;
-        self.net.handle_path_mtu(now, remote, mtu);
+        self.net.handle_path_mtu(now, socket.tuple.remote, mtu);
         // This connection knows it already.
-        let generation = self.net.path_generation();
-        if let Some(socket) = self.sockets.table.tcp_mut(index) {
-            socket.path_generation = generation;
-        }
+        socket.path_generation = self.net.path_generation();
     }
 }
 

@@ -4,7 +4,7 @@ use pagewire_mem::{FragVec, Instant, PacketBuf};
 use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWaitStep};
 
 use super::listen::{Old, ToListener};
-use super::socket::{Remains, Socket};
+use super::table::{Remains, Socket};
 use super::tuple::Tuple;
 use crate::config::TimeWaitReuse;
 use crate::counters::DropReason;

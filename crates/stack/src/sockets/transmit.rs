@@ -1,5 +1,7 @@
 //! Asks connections for segments and makes packets of them; timers and ends of connections.
 
+use std::collections::VecDeque;
+
 use pagewire_mem::{FragVec, Gso, GsoKind, Instant, PacketBuf};
 use pagewire_tcp::{
     CHECKSUM_OFFSET, Flags, IcmpNotice, LinkLimits, MAX_HEADER_LEN, SegmentOut, Seq, State,
@@ -8,14 +10,14 @@ use pagewire_tcp::{
 
 use super::errors::{error_of_icmp, tcp_kind};
 use super::ids::SocketId;
-use super::socket::Socket;
+use super::table::Socket;
 use super::tcp::{Owner, TcpSocket};
 use super::tuple::Tuple;
 use crate::counters::{Counters, DropReason};
 use crate::event::ErrorOrigin;
 use crate::limits::{MAX_SOCKETS, MAX_SUPER_PACKET, SEGMENTS_PER_CONNECTION, SEGMENTS_PER_POLL};
-use crate::net::{IcmpKind, LinkId, Outgoing, Quoted, TooLong, protocol};
-use crate::stack::Core;
+use crate::net::{IcmpKind, LinkId, LinkIndex, Net, Outgoing, Quoted, TooLong, protocol};
+use crate::stack::{Core, Stack};
 
 /// Inputs.
 impl Core {
@@ -278,18 +280,19 @@ impl Core {
         let isn = &self.sockets.isn;
         (isn.generate(now, local, remote), isn.timestamp_offset(local, remote))
     }
+}
 
-    pub(crate) fn tcp_link(&self, tuple: &Tuple, bound: Option<LinkId>) -> LinkLimits {
-        let by = self.net.bound_link(bound).unwrap_or(None);
-        let (mtu, max_super) = self.net.link_limits(tuple.local, tuple.remote, by);
-        let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
-        let payload = |mtu: usize| mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
-        let mss = payload(mtu);
-        let recv_mss = payload(self.net.own_mtu(tuple.local, tuple.remote, by)) as u16;
-        let longest = max_super.min(MAX_SUPER_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
-        let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
-        LinkLimits { mss: mss as u16, recv_mss, max_super_payload: max_super_payload as u32 }
-    }
+/// The limits of a connection's link and path.
+pub(super) fn tcp_link(net: &Net, tuple: &Tuple, bound: Option<LinkId>) -> LinkLimits {
+    let by = net.bound_link(bound).unwrap_or(None);
+    let (mtu, max_super) = net.link_limits(tuple.local, tuple.remote, by);
+    let ip = if tuple.remote.is_ipv4() { 20 } else { 40 };
+    let payload = |mtu: usize| mtu.saturating_sub(ip + 20).clamp(1, usize::from(u16::MAX));
+    let mss = payload(mtu);
+    let recv_mss = payload(net.own_mtu(tuple.local, tuple.remote, by)) as u16;
+    let longest = max_super.min(MAX_SUPER_PACKET).saturating_sub(ip + MAX_HEADER_LEN);
+    let max_super_payload = if max_super > mtu { longest.max(mss) } else { mss };
+    LinkLimits { mss: mss as u16, recv_mss, max_super_payload: max_super_payload as u32 }
 }
 
 /// The first number of a connection in the place of one whose last was `above`.
@@ -325,5 +328,41 @@ fn count_end(counters: &mut Counters, socket: &TcpSocket) {
         // In order, or aborted here.
         None | Some(TcpError::ConnectionAborted) => {}
         Some(_) => counters.tcp_established_lost += 1,
+    }
+}
+
+impl Stack {
+    /// Frames from [`poll_transmit_on`](Self::poll_transmit_on) that the device of this link
+    /// refused because it lacked something that it may have soon, a queue or memory; in the order
+    /// in which they were to be sent. They are lost, and are taken out of `frames`. A connection
+    /// that learns this at once neither blames the path nor waits for its retransmission timeout.
+    /// Call it before the next `poll_transmit_on`.
+    pub fn handle_refused_on(
+        &mut self,
+        now: Instant,
+        link: LinkId,
+        frames: &mut VecDeque<PacketBuf>,
+    ) {
+        match self.core.net.find_link(link) {
+            Some(index) => self.core.refused_by(now, index, frames),
+            None => frames.clear(),
+        }
+    }
+}
+
+impl Core {
+    fn refused_by(&mut self, now: Instant, link: LinkIndex, frames: &mut VecDeque<PacketBuf>) {
+        // The last first: a segment can be unsent only after those behind it.
+        while let Some(frame) = frames.pop_back() {
+            self.net.counters.tx_refused += 1;
+            let Some((about, space)) = self.net.refused_segment(link, &frame) else { continue };
+            let tuple = Tuple::quoted(&about);
+            let sockets = &mut self.sockets;
+            let Some(index) = sockets.demux.find(&sockets.table, &tuple) else { continue };
+            let Some(socket) = sockets.table.tcp_mut(index) else { continue };
+            socket.conn.handle_refused(now, Seq(about.seq), space);
+            // Its timer has changed.
+            sockets.touch_to_send(index);
+        }
     }
 }

@@ -9,7 +9,7 @@ use super::bind::{BindOptions, Kind};
 use super::handles::Udp;
 use super::ids::UdpId;
 use super::marks::{MtuDiscover, PacketMarks};
-use super::socket::Socket;
+use super::table::Socket;
 use super::tuple::{canonical, scope_of};
 use super::udp::UdpSocket;
 use crate::error::Error;

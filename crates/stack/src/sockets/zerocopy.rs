@@ -16,7 +16,7 @@ use super::Sockets;
 use super::handles::{Tcp, Udp};
 use super::ids::SocketId;
 use super::sends::{Begun, ZeroCopyCall};
-use super::socket::Socket;
+use super::table::Socket;
 use super::udp_send::joined;
 use super::udp_target::UdpTarget;
 use crate::config::Coalescing;
