@@ -29,7 +29,7 @@ pub enum CidrError {
     TooLong {
         /// The address.
         addr: IpAddr,
-        /// The prefix length asked for.
+        /// The given prefix length.
         prefix: u8,
         /// Bits that the address has.
         bits: u8,

@@ -38,7 +38,7 @@ pub enum Error {
     /// The datagram, or the segment, is longer than the protocol or the link can carry.
     #[error("message too long")]
     MessageTooLong,
-    /// Broadcast was not asked for, or something administrative forbids it.
+    /// The socket may not broadcast, or an administrative rule forbids it.
     #[error("permission denied")]
     PermissionDenied,
     /// A limit on buffers or packets was reached.

@@ -142,7 +142,7 @@ impl Stack {
         while let Some(index) = self.core.sockets.wheel.pop_expired(now) {
             expired.push(index);
         }
-        // Connections that wait to be asked for segments have no timer in the wheel yet.
+        // Dirty connections have no timer in the wheel yet.
         let Sockets { work: Work { dirty, .. }, table, .. } = &self.core.sockets;
         let timer = |&index: &u32| table.tcp(index).and_then(|socket| socket.conn.poll_timeout());
         let is_due = |index: &u32| timer(index).is_some_and(|at| at <= now);

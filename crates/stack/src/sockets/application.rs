@@ -252,7 +252,7 @@ impl Core {
     pub(crate) fn tcp_close(&mut self, now: Instant, id: SocketId) {
         self.sockets.table.disown(id);
         let Some(socket) = self.sockets.table.tcp_mut(id.index()) else { return };
-        socket.owner = Owner::Nobody;
+        socket.owner = Owner::Closed;
         let lends =
             socket.extra.as_ref().and_then(|e| e.errors.as_ref()).is_some_and(|e| e.lends());
         // It still counts for its listener's limit until its handshake is complete, and keeps its

@@ -260,7 +260,7 @@ mod tests {
         binds.find(&flow(addr, port, 1000), None)
     }
 
-    /// Who gets each of a thousand flows.
+    /// The socket of each of a thousand flows.
     fn spread(binds: &Binds) -> Vec<u32> {
         (1..=1000).map(|peer| binds.find(&flow("10.0.0.1", 80, peer), None).unwrap()).collect()
     }
@@ -278,8 +278,8 @@ mod tests {
             let share = before.iter().filter(|&&found| found == index).count();
             assert!((200..300).contains(&share), "{share} of 1000 for {index} of 4");
         }
-        assert_eq!(spread(&one), before, "as long as nobody comes or goes");
-        assert_ne!(spread(&other), before, "strangers do not know who gets a flow");
+        assert_eq!(spread(&one), before, "while no socket is added or removed");
+        assert_ne!(spread(&other), before, "strangers do not know which socket gets a flow");
         one.remove(80, 2);
         assert!(spread(&one).iter().all(|&found| found != 2));
         // A more specific one takes all, alone or not.

@@ -127,9 +127,9 @@ impl Core {
             return;
         }
         // Once the other connection has ended, nothing is.
-        let held = self.tcp(other).map_or(0, |other| other.socket.conn.send_charge());
+        let unsent = self.tcp(other).map_or(0, |other| other.socket.conn.send_charge());
         if let Some(socket) = self.sockets.table.tcp_mut(index) {
-            set_unsent(now, &mut self.mem, socket, held);
+            set_unsent(now, &mut self.mem, socket, unsent);
         }
     }
 
@@ -204,8 +204,8 @@ fn release(now: Instant, mem: &mut Mem, to: &TcpSocket, from: &mut TcpSocket) {
     set_unsent(now, mem, from, to.conn.send_charge());
 }
 
-fn set_unsent(now: Instant, mem: &mut Mem, from: &mut TcpSocket, held: usize) {
-    if from.conn.set_held(held) {
+fn set_unsent(now: Instant, mem: &mut Mem, from: &mut TcpSocket, unsent: usize) {
+    if from.conn.set_held(unsent) {
         let Mem { pool, writer, ledger, shared } = mem;
         from.conn.after_release(&mut Env { now, ledger, pool, writer, shared });
     }
@@ -220,7 +220,7 @@ fn is_short(mem: &Mem, reserves: usize) -> bool {
 /// How many more bytes of the other connection this one may queue: its share of the free receive
 /// memory, less what it has queued. An empty queue may always get some.
 fn share(mem: &Mem, to: &TcpSocket) -> usize {
-    let held = to.conn.send_charge();
+    let queued = to.conn.send_charge();
     let share = mem.shared.receive.allowance();
-    if held == 0 { share.max(FORWARD_LEAST) } else { share.saturating_sub(held) }
+    if queued == 0 { share.max(FORWARD_LEAST) } else { share.saturating_sub(queued) }
 }

@@ -1,4 +1,4 @@
-//! Names of sockets: of any kind, and by kind.
+//! Ids of sockets: of any kind, and by kind.
 
 /// Names a socket of one stack. Never used again: an id whose socket is gone gives
 /// [`Error::NoSuchSocket`].
@@ -14,7 +14,7 @@ impl SocketId {
         self.index
     }
 
-    /// The id as a number, for those who only hand it back.
+    /// The id as a number, for queues that only return it.
     pub(crate) fn token(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }

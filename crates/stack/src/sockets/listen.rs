@@ -268,7 +268,7 @@ impl Core {
     fn make_way(&mut self, index: u32) {
         match self.sockets.table.tcp(index) {
             // Its owner still has it.
-            Some(socket) if socket.owner != Owner::Nobody => {
+            Some(socket) if socket.owner != Owner::Closed => {
                 self.sockets.demux.remove(&mut self.sockets.table, index);
             }
             _ => self.remove_connection(index),
@@ -304,7 +304,7 @@ impl Core {
             let Some(socket) = self.sockets.table.tcp_mut(orphan) else { continue };
             debug_assert!(matches!(socket.owner,
                 Owner::HalfOpen { listener } | Owner::Queued { listener } if listener == index));
-            socket.owner = Owner::Nobody;
+            socket.owner = Owner::Closed;
             self.tcp_abort(orphan);
         }
     }

@@ -17,7 +17,7 @@ pub enum MapError {
     /// The length is 0 or no multiple of the page size, 4096. `EINVAL`.
     #[error("the length of a mapping is a positive multiple of 4096 bytes")]
     Length,
-    /// A mapping that can be written was asked for. `EPERM`.
+    /// The caller wants a writable mapping. `EPERM`.
     #[error("received pages can be mapped for reading only")]
     Writable,
     /// The socket listens. `ENOTCONN`.

@@ -40,7 +40,7 @@ pub trait Payload: Sized {
     /// Queues all of it, if it only adds to data that waits to be coalesced: no clock is needed.
     /// `None`: use [`queue`](Self::queue).
     #[doc(hidden)]
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
+    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
         let _ = tcp;
         None
     }
@@ -65,7 +65,7 @@ impl Tcp<'_> {
         flags: SendFlags,
     ) -> Result<usize, Error> {
         if flags.is_empty()
-            && let Some(queued) = data.collect(self)
+            && let Some(queued) = data.coalesce(self)
         {
             return Ok(queued);
         }
@@ -75,15 +75,15 @@ impl Tcp<'_> {
 
 impl Payload for &[u8] {
     #[inline]
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
+    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
         let socket = &mut *tcp.socket;
         // `queue` keeps charges and the connection's own ledger.
         let plain = socket.extra.as_ref().is_none_or(|extra| extra.ledger.is_none());
         let Mem { pool, writer, ledger, .. } = &mut *tcp.mem;
-        let collected = plain
+        let coalesced = plain
             && socket.forwards.is_none()
             && socket.conn.collect_copy(pool, writer, ledger, self);
-        collected.then_some(self.len())
+        coalesced.then_some(self.len())
     }
 
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
@@ -98,8 +98,8 @@ impl Payload for &[u8] {
 }
 
 impl<const N: usize> Payload for &[u8; N] {
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        self.as_slice().collect(tcp)
+    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
+        self.as_slice().coalesce(tcp)
     }
 
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
@@ -108,8 +108,8 @@ impl<const N: usize> Payload for &[u8; N] {
 }
 
 impl Payload for &Vec<u8> {
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        self.as_slice().collect(tcp)
+    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
+        self.as_slice().coalesce(tcp)
     }
 
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
@@ -125,8 +125,8 @@ impl Payload for &mut FragVec {
 
 impl Payload for (&mut FragVec, &mut ZeroCopyCall) {
     #[inline]
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        tcp.collect_lent(self.0, self.1)
+    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
+        tcp.coalesce_lent(self.0, self.1)
     }
 
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {

@@ -75,7 +75,7 @@ pub(crate) struct Extra {
     pub(super) link: Option<LinkId>,
 }
 
-/// Who a connection belongs to.
+/// The owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The application.
@@ -84,8 +84,8 @@ pub(crate) enum Owner {
     HalfOpen { listener: u32 },
     /// A listener, waiting to be accepted.
     Queued { listener: u32 },
-    /// None, the application has closed it: it delivers what is queued, and ends.
-    Nobody,
+    /// None: the application has closed it; it delivers what is queued, and ends.
+    Closed,
 }
 
 impl TcpSocket {

@@ -222,7 +222,7 @@ impl Core {
             Some(at) => self.sockets.wheel.schedule(index, at),
         }
         // The remains would not know a link.
-        if state == State::TimeWait && socket.owner == Owner::Nobody && socket.bound().is_none() {
+        if state == State::TimeWait && socket.owner == Owner::Closed && socket.bound().is_none() {
             self.rest(index);
         }
     }
@@ -236,7 +236,7 @@ impl Core {
             self.sockets.demux.remove(&mut self.sockets.table, index);
         }
         match self.sockets.table.tcp(index).map(|s| s.owner) {
-            Some(Owner::Nobody) => self.remove_connection(index),
+            Some(Owner::Closed) => self.remove_connection(index),
             Some(Owner::HalfOpen { listener }) => {
                 if let Some(listener) = self.sockets.table.listener_mut(listener) {
                     listener.half_open.remove(&index);
@@ -295,7 +295,7 @@ pub(super) fn tcp_link(net: &Net, tuple: &Tuple, bound: Option<LinkId>) -> LinkL
     LinkLimits { mss: mss as u16, recv_mss, max_super_payload: max_super_payload as u32 }
 }
 
-/// The first number of a connection in the place of one whose last was `above`.
+/// The initial sequence number of a connection that replaces one whose last number was `above`.
 pub(crate) fn iss_above(iss: Seq, above: Seq) -> Seq {
     /// More than any segment still under way from the largest unscaled window (as Linux has it).
     const STEP: u32 = 65_535 + 2;

@@ -179,7 +179,7 @@ impl Tcp<'_> {
     /// Queues one whole fragment, if it only adds to data that waits to be coalesced and continues
     /// the last call in memory: no clock is needed. `None`: it has to be sent as any other.
     #[inline]
-    pub(super) fn collect_lent(
+    pub(super) fn coalesce_lent(
         &mut self,
         frags: &mut FragVec,
         call: &mut ZeroCopyCall,
