@@ -135,7 +135,7 @@ impl Stack {
     /// time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.core.net.handle_timeout(&mut self.core.mem, now);
-        // While no device asks for output, no other call does.
+        // While no device asks for output, no other call processes these.
         self.core.take_inbound(now);
         // First collect, then work: a timer set meanwhile waits for the next call.
         let mut expired = core::mem::take(&mut self.core.sockets.expired);
@@ -151,7 +151,7 @@ impl Stack {
             self.core.tcp_timeout(now, index);
         }
         self.core.sockets.expired = expired;
-        self.core.copy_guests(now);
+        self.core.copy_lent(now);
         self.core.drain_returns(now);
         self.core.sockets.work.starved_until = now + STARVED_CHECK;
     }
@@ -248,7 +248,7 @@ impl Stack {
         };
         note(self.core.net.poll_timeout());
         note(sockets.wheel.poll_timeout());
-        note(sockets.guests.poll_timeout());
+        note(sockets.lent.poll_timeout());
         if !sockets.work.starved.is_empty() {
             note(Some(sockets.work.starved_until));
         }

@@ -227,7 +227,7 @@ impl Core {
         self.note_unsent(now, index);
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let before = socket.every_arrival.then(|| socket.conn.queued_receive());
-        let guests = self.sockets.guests.concerns(&payload);
+        let lent = self.sockets.lent.concerns(&payload);
         let disposition = socket.work(&mut self.mem, now, |conn, env| {
             conn.handle_segment(env, header, payload, arrival)
         });
@@ -251,8 +251,8 @@ impl Core {
         }
         let opens = socket.conn.fast_open().is_opening();
         let rare = socket.extra.is_some();
-        if guests {
-            self.watch_guest(now, index);
+        if lent {
+            self.watch_lent(now, index);
         }
         if let Owner::HalfOpen { listener } = owner {
             self.promote(index, listener);

@@ -61,49 +61,49 @@ fn has_room(mem: &Mem, pinned: usize) -> bool {
 
 impl Core {
     /// The socket at `index` has received lent memory.
-    pub(crate) fn watch_guest(&mut self, now: Instant, index: u32) {
-        let Some(limit) = self.sockets.guests.limit else { return };
+    pub(crate) fn watch_lent(&mut self, now: Instant, index: u32) {
+        let Some(limit) = self.sockets.lent.limit else { return };
         let Some(socket) = self.sockets.table.id_of(index) else { return };
-        let (has_guests, read, mark) = match self.sockets.table.at_mut(index) {
+        let (has_lent, read, mark) = match self.sockets.table.at_mut(index) {
             Some(Socket::Tcp(socket)) => {
                 let (read, queued) = (socket.conn.bytes_read(), socket.conn.queued_receive());
-                (&mut socket.has_guests, read, read + queued as u64)
+                (&mut socket.has_lent, read, read + queued as u64)
             }
             // Datagrams have their times.
-            Some(Socket::Udp(socket)) => (&mut socket.has_guests, 0, 0),
+            Some(Socket::Udp(socket)) => (&mut socket.has_lent, 0, 0),
             _ => return,
         };
-        if !core::mem::replace(has_guests, true) {
-            let guest = Lent { until: now + limit, socket, read, mark };
-            self.sockets.guests.waiting.push_back(guest);
+        if !core::mem::replace(has_lent, true) {
+            let lent = Lent { until: now + limit, socket, read, mark };
+            self.sockets.lent.waiting.push_back(lent);
         }
     }
 
     /// Replaces lent memory that has waited too long.
-    pub(crate) fn copy_guests(&mut self, now: Instant) {
-        let Some(limit) = self.sockets.guests.limit else { return };
-        while let Some(guest) = self.sockets.guests.waiting.pop_front_if(|lent| lent.until <= now) {
+    pub(crate) fn copy_lent(&mut self, now: Instant) {
+        let Some(limit) = self.sockets.lent.limit else { return };
+        while let Some(lent) = self.sockets.lent.waiting.pop_front_if(|lent| lent.until <= now) {
             // Later data, and data without a page to copy to, gets another deadline.
-            let left = match self.sockets.table.get_mut(guest.socket) {
+            let left = match self.sockets.table.get_mut(lent.socket) {
                 Ok(Socket::Tcp(socket)) => {
-                    socket.has_guests = false;
+                    socket.has_lent = false;
                     let read = socket.conn.bytes_read();
                     // Equal: there is only data beyond a gap.
-                    let due = read < guest.mark || read == guest.read;
+                    let due = read < lent.mark || read == lent.read;
                     if due && has_room(&self.mem, socket.conn.pinned_receive()) {
                         socket.work(&mut self.mem, now, |conn, env| conn.give_back_received(env));
                     }
                     socket.conn.pinned_receive() > 0
                 }
                 Ok(Socket::Udp(socket)) => {
-                    socket.has_guests = false;
+                    socket.has_lent = false;
                     !has_room(&self.mem, UDP_RECEIVE_BYTES)
                         || socket.give_back(&mut self.mem, now, limit)
                 }
                 _ => false,
             };
             if left {
-                self.watch_guest(now, guest.socket.index());
+                self.watch_lent(now, lent.socket.index());
             }
         }
     }

@@ -107,7 +107,7 @@ pub(crate) struct Sockets {
     pub(crate) expired: Vec<u32>,
     /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
-    pub(crate) guests: LentMemory,
+    pub(crate) lent: LentMemory,
     /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
     /// Whether sockets can still send and receive.
@@ -150,7 +150,7 @@ impl Sockets {
             resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
-            guests: LentMemory::new(zerocopy.received_deadline),
+            lent: LentMemory::new(zerocopy.received_deadline),
             work: Work {
                 dirty: VecDeque::new(),
                 unchecked: VecDeque::new(),

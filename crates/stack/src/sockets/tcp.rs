@@ -35,7 +35,7 @@ pub(crate) struct TcpSocket {
     /// On the list of connections that wait for free pages.
     pub(super) starved: bool,
     /// On the list of sockets with lent memory in their receive queues.
-    pub(super) has_guests: bool,
+    pub(super) has_lent: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
     /// The other connection of a forwarded pair: what one sends, the other received. It is charged
@@ -100,7 +100,7 @@ impl TcpSocket {
             every_arrival: false,
             reported: Readiness::NONE,
             starved: false,
-            has_guests: false,
+            has_lent: false,
             zerocopy: false,
             forwards: None,
             flow: None,

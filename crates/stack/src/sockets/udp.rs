@@ -40,7 +40,7 @@ pub(crate) struct UdpSocket {
     pub(crate) down: bool,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
-    pub(super) has_guests: bool,
+    pub(super) has_lent: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
     /// Payload bytes of each datagram of a call that sends more; 0: one call, one datagram.
@@ -222,7 +222,7 @@ impl Core {
         (from, scope): (SocketAddr, u32),
         packet: &mut PacketBuf,
     ) {
-        let Sockets { table, guests, work, .. } = &mut self.sockets;
+        let Sockets { table, lent, work, .. } = &mut self.sockets;
         let Some(socket) = table.udp_mut(index) else { return };
         let (mut len, mut pinned, mut carved) = (0, 0, true);
         for frag in packet.frags() {
@@ -252,7 +252,7 @@ impl Core {
         }
         socket.queued_bytes += charge;
         self.mem.shared.receive.charge_datagrams(0, charge);
-        let guests = guests.concerns(packet.frags());
+        let lent = lent.concerns(packet.frags());
         let (to, link) = (received.dst, received.link);
         let payload = packet.take_frags();
         socket.queue.push_back(Datagram {
@@ -269,8 +269,8 @@ impl Core {
             socket.reported &= !Readiness::READABLE;
         }
         work.queue_report(index, &mut socket.unchecked);
-        if guests {
-            self.watch_guest(now, index);
+        if lent {
+            self.watch_lent(now, index);
         }
     }
 

@@ -42,7 +42,7 @@ impl Stack {
             error: None,
             down: false,
             errors: None,
-            has_guests: false,
+            has_lent: false,
             zerocopy: false,
             segment: 0,
             cork: None,
