@@ -73,47 +73,34 @@ impl Tcp<'_> {
     }
 }
 
-impl Payload for &[u8] {
+impl<T: AsRef<[u8]> + ?Sized> Payload for &T {
     #[inline]
     fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        let socket = &mut *tcp.socket;
+        let (data, socket) = (self.as_ref(), &mut *tcp.socket);
         // `queue` keeps charges and the connection's own ledger.
         let plain = socket.extra.as_ref().is_none_or(|extra| extra.ledger.is_none());
         let Mem { pool, writer, ledger, .. } = &mut *tcp.mem;
         let coalesced = plain
             && socket.forwards.is_none()
-            && socket.conn.collect_copy(pool, writer, ledger, self);
-        coalesced.then_some(self.len())
+            && socket.conn.collect_copy(pool, writer, ledger, data);
+        coalesced.then_some(data.len())
     }
 
+    #[inline]
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        match tcp.with_sender(now, |conn, env| conn.write(env, self, flags)) {
+        tcp.send_copy(now, self.as_ref(), flags)
+    }
+}
+
+impl Tcp<'_> {
+    fn send_copy(&mut self, now: Instant, data: &[u8], flags: SendFlags) -> Result<usize, Error> {
+        match self.with_sender(now, |conn, env| conn.write(env, data, flags)) {
             Err(Error::NoBuffers) => {
-                tcp.starve(now);
+                self.starve(now);
                 Err(Error::WouldBlock)
             }
             done => done,
         }
-    }
-}
-
-impl<const N: usize> Payload for &[u8; N] {
-    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        self.as_slice().coalesce(tcp)
-    }
-
-    fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        self.as_slice().queue(tcp, now, flags)
-    }
-}
-
-impl Payload for &Vec<u8> {
-    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        self.as_slice().coalesce(tcp)
-    }
-
-    fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        self.as_slice().queue(tcp, now, flags)
     }
 }
 
