@@ -220,8 +220,8 @@ impl Tcp<'_> {
         self.touch();
     }
 
-    /// Payload bytes copied for this connection since [`TcpOption::CountCopies`] was set; `None`
-    /// if it is not.
+    /// Payload bytes copied for this connection since [`TcpOption::CountCopies`](crate::TcpOption)
+    /// was set; `None` if it is not.
     pub fn ledger(&self) -> Option<CopyLedger> {
         self.socket.extra.as_ref().and_then(|e| e.ledger)
     }

@@ -1,7 +1,7 @@
 //! Ids of sockets: of any kind, and by kind.
 
 /// Names a socket of one stack. Never used again: an id whose socket is gone gives
-/// [`Error::NoSuchSocket`].
+/// [`Error::NoSuchSocket`](crate::Error).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId {
     pub(super) index: u32,

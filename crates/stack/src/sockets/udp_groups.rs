@@ -93,8 +93,8 @@ impl Udp<'_> {
     /// switches.
     ///
     /// # Errors
-    /// As [`Stack::group_link`] and [`Memberships::join`]; `NoBuffers` beyond
-    /// [`LINK_GROUPS`](crate::limits::LINK_GROUPS) of the link.
+    /// As [`Stack::group_link`] and [`Memberships::join`](crate::Memberships::join); `NoBuffers`
+    /// beyond [`LINK_GROUPS`](crate::limits::LINK_GROUPS) of the link.
     pub fn join_group(&mut self, now: Instant, group: IpAddr, on: GroupLink) -> Result<(), Error> {
         if !group.is_multicast() {
             return Err(Error::InvalidInput);
@@ -111,7 +111,7 @@ impl Udp<'_> {
     /// Leaves a group that the socket has joined.
     ///
     /// # Errors
-    /// As [`Stack::group_link`] and [`Memberships::leave`].
+    /// As [`Stack::group_link`] and [`Memberships::leave`](crate::Memberships::leave).
     pub fn leave_group(&mut self, now: Instant, group: IpAddr, on: GroupLink) -> Result<(), Error> {
         let link = group_link(self.net, group, on)?;
         let socket = &mut *self.socket;
