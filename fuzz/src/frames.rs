@@ -131,7 +131,7 @@ impl Run {
         let now = Instant::from_millis(1);
         let mut stack = Stack::new(now, config).expect("stack");
         let mode = FastOpenMode::CLIENT | FastOpenMode::SERVER;
-        stack.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
+        stack.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
         let any = |port| SocketAddr::from(([0, 0, 0, 0], port));
         let listener = stack.listen(any(80), 4).expect("listen");
         let six = "[fd00::1]:80".parse().expect("address");

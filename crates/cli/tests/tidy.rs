@@ -251,7 +251,6 @@ fn functions_stay_short_enough_to_be_seen_at_once() {
 const LARGE_TYPES: &[(&str, &str)] = &[
     ("posix", "Descriptors"),
     ("stack", "Net"),
-    ("stack", "Stack"),
     ("tcp", "Connection"),
     ("tcp", "Transfer"),
 ];
@@ -308,7 +307,7 @@ fn types_have_few_enough_methods_to_be_known() {
 
 /// Files of a crate that stand in circles of imports today, at most. Open a circle, and lower it.
 const CIRCLES: &[(&str, usize)] =
-    &[("device", 6), ("mem", 6), ("pagewire", 18), ("posix", 11), ("stack", 32), ("tcp", 10)];
+    &[("device", 6), ("mem", 6), ("pagewire", 18), ("posix", 11), ("stack", 9), ("tcp", 10)];
 
 /// The module that a file is, from its path within `src`.
 fn module_of(path: &str) -> Vec<String> {
@@ -448,14 +447,12 @@ const STEPS: [&str; 14] =
 const SHARED_STEPS: &[(&str, usize)] = &[
     ("R1", 10),
     ("R3", 3),
-    ("R5", 4),
-    ("R6", 2),
-    ("R7", 14),
-    ("S1", 10),
-    ("S2", 2),
-    ("S3", 4),
+    ("R5", 3),
+    ("R7", 11),
+    ("S1", 9),
+    ("S3", 2),
     ("S6", 5),
-    ("S7", 4),
+    ("S7", 3),
 ];
 
 #[test]

@@ -119,7 +119,7 @@ impl Plugin {
             let says = settings.forgets().map(|says| says.map(str::to_owned));
             if *forgets != says {
                 *forgets = says;
-                self.world().change(|stack, _| stack.forget_fast_open_cookies());
+                self.world().change(|stack, _| stack.fast_open().forget_cookies());
             }
             self.world().change(|_, wire| wire.set_queue(!settings.drops_output()));
         }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_posix::{Backend, Errno, Fd, Notices, Signal};
-use pagewire_stack::Stack;
+use pagewire_stack::{LinkId, Stack};
 
 use crate::limits::{CREEP, EPOCH, HAND_OVER, RECEIVE_PATIENCE};
 use crate::wire::{Sniffed, Wire};
@@ -271,7 +271,7 @@ impl World {
             let mut more = stack.poll_transmit(now, scratch);
             scratch.retain(|frame| !wire.outbound(now, frame));
             if !scratch.is_empty() {
-                stack.handle_refused(now, scratch);
+                stack.handle_refused_on(now, LinkId::FIRST, scratch);
                 more = true;
             }
             let mut events = false;

@@ -41,7 +41,7 @@ impl<B: Backend> Descriptors<B> {
             let mut state = socket.lock();
             let enabled = |mode: FastOpenMode| mode.contains(FastOpenMode::CLIENT);
             if flags & libc::MSG_FASTOPEN != 0
-                && !self.backend.with(|stack, _| enabled(stack.fast_open_mode()))
+                && !self.backend.with(|stack, _| enabled(stack.fast_open().mode()))
             {
                 return Err(Errno::OPNOTSUPP);
             }

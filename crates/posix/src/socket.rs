@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                 bind            listen
-//!   socket --> Closed(hold?) ----------------> Listening --accept--> Connected (another file)
+//!   socket --> Closed(reservation?) ---------> Listening --accept--> Connected (another file)
 //!                 | connect            shutdown(RD) | back to Closed
 //!                 v
 //!             Connecting --SYN,ACK seen by connect--> Connected --connect(AF_UNSPEC)--> Closed
@@ -17,7 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pagewire_mem::Instant;
-use pagewire_stack::{ConnectOptions, Hold, ListenerId, Readiness, SocketId, Stack, TcpId, UdpId};
+use pagewire_stack::{
+    ConnectOptions, ListenerId, PortReservation, Readiness, SocketId, SocketOption, Stack, TcpId,
+    UdpId,
+};
 
 use crate::address::{Domain, Given, SockAddr, family, parse};
 use crate::backend::Backend;
@@ -53,7 +56,7 @@ pub(crate) struct State {
     /// that, and not the port, which is the listener's.
     address: Option<IpAddr>,
     /// The stack's word that a stream's address is taken.
-    pub(crate) hold: Option<Hold>,
+    pub(crate) reservation: Option<PortReservation>,
     pub(crate) options: Options,
     /// Directions shut down without a connection: reading, writing.
     pub(crate) shut: [bool; 2],
@@ -111,8 +114,15 @@ impl Stage {
 impl Socket {
     fn new(domain: Domain, kind: Kind, stage: Stage, options: Options) -> Self {
         let shut = [false; 2];
-        let state =
-            State { stage, bound: None, address: None, hold: None, options, shut, error: None };
+        let state = State {
+            stage,
+            bound: None,
+            address: None,
+            reservation: None,
+            options,
+            shut,
+            error: None,
+        };
         Self { domain, kind, state: Mutex::new(state) }
     }
 
@@ -227,9 +237,10 @@ impl<B: Backend> Descriptors<B> {
         match socket.kind {
             Kind::Stream => {
                 let options = state.options.bind_options();
-                let bound = self.backend.with(|stack, _| stack.hold(local, options));
-                let (hold, local) = bound.map_err(errno)?;
-                (state.bound, state.hold) = (Some(local), Some(hold));
+                let bound =
+                    self.backend.with(|stack, _| stack.reservations().reserve(local, options));
+                let (reservation, local) = bound.map_err(errno)?;
+                (state.bound, state.reservation) = (Some(local), Some(reservation));
             }
             Kind::Datagram => {
                 let options = &state.options;
@@ -286,7 +297,7 @@ impl<B: Backend> Descriptors<B> {
             let local = socket.unbound(&state);
             self.bind_to(held.shared(), socket, &mut state, local)?;
         }
-        let (Some(local), Some(hold)) = (state.bound, state.hold) else {
+        let (Some(local), Some(reservation)) = (state.bound, state.reservation) else {
             return Err(Errno::INVAL);
         };
         let options = &state.options;
@@ -295,7 +306,7 @@ impl<B: Backend> Descriptors<B> {
                 local,
                 pagewire_stack::ListenOptions {
                     backlog,
-                    hold: Some(hold),
+                    reservation: Some(reservation),
                     v6_only: options.v6_only,
                 },
             );
@@ -332,19 +343,23 @@ impl<B: Backend> Descriptors<B> {
             let state = socket.lock();
             let Stage::Listening(listener) = state.stage else { return Err(Errno::INVAL) };
             let (watch, options) = (Arc::<Watch>::default(), state.options.inherited());
-            let (id, peer, hold) = self.backend.with(|stack, now| {
+            let (id, peer, reservation) = self.backend.with(|stack, now| {
                 let (id, peer) = stack
                     .listener(listener)
                     .and_then(|mut listener| listener.accept())
                     .map_err(errno)?;
                 self.notices.insert(id.into(), &watch);
                 options.apply(stack, now, id.into());
-                Ok((id, peer, stack.hold_connection(id, options.bind_options()).ok()))
+                Ok((
+                    id,
+                    peer,
+                    stack.reservations().reserve_connected(id, options.bind_options()).ok(),
+                ))
             })?;
             let child = Socket::new(socket.domain, Kind::Stream, Stage::Connected(id), options);
             {
                 let mut own = child.lock();
-                (own.hold, own.address) = (hold, state.bound_address());
+                (own.reservation, own.address) = (reservation, state.bound_address());
             }
             Ok((child, watch, peer))
         })?;
@@ -447,7 +462,7 @@ impl<B: Backend> Descriptors<B> {
         if options.v6_only && is_mapped(remote) {
             return Err(Errno::NETUNREACH);
         }
-        let held = state.hold.is_some();
+        let held = state.reservation.is_some();
         let (id, own) = self.backend.with(|stack, now| {
             let config = options.config(stack);
             let fast_open = fast.then_some(options.fast_open_no_cookie);
@@ -456,11 +471,14 @@ impl<B: Backend> Descriptors<B> {
             let id = stack.connect(now, remote, how).map_err(errno)?;
             self.notices.insert(id.into(), &file.watch);
             options.apply(stack, now, id.into());
-            let own =
-                if held { None } else { stack.hold_connection(id, options.bind_options()).ok() };
+            let own = if held {
+                None
+            } else {
+                stack.reservations().reserve_connected(id, options.bind_options()).ok()
+            };
             Ok((id, own))
         })?;
-        state.hold = state.hold.take().or(own);
+        state.reservation = state.reservation.take().or(own);
         state.stage = Stage::Connecting(id);
         state.error = None;
         Ok(id)
@@ -510,9 +528,9 @@ impl<B: Backend> Descriptors<B> {
         }
         // A port that was chosen for the connection goes with it.
         if state.bound.is_none()
-            && let Some(hold) = state.hold.take()
+            && let Some(reservation) = state.reservation.take()
         {
-            self.backend.with(|stack, _| stack.release(hold));
+            self.backend.with(|stack, _| stack.reservations().release(reservation));
         }
         state.stage = Stage::Closed;
         state.shut = [false; 2];
@@ -620,7 +638,8 @@ impl<B: Backend> Descriptors<B> {
         let mut state = socket.lock();
         state.options.edges = true;
         if let Some(id) = state.stage.id() {
-            self.backend.with(|stack, _| stack.report_arrivals(id));
+            let option = SocketOption::EveryArrival(true);
+            let _ = self.backend.with(|stack, _| stack.set_option(id, option));
         }
     }
 
@@ -655,7 +674,7 @@ impl<B: Backend> Descriptors<B> {
     pub(crate) fn release_socket(&self, socket: &Socket) {
         self.linger(socket);
         let mut state = socket.lock();
-        let (id, hold) = (state.stage.id(), state.hold.take());
+        let (id, reservation) = (state.stage.id(), state.reservation.take());
         if let Some(id) = id {
             self.notices.remove(id);
         }
@@ -664,8 +683,8 @@ impl<B: Backend> Descriptors<B> {
             if let Some(id) = id {
                 close_socket(stack, now, id, options);
             }
-            if let Some(hold) = hold {
-                stack.release(hold);
+            if let Some(reservation) = reservation {
+                stack.reservations().release(reservation);
             }
         });
         state.stage = Stage::Closed;

@@ -340,8 +340,10 @@ impl Receiver {
             self.listener = stack.listen(on, 1024).ok();
             return;
         };
-        let mut ready: Vec<TcpId> =
-            events.iter().filter_map(|event| stack.tcp_id(event.socket).ok()).collect();
+        let mut ready: Vec<TcpId> = events
+            .iter()
+            .filter_map(|event| stack.as_tcp(event.socket).map(|tcp| tcp.id()).ok())
+            .collect();
         while let Ok((socket, from)) =
             stack.listener(listener).and_then(|mut listener| listener.accept())
         {

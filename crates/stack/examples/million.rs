@@ -270,7 +270,7 @@ impl World {
                         self.accepted += 1;
                     }
                 } else if event.gained.contains(Readiness::READABLE) {
-                    let id = self.stack.tcp_id(event.socket);
+                    let id = self.stack.as_tcp(event.socket).map(|tcp| tcp.id());
                     id.into_iter().for_each(|id| self.serve(id));
                 }
             }

@@ -1,11 +1,10 @@
-//! Doors for benchmarks. Not part of the interface.
+//! The timer wheel, for benchmarks. Not part of the interface.
 
 use pagewire_mem::Instant;
 
 use crate::timer_wheel::TimerWheel;
 
-/// The wheel that holds a stack's timers, one for each socket.
-#[allow(missing_debug_implementations, reason = "a door")]
+/// The timer wheel of a stack.
 pub struct Timers(TimerWheel);
 
 impl Timers {

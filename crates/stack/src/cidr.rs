@@ -4,24 +4,24 @@ use core::fmt;
 use core::str::FromStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address and how many of its leading bits name the network.
+/// An address and the length of its network prefix, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cidr {
     addr: IpAddr,
     prefix: u8,
 }
 
-/// What is wrong with the text of a [`Cidr`].
+/// Why a text is no [`Cidr`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CidrError {
     /// No slash.
     #[error("'{0}' has no prefix length: write it as in 10.77.0.2/24 or fd77::2/64")]
     NoPrefix(String),
-    /// What stands before the slash is no address.
+    /// No address before the slash.
     #[error("'{0}' is not an IP address")]
     Address(String),
-    /// What stands behind the slash is no number.
+    /// No number behind the slash.
     #[error("'{0}' is not a prefix length")]
     Prefix(String),
     /// The prefix is longer than the address.
@@ -29,7 +29,7 @@ pub enum CidrError {
     TooLong {
         /// The address.
         addr: IpAddr,
-        /// The prefix length asked for.
+        /// The given prefix length.
         prefix: u8,
         /// Bits that the address has.
         bits: u8,
@@ -37,7 +37,7 @@ pub enum CidrError {
 }
 
 impl Cidr {
-    /// `addr` in the network of its first `prefix` bits: at most 32 for IPv4, 128 for IPv6.
+    /// `addr` with a prefix of at most 32 bits for IPv4, 128 for IPv6.
     pub fn new(addr: IpAddr, prefix: u8) -> Result<Self, CidrError> {
         let bits = bits_of(addr);
         if prefix > bits {
@@ -46,7 +46,7 @@ impl Cidr {
         Ok(Self { addr, prefix })
     }
 
-    /// The address alone: all of its bits are the network's.
+    /// The address alone: a prefix of all its bits.
     pub const fn host(addr: IpAddr) -> Self {
         Self { addr, prefix: bits_of(addr) }
     }
@@ -56,7 +56,7 @@ impl Cidr {
         self.addr
     }
 
-    /// Leading bits that name the network.
+    /// The prefix length in bits.
     pub const fn prefix(&self) -> u8 {
         self.prefix
     }
@@ -70,7 +70,7 @@ impl Cidr {
         }
     }
 
-    /// The network's address: all bits behind the prefix are 0.
+    /// The network's address: 0 behind the prefix.
     pub fn network(&self) -> IpAddr {
         match self.addr {
             IpAddr::V4(a) => Ipv4Addr::from_bits(a.to_bits() & self.mask_v4()).into(),

@@ -1,6 +1,5 @@
-//! Counters: what came in, what went out, and why what was dropped was dropped.
-//!
-//! Names are stable: they are printed by `--stats`, compared by tests and scraped by others.
+//! Counters of received and sent packets, and of drops by reason. Names are stable: `--stats`
+//! prints them, tests compare them, other programs parse them.
 
 use core::fmt;
 
@@ -34,19 +33,19 @@ pagewire_mem::drop_reasons! {
     ArpOperation = "arp_operation",
     /// The sender's addresses cannot be a host's.
     ArpSender = "arp_sender",
-    /// Asks for, or answers, somebody else.
+    /// Not about an address of ours, nor one that we asked for.
     ArpNotForUs = "arp_not_for_us",
     /// Another station uses an address of ours.
     ArpConflict = "arp_conflict",
 
     // Links.
-    /// For a link that was removed, or came by one.
+    /// To or from a link that was removed.
     LinkRemoved = "link_removed",
-    /// For a link whose device is gone for good.
+    /// To a link whose device is gone for good.
     LinkLost = "link_lost",
     /// Came by another link than answers to its source would leave by (RFC 3704).
     SourceOtherLink = "source_other_link",
-    /// For a connection that is bound to another link than it came by.
+    /// To a connection that is bound to another link.
     SocketOtherLink = "socket_other_link",
 
     // IPv4 (RFC 791, RFC 1122).
@@ -114,7 +113,7 @@ pagewire_mem::drop_reasons! {
     FragmentOverlap = "fragment_overlap",
     /// Exactly the same range again.
     FragmentDuplicate = "fragment_duplicate",
-    /// Contradicts what another one said about where the datagram ends.
+    /// Contradicts another one about the end of the datagram.
     FragmentEnd = "fragment_end",
     /// The first does not hold the transport header (RFC 1858, RFC 7112).
     FragmentTiny = "fragment_tiny",
@@ -128,7 +127,7 @@ pagewire_mem::drop_reasons! {
     ReassemblyMemory = "reassembly_memory",
     /// Evicted: too many datagrams in reassembly.
     ReassemblyCount = "reassembly_count",
-    /// The rest did not come in time.
+    /// The other fragments did not come in time.
     ReassemblyTimeout = "reassembly_timeout",
 
     // ICMP (RFC 792, RFC 4443).
@@ -136,24 +135,24 @@ pagewire_mem::drop_reasons! {
     IcmpTruncated = "icmp_truncated",
     /// The checksum is wrong.
     IcmpChecksum = "icmp_checksum",
-    /// A type we have no use for.
+    /// An unknown type.
     IcmpType = "icmp_type",
     /// A code that its type does not have.
     IcmpCode = "icmp_code",
     /// An echo request to a broadcast or IPv4 multicast address (RFC 1122 section 3.2.2.6).
     IcmpBroadcast = "icmp_broadcast",
-    /// An error whose quoted packet makes no sense.
+    /// An error whose quoted packet is malformed.
     IcmpQuote = "icmp_quote",
     /// An error about a packet that we cannot have sent.
     IcmpQuoteNotOurs = "icmp_quote_not_ours",
-    /// An echo reply: nobody here asks.
+    /// An echo reply: we send no requests.
     IcmpEchoReply = "icmp_echo_reply",
     /// A redirect: routes are static.
     IcmpRedirect = "icmp_redirect",
 
     // Groups (RFC 3376, RFC 3810).
-    /// About membership in groups: of no length or type that there is, through a router, without a
-    /// router alert, or for routers only.
+    /// IGMP or MLD: of an unknown length or type, through a router, without a router alert, or for
+    /// routers only.
     GroupMessage = "group_message",
 
     // NDP (RFC 4861).
@@ -167,9 +166,9 @@ pagewire_mem::drop_reasons! {
     NdpOption = "ndp_option",
     /// The target is a multicast address.
     NdpTarget = "ndp_target",
-    /// Source and destination that do not go together (unspecified source, solicited to multicast).
+    /// Source and destination do not match (unspecified source, solicited to multicast).
     NdpSource = "ndp_source",
-    /// Asks for, or advertises, somebody else whom we did not ask for.
+    /// Not about an address of ours, nor one that we asked for.
     NdpNotForUs = "ndp_not_for_us",
     /// Another station uses an address of ours.
     NdpConflict = "ndp_conflict",
@@ -178,10 +177,10 @@ pagewire_mem::drop_reasons! {
     /// A router advertisement: routes and addresses are static.
     NdpRouterAdvertisement = "ndp_router_advertisement",
 
-    // Passed on from link to link (RFC 1812, RFC 8200).
-    /// In a frame to a group of stations, and to one foreign host.
+    // IP forwarding (RFC 1812, RFC 8200).
+    /// To a foreign host, in a frame to a group of stations.
     ForwardLinkBroadcast = "forward_link_broadcast",
-    /// To an address that no router passes on to: link-local, loopback, reserved, a broadcast.
+    /// To an address that routers do not forward to: link-local, loopback, reserved, broadcast.
     ForwardDestination = "forward_destination",
     /// From such an address, or from one of ours.
     ForwardSource = "forward_source",
@@ -189,25 +188,25 @@ pagewire_mem::drop_reasons! {
     ForwardNoRoute = "forward_no_route",
     /// The hop limit ran out here.
     ForwardHopLimit = "forward_hop_limit",
-    /// Too long for the next link, and not ours to cut.
+    /// Too long for the next link, and may not be fragmented.
     ForwardTooBig = "forward_too_big",
     /// A super-frame whose headers are not those of a TCP segment.
     ForwardOffload = "forward_offload",
-    /// No room among those that wait for the next link's device.
+    /// The queue of forwarded packets to the next link's device is full.
     ForwardQueueFull = "forward_queue_full",
-    /// No room among those that wait for a neighbour's address.
+    /// The queue of packets that wait for a neighbour's address is full.
     ForwardNeighborFull = "forward_neighbor_full",
 
-    // Hand-over to the transports.
-    /// A transport protocol we do not speak.
+    // Input of the transports.
+    /// An unknown transport protocol.
     ProtocolUnknown = "protocol_unknown",
-    /// TCP to or from an address that is no unicast address (RFC 1122 section 4.2.3.10).
+    /// TCP to or from a non-unicast address (RFC 1122 section 4.2.3.10).
     TransportBroadcast = "transport_broadcast",
     /// The header does not fit the packet's head.
     HeadTooLong = "head_too_long",
     /// More fragments of memory than a packet carries.
     TooManyFragments = "too_many_fragments",
-    /// No free page to put bytes in.
+    /// No free page for bytes.
     NoPages = "no_pages",
 
     // UDP (RFC 768).
@@ -219,16 +218,16 @@ pagewire_mem::drop_reasons! {
     UdpChecksum = "udp_checksum",
     /// Destination port 0.
     UdpPort = "udp_port",
-    /// No socket is bound there.
+    /// No socket is bound to the port.
     UdpNoSocket = "udp_no_socket",
     /// The socket's queue is full.
     UdpQueueFull = "udp_queue_full",
-    /// The socket has its share of the memory for what nobody has read.
+    /// The socket has used its share of the receive memory.
     UdpHostMemory = "udp_host_memory",
-    /// The socket is connected to somebody else.
+    /// The socket is connected to another peer.
     UdpNotConnected = "udp_not_connected",
 
-    // TCP, as far as the stack sees it; what the connection drops has names of its own.
+    // TCP in the stack; drops of connections have names of their own.
     /// Shorter than a TCP header.
     TcpTruncated = "tcp_truncated",
     /// Data offset below 20 bytes or beyond the segment.
@@ -250,8 +249,8 @@ pagewire_mem::drop_reasons! {
     /// A reset withheld by the rate limit.
     TcpResetRateLimited = "tcp_reset_rate_limited",
 
-    // On the way out.
-    /// No route leads there.
+    // Output.
+    /// No route to the destination.
     NoRoute = "no_route",
     /// The source is not an address of ours.
     OutSource = "out_source",
@@ -259,17 +258,17 @@ pagewire_mem::drop_reasons! {
     OutTooLong = "out_too_long",
     /// No room in front of the head for the headers.
     OutHeadroom = "out_headroom",
-    /// Software could not do what the device cannot: the headers are not those of a super-frame.
+    /// Software could not segment it for the device: the headers are not those of a super-frame.
     OutOffload = "out_offload",
     /// The queue to the device is full.
     OutQueueFull = "out_queue_full",
-    /// Waited for a neighbour's address and made room for a later one.
+    /// Evicted from the queue for a neighbour's address by a later packet.
     NeighborQueueFull = "neighbor_queue_full",
-    /// Waited for a neighbour that never answered.
+    /// The neighbour did not answer.
     NeighborUnreachable = "neighbor_unreachable",
-    /// To a neighbour that is not known, and all that are known are in use.
+    /// The neighbour is unknown, and all entries are in use.
     NeighborTableFull = "neighbor_table_full",
-    /// Waited for a neighbour whose entry was evicted.
+    /// The neighbour's entry was evicted while the packet waited.
     NeighborEvicted = "neighbor_evicted",
     /// The loopback queue is full.
     LoopbackFull = "loopback_full",
@@ -297,7 +296,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Every plain counter with its name, drops not included.
+            /// Every counter but drops, with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($field), self.$field),)+].into_iter()
             }
@@ -317,20 +316,19 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Frames that the device handed up.
+    /// Frames received.
     rx_frames,
     /// Bytes in them.
     rx_bytes,
     /// Frames handed to the device.
     tx_frames,
-    /// Frames that a device refused, and that connections were told of.
+    /// Frames that a device refused.
     tx_refused,
     /// Bytes in them.
     tx_bytes,
     /// Packets that looped back to an address of ours.
     loopback_packets,
-    /// Packets of others that were passed on from link to link, or wait for the next hop's address;
-    /// super-frames counted once.
+    /// Packets forwarded, or waiting for the next hop's address; super-frames counted once.
     forwarded_packets,
     /// Bytes in them, IP headers included.
     forwarded_bytes,
@@ -396,42 +394,42 @@ counters! {
     tcp_active_opens,
     /// Connections others opened to us.
     tcp_passive_opens,
-    /// SYNs answered without remembering them.
+    /// SYNs answered with cookies.
     tcp_syn_cookies_sent,
-    /// Connections opened by the acknowledgement of such an answer.
+    /// Connections opened by a returned cookie.
     tcp_syn_cookies_received,
-    /// Acknowledgements to a listener that had sent such answers, and that were of none of them.
+    /// Acknowledgements with an invalid cookie.
     tcp_syn_cookies_failed,
     /// Connection attempts that failed.
     tcp_attempts_failed,
-    /// Established connections that the other side reset.
+    /// Established connections that the peer reset.
     tcp_established_resets,
-    /// Established connections that ended because the other side did not answer, or the way there was
-    /// gone.
+    /// Established connections that ended because the peer did not answer, or was unreachable.
     tcp_established_lost,
-    /// Connections we opened whose data in the SYN the peer took (Fast Open).
+    /// Connections we opened, with data in the SYN that the peer took (Fast Open).
     tcp_fast_open_active,
-    /// Connections others opened to us with data in the SYN that we took, or might have taken.
+    /// Connections others opened to us with Fast Open.
     tcp_fast_open_passive,
-    /// SYNs with a Fast Open cookie that is not ours.
+    /// SYNs with an invalid Fast Open cookie.
     tcp_fast_open_passive_failures,
-    /// SYNs that asked for a Fast Open cookie.
+    /// SYNs that requested a Fast Open cookie.
     tcp_fast_open_cookie_requests,
-    /// SYNs whose data was not looked at because too many such connections were pending.
+    /// SYNs whose data was ignored because too many Fast Open connections were pending.
     tcp_fast_open_overflows,
-    /// Connections we opened whose data in the SYN was not taken, or got no answer.
+    /// Connections we opened, with data in the SYN that the peer did not take, or without an
+    /// answer.
     tcp_fast_open_refused,
-    /// Times that a path seemed to swallow Fast Open connections.
+    /// How often a path seemed to swallow Fast Open connections.
     tcp_fast_open_black_holes,
-    /// ICMP errors that quote a sequence number which is not under way.
+    /// ICMP errors that quote a sequence number not in flight.
     tcp_icmp_outside_window,
-    /// Connections in TIME-WAIT that a connection of ours took the place of.
+    /// Connections in TIME-WAIT that a new connection of ours replaced.
     tcp_time_wait_reused,
-    /// Connections in TIME-WAIT that made room for later ones before their time.
+    /// Connections in TIME-WAIT that were evicted by later ones.
     tcp_time_wait_evicted,
     /// Segments sent with the reset flag.
     tcp_resets_sent,
-    /// Segments sent again.
+    /// Retransmitted segments.
     tcp_retransmits,
     /// Retransmission timeouts.
     tcp_timeouts,
@@ -479,7 +477,7 @@ impl Counters {
         self.tcp_drops.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Every reason that connections have with its count.
+    /// Every reason of connections with its count.
     pub fn iter_tcp_drops(&self) -> impl Iterator<Item = (TcpDropReason, u64)> + '_ {
         TcpDropReason::ALL.iter().map(|&reason| (reason, self.tcp_drops(reason)))
     }

@@ -1,5 +1,4 @@
-//! What callers are told: [`Error`] by every operation on a socket, [`StackError`] when a stack
-//! cannot be built.
+//! Errors: [`Error`] of operations on sockets, [`StackError`] of building a stack.
 
 use std::net::IpAddr;
 
@@ -9,7 +8,7 @@ use crate::cidr::Cidr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing can be done right now; readiness will say when.
+    /// Not now; readiness says when.
     #[error("operation would block")]
     WouldBlock,
     /// There is no such socket (any more).
@@ -18,7 +17,7 @@ pub enum Error {
     /// There is no such link, or it does not speak this version of IP.
     #[error("no such link")]
     NoSuchLink,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     #[error("invalid argument")]
     InvalidInput,
     /// The socket's kind does not have this operation.
@@ -39,31 +38,31 @@ pub enum Error {
     /// The datagram, or the segment, is longer than the protocol or the link can carry.
     #[error("message too long")]
     MessageTooLong,
-    /// Broadcast was not asked for, or something administrative forbids it.
+    /// The socket may not broadcast, or an administrative rule forbids it.
     #[error("permission denied")]
     PermissionDenied,
     /// A limit on buffers or packets was reached.
     #[error("out of buffer space")]
     NoBuffers,
-    /// More notifications of zero-copy sends are unread or to come than the socket may have.
+    /// The socket has too many unread or outstanding notifications of zero-copy sends.
     #[error("too many notifications of zero-copy sends unread or to come")]
     TooManyNotifications,
-    /// Zero-copy sends hold as many pages as they may.
+    /// Zero-copy sends hold too many pages.
     #[error("zero-copy sends hold too many pages")]
     TooManyPagesHeld,
-    /// No memory for it.
+    /// Out of memory.
     #[error("out of memory")]
     NoMemory,
     /// A limit on sockets was reached.
     #[error("too many sockets")]
     TooManySockets,
-    /// The device that leads there is gone for good, or the stack was shut down.
+    /// The link's device is gone for good, or the stack was shut down.
     #[error("network is down")]
     NetworkDown,
     /// No route leads there.
     #[error("network is unreachable")]
     NetworkUnreachable,
-    /// A route leads there, but nobody answers on it.
+    /// The next hop of the route does not answer.
     #[error("no route to host")]
     HostUnreachable,
     /// The peer's host does not speak the protocol.

@@ -1,4 +1,4 @@
-//! What a socket's owner is told: readiness, its changes, and queued errors.
+//! Reports to a socket's owner: readiness, its changes, and entries of the error queue.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -8,7 +8,7 @@ use pagewire_mem::Instant;
 
 use crate::{Error, SocketId};
 
-/// What a socket is ready for. A level, not an edge: it says how things stand.
+/// What a socket is ready for: a level, not an edge.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Readiness(u8);
 
@@ -20,28 +20,28 @@ impl Readiness {
 
     /// Ready for nothing.
     pub const NONE: Self = Self(0);
-    /// Data, a datagram, a connection to accept or the end of the stream can be taken.
+    /// There is data, a datagram, a connection to accept or the end of the stream.
     pub const READABLE: Self = Self(1 << 0);
     /// There is room to send.
     pub const WRITABLE: Self = Self(1 << 1);
-    /// Nothing will arrive beyond what is queued.
+    /// No more data will arrive.
     pub const READ_CLOSED: Self = Self(1 << 2);
     /// Nothing more can be sent.
     pub const WRITE_CLOSED: Self = Self(1 << 3);
-    /// An error waits: [`Stack::take_error`](crate::Stack::take_error).
+    /// There is an error: [`Stack::take_error`](crate::Stack::take_error).
     pub const ERROR: Self = Self(1 << 4);
     /// The handshake is complete (and stays so).
     pub const CONNECTED: Self = Self(1 << 5);
     /// The error queue is not empty: [`Stack::poll_error_queue`](crate::Stack::poll_error_queue).
-    /// Each entry is an [`Event`] of its own, one that only extends another too.
+    /// Each entry is an [`Event`] of its own, also a merged one.
     pub const ERROR_QUEUE: Self = Self(1 << 6);
 
-    /// An urgent byte waits: [`Tcp::read_urgent`](crate::Tcp::read_urgent).
+    /// There is an urgent byte: [`Tcp::read_urgent`](crate::Tcp::read_urgent).
     pub const URGENT: Self = Self(1 << 7);
 
-    /// Whatever ends a wait to read or accept.
+    /// Ends a wait to read or accept.
     pub const FOR_READ: Self = Self(Self::READABLE.0 | Self::READ_CLOSED.0 | Self::ERROR.0);
-    /// Whatever ends a wait to send or to connect.
+    /// Ends a wait to send or connect.
     pub const FOR_WRITE: Self =
         Self(Self::WRITABLE.0 | Self::WRITE_CLOSED.0 | Self::ERROR.0 | Self::CONNECTED.0);
 
@@ -56,12 +56,12 @@ impl Readiness {
         (Self::URGENT, "URGENT"),
     ];
 
-    /// Whether all of `other` is in here.
+    /// Whether it has all of `other`.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether any of `other` is in here.
+    /// Whether it has any of `other`.
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -118,28 +118,28 @@ impl fmt::Debug for Readiness {
     }
 }
 
-/// A socket became ready for something that it was not ready for when it was last looked at.
+/// A socket has become ready for something since it was last looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Which socket.
     pub socket: SocketId,
-    /// What it has become ready for: whoever waits for one of these is to be woken.
+    /// What it has become ready for: wakes those that wait for one of these.
     pub gained: Readiness,
     /// All that it is ready for now.
     pub readiness: Readiness,
 }
 
-/// Who found an error.
+/// The origin of an entry in the error queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorOrigin {
     /// This stack: a time limit, a reset.
     Local,
-    /// An ICMP message about a packet of ours.
+    /// An ICMP error about a packet of ours.
     Icmp,
-    /// Memory that was sent by reference is let go.
+    /// A zero-copy send is complete.
     ZeroCopy,
-    /// A moment that was asked for has come.
+    /// A timestamp was requested.
     Timestamping,
 }
 
@@ -147,11 +147,11 @@ pub enum ErrorOrigin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorEntry {
-    /// Something went wrong.
+    /// An error.
     Network(QueuedError),
-    /// Nothing went wrong: zero-copy sends are complete.
+    /// No error: zero-copy sends are complete.
     ZeroCopy(Notification),
-    /// Nothing went wrong: data left, or arrived.
+    /// No error: sent data has left, or was acknowledged.
     Timestamp(TxTimestamp),
 }
 
@@ -166,7 +166,7 @@ impl ErrorEntry {
         }
     }
 
-    /// Who made the entry.
+    /// The entry's origin.
     pub const fn origin(&self) -> ErrorOrigin {
         match self {
             Self::Network(queued) => queued.origin,
@@ -176,22 +176,22 @@ impl ErrorEntry {
     }
 }
 
-/// Zero-copy sends whose memory nobody refers to any more: neither "sent" nor "acknowledged", but
-/// the memory may be used again.
+/// Zero-copy sends whose memory has no more references: not "sent" or "acknowledged", but free to
+/// use again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Notification {
     /// The first send's id (`ee_info`).
     pub lo: u32,
     /// The last send's id (`ee_data`); smaller than `lo` where ids wrapped in between.
     pub hi: u32,
-    /// Whether data was copied on the way after all (`SO_EE_CODE_ZEROCOPY_COPIED` in `ee_code`).
+    /// Whether data was copied on the way (`SO_EE_CODE_ZEROCOPY_COPIED` in `ee_code`).
     pub copied: bool,
 }
 
 /// Linux's number for "no message".
 const ENOMSG: i32 = 42;
 
-/// What happened to a byte that was sent.
+/// The kind of a timestamp of a sent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TxMoment {
     /// It entered the queue of packets to be sent.
@@ -202,27 +202,27 @@ pub enum TxMoment {
     Acknowledged,
 }
 
-/// When something happened to a byte that was sent.
+/// A timestamp of a sent byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TxTimestamp {
-    /// What.
+    /// Its kind.
     pub moment: TxMoment,
-    /// Which byte: its number from 0 on, from where timestamps were asked for.
+    /// The byte's number, from the first request for timestamps on.
     pub byte: u32,
-    /// When.
+    /// The time.
     pub at: Instant,
 }
 
 /// An error that the network or the stack reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuedError {
-    /// What went wrong.
+    /// The error.
     pub error: Error,
-    /// Who says so.
+    /// Its origin.
     pub origin: ErrorOrigin,
-    /// Where a datagram was too long: the path's MTU, in bytes of IP packet (`ee_info`); else 0.
+    /// If a datagram was too long: the path's MTU, in bytes of IP packet (`ee_info`); else 0.
     pub mtu: u32,
-    /// To whom the datagram was; `None` for a stream.
+    /// The datagram's destination; `None` for a stream.
     pub to: Option<SocketAddr>,
 }
 

@@ -1,6 +1,6 @@
-//! Doors for the fuzz targets: each parser, on bytes from anywhere. Not part of the interface.
+//! The parsers, for fuzz targets. Not part of the interface.
 //!
-//! A result that nobody looks at would let the compiler leave the parser out.
+//! `black_box` keeps the compiler from removing a parser whose result is unused.
 
 use core::hint::black_box;
 

@@ -1,12 +1,12 @@
 //! Link, IP, ICMP, UDP and sockets of the Pagewire stack: everything between a device's frames and
 //! an application's verbs, without a clock, a random source, a thread or a system call.
 //!
-//! Read [`Stack`] first: its methods are sorted into inputs (`handle_*`), verbs of the application
-//! ([`Tcp`], [`Udp`], [`Listener`]) and outputs (`poll_*`), and its page says in which order to call them. Then, as
-//! needed: [`StackConfig`] and [`TcpOption`] (settings, Fast Open and path MTU among them),
-//! [`ZeroCopyConfig`] (sends that tell when memory may be used again), [`MapAvailable`] (received pages
-//! as one slice), [`Forwarder`] (connections joined by reference) and [`Counters`]. Programs that have
-//! threads and a clock use the crate `pagewire`, which puts a host around a stack.
+//! Read [`Stack`] first: it has inputs (`handle_*`), outputs (`poll_*`) and views of sockets with
+//! their verbs ([`Tcp`], [`Udp`], [`Listener`]), and says in which order to call them. Then, as
+//! needed: [`StackConfig`], [`TcpOption`] and [`SocketOption`] (settings), [`ZeroCopyCall`] (sends
+//! with a notification), [`MapAvailable`] (received pages as one slice), [`Forwarder`] (connections
+//! joined by reference) and [`Counters`]. Programs with threads and a clock use the crate
+//! `pagewire`, which puts a host around a stack.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -18,6 +18,7 @@
 #[doc(hidden)]
 pub mod bench;
 mod cidr;
+mod config;
 mod counters;
 mod error;
 mod event;
@@ -34,6 +35,9 @@ mod stack;
 mod timer_wheel;
 
 pub use cidr::{Cidr, CidrError};
+pub use config::{
+    Coalescing, FastOpenConfig, StackConfig, SynCookies, TimeWaitReuse, ZeroCopyConfig,
+};
 pub use counters::{Counters, DropReason};
 pub use error::{Error, StackError};
 pub use event::{
@@ -48,21 +52,21 @@ pub use pagewire_tcp::{
     defer_accept_time, defer_accept_timeouts, mss_of_pages, mtu_of_pages,
 };
 pub use sockets::application::ConnectOptions;
-pub use sockets::edges::PacketMarks;
-pub use sockets::fast_open::FastOpenConfig;
-pub use sockets::handles::{Listener, ListenerId, Tcp, TcpId, Udp, UdpId};
-pub use sockets::hold::{BindOptions, Hold};
+pub use sockets::bind::{BindOptions, PortReservation, PortReservations};
+pub use sockets::fast_open::FastOpen;
+pub use sockets::handles::{Listener, Tcp, Udp};
+pub use sockets::ids::{ListenerId, SocketId, TcpId, UdpId};
 pub use sockets::leaving::Leftovers;
-pub use sockets::listener::ListenOptions;
+pub use sockets::listen::ListenOptions;
 pub use sockets::mapping::{Map, MapAvailable, MapError, MapPages, MapSealed, MapWith};
-pub use sockets::path_mtu::MtuDiscover;
+pub use sockets::marks::{MtuDiscover, PacketMarks};
+pub use sockets::memberships::{GroupLink, Memberships, MulticastSettings};
+pub use sockets::options::{SocketOption, TcpOption};
 pub use sockets::recv::{Chunks, Discard, Taker};
 pub use sockets::send::{Clock, Payload};
-pub use sockets::table::SocketId;
+pub use sockets::sends::ZeroCopyCall;
 pub use sockets::timestamping::TxTimestamping;
-pub use sockets::udp_groups::{GroupLink, Memberships, MulticastSettings};
-pub use sockets::udp_messages::{Datagram, DatagramTaker, Message, UdpMessage};
-pub use sockets::udp_segments::UdpTarget;
+pub use sockets::udp_recv::{Datagram, DatagramTaker, Message, UdpMessage};
 pub use sockets::udp_send::DatagramPayload;
-pub use sockets::zerocopy::{Coalescing, ZeroCopyCall, ZeroCopyConfig};
-pub use stack::{Stack, StackConfig, SynCookies, TcpOption, TimeWaitReuse};
+pub use sockets::udp_target::UdpTarget;
+pub use stack::Stack;

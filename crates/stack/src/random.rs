@@ -1,11 +1,11 @@
-//! Numbers that a stranger cannot foresee. Nothing here reads a random source: they are a keyed hash
-//! of a count, under a key that comes from the stack's secret.
+//! Numbers that strangers cannot predict: a keyed hash of a count, under a key derived from the
+//! stack's secret. No random source is read.
 
 use core::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-/// A sequence of such numbers. Whoever sees some of them learns nothing of the others.
+/// A sequence of such numbers. Some of them reveal nothing of the others.
 pub(crate) struct Random {
     key: [u8; 16],
     drawn: u64,
@@ -29,7 +29,7 @@ impl Random {
 
 impl core::fmt::Debug for Random {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        // The key is a secret.
+        // Without the key.
         f.debug_struct("Random").finish_non_exhaustive()
     }
 }

@@ -1,5 +1,5 @@
-//! How often strangers are answered: a bucket of permits for all of them, one for each, and nothing
-//! that one of them could learn about another from how full they are.
+//! Rate limits of answers to strangers: a bucket for all and one for each, which reveal nothing to
+//! one stranger about another.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
@@ -15,13 +15,13 @@ use crate::random::Random;
 
 /// A bucket of permits that fills with time.
 ///
-/// Who shares it with others can count what they took from it, if each permit costs the same: so
-/// the open ports of a resolver were found (CVE-2020-25705), and connections of others
-/// (CVE-2016-5696). A permit costs nothing, one or two, at random, and one on average.
+/// If each permit cost the same, a stranger could count the permits of others: that revealed the
+/// open ports of a resolver (CVE-2020-25705) and connections of others (CVE-2016-5696). So a permit
+/// costs zero, one or two, at random, and one on average.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
-    /// Nanoseconds of time saved up (or owed, if the last permit cost more than there was), how many
-    /// a permit costs on average, and how many there can be.
+    /// In nanoseconds: the credit (negative if the last permit cost more than there was), the
+    /// average cost of a permit, and the most credit.
     credit: i64,
     cost: i64,
     full: i64,
@@ -53,16 +53,15 @@ impl RateLimit {
 
 /// How many ICMP errors leave by one link (RFC 4443 section 2.4(f), RFC 1812 section 4.3.2.8).
 ///
-/// Each destination has a bucket of its own, which is asked first: who is refused there takes nothing
-/// from others, so that packets with one forged source cannot empty the bucket for all. Only the
-/// destination itself sees how full its own is. A table that is full would tell strangers of each
-/// other again; this one has room for all that the bucket for all lets through while a
-/// destination's fills.
+/// Each destination's own bucket comes first: a refusal there takes nothing from the bucket for
+/// all, so that packets with one forged source cannot empty that. Only the destination itself can
+/// see how full its bucket is. A full table would reveal strangers to each other again; this one
+/// has room for all that the bucket for all admits while a destination's fills.
 pub(crate) struct IcmpLimit {
     all: RateLimit,
-    /// When the bucket of a destination was, or will be, full: those that are, are forgotten.
+    /// When the bucket of a destination is full again; full buckets are forgotten.
     full_at: HashMap<IpAddr, Instant, Keyed>,
-    /// How many entries there may be before those are looked for.
+    /// Number of entries from which on to look for full buckets.
     sweep_at: usize,
 }
 
@@ -74,10 +73,9 @@ impl IcmpLimit {
         Self { all, full_at: HashMap::with_hasher(key), sweep_at: Self::LEAST_SWEEP }
     }
 
-    /// Whether an error may be sent now, and to whom if that counts; if so, it does.
+    /// Takes a permit for an error to this destination, if there is one; `None`: any destination.
     pub(crate) fn take(&mut self, now: Instant, to: Option<IpAddr>) -> bool {
         let Some(to) = to else { return self.all.take(now) };
-        // A bucket that is not full is as much time short of it as its permits take to come back.
         let full_at = self.full_at.get(&to).map_or(now, |&at| at.max(now));
         let next = full_at + ICMP_DESTINATION_INTERVAL;
         if next > now + ICMP_DESTINATION_INTERVAL * ICMP_DESTINATION_BURST {

@@ -7,14 +7,13 @@
 //!   level 7: slots of 64^7 ticks                      48 bits of ticks: all that an Instant can say
 //! ```
 //!
-//! A timer sits at the level of the highest group of 6 bits in which its tick differs from the
-//! present one, so every slot in use lies ahead of the present and the lowest level in use holds
-//! the earliest timer. Setting and clearing touch a fixed number of words; a timer spills at most
-//! once per level on its way down. Nothing is allocated for a timer that is set: the links are
-//! made when the socket is.
+//! A timer's level is the highest group of 6 bits in which its tick differs from the present one:
+//! every slot in use is ahead of the present, and the lowest level in use has the earliest timer.
+//! Setting and clearing touch a fixed number of words; a timer spills at most once per level.
+//! Setting allocates nothing: the links are made with the socket.
 //!
-//! Deadlines are rounded up to a tick: a timer never fires early, and late by less than one
-//! tick, which is well below the millisecond that TCP's timers are specified in.
+//! Deadlines are rounded up to a tick: a timer never fires early, and late by less than a tick,
+//! well below the millisecond of TCP's timers.
 
 use pagewire_mem::Instant;
 
@@ -41,7 +40,7 @@ pub(crate) struct TimerWheel {
     /// First timer of each slot.
     heads: [[u32; SLOTS]; LEVELS],
     entries: Vec<Entry>,
-    /// Times that a timer was put into a slot.
+    /// How often a timer was put into a slot.
     #[cfg(test)]
     links: u64,
 }
@@ -50,7 +49,7 @@ pub(crate) struct TimerWheel {
 #[derive(Clone, Copy)]
 struct Entry {
     next: u32,
-    /// Meaningless for the first of a slot.
+    /// Unused for the first of a slot.
     prev: u32,
     /// The tick in the upper 48 bits, `level * 64 + slot` or [`UNSET`] in the lower 16.
     when: u64,
@@ -124,10 +123,10 @@ impl TimerWheel {
         }
     }
 
-    /// Whether the timer of socket `index` is set to fire at `at` or before; then there is no need
-    /// to set it again for a later moment: it may fire early and be set anew.
+    /// Whether the timer of socket `index` fires at `at` or before: then it need not be set again,
+    /// it may fire early.
     pub(crate) fn covers(&self, index: u32, at: Instant) -> bool {
-        // One tick up, because `schedule` rounds up.
+        // One tick more, because `schedule` rounds up.
         self.entries
             .get(index as usize)
             .is_some_and(|e| e.place() != UNSET && e.tick() <= (at.as_nanos() >> TICK_SHIFT) + 1)

@@ -23,8 +23,8 @@ fn pair(mode: FastOpenMode, limit: u32) -> (Pair, ListenerId) {
     let mut p = Pair::new();
     p.meet();
     p.delay = Duration::from_millis(10);
-    p.a.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
-    p.b.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
+    p.a.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
+    p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     let listener = p.b.listen(addr(), 16).unwrap();
     if limit > 0 {
         p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(limit)).unwrap();
@@ -44,7 +44,7 @@ fn connect(p: &mut Pair) -> TcpId {
 
 fn set_keys(p: &mut Pair, keys: FastOpenKeys) {
     let config = FastOpenConfig { mode: BOTH, keys: Some(keys), ..FastOpenConfig::default() };
-    p.b.set_fast_open(config);
+    p.b.fast_open().configure(config);
 }
 
 /// Has A get a cookie.
@@ -195,7 +195,7 @@ fn rfc7413_5_1_pending_connections_are_limited_and_resets_count_for_a_minute() {
     assert_eq!(seen, (2, 1), "the third falls back to a handshake without data");
     p.run(Duration::from_millis(100));
     // The one that was refused keeps this client from trying again, until it forgets.
-    p.a.forget_fast_open_cookies();
+    p.a.fast_open().forget_cookies();
     warm(&mut p, listener);
     open(&mut p, b"data");
     p.run(Duration::from_millis(100));
@@ -215,7 +215,7 @@ fn rfc7413_5_1_pending_connections_are_limited_and_resets_count_for_a_minute() {
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 5, "both still count");
     p.run(Duration::from_secs(60));
-    p.a.forget_fast_open_cookies();
+    p.a.fast_open().forget_cookies();
     warm(&mut p, listener);
     open(&mut p, b"data");
     p.run(Duration::from_millis(100));
@@ -246,14 +246,14 @@ fn data_without_a_cookie_is_taken_where_the_settings_say_so() {
     open(&mut p, b"1");
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 0);
-    p.a.forget_fast_open_cookies();
+    p.a.fast_open().forget_cookies();
     p.b.listener(listener).unwrap().set_option(TcpOption::FastOpenNoCookie(true)).unwrap();
     open(&mut p, b"2");
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 1);
     p.b.listener(listener).unwrap().set_option(TcpOption::FastOpenNoCookie(false)).unwrap();
     let mode = mode | FastOpenMode::SERVER_NO_COOKIE;
-    p.b.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
+    p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     open(&mut p, b"3");
     p.run(Duration::from_millis(100));
     assert_eq!(p.b.counters().tcp_fast_open_passive, 2);
@@ -305,7 +305,7 @@ fn a_deferred_connection_can_send_its_syn_without_data() {
 fn rfc7413_4_1_3_1_a_path_that_swallows_such_connections_is_left_alone_for_a_while() {
     let (mut p, listener) = pair(BOTH, 8);
     let rest = Duration::from_secs(3600);
-    p.a.set_fast_open(FastOpenConfig { mode: BOTH, rest, ..FastOpenConfig::default() });
+    p.a.fast_open().configure(FastOpenConfig { mode: BOTH, rest, ..FastOpenConfig::default() });
     warm(&mut p, listener);
     p.carry = Some(Box::new(|_, _| false));
     open(&mut p, b"data");

@@ -246,7 +246,7 @@ fn port_of_a_connection_can_be_bound_anywhere_again_once_it_is_gone() {
     let port = p.a.local_addr(client).unwrap().port();
     let places = ["0.0.0.0", "10.0.0.1", "[::]"].map(|ip| addr(&format!("{ip}:{port}")));
     for at in places {
-        let bound = p.a.hold(at, BindOptions::default());
+        let bound = p.a.reservations().reserve(at, BindOptions::default());
         assert_eq!(bound.map(drop), Err(Error::AddressInUse), "{at}");
     }
     // With a reset, so that nothing stays in TIME-WAIT.
@@ -254,8 +254,8 @@ fn port_of_a_connection_can_be_bound_anywhere_again_once_it_is_gone() {
     p.a.close(p.now, client);
     p.run(Duration::from_millis(10));
     for at in places {
-        let (hold, _) = p.a.hold(at, BindOptions::default()).unwrap();
-        p.a.release(hold);
+        let (reservation, _) = p.a.reservations().reserve(at, BindOptions::default()).unwrap();
+        p.a.reservations().release(reservation);
     }
     // Another one there counts by itself.
     p.b.close(p.now, server);

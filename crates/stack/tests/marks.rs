@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{A, Pair};
-use pagewire_stack::{BindOptions, PacketMarks, SendFlags};
+use pagewire_stack::{BindOptions, PacketMarks, SendFlags, SocketOption};
 
 fn addr(s: &str) -> SocketAddr {
     s.parse().unwrap()
@@ -41,7 +41,7 @@ fn the_packets_of_a_stream_carry_its_class_and_hop_limit_and_its_own_congestion_
         p.a.tcp(id).unwrap().send(p.now, b"plain", SendFlags::empty()).unwrap();
         p.run(Duration::from_millis(5));
         let marks = PacketMarks { traffic_class: 0xb8 | 0b11, hop_limit: Some(7) };
-        p.a.set_packet_marks(id, marks).unwrap();
+        p.a.set_option(id, SocketOption::Marks(marks)).unwrap();
         p.a.tcp(id).unwrap().send(p.now, b"marked", SendFlags::empty()).unwrap();
         p.run(Duration::from_millis(5));
         assert_eq!(*seen.lock().unwrap(), [(0, 64), (0xb8, 7)]);
@@ -58,7 +58,7 @@ fn datagrams_carry_the_whole_class() {
     p.run(Duration::from_millis(5));
     let seen = watch(&mut p);
     let marks = PacketMarks { traffic_class: 0x2a, hop_limit: Some(1) };
-    p.a.set_packet_marks(id, marks).unwrap();
+    p.a.set_option(id, SocketOption::Marks(marks)).unwrap();
     p.a.udp(id).unwrap().send(p.now, b"marked", Some(server)).unwrap();
     p.run(Duration::from_millis(5));
     assert_eq!(*seen.lock().unwrap(), [(0x2a, 1)]);

@@ -96,30 +96,26 @@ fn apply(p: &mut Pair, ids: &mut Vec<(Side, SocketId)>, side: Side, op: Op) {
             let stack = p.stack(side);
             match op {
                 Op::Accept(_) => {
-                    let Ok(id) = stack.listener_id(id) else { return };
                     ids.extend(
                         stack
-                            .listener(id)
+                            .as_listener(id)
                             .and_then(|mut listener| listener.accept())
                             .ok()
                             .map(|(id, _)| (side, id.into())),
                     );
                 }
                 Op::Write(_, n) => {
-                    let Ok(id) = stack.tcp_id(id) else { return };
                     let _ = stack
-                        .tcp(id)
+                        .as_tcp(id)
                         .and_then(|mut tcp| tcp.send(now, &vec![7; n], SendFlags::empty()));
                 }
                 Op::Read(_, n) => {
-                    let Ok(id) = stack.tcp_id(id) else { return };
                     let _ = stack
-                        .tcp(id)
+                        .as_tcp(id)
                         .and_then(|mut tcp| tcp.recv(now, &mut vec![0; n][..], RecvFlags::empty()));
                 }
                 Op::Chunks(_, n) => {
-                    let Ok(id) = stack.tcp_id(id) else { return };
-                    let _ = stack.tcp(id).and_then(|mut tcp| {
+                    let _ = stack.as_tcp(id).and_then(|mut tcp| {
                         tcp.recv(
                             now,
                             pagewire_stack::Chunks { max: n, into: &mut Vec::new() },
@@ -128,31 +124,26 @@ fn apply(p: &mut Pair, ids: &mut Vec<(Side, SocketId)>, side: Side, op: Op) {
                     });
                 }
                 Op::Shutdown(_, true) => {
-                    let Ok(id) = stack.tcp_id(id) else { return };
-                    let _ = stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write));
+                    let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Write));
                 }
                 Op::Shutdown(_, false) => {
-                    let Ok(id) = stack.tcp_id(id) else { return };
-                    let _ = stack.tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Read));
+                    let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Read));
                 }
                 Op::Close(_) => stack.close(now, id),
                 Op::Abort(_) => stack.abort(now, id),
                 Op::NoDelay(_, on) => {
-                    let Ok(id) = stack.tcp_id(id) else { return };
                     let _ = stack
-                        .tcp(id)
+                        .as_tcp(id)
                         .and_then(|mut tcp| tcp.set_option(now, TcpOption::NoDelay(on)));
                 }
                 Op::SendTo { port, len, .. } => {
-                    let Ok(id) = stack.udp_id(id) else { return };
                     let _ = stack
-                        .udp(id)
+                        .as_udp(id)
                         .and_then(|mut udp| udp.send(now, &vec![7; len], Some(to(port))));
                 }
                 Op::RecvFrom(_) => {
-                    let Ok(id) = stack.udp_id(id) else { return };
                     let _ = stack
-                        .udp(id)
+                        .as_udp(id)
                         .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()));
                 }
                 _ => {}

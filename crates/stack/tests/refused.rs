@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{A, B, Pair, pattern};
 use pagewire_mem::PacketBuf;
-use pagewire_stack::{RecvFlags, SendFlags};
+use pagewire_stack::{LinkId, RecvFlags, SendFlags};
 
 /// While it is set, A's device refuses everything.
 struct Refusing {
@@ -38,7 +38,7 @@ impl Refusing {
             p.run(Duration::from_millis(1));
             count += usize::from(!self.frames.borrow().is_empty());
             let now = p.now;
-            p.a.handle_refused(now, &mut self.frames.borrow_mut());
+            p.a.handle_refused_on(now, LinkId::FIRST, &mut self.frames.borrow_mut());
             p.flush();
         }
         count
@@ -88,7 +88,7 @@ fn what_is_no_segment_of_ours_is_dropped() {
         frame
     });
     let now = p.now;
-    p.a.handle_refused(now, &mut frames.collect());
+    p.a.handle_refused_on(now, LinkId::FIRST, &mut frames.collect());
     p.run(Duration::from_millis(10));
     assert_eq!(p.a.tcp(client).unwrap().info().probes, 0);
 }

@@ -211,13 +211,13 @@ fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
     let udp = p.b.bind_udp("0.0.0.0:9".parse().unwrap(), BindOptions::default()).unwrap();
     let now = p.now;
     let mut buf = [0; 8];
-    assert_eq!(p.b.tcp_id(udp.into()), Err(Error::NotSupported));
-    assert_eq!(p.b.tcp_id(listener.into()), Err(Error::NotConnected));
-    assert_eq!(p.b.listener_id(udp.into()), Err(Error::InvalidInput));
-    assert_eq!(p.b.udp_id(listener.into()), Err(Error::NotSupported));
-    assert_eq!(p.b.listener_id(listener.into()), Ok(listener));
-    assert_eq!(p.b.udp_id(udp.into()), Ok(udp));
-    assert_eq!(p.a.tcp_id(client.into()), Ok(client));
+    assert_eq!(p.b.as_tcp(udp.into()).map(|tcp| tcp.id()), Err(Error::NotSupported));
+    assert_eq!(p.b.as_tcp(listener.into()).map(|tcp| tcp.id()), Err(Error::NotConnected));
+    assert_eq!(p.b.as_listener(udp.into()).map(|listener| listener.id()), Err(Error::InvalidInput));
+    assert_eq!(p.b.as_udp(listener.into()).map(|udp| udp.id()), Err(Error::NotSupported));
+    assert_eq!(p.b.as_listener(listener.into()).map(|listener| listener.id()), Ok(listener));
+    assert_eq!(p.b.as_udp(udp.into()).map(|udp| udp.id()), Ok(udp));
+    assert_eq!(p.a.as_tcp(client.into()).map(|tcp| tcp.id()), Ok(client));
     p.a.abort(now, client);
     p.a.close(now, client);
     p.run(Duration::from_millis(1));
@@ -250,9 +250,9 @@ fn a_stale_or_mistaken_id_is_an_error_in_every_verb() {
         Err(gone)
     );
     assert_eq!(p.a.tcp(client).and_then(|mut tcp| tcp.shutdown(now, Shutdown::Both)), Err(gone));
-    assert_eq!(p.a.tcp_id(client.into()), Err(gone));
-    assert_eq!(p.a.udp_id(client.into()), Err(gone));
-    assert_eq!(p.a.listener_id(client.into()), Err(gone));
+    assert_eq!(p.a.as_tcp(client.into()).map(|tcp| tcp.id()), Err(gone));
+    assert_eq!(p.a.as_udp(client.into()).map(|udp| udp.id()), Err(gone));
+    assert_eq!(p.a.as_listener(client.into()).map(|listener| listener.id()), Err(gone));
     p.b.close(now, listener);
     assert_eq!(p.b.listener(listener).and_then(|mut listener| listener.accept()), Err(gone));
     p.b.close(now, udp);

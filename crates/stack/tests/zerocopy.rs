@@ -572,8 +572,8 @@ fn what_goes_along_with_a_syn_is_copied_and_the_rest_of_the_call_is_not() {
     let mut p = Pair::new();
     p.meet();
     let mode = FastOpenMode::CLIENT.union(FastOpenMode::SERVER);
-    p.a.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
-    p.b.set_fast_open(FastOpenConfig { mode, ..FastOpenConfig::default() });
+    p.a.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
+    p.b.fast_open().configure(FastOpenConfig { mode, ..FastOpenConfig::default() });
     let to: SocketAddr = "10.0.0.2:80".parse().unwrap();
     let listener = p.b.listen(to, 16).unwrap();
     p.b.listener(listener).unwrap().set_option(TcpOption::FastOpen(8)).unwrap();

@@ -140,7 +140,7 @@ fn small_sends_behind_a_small_segment_wait_for_its_acknowledgement_and_leave_tog
 /// Sends without a clock.
 fn behind(p: &mut Pair, id: TcpId, frag: Frag) -> Option<u32> {
     let (mut frags, mut call) = (FragVec::from_iter([frag]), ZeroCopyCall::new());
-    let sent = (&mut frags, &mut call).collect(&mut p.a.tcp(id).unwrap());
+    let sent = (&mut frags, &mut call).coalesce(&mut p.a.tcp(id).unwrap());
     assert_eq!((sent.is_some(), call.id().is_some()), (frags.is_empty(), frags.is_empty()));
     call.id()
 }

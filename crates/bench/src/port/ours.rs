@@ -9,7 +9,7 @@ use pagewire_device::port::{EarlyHook, FirstBytes, RawFrame, SendBuffer, Verdict
 use pagewire_device::vhost_user::double::{Guest, GuestConfig};
 use pagewire_device::{Device, VhostUser};
 use pagewire_mem::Instant;
-use pagewire_stack::{BindOptions, RecvFlags, Stack, StackConfig, UdpId};
+use pagewire_stack::{BindOptions, LinkId, RecvFlags, Stack, StackConfig, UdpId};
 
 use super::{BURST, SINK, datagram};
 use crate::failure::Failure;
@@ -55,7 +55,7 @@ pub(super) fn round(
             let now = Instant::from_nanos(sent * 100);
             let received = device.receive(now, &mut line, BURST, stack.ledger_mut());
             received?;
-            stack.handle_frames(now, &mut line);
+            stack.handle_frames_on(now, LinkId::FIRST, &mut line);
             while let Ok((payload, _from)) = stack
                 .udp(sink)
                 .and_then(|mut udp| udp.recv(pagewire_stack::Datagram, RecvFlags::empty()))

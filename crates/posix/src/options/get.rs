@@ -188,7 +188,7 @@ impl<B: Backend> Descriptors<B> {
             libc::TCP_FASTOPEN => number(options.fast_open_queue.unwrap_or(0)),
             TCP_FASTOPEN_NO_COOKIE => flag(options.fast_open_no_cookie),
             TCP_FASTOPEN_KEY => {
-                let default = || self.backend.with(|stack, _| stack.fast_open_keys());
+                let default = || self.backend.with(|stack, _| stack.fast_open().keys());
                 let keys = options.fast_open_keys.unwrap_or_else(default);
                 Ok([Some(keys.primary()), keys.backup()].into_iter().flatten().flatten().collect())
             }

@@ -2,7 +2,7 @@
 //! number. As for a process with `CAP_NET_RAW`, whose own the network is, they may be bound to another.
 
 use pagewire_stack::limits::LINK_NAME_BYTES;
-use pagewire_stack::{LinkId, Stack};
+use pagewire_stack::{LinkId, SocketOption, Stack};
 
 use super::get::Value;
 use crate::backend::Backend;
@@ -33,15 +33,15 @@ impl<B: Backend> Descriptors<B> {
         is_it: impl Fn(&Stack, LinkId) -> bool,
     ) -> Result<(), Errno> {
         let mut state = socket.lock();
-        let (id, hold) = (state.stage.id(), state.hold);
+        let (id, reservation) = (state.stage.id(), state.reservation);
         state.options.link = self.backend.with(|stack, _| {
             let found = stack.links().find(|&link| is_it(stack, link));
             let link = if none { None } else { Some(found.ok_or(Errno::NODEV)?) };
             if let Some(id) = id {
-                stack.bind_to_link(id, link).map_err(errno)?;
+                stack.set_option(id, SocketOption::Link(link)).map_err(errno)?;
             }
-            if let Some(hold) = hold {
-                stack.hold_on_link(hold, link).map_err(errno)?;
+            if let Some(reservation) = reservation {
+                stack.reservations().bind_to_link(reservation, link).map_err(errno)?;
             }
             Ok(link)
         })?;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use pagewire_mem::Instant;
 use pagewire_stack::{
     BindOptions, Coalescing, CongestionKind, FastOpenKeys, GroupLink, KeepAlive, LinkId,
-    Memberships, MtuDiscover, MulticastSettings, PacketMarks, SocketId, Stack, TcpConfig,
-    TcpOption,
+    Memberships, MtuDiscover, MulticastSettings, PacketMarks, SocketId, SocketOption, Stack,
+    TcpConfig, TcpOption,
 };
 
 /// Numbers that `libc` does not name.
@@ -50,7 +50,7 @@ pub(crate) fn set_zerocopy(
     on: bool,
 ) -> Result<(), pagewire_stack::Error> {
     stack.set_zerocopy(id, on)?;
-    match stack.set_coalescing(id, Coalescing::Linux) {
+    match stack.set_option(id, SocketOption::Coalescing(Coalescing::Linux)) {
         // A listener's connections are told when they are accepted.
         Err(pagewire_stack::Error::NotSupported) => Ok(()),
         done => done,
@@ -226,10 +226,10 @@ impl Options {
             let _ = stack.as_udp(id).map(|mut udp| udp.set_mtu_discover(how));
         }
         if self.marks != PacketMarks::default() {
-            let _ = stack.set_packet_marks(id, self.marks);
+            let _ = stack.set_option(id, SocketOption::Marks(self.marks));
         }
         if self.edges {
-            stack.report_arrivals(id);
+            let _ = stack.set_option(id, SocketOption::EveryArrival(true));
         }
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pagewire_stack::limits::UDP_RECEIVE_BYTES;
 use pagewire_stack::{
-    CongestionKind, FastOpenKeys, FastOpenMode, KeepAlive, PacketMarks, SocketId, Stack, TcpOption,
-    defer_accept_time, defer_accept_timeouts,
+    CongestionKind, FastOpenKeys, FastOpenMode, KeepAlive, PacketMarks, SocketId, SocketOption,
+    Stack, TcpOption, defer_accept_time, defer_accept_timeouts,
 };
 
 use crate::address::Domain;
@@ -238,9 +238,10 @@ impl<B: Backend> Descriptors<B> {
         state.options.marks = marks;
         match (state.stage, state.stage.id()) {
             (Stage::Listening(_), _) | (_, None) => Ok(()),
-            (_, Some(id)) => {
-                self.backend.with(|stack, _| stack.set_packet_marks(id, marks)).map_err(errno)
-            }
+            (_, Some(id)) => self
+                .backend
+                .with(|stack, _| stack.set_option(id, SocketOption::Marks(marks)))
+                .map_err(errno),
         }
     }
 
@@ -304,7 +305,7 @@ impl<B: Backend> Descriptors<B> {
         match name {
             TCP_FASTOPEN_CONNECT => {
                 let on = within(value, 0..=1)? == 1;
-                let mode = self.backend.with(|stack, _| stack.fast_open_mode());
+                let mode = self.backend.with(|stack, _| stack.fast_open().mode());
                 if !mode.contains(FastOpenMode::CLIENT) {
                     return Err(Errno::OPNOTSUPP);
                 }

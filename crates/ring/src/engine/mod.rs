@@ -243,9 +243,9 @@ impl Engine {
     pub fn adopt(&mut self, stack: &mut Stack, id: impl Into<SocketId>) -> Option<u64> {
         let id = id.into();
         let kind = match stack.remote_addr(id) {
-            _ if stack.udp_id(id).is_ok() => Kind::Open(Endpoint::datagrams()),
-            Ok(_) if stack.tcp_id(id).is_ok() => Kind::Open(Box::default()),
-            Err(Error::NotConnected) if stack.listener_id(id).is_ok() => {
+            _ if stack.as_udp(id).is_ok() => Kind::Open(Endpoint::datagrams()),
+            Ok(_) if stack.as_tcp(id).is_ok() => Kind::Open(Box::default()),
+            Err(Error::NotConnected) if stack.as_listener(id).is_ok() => {
                 Kind::Listener { accept: None }
             }
             _ => return None,

@@ -201,7 +201,7 @@ impl Peers {
 
     pub(crate) fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
         for event in events {
-            let id = stack.tcp_id(event.socket);
+            let id = stack.as_tcp(event.socket).map(|tcp| tcp.id());
             id.into_iter().for_each(|id| self.go_on(now, stack, id));
         }
         while let Some(entry) = self.resting.first_entry()

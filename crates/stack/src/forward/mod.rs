@@ -1,4 +1,4 @@
-//! Forwarding: what one connection received is sent on another, by reference.
+//! Forwarding between connections, by reference: what one receives, the other sends.
 //!
 //! ```text
 //!            [receive queue]--pump-->[send queue]
@@ -7,20 +7,20 @@
 //! ```
 //!
 //! A pump moves fragments and never touches a byte. It takes no more from one side than the other
-//! side's send queue has room for: what has no room stays in the receive queue, the window closes,
-//! and the sender waits. So what a connection holds is bounded by two windows; and what all of them
-//! hold together is bounded by one budget, because memory that waits to be acknowledged by the other
-//! side is charged there as if it had not been read yet (`Tcp::forwards`). When that budget
-//! is nearly used up, whoever holds some of it and has not got on for a while is reset.
+//! side's send queue has room for: the rest stays in the receive queue, the window closes, and the
+//! sender waits. So two windows bound the memory of a pair; and one budget bounds the memory of all
+//! pairs, because data that waits for acknowledgement is charged like unread data
+//! (`TcpSocket::forwards`). When that budget is nearly used up, pairs that hold some of it and have
+//! stalled for a while are reset.
 //!
-//! An end of the stream is passed on behind the data before it, each way by itself (half-close). A
-//! connection that breaks, in whatever way, takes its other side with it: that peer gets a reset.
-//! Urgent data (RFC 9293 section 3.8.5) stays in its place in the stream; its mark is not passed on,
-//! as RFC 6093 section 3.4 finds that middleboxes do anyway.
+//! The end of a stream is forwarded behind its data, each direction by itself (half-close). If a
+//! connection breaks, the peer of the other one gets a reset. Urgent data (RFC 9293 section 3.8.5)
+//! stays in its place in the stream, without its mark, as RFC 6093 section 3.4 finds that
+//! middleboxes do anyway.
 //!
-//! While nothing but data goes, the stack does what a pump does by itself, once for each burst, and
-//! nobody here is asked (`sockets/forwarding.rs`). The forwarder begins that when both connections stand,
-//! and is told by events of all else.
+//! While there is only data to forward, the stack does it by itself, once for each burst
+//! (`sockets/forwarding.rs`). The forwarder begins that when both connections are established, and
+//! gets events for all else.
 //!
 //! Read [`Forwarder`] first, then `pair.rs`.
 
@@ -40,9 +40,9 @@ use crate::limits::{
     FORWARD_CONNECT_TIME, FORWARD_CONNECTIONS, FORWARD_IDLE_TIME, FORWARD_KEEPALIVE, FORWARD_LOOK,
     FORWARD_REFUSALS, FORWARD_RELIEF, FORWARD_RETRIES_PER_TURN, FORWARD_RETRY, FORWARD_STALL_TIME,
 };
-use crate::sockets::forwarding::Passed;
-use crate::stack::{Stack, TcpOption};
-use crate::{Error, Event, ListenerId, TcpId};
+use crate::sockets::Passed;
+use crate::stack::Stack;
+use crate::{Error, Event, ListenerId, TcpId, TcpOption};
 use pair::{Pair, Step};
 
 /// Settings of a forwarder.
@@ -50,15 +50,14 @@ use pair::{Pair, Step};
 pub struct ForwardConfig {
     /// Connections at once; more wait in the listener's backlog.
     pub connections: usize,
-    /// How long an upstream has to answer; its client gets a reset then.
+    /// How long an upstream may take to answer; then its client gets a reset.
     pub connect_timeout: Duration,
-    /// Both sides are reset after so long without a byte either way; `None`: never.
+    /// Both sides are reset after this time without a byte in either direction; `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// When memory is short, connections that hold some and have passed on nothing for so long are
-    /// reset, those of readers that do not read; `None`: others wait until they do.
+    /// When memory is short, pairs that hold some and have forwarded nothing for this time are
+    /// reset: their peers do not read. `None`: other pairs wait until they do.
     pub stall_timeout: Option<Duration>,
-    /// When a silent peer is asked whether it is still there: its reset may have been lost. `None`:
-    /// never.
+    /// Probes of silent peers, whose resets may have been lost. `None`: none.
     pub keepalive: Option<KeepAlive>,
 }
 
@@ -74,7 +73,7 @@ impl Default for ForwardConfig {
     }
 }
 
-/// What a forwarder has done.
+/// Counts of a forwarder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForwardCounters {
@@ -82,23 +81,23 @@ pub struct ForwardCounters {
     pub accepted: u64,
     /// Upstreams that answered, or were joined.
     pub connected: u64,
-    /// Clients that were reset because no connection to the upstream could be had.
+    /// Clients that were reset because no connection to the upstream could be opened.
     pub refused: u64,
-    /// Connections that both sides have ended.
+    /// Pairs that both sides have ended.
     pub finished: u64,
-    /// Connections that one side broke, and whose other side was reset.
+    /// Pairs of which one side broke, and the other was reset.
     pub broken: u64,
-    /// Connections that were given up because nothing came for too long.
+    /// Pairs that were reset because they were idle for too long.
     pub idle: u64,
-    /// Connections that were given up because memory was short and their peers did not read.
+    /// Pairs that were reset because memory was short and their peers did not read.
     pub stalled: u64,
-    /// The most connections that there were at once.
+    /// The most pairs at once.
     pub most_at_once: u64,
-    /// Payload bytes passed on to upstreams.
+    /// Payload bytes forwarded to upstreams.
     pub bytes_up: u64,
-    /// Payload bytes passed on to clients.
+    /// Payload bytes forwarded to clients.
     pub bytes_down: u64,
-    /// How often a connection had to wait for its share of the memory.
+    /// How often a pair had to wait for its share of the memory.
     pub waits_for_memory: u64,
 }
 
@@ -121,42 +120,42 @@ impl ForwardCounters {
     }
 }
 
-/// A client that was reset because its upstream could not be had.
+/// A client that was reset because no connection to its upstream could be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Who came.
+    /// The client's address.
     pub client: SocketAddr,
-    /// Where to.
+    /// The upstream's address.
     pub upstream: SocketAddr,
-    /// Why not.
+    /// Why there is no connection.
     pub error: Error,
 }
 
-/// Passes bytes between connections of one stack: those that its listeners get, each with one of its
-/// own to the listener's upstream, and those that are joined.
+/// Forwards bytes between pairs of connections of one stack: each accepted connection with a new
+/// one to its listener's upstream, and connections that are joined.
 ///
-/// It has no clock and no thread. Call [`turn`](Self::turn) with the stack's events, and when
-/// [`poll_timeout`](Self::poll_timeout) has come; what it does on the stack makes output and further
-/// events. Events of other sockets are none of its business and do no harm.
+/// It has no clock and no thread. Call [`turn`](Self::turn) with the stack's events, and at
+/// [`poll_timeout`](Self::poll_timeout); it makes output and further events. It ignores events of
+/// other sockets.
 #[derive(Default)]
 pub struct Forwarder {
     config: ForwardConfig,
     listeners: Vec<Listening>,
     pairs: Slab<Pair>,
-    /// Whose a socket is, by its place in the stack's table.
+    /// The pair of a socket, by its place in the stack's table.
     places: Vec<Option<Place>>,
-    /// For each pair one entry: when to look at its clocks again, soon. Entries of pairs that have
-    /// ended stay until then.
+    /// One entry for each pair: when to look at its deadlines again, soon. Entries of ended pairs
+    /// stay until then.
     deadlines: BinaryHeap<Reverse<(Instant, Key)>>,
     /// Pairs that had no share of the memory.
     starved: VecDeque<Key>,
     retry_at: Instant,
-    /// Memory is short: when to look who stalls.
+    /// Memory is short: when to look for stalled pairs.
     relief_at: Option<Instant>,
-    /// Connections may wait in a backlog because there were enough.
+    /// Connections may wait in a backlog because of the limit on pairs.
     full: bool,
     refusals: VecDeque<Refusal>,
-    /// Without what the stack has passed on by itself.
+    /// Without bytes that the stack has forwarded by itself.
     counters: ForwardCounters,
     passed: Arc<Passed>,
     serial: u32,
@@ -169,7 +168,7 @@ struct Listening {
     upstream: SocketAddr,
 }
 
-/// Names a pair: its place, and a number that tells it from others that had the place.
+/// Names a pair: its place, and a number that tells it from earlier pairs at the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     at: u32,
@@ -182,14 +181,13 @@ struct Place {
     at: u32,
 }
 
-/// What drives it.
 impl Forwarder {
-    /// One that forwards nothing yet.
+    /// A forwarder without listeners and pairs.
     pub fn new(config: ForwardConfig) -> Self {
         Self { config, ..Self::default() }
     }
 
-    /// Something happened to sockets, or time has passed.
+    /// Processes events of sockets and deadlines.
     pub fn turn(&mut self, now: Instant, stack: &mut Stack, events: &[Event]) {
         for event in events {
             let place = self.places.get(event.socket.index() as usize).copied().flatten();
@@ -214,23 +212,22 @@ impl Forwarder {
         }
     }
 
-    /// When [`turn`](Self::turn) is due although nothing happens.
+    /// When [`turn`](Self::turn) is due without an event.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let retry = (!self.starved.is_empty()).then_some(self.retry_at);
         let deadline = self.deadlines.peek().map(|Reverse((at, _))| *at);
         [retry, deadline, self.relief_at].into_iter().flatten().min()
     }
 
-    /// The oldest client that was turned away and not reported yet.
+    /// Takes the oldest refusal.
     pub fn poll_refusal(&mut self) -> Option<Refusal> {
         self.refusals.pop_front()
     }
 }
 
-/// Verbs of its owner.
 impl Forwarder {
-    /// From now on, connections that the listener gets are forwarded to `upstream`. The listener is
-    /// the forwarder's to close.
+    /// Forwards the connections of `listener` to `upstream` from now on. The forwarder owns the
+    /// listener and closes it.
     pub fn listen(
         &mut self,
         now: Instant,
@@ -247,11 +244,10 @@ impl Forwarder {
         Ok(())
     }
 
-    /// From now on, what comes on one of two connections leaves on the other. Both are the
-    /// forwarder's to close.
+    /// Forwards between two connections from now on. The forwarder owns both and closes them.
     ///
     /// # Errors
-    /// `InvalidInput` if both are the same one; that of a connection which is over.
+    /// `InvalidInput` if both are the same; the error of a connection that is over.
     pub fn join(
         &mut self,
         now: Instant,
@@ -269,14 +265,14 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Takes no more connections; those that wait in a backlog are reset.
+    /// Closes the listeners; connections in their backlogs are reset.
     pub fn stop_listening(&mut self, now: Instant, stack: &mut Stack) {
         for listener in self.listeners.drain(..) {
             stack.close(now, listener.id);
         }
     }
 
-    /// Resets every connection.
+    /// Resets every pair.
     pub fn abort_all(&mut self, now: Instant, stack: &mut Stack) {
         let all: Vec<usize> = self.pairs.iter().map(|(at, _)| at).collect();
         for at in all {
@@ -285,7 +281,7 @@ impl Forwarder {
         }
     }
 
-    /// Connections that are being forwarded.
+    /// Number of pairs.
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
@@ -295,7 +291,7 @@ impl Forwarder {
         self.pairs.is_empty()
     }
 
-    /// What it has done.
+    /// Counts so far.
     pub fn counters(&self) -> ForwardCounters {
         let mut counters = self.counters;
         counters.bytes_up += self.passed.up();
@@ -323,7 +319,6 @@ impl Forwarder {
             match connected {
                 Ok(other) => {
                     let at = self.insert(now, Pair::new([id, other], client, upstream, now));
-                    // It may be over already.
                     self.work(now, stack, at);
                 }
                 Err(error) => {
@@ -334,11 +329,11 @@ impl Forwarder {
         }
     }
 
-    /// Both connections behave as a forwarder needs it.
+    /// Sets both connections up for forwarding.
     fn adopt(&mut self, now: Instant, stack: &mut Stack, a: TcpId, b: TcpId) -> Result<(), Error> {
-        stack.join_forwarding(a, b)?;
+        stack.core.join_forwarding(a, b)?;
         for id in [a, b] {
-            // What came together leaves together: there is nothing to wait for.
+            // Data that came in one burst leaves in one: no Nagle algorithm.
             let mut tcp = stack.tcp(id)?;
             tcp.set_option(now, TcpOption::NoDelay(true))?;
             tcp.set_option(now, TcpOption::OobInline(true))?;
@@ -375,7 +370,7 @@ impl Forwarder {
         let step = pair.work(now, stack, &mut self.scratch, &mut self.counters);
         self.counters.connected += u64::from(pair.connected && !was_connected);
         if pair.may_flow() {
-            // From here on the stack passes on what comes, as long as it is nothing but data.
+            // From now on the stack forwards data by itself.
             stack.core.begin_flow(now, pair.ids(), &self.passed);
         } else {
             stack.core.end_flow(pair.ids());
@@ -417,7 +412,7 @@ impl Forwarder {
         }
     }
 
-    /// Lets go of both connections, with resets or so that they deliver what is queued.
+    /// Removes a pair: resets both connections, or closes them so that they deliver what is queued.
     fn end(&mut self, now: Instant, stack: &mut Stack, at: usize, resets: bool) {
         let Some(pair) = self.pairs.try_remove(at) else { return };
         stack.core.end_flow(pair.ids());
@@ -447,7 +442,7 @@ impl Forwarder {
             else {
                 continue;
             };
-            // The clock may have begun again since the entry was made.
+            // The deadline may be later than when the entry was made.
             let at = key.at as usize;
             match pair.deadline(stack, &self.config) {
                 Some(deadline) if deadline > now => self.look_again(now, deadline, key),
@@ -461,7 +456,7 @@ impl Forwarder {
         }
     }
 
-    /// While memory is short, those that hold some and do not get on make place for others.
+    /// While memory is short, resets stalled pairs that hold some.
     fn relieve(&mut self, now: Instant, stack: &mut Stack) {
         let Some(limit) = self.config.stall_timeout else { return };
         if !stack.core.is_receive_memory_short(1) {
@@ -479,7 +474,7 @@ impl Forwarder {
         let stalled: Vec<usize> =
             self.pairs.iter().filter(|(_, pair)| stalls(pair)).map(|(at, _)| at).collect();
         for at in stalled {
-            // A second reserve, so that the others get on for a while.
+            // Frees a second reserve for the other pairs.
             if !stack.core.is_receive_memory_short(2) {
                 break;
             }

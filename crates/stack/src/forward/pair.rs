@@ -18,36 +18,36 @@ pub(super) struct Pair {
     pub(super) upstream: SocketAddr,
     /// The upstream has answered.
     pub(super) connected: bool,
-    /// It is on the list of those that had no share of the memory.
+    /// It is on the list of pairs that wait for memory.
     pub(super) starved: bool,
-    /// Tells it from others that had the same place.
+    /// Tells it from earlier pairs at the same place.
     pub(super) serial: u32,
-    /// When it began, or when a byte was last passed on.
+    /// When it began, or last forwarded a byte.
     active_at: Instant,
 }
 
 /// One connection of the two.
 pub(super) struct Side {
     id: TcpId,
-    /// Taken from the other side and not queued here: nothing, unless the send queue took less than
-    /// it had room for.
+    /// Taken from the other side and not queued here: empty, unless the send queue took less than
+    /// its room.
     pending: FragVec,
-    /// Everything that it sent, and the end of it, was passed on.
+    /// Its whole stream, with the end, was forwarded.
     ended: bool,
 }
 
-/// What is to be done with a pair.
+/// What to do with a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Nothing, until something happens.
     Wait,
-    /// It waits for memory, whose coming is no event.
+    /// Waits for memory, for which there is no event.
     Starve,
     /// Both sides have ended.
     Finished,
     /// One side is gone, or both.
     Broken,
-    /// The upstream cannot be had.
+    /// No connection to the upstream.
     Refused(Error),
 }
 
@@ -81,20 +81,20 @@ impl Pair {
         [self.client_side.id, self.upstream_side.id]
     }
 
-    /// Whether nothing waits here, but only in the connections' queues.
+    /// Whether the stack may forward by itself: no data is between the connections' queues.
     pub(super) fn may_flow(&self) -> bool {
         self.connected
             && self.client_side.pending.is_empty()
             && self.upstream_side.pending.is_empty()
     }
 
-    /// When a byte was last passed on, here or by the stack.
+    /// When a byte was last forwarded, here or by the stack.
     fn active_at(&self, stack: &Stack) -> Instant {
         let flowed = self.ids().map(|id| stack.core.flowed_at(id));
         flowed.into_iter().flatten().fold(self.active_at, Instant::max)
     }
 
-    /// When it is given up if nothing happens until then.
+    /// When it is reset if nothing is forwarded until then.
     pub(super) fn deadline(&self, stack: &Stack, config: &ForwardConfig) -> Option<Instant> {
         if self.connected {
             config.idle_timeout.map(|limit| self.active_at(stack) + limit)
@@ -103,12 +103,12 @@ impl Pair {
         }
     }
 
-    /// Whether nothing was passed on for so long.
+    /// Whether nothing was forwarded for this time.
     pub(super) fn stalls_since(&self, stack: &Stack, now: Instant, limit: Duration) -> bool {
         self.active_at(stack) + limit <= now
     }
 
-    /// Moves what can be moved, both ways.
+    /// Forwards in both directions.
     pub(super) fn work(
         &mut self,
         now: Instant,
@@ -116,7 +116,7 @@ impl Pair {
         scratch: &mut Vec<Frag>,
         counters: &mut ForwardCounters,
     ) -> Step {
-        // Before anything else: an error is told once, and afterwards looks like an end.
+        // First: after the error is taken, a broken connection looks like the end of its stream.
         if stack.take_error(self.client_side.id).is_some() {
             return Step::Broken;
         }
@@ -149,8 +149,8 @@ impl Pair {
     }
 }
 
-/// Moves fragments until nothing is there, or nothing can be taken: never more than there is room
-/// for. Where there is no room, the send queue will say when there is some.
+/// Moves fragments as far as there are some, and room for them. Without room, an event of the send
+/// queue says when there is some.
 fn pump(
     now: Instant,
     stack: &mut Stack,
@@ -177,7 +177,7 @@ fn pump(
         }
         let room = stack.tcp(to.id)?.send_room(queued);
         if room == 0 {
-            // Asked for in vain, so that there is an event when there is room.
+            // A send that fails makes an event when there is room.
             return match stack.tcp(to.id)?.send(now, &mut to.pending, SendFlags::empty()) {
                 Ok(_) | Err(Error::WouldBlock) => Ok(Pumped::Dry),
                 Err(error) => Err(error),

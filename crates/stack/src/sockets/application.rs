@@ -1,33 +1,34 @@
-//! Opening a connection, and what an application does with it but for sending and receiving.
+//! Opens connections, and their verbs but for sending and receiving.
 
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 
 use pagewire_mem::{CopyLedger, Instant};
-use pagewire_tcp::{Connection, FastOpenMode, RecvFlags, defer_accept_timeouts};
+use pagewire_tcp::{Connection, FastOpenMode, RecvFlags};
 
-use super::demux::Tuple;
-use super::fast_open::with_fast_open;
-use super::handles::{Tcp, TcpId};
-use super::table::SocketId;
-use super::tcp::{Extra, Owner, TcpSocket, canonical, iss_above, ports, scope_of};
-use super::time_wait;
+use super::handles::Tcp;
+use super::ids::{SocketId, TcpId};
+use super::tcp::{Extra, Owner, TcpSocket};
+use super::time_wait::reusable;
+use super::timestamping::{Timestamps, TxTimestamping};
+use super::transmit::{iss_above, tcp_link};
+use super::tuple::{Tuple, canonical, scope_of};
 use crate::error::Error;
 use crate::net::LinkId;
-use crate::stack::{Core, Stack, TcpOption};
+use crate::stack::{Core, Stack};
 use crate::{TcpConfig, TcpInfo};
 
-/// How a connection is opened, beyond what all want.
+/// How a connection is opened.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    /// The local end, whose address may be unspecified and whose port 0.
+    /// The local address, which may be unspecified, and port, which may be 0.
     pub local: Option<SocketAddr>,
     /// Settings of its own; `None`: the stack's.
     pub config: Option<Arc<TcpConfig>>,
-    /// With Fast Open (RFC 7413). With a cookie of the server's, or where data may be sent without
-    /// one, nothing leaves until the first write, whose data goes along with the SYN:
-    /// [`Tcp::is_deferred`] says so, and the write says how much the SYN takes. Otherwise the SYN asks
-    /// for a cookie. `true`: data may be sent without one whatever the host's settings say.
+    /// With Fast Open (RFC 7413). If a cookie of the server is known, or none is needed, the SYN
+    /// waits for the first write and carries its data: [`Tcp::is_deferred`] says so, and the write
+    /// returns how much the SYN takes. Otherwise the SYN requests a cookie. `true`: no cookie is
+    /// needed, whatever the host's settings say.
     pub fast_open: Option<bool>,
     /// The link that the connection is bound to.
     pub link: Option<LinkId>,
@@ -41,15 +42,15 @@ impl From<Option<SocketAddr>> for ConnectOptions {
 
 /// Verbs of the application.
 impl Stack {
-    /// Begins to open a connection to `remote`; it becomes writable, or gets an error. The local
-    /// end is chosen unless the options (or an address in their place) give it.
+    /// Begins to open a connection to `remote`; it becomes writable, or gets an error. The options
+    /// (or an address in their place) may give the local address.
     ///
     /// # Errors
     /// `InvalidInput` for port 0, `AddressFamily` if the addresses are of two versions,
-    /// `NetworkUnreachable` without a route or to a broadcast address, `NetworkDown` if the device that
-    /// leads there is gone for good, `AddressNotAvailable` if the local address is not
-    /// ours, the very connection exists, or no ephemeral port is free, `NotSupported` for Fast Open if
-    /// this host does not do it ([`set_fast_open`](Self::set_fast_open)).
+    /// `NetworkUnreachable` without a route or to a broadcast address, `NetworkDown` if the device
+    /// that leads there is gone for good, `AddressNotAvailable` if the local address is not ours,
+    /// the connection exists already, or no ephemeral port is free, `NotSupported` for Fast Open if
+    /// the host's [settings](Self::fast_open) exclude it.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -58,7 +59,7 @@ impl Stack {
     ) -> Result<TcpId, Error> {
         let ConnectOptions { local, config, fast_open, link: bound } = options.into();
         let config = config.unwrap_or_else(|| self.default_config());
-        if fast_open.is_some() && !self.fast_open_mode().contains(FastOpenMode::CLIENT) {
+        if fast_open.is_some() && !self.core.sockets.fast_open.mode.contains(FastOpenMode::CLIENT) {
             return Err(Error::NotSupported);
         }
         let by = self.core.net.bound_link(bound)?;
@@ -83,19 +84,19 @@ impl Stack {
         let to_self = self.core.net.is_local(remote.ip());
         let sockets = &mut self.core.sockets;
         let tuple = |port| Tuple::new(SocketAddr::new(local, port), remote);
-        // A connection in TIME-WAIT may make place: which, and what its last number was.
+        // The connection in TIME-WAIT to replace, and its last sequence number.
         let mut reused = None;
         let (demux, table) = (&mut sockets.demux, &sockets.table);
         let reuse = sockets.defence.time_wait_reuse;
         let mut is_free = |port| {
             let Some(index) = demux.find(table, &tuple(port)) else { return true };
-            reused = time_wait::reusable(table.at(index), reuse, to_self, now).map(|n| (index, n));
+            reused = reusable(table.at(index), reuse, to_self, now).map(|n| (index, n));
             reused.is_some()
         };
         let port = match port {
             0 => {
-                let (binds, holds) = (&sockets.tcp_binds, &sockets.holds);
-                let is_free = |p| !binds.uses(p) && !holds.uses(p) && is_free(p);
+                let (binds, reservations) = (&sockets.tcp_binds, &sockets.reservations);
+                let is_free = |p| !binds.uses(p) && !reservations.uses(p) && is_free(p);
                 sockets.ports.choose(local, Some(remote), is_free)
             }
             port => Some(port).filter(|p| is_free(*p)),
@@ -105,15 +106,13 @@ impl Stack {
             self.core.remove_connection(index);
             self.core.net.counters.tcp_time_wait_reused += 1;
         }
-        let conn = {
-            let (iss, ts) = self.core.numbers(now, &tuple);
-            let iss = reused.map_or(iss, |(_, above)| iss_above(iss, above));
-            let link = self.core.tcp_link(&tuple, bound);
-            let fast_open =
-                fast_open.and_then(|no_cookie| self.core.fast_open_to(now, &tuple, no_cookie));
-            let conn = Connection::connect(now, config, link, ports(&tuple), iss, ts);
-            with_fast_open(conn, fast_open)
-        };
+        let (iss, ts) = self.core.numbers(now, &tuple);
+        let iss = reused.map_or(iss, |(_, above)| iss_above(iss, above));
+        let link = tcp_link(&self.core.net, &tuple, bound);
+        let mut conn = Connection::connect(now, config, link, tuple.ports(), iss, ts);
+        if let Some(how) = fast_open.and_then(|plain| self.core.fast_open_to(now, &tuple, plain)) {
+            conn.fast_open().begin(how);
+        }
         let mut socket = TcpSocket::new(conn, tuple, Owner::App);
         if bound.is_some() {
             socket.extra.get_or_insert_default().link = bound;
@@ -123,19 +122,18 @@ impl Stack {
         Ok(TcpId(id))
     }
 
-    /// The settings of connections that have none of their own.
+    /// The settings of connections without their own.
     pub fn default_config(&self) -> Arc<TcpConfig> {
         Arc::clone(&self.core.sockets.config)
     }
 }
 
 impl Tcp<'_> {
-    /// The urgent byte (RFC 9293 section 3.8.5), once, or as often as asked with
-    /// [`RecvFlags::PEEK`].
+    /// Takes the urgent byte (RFC 9293 section 3.8.5); with [`RecvFlags::PEEK`] it stays.
     ///
     /// # Errors
-    /// `InvalidInput` if there is none or it is in line, `WouldBlock` if it has been announced and
-    /// is still to come.
+    /// `InvalidInput` if there is none or it is in line, `WouldBlock` if it is announced but not
+    /// received.
     pub fn read_urgent(&mut self, now: Instant, flags: RecvFlags) -> Result<u8, Error> {
         self.with(now, |conn, _| conn.read_urgent(flags))
     }
@@ -145,8 +143,8 @@ impl Tcp<'_> {
         self.socket.conn.at_urgent_mark()
     }
 
-    /// Ends one direction or both. After `Write` the peer sees the end of the stream once it has
-    /// everything.
+    /// Ends one direction or both. After `Write` the peer gets the end of the stream behind the
+    /// queued data.
     pub fn shutdown(&mut self, now: Instant, how: Shutdown) -> Result<(), Error> {
         self.with(now, |conn, env| {
             if matches!(how, Shutdown::Read | Shutdown::Both) {
@@ -159,7 +157,7 @@ impl Tcp<'_> {
         })
     }
 
-    /// What is known of a connection.
+    /// The state of the connection.
     pub fn info(&self) -> TcpInfo {
         self.socket.conn.info()
     }
@@ -169,83 +167,68 @@ impl Tcp<'_> {
         self.socket.conn.info_at(now)
     }
 
-    /// Its settings.
+    /// The connection's settings.
     pub fn config(&self) -> &TcpConfig {
         self.socket.conn.config()
     }
 
-    /// Bytes that the peer has not acknowledged (`SIOCOUTQ`), and of these, bytes that were never
-    /// sent (`SIOCOUTQNSD`).
+    /// Bytes not acknowledged (`SIOCOUTQ`), and among them bytes never sent (`SIOCOUTQNSD`).
     pub fn queued_send(&self) -> (usize, usize) {
         let conn = &self.socket.conn;
         (conn.queued_send(), conn.queued_unsent())
     }
 
-    /// Bytes that wait to be read, and one more if the end of the stream waits behind them: what
-    /// Linux tells beside received data (`TCP_INQ`).
+    /// Bytes that wait to be read, plus one if the end of the stream follows them (`TCP_INQ`).
     pub fn inq(&self) -> usize {
         self.socket.conn.queued_receive() + usize::from(self.socket.conn.has_fin())
     }
 
-    /// Bytes that a copying [`recv`](Self::recv) would give now, up to an urgent byte (`SIOCINQ`).
+    /// Bytes that a copying [`recv`](Self::recv) would return now, up to an urgent byte
+    /// (`SIOCINQ`).
     pub fn queued(&self) -> usize {
         self.socket.conn.queued_to_mark()
     }
 
-    /// Payload bytes copied for this connection since [`TcpOption::CountCopies`] was set; `None`
-    /// if it is not.
-    pub fn ledger(&self) -> Option<CopyLedger> {
-        self.socket.extra.as_ref().and_then(|e| e.ledger)
+    /// Which timestamps of sent bytes are reported from now on, for those that
+    /// [`stamp`](Self::stamp) names. Bytes are numbered from the first one that is not acknowledged
+    /// now.
+    pub fn set_timestamping(&mut self, kinds: TxTimestamping) {
+        let socket = &mut *self.socket;
+        let extra = socket.extra.get_or_insert_default();
+        match &mut extra.timestamps {
+            Some(timestamps) if !kinds.is_empty() => timestamps.kinds = kinds,
+            place => {
+                let new = || Box::new(Timestamps::new(kinds, &socket.conn));
+                *place = (!kinds.is_empty()).then(new);
+            }
+        }
     }
 
-    /// Changes a setting.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a setting of listeners alone.
-    pub fn set_option(&mut self, now: Instant, option: TcpOption) -> Result<(), Error> {
+    /// Requests timestamps of the byte that was written last. Beyond
+    /// [`TIMESTAMPS_PENDING`](crate::limits::TIMESTAMPS_PENDING) requests the oldest is dropped.
+    pub fn stamp(&mut self, now: Instant) {
         let socket = &mut *self.socket;
-        match option {
-            TcpOption::NoDelay(on) => socket.conn.settings().set_nodelay(on),
-            TcpOption::Cork(on) => socket.conn.settings().set_cork(on),
-            TcpOption::KeepAlive(keepalive) => socket.conn.settings().set_keepalive(now, keepalive),
-            TcpOption::UserTimeout(limit) => socket.conn.settings().set_user_timeout(limit),
-            TcpOption::MaxSeg(mss) => socket.conn.settings().set_max_mss(mss),
-            TcpOption::SynCount(retries) => socket.conn.settings().set_syn_retries(retries),
-            TcpOption::DeferAccept(time) => {
-                socket.conn.settings().set_defer_accept(defer_accept_timeouts(time));
-            }
-            TcpOption::Linger2(limit) => socket.conn.settings().set_fin_wait2(limit),
-            TcpOption::Linger(linger) => socket.conn.settings().set_linger(linger),
-            TcpOption::NotSentLowat(bytes) => socket.conn.settings().set_notsent_lowat(bytes),
-            TcpOption::RcvLowat(bytes) => socket.conn.settings().set_recv_lowat(bytes),
-            TcpOption::SendBuffer(bytes) => socket.conn.settings().set_send_buffer(bytes),
-            TcpOption::RecvBuffer(bytes) => socket.conn.settings().set_recv_buffer(bytes),
-            TcpOption::WindowClamp(bytes) => socket.conn.settings().set_window_clamp(bytes),
-            TcpOption::Congestion(kind) => socket.conn.settings().set_congestion(kind),
-            TcpOption::QuickAck(on) => socket.conn.settings().set_quick_ack(on),
-            TcpOption::OobInline(on) => socket.conn.settings().set_oob_inline(on),
-            TcpOption::CountCopies(on) => {
-                let extra = socket.extra.get_or_insert_default();
-                extra.ledger = on.then(|| extra.ledger.unwrap_or_default());
-            }
-            TcpOption::QueueErrors(on) => {
-                let extra = socket.extra.get_or_insert_default();
-                extra.errors.get_or_insert_default().keep_errors(on);
-            }
-            TcpOption::MtuDiscover(how) => {
-                socket.extra.get_or_insert_default().mtu_discover = how;
-            }
-            TcpOption::FastOpen(_)
-            | TcpOption::FastOpenKeys(_)
-            | TcpOption::FastOpenNoCookie(_) => return Err(Error::InvalidInput),
+        let conn = &socket.conn;
+        if conn.queued_send() == 0 {
+            return;
         }
+        let Some(extra) = &mut socket.extra else { return };
+        if let Some(timestamps) = &mut extra.timestamps {
+            timestamps.stamp(conn);
+        }
+        extra.poll_timestamps(now, conn);
         self.touch();
-        Ok(())
+    }
+
+    /// Payload bytes copied for this connection since [`TcpOption::CountCopies`](crate::TcpOption)
+    /// was set; `None` if it is not.
+    pub fn ledger(&self) -> Option<CopyLedger> {
+        self.socket.extra.as_ref().and_then(|e| e.ledger)
     }
 }
 
 impl Core {
-    /// Pages may have come home: those who wait for them look again.
+    /// Wakes connections that wait for pages, if some are free.
     pub(crate) fn feed_starved(&mut self) {
         self.mem.pool.drain();
         if self.sockets.work.starved.is_empty() || self.mem.pool.stats().free == 0 {
@@ -265,20 +248,21 @@ impl Core {
         self.sockets.touch(index);
     }
 
-    /// The id goes stale, the connection lingers under a new generation.
+    /// Makes the id stale; the connection delivers what is queued under a new generation.
     pub(crate) fn tcp_close(&mut self, now: Instant, id: SocketId) {
         self.sockets.table.disown(id);
         let Some(socket) = self.sockets.table.tcp_mut(id.index()) else { return };
-        socket.owner = Owner::Nobody;
+        socket.owner = Owner::Closed;
         let lends =
             socket.extra.as_ref().and_then(|e| e.errors.as_ref()).is_some_and(|e| e.lends());
-        // But as long as its handshake lasts it counts for its listener's limit.
-        // And it keeps to its link.
+        // It still counts for its listener's limit until its handshake is complete, and keeps its
+        // link.
         let kept = socket.extra.take().map(|extra| (extra.fast_open_of, extra.link));
         socket.extra = kept
             .filter(|kept| *kept != (None, None))
             .map(|(fast_open_of, link)| Box::new(Extra { fast_open_of, link, ..Extra::default() }));
-        // The application may free what it lent as soon as this returns: the stack needs its own.
+        // The application may free the memory that it lent as soon as this returns: copies replace
+        // it.
         if lends && !socket.work(&mut self.mem, now, |conn, env| conn.keep_lent(env)) {
             socket.conn.abort();
         }

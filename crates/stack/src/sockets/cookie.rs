@@ -1,32 +1,33 @@
-//! SYN cookies at a listener: SYNs that are answered and forgotten (RFC 4987 section 3.6).
+//! SYN cookies at a listener (RFC 4987 section 3.6).
 //!
-//! As Linux: when the queue of half-open connections is full, or always, as set; and a cookie is
-//! only looked for while one may be out, so that nobody can guess one at a quiet listener.
+//! As Linux: used when the queue of half-open connections is full, or always, as set; and checked
+//! only while one may be in use, so that strangers cannot guess one at a quiet listener.
 
 use std::sync::Arc;
 
 use pagewire_mem::{Instant, PacketBuf};
 use pagewire_tcp::{CHECKSUM_OFFSET, Connection, CookieJar, Flags, TcpHeader};
 
-use super::demux::Tuple;
-use super::tcp::{Owner, TcpSocket, ports};
+use super::tcp::{Owner, TcpSocket};
+use super::transmit::tcp_link;
+use super::tuple::Tuple;
+use crate::config::SynCookies;
 use crate::counters::DropReason;
-use crate::stack::{Core, SynCookies};
+use crate::stack::Core;
 
-/// What a segment to a listener is.
-pub(crate) enum Returned {
-    /// No cookie.
+/// Whether a segment to a listener returns a cookie.
+pub(crate) enum CookieVerdict {
+    /// No.
     None,
-    /// A cookie, for which there is no room.
+    /// Yes, but there is no room for the connection.
     Dropped,
-    /// A cookie, and the connection that it opens.
+    /// Yes, and it opens this connection.
     Connection(u32),
 }
 
 impl Core {
-    /// Answers a SYN to the listener at `index`, in the packet that brought it, and forgets it:
-    /// under a flood this is done hundreds of thousands of times a second, and whatever it takes is
-    /// taken from connections.
+    /// Answers a SYN to the listener at `index`, in the packet that brought it, and keeps nothing:
+    /// a flood does this hundreds of thousands of times a second, at the expense of connections.
     pub(crate) fn send_cookie(
         &mut self,
         now: Instant,
@@ -39,7 +40,7 @@ impl Core {
         listener.cookie_at = Some(now);
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
         let ends = (tuple.local_addr(), tuple.remote_addr());
-        let link = self.tcp_link(tuple, bound);
+        let link = tcp_link(&self.net, tuple, bound);
         let sockets = &self.sockets;
         let offset = match syn.options.timestamps {
             Some(_) => sockets.isn.timestamp_offset(ends.0, ends.1),
@@ -51,52 +52,51 @@ impl Core {
         let Some(room) = packet.push(header.len()) else { return };
         header.emit(room);
         let offset = CHECKSUM_OFFSET as u16;
-        // What the network layer cannot send it counts as dropped; the peer tries again.
+        // The network layer counts what it cannot send; the peer retransmits.
         let Ok(by) = self.net.bound_link(bound) else { return };
         let ends = (tuple.local, tuple.remote);
         let _ = self.net.send_back(&mut self.mem, now, ends, by, offset, packet);
     }
 
-    /// A segment to the listener at `index` that belongs to no connection: does it bring a cookie
-    /// back?
+    /// Checks a segment to the listener at `index` for a cookie.
     pub(crate) fn take_cookie(
         &mut self,
         now: Instant,
         index: u32,
         tuple: &Tuple,
         header: &TcpHeader,
-    ) -> Returned {
+    ) -> CookieVerdict {
         let relevant = header.flags & (Flags::RST | Flags::ACK | Flags::SYN);
         if relevant != Flags::ACK || !self.expects_cookie(now, index) {
-            return Returned::None;
+            return CookieVerdict::None;
         }
         let ends = (tuple.local_addr(), tuple.remote_addr());
         let offset = self.sockets.isn.timestamp_offset(ends.0, ends.1);
         let Some(cookie) = self.sockets.cookies.check(now, ends, offset, header) else {
             self.net.counters.tcp_syn_cookies_failed += 1;
-            return Returned::None;
+            return CookieVerdict::None;
         };
         let Some(listener) = self.sockets.table.listener_mut(index).filter(|l| !l.is_full()) else {
             self.net.counters.drop_one(DropReason::TcpBacklogFull);
-            return Returned::Dropped;
+            return CookieVerdict::Dropped;
         };
         let (config, bound) = (Arc::clone(&listener.config), listener.link);
-        let link = self.tcp_link(tuple, bound);
-        let conn = Connection::from_cookie(now, config, link, ports(tuple), offset, &cookie);
+        let link = tcp_link(&self.net, tuple, bound);
+        let conn = Connection::from_cookie(now, config, link, tuple.ports(), offset, &cookie);
         let socket = TcpSocket::new(conn, *tuple, Owner::HalfOpen { listener: index });
         let Some(id) = self.insert_connection(socket) else {
             self.net.counters.drop_one(DropReason::TcpConnectionLimit);
-            return Returned::Dropped;
+            return CookieVerdict::Dropped;
         };
         if let Some(listener) = self.sockets.table.listener_mut(index) {
             listener.half_open.insert(id.index());
         }
         self.net.counters.tcp_syn_cookies_received += 1;
         self.net.counters.tcp_passive_opens += 1;
-        Returned::Connection(id.index())
+        CookieVerdict::Connection(id.index())
     }
 
-    /// Whether a cookie of the listener at `index` may be out.
+    /// Whether a peer may have a valid cookie of the listener at `index`.
     fn expects_cookie(&self, now: Instant, index: u32) -> bool {
         match self.sockets.defence.syn_cookies {
             SynCookies::Off => false,

@@ -1,11 +1,11 @@
-//! What servers taught us of Fast Open: the cookies that they gave, by our address and theirs
-//! ([`CookieCache`]), and that they did not take data in a SYN, by their port too ([`Refusals`]).
+//! What a client knows of servers with Fast Open: their cookies, by local and remote address
+//! ([`CookieCache`]), and refusals of data in a SYN, by remote port too ([`Refusals`]).
 //!
-//! RFC 7413 section 4.1.3: a client keeps cookies for later connections, the last one of each pair of
-//! addresses, its own and the server's; with it the MSS that the server announced.
+//! RFC 7413 section 4.1.3: a client keeps cookies for later connections, the last one of each pair
+//! of addresses, its own and the server's; with it the MSS that the server announced.
 //!
-//! Both are sets of a few places each, found by a keyed hash: which servers push each other out is
-//! not for them to choose. Within a set, the one that was learned of longest ago goes.
+//! Both are sets of a few places, found by a keyed hash, so that servers cannot choose which others
+//! they evict. Within a set, the oldest entry is evicted.
 
 use core::hash::{Hash, Hasher};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use pagewire_mem::Instant;
 use pagewire_tcp::{FastOpenCookie, FastOpenOutcome, SynData, TryExperimental};
 use siphasher::sip::SipHasher13;
 
-use super::demux::Tuple;
+use super::tuple::Tuple;
 use crate::limits::{
     FAST_OPEN_CACHE_SETS, FAST_OPEN_CACHE_WAYS, FAST_OPEN_REFUSAL_DOUBLINGS, FAST_OPEN_REFUSAL_REST,
 };
@@ -22,7 +22,7 @@ use crate::limits::{
 /// A bounded map.
 struct Sets<K, V> {
     key: [u8; 16],
-    /// Empty until there is something to remember. In each set, the last learned first.
+    /// Empty until the first entry. In each set, the newest first.
     sets: Vec<Vec<(K, V)>>,
 }
 
@@ -68,17 +68,17 @@ impl<K: Hash + Eq, V> Sets<K, V> {
 /// All cookies.
 pub(crate) struct CookieCache(Sets<(IpAddr, IpAddr), Known>);
 
-/// What is known of one server.
+/// What the client knows of one server.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
-    /// The MSS that it announced last.
+    /// Its last announced MSS.
     pub(crate) mss: Option<u16>,
     pub(crate) cookie: Option<FastOpenCookie>,
     try_experimental: TryExperimental,
 }
 
 impl Known {
-    /// Whether to ask in the form from before the RFC.
+    /// Whether to request a cookie with the experimental option.
     pub(crate) fn asks_experimentally(&self) -> bool {
         self.try_experimental == TryExperimental::Once
     }
@@ -94,7 +94,7 @@ impl CookieCache {
     }
 
     pub(crate) fn learn(&mut self, local: IpAddr, remote: IpAddr, outcome: &FastOpenOutcome) {
-        // Who did not answer taught nothing of what is kept here.
+        // No answer, nothing to learn.
         let Some(mss) = outcome.mss else { return };
         let mut known = self.get(local, remote);
         known.mss = Some(mss);
@@ -111,7 +111,7 @@ impl CookieCache {
     }
 }
 
-/// Servers that did not take the data of a SYN, or to which it did not get.
+/// Servers that did not take the data of a SYN, or did not get it.
 ///
 /// > RFC 7413 section 4.1.3.1: For any negative response, the client SHOULD disable Fast Open on the
 /// > specific path (the source and destination IP addresses) at least temporarily. Since TFO is
@@ -121,11 +121,11 @@ pub(crate) struct Refusals(Sets<(IpAddr, IpAddr, u16), Refusal>);
 
 #[derive(Clone, Copy)]
 struct Refusal {
-    /// Until then nothing is sent in a SYN that was in the one refused.
+    /// Until then a SYN carries nothing that the refused one carried.
     until: Instant,
     /// Refusals in a row.
     times: u32,
-    /// The SYN had the option too.
+    /// The SYN also had the option.
     with_option: bool,
 }
 
@@ -134,14 +134,14 @@ impl Refusals {
         Self(Sets::new(key))
     }
 
-    /// Whether a SYN with data, and with the option or not, had better be a plain one. Data that was
-    /// refused without a cookie may still be taken with one.
+    /// Whether a SYN should carry no data, and no option if `with_option`. A server that refused
+    /// data without a cookie may still take it with one.
     pub(crate) fn rests(&self, now: Instant, to: &Tuple, with_option: bool) -> bool {
         let known = self.0.get(&(to.local, to.remote, to.remote_port));
         known.is_some_and(|known| now < known.until && (known.with_option || !with_option))
     }
 
-    /// Whether it is a refusal.
+    /// Learns from an outcome; whether that is a refusal.
     pub(crate) fn learn(&mut self, now: Instant, to: &Tuple, outcome: &FastOpenOutcome) -> bool {
         let key = (to.local, to.remote, to.remote_port);
         match outcome.syn_data {

@@ -1,14 +1,19 @@
-//! A socket's error queue: what the network reported, and memory that was let go.
+//! A socket's error queue: errors, timestamps and notifications of zero-copy sends.
 //!
-//! Notifications of zero-copy sends take no part in the limit on errors; they have a budget of
-//! bytes of their own, which sends that are not complete are charged to as well (see `zerocopy.rs`).
+//! Notifications do not count for the limit on errors: they have a budget of bytes of their own, to
+//! which incomplete sends are charged too (see `zerocopy.rs`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::zerocopy::{Coalescing, Sends};
+use pagewire_mem::{Completion, CompletionQueue};
+
+use super::ids::SocketId;
+use super::sends::{Begun, Sends};
+use crate::config::{Coalescing, ZeroCopyConfig};
 use crate::error::Error;
 use crate::event::{ErrorEntry, ErrorOrigin, Notification, QueuedError, TxTimestamp};
-use crate::limits::ERROR_QUEUE;
+use crate::limits::{ERROR_QUEUE, NOTIFICATION_CHARGE};
 
 /// A bounded queue of errors and notifications.
 #[derive(Default)]
@@ -16,16 +21,16 @@ pub(crate) struct ErrorQueue {
     entries: VecDeque<ErrorEntry>,
     /// Entries that are notifications.
     notifications: usize,
-    /// Whether what the network reports is kept.
+    /// Whether errors are kept.
     keeps_errors: bool,
-    /// Something came since the owner was last told.
+    /// Whether there was a new entry since the last report.
     news: bool,
-    /// Zero-copy sends that will end up here.
+    /// Zero-copy sends whose notifications come here.
     pub(super) sends: Sends,
 }
 
 impl ErrorQueue {
-    /// Whether what the network reports is kept from now on; off drops what there is.
+    /// Whether errors are kept from now on; off drops those in the queue.
     pub(crate) fn keep_errors(&mut self, keep: bool) {
         self.keeps_errors = keep;
         if !keep {
@@ -33,12 +38,12 @@ impl ErrorQueue {
         }
     }
 
-    /// The network reports something.
+    /// Adds an error of a stream.
     pub(crate) fn push(&mut self, error: Error, origin: ErrorOrigin) {
         self.push_entry(QueuedError { error, origin, mtu: 0, to: None });
     }
 
-    /// The network, or the stack, reports something about a datagram.
+    /// Adds an error.
     pub(super) fn push_entry(&mut self, entry: QueuedError) {
         if self.keeps_errors && self.entries.len() - self.notifications < ERROR_QUEUE {
             self.news = true;
@@ -46,7 +51,7 @@ impl ErrorQueue {
         }
     }
 
-    /// Memory was let go. Extends the last entry where it may.
+    /// Adds a notification, or merges it with the last entry.
     pub(super) fn notify(&mut self, done: Notification, coalescing: Coalescing) {
         self.news = true;
         if let Some(ErrorEntry::ZeroCopy(last)) = self.entries.back_mut()
@@ -58,7 +63,7 @@ impl ErrorQueue {
         self.entries.push_back(ErrorEntry::ZeroCopy(done));
     }
 
-    /// A moment that was asked for has come.
+    /// Adds a timestamp.
     pub(super) fn timestamp(&mut self, found: TxTimestamp) {
         if self.entries.len() - self.notifications < ERROR_QUEUE {
             self.news = true;
@@ -86,12 +91,12 @@ impl ErrorQueue {
         }
     }
 
-    /// Whether something came since the owner was last told, an entry or the extension of one.
+    /// Whether there was a new entry, or a merged one, since the last report.
     pub(super) fn has_news(&self) -> bool {
         self.news
     }
 
-    /// The owner is told.
+    /// As [`has_news`](Self::has_news), and notes a report.
     pub(super) fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.news)
     }
@@ -100,19 +105,60 @@ impl ErrorQueue {
         self.entries.is_empty()
     }
 
-    /// Notifications that nobody has read.
+    /// Unread notifications.
     pub(super) fn unread(&self) -> usize {
         self.notifications
     }
 }
 
+impl ErrorQueue {
+    /// Begins a call of `bytes` bytes. With `shared`, it may complete together with the last one.
+    pub(super) fn begin_send(
+        &mut self,
+        config: &ZeroCopyConfig,
+        queue: &Arc<CompletionQueue>,
+        owner: SocketId,
+        bytes: usize,
+        shared: bool,
+    ) -> Result<Begun, Error> {
+        let unread = self.unread();
+        let sends = &mut self.sends;
+        let charge = || config.pages.charge(bytes).ok_or(Error::TooManyPagesHeld);
+        if shared
+            && let Some(last) = sends.last.upgrade()
+            && sends.may_share(&last, bytes)
+        {
+            let charge = charge()?;
+            let id = last.join();
+            return Ok(Begun { completion: last, charge, id, joined: true });
+        }
+        let taken = (sends.live + unread + 1).saturating_mul(NOTIFICATION_CHARGE);
+        if taken > config.notification_bytes {
+            return Err(Error::TooManyNotifications);
+        }
+        let (charge, id) = (charge()?, sends.next_id);
+        let completion = Completion::new(queue, owner.token(), id);
+        Ok(Begun { completion, charge, id, joined: false })
+    }
+
+    /// Whether lent memory was sent.
+    pub(super) fn lends(&self) -> bool {
+        self.sends.lends
+    }
+
+    /// Which notifications are merged.
+    pub(super) fn coalescing(&self, config: &ZeroCopyConfig) -> Coalescing {
+        self.sends.coalescing.unwrap_or(config.coalescing)
+    }
+}
+
 impl Notification {
-    /// Takes in `next` if it continues this one.
+    /// Merges `next` if it continues this one.
     fn extend(&mut self, next: Self, coalescing: Coalescing) -> bool {
         let same_kind = match coalescing {
-            // And a range is one of Rust's: it does not go on behind the last number.
+            // A range does not wrap around.
             Coalescing::SameKind => self.copied == next.copied && self.hi < u32::MAX,
-            // Linux does not look: the older entry's flag wins.
+            // As Linux: the older entry's flag counts.
             Coalescing::Linux => true,
         };
         let ids = |n: &Self| u64::from(n.hi.wrapping_sub(n.lo)) + 1;

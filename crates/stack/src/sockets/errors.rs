@@ -1,11 +1,11 @@
-//! What applications are told, from what connections and the network say.
+//! Errors of connections and of ICMP as errors of the stack.
 
 use pagewire_tcp::TcpError;
 
 use crate::error::Error;
 use crate::net::IcmpKind;
 
-/// An ICMP error as far as TCP cares.
+/// An ICMP error, for a connection.
 pub(super) fn tcp_kind(kind: IcmpKind, v6: bool) -> pagewire_tcp::IcmpKind {
     use pagewire_tcp::IcmpKind as Tcp;
     let unreachable = |hard, error| Tcp::Unreachable { hard, error };
@@ -24,7 +24,7 @@ pub(super) fn tcp_kind(kind: IcmpKind, v6: bool) -> pagewire_tcp::IcmpKind {
     }
 }
 
-/// What Linux tells applications (`icmp_err_convert`).
+/// Linux's error for the application (`icmp_err_convert`).
 pub(super) fn error_of_icmp(kind: IcmpKind) -> Error {
     match kind {
         IcmpKind::PacketTooBig { .. } => Error::MessageTooLong,
@@ -38,7 +38,7 @@ pub(super) fn error_of_icmp(kind: IcmpKind) -> Error {
     }
 }
 
-/// A connection's error in the words of the stack.
+/// A connection's error.
 pub(super) fn error_from(error: TcpError) -> Error {
     match error {
         TcpError::WouldBlock => Error::WouldBlock,

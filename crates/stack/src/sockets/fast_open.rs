@@ -1,43 +1,31 @@
-//! TCP Fast Open (RFC 7413) as far as more than one connection is concerned: whether, with which
-//! keys, whose cookies we have, and how many connections may be open before their handshakes are.
-//!
-//! What a SYN says and what happens to its data is `pagewire_tcp`'s.
+//! TCP Fast Open (RFC 7413) of a host: settings, keys, cookies of servers, and limits of listeners.
+//! The protocol of one connection is in `pagewire_tcp`.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use pagewire_mem::{FragVec, Instant};
 use pagewire_tcp::{
-    Connection, CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, Flags,
-    State, TcpHeader,
+    CookieCheck, FastOpenConnect, FastOpenCookie, FastOpenKeys, FastOpenMode, Flags, State,
+    TcpHeader,
 };
 
 use super::cookie_cache::{CookieCache, Refusals};
-use super::demux::Tuple;
+use super::derive;
 use super::handles::{Listener, Tcp};
+use super::listener::ListenerFastOpen;
+use super::table::Socket;
 use super::tcp::Owner;
-use super::{Socket, derive};
+use super::tuple::Tuple;
+use crate::config::FastOpenConfig;
 use crate::error::Error;
 use crate::limits::{FAST_OPEN_BLACK_HOLE_DOUBLINGS, FAST_OPEN_RESET_PENALTY, MAX_FAST_OPEN_QUEUE};
-use crate::stack::{Core, Stack, TcpOption};
-
-/// What a host does with TCP Fast Open (RFC 7413).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FastOpenConfig {
-    /// On which sides, and whether with cookies.
-    pub mode: FastOpenMode,
-    /// Keys that listeners without their own make cookies with; `None`: from the stack's secret.
-    pub keys: Option<FastOpenKeys>,
-    /// For how long connections do without after a path seems to have swallowed one; each further
-    /// time doubles it, up to 64 times. Zero, the default as in Linux: never.
-    pub rest: Duration,
-}
+use crate::stack::{Core, Stack};
 
 /// Fast Open of one stack.
 pub(crate) struct FastOpenHost {
-    mode: FastOpenMode,
+    pub(super) mode: FastOpenMode,
     keys: FastOpenKeys,
-    /// The keys that come from the stack's secret.
+    /// Keys derived from the stack's secret.
     own: FastOpenKeys,
     cache: CookieCache,
     refusals: Refusals,
@@ -57,7 +45,7 @@ impl FastOpenHost {
         }
     }
 
-    /// From the next connection on. Listeners that are there keep their limits.
+    /// Changes the settings, from the next connection on. Existing listeners keep their limits.
     pub(crate) fn configure(&mut self, config: FastOpenConfig) {
         self.mode = config.mode;
         self.keys = config.keys.unwrap_or(self.own);
@@ -65,7 +53,7 @@ impl FastOpenHost {
     }
 }
 
-/// Whether Fast Open is given a rest, because a path swallowed it (Linux's
+/// Whether Fast Open is suspended, because a path swallowed it (Linux's
 /// `tcp_fastopen_blackhole_timeout_sec`).
 #[derive(Default)]
 struct BlackHole {
@@ -82,42 +70,9 @@ impl BlackHole {
     }
 }
 
-/// Fast Open of one listener.
-#[derive(Default)]
-pub(crate) struct ListenerFastOpen {
-    /// Connections that may be there before their handshakes are complete; 0: Fast Open is off.
-    pub(crate) limit: u32,
-    /// Connections whose handshakes are not complete, and those in `resets`.
-    pending: u32,
-    /// Until when those count that were reset.
-    resets: VecDeque<Instant>,
-    /// Keys of its own.
-    keys: Option<FastOpenKeys>,
-    /// Data is taken without a cookie.
-    no_cookie: bool,
-}
-
-impl ListenerFastOpen {
-    /// Whether one more connection may be open before its handshake is complete.
-    ///
-    /// RFC 7413 section 5.1: beyond a limit of pending connections, the server falls back to complete
-    /// handshakes. As Linux: one that was reset counts for another minute, or an attacker who forges both the
-    /// SYN and the reset had no limit at all.
-    fn admits(&mut self, now: Instant) -> bool {
-        if self.limit == 0 {
-            return false;
-        }
-        if self.pending >= self.limit && self.resets.front().is_some_and(|&until| until <= now) {
-            self.resets.pop_front();
-            self.pending = self.pending.saturating_sub(1);
-        }
-        self.pending < self.limit
-    }
-}
-
-/// What becomes of a SYN as far as Fast Open is concerned.
+/// How a listener answers a SYN.
 pub(crate) enum FastOpenSyn {
-    /// Nothing.
+    /// Without Fast Open.
     Plain,
     /// The SYN,ACK brings a cookie.
     Offer(FastOpenCookie),
@@ -127,7 +82,7 @@ pub(crate) enum FastOpenSyn {
 
 /// Settings.
 impl Listener<'_> {
-    /// A listener's limit on connections whose handshakes are not complete.
+    /// The limit on connections whose handshakes are not complete.
     ///
     /// # Errors
     /// `NoSuchSocket`.
@@ -136,27 +91,36 @@ impl Listener<'_> {
     }
 }
 
+/// Fast Open of this host: [`Stack::fast_open`].
+pub struct FastOpen<'a>(&'a mut FastOpenHost);
+
 impl Stack {
-    /// What this host does with Fast Open.
-    pub fn fast_open_mode(&self) -> FastOpenMode {
-        self.core.sockets.fast_open.mode
+    /// Fast Open of this host.
+    pub fn fast_open(&mut self) -> FastOpen<'_> {
+        FastOpen(&mut self.core.sockets.fast_open)
+    }
+}
+
+impl FastOpen<'_> {
+    /// On which sides this host does it.
+    pub fn mode(&self) -> FastOpenMode {
+        self.0.mode
     }
 
-    /// The keys that listeners without their own make cookies with.
-    pub fn fast_open_keys(&self) -> FastOpenKeys {
-        self.core.sockets.fast_open.keys
+    /// The keys with which listeners without their own make cookies.
+    pub fn keys(&self) -> FastOpenKeys {
+        self.0.keys
     }
 
-    /// Sets what this host does with Fast Open, from the next connection on. Listeners that are
-    /// there keep their limits.
-    pub fn set_fast_open(&mut self, config: FastOpenConfig) {
-        self.core.sockets.fast_open.configure(config);
+    /// Changes the settings, from the next connection on. Existing listeners keep their limits.
+    pub fn configure(&mut self, config: FastOpenConfig) {
+        self.0.configure(config);
     }
 
-    /// Forgets all cookies that servers gave us, and which servers took no data in a SYN.
-    pub fn forget_fast_open_cookies(&mut self) {
-        self.core.sockets.fast_open.cache.clear();
-        self.core.sockets.fast_open.refusals.clear();
+    /// Forgets the cookies of all servers, and which servers took no data in a SYN.
+    pub fn forget_cookies(&mut self) {
+        self.0.cache.clear();
+        self.0.refusals.clear();
     }
 }
 
@@ -184,7 +148,7 @@ impl Core {
         Some(FastOpenConnect { option: Some(option), mss, deferred })
     }
 
-    /// The connection at `index` took a segment, or is over: what its handshake taught is remembered.
+    /// Remembers what the handshake of the connection at `index` has shown.
     pub(crate) fn learn_fast_open(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let Some(outcome) = socket.conn.fast_open().take_outcome() else { return };
@@ -199,8 +163,8 @@ impl Core {
         }
     }
 
-    /// Whether the connection at `index` shows that a path swallows Fast Open, or that none does
-    /// any more.
+    /// Looks whether the connection at `index` shows that a path swallows Fast Open, or that none
+    /// does.
     pub(crate) fn watch_black_hole(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let hole = &mut self.sockets.fast_open.black_hole;
@@ -220,42 +184,29 @@ impl Core {
 }
 
 impl Tcp<'_> {
-    /// Whether a connection that was opened with Fast Open waits for its first data, which its SYN
-    /// will take along.
+    /// Whether the SYN waits for the first data, which it will carry.
     pub fn is_deferred(&mut self) -> bool {
         self.socket.conn.fast_open().is_deferred()
     }
 
-    /// Sends the SYN of a connection that waits for its first data, without any.
+    /// Sends the SYN that waits for the first data, without data.
     pub fn send_syn(&mut self) {
         self.socket.conn.fast_open().send_deferred_syn();
         self.touch();
     }
 
-    /// Says that the application waits to send more than the SYN takes (`true`): the
-    /// acknowledgement of the SYN,ACK waits for that data.
+    /// `true`: the application waits to send more than the SYN takes, and the acknowledgement of
+    /// the SYN,ACK waits for that data.
     pub fn set_write_pending(&mut self, pending: bool) {
         self.socket.conn.fast_open().set_write_pending(pending);
     }
 }
 
 /// Listening.
-impl Listener<'_> {
-    /// Settings of a listener.
-    pub(super) fn set_fast_open_option(&mut self, option: TcpOption) -> Result<(), Error> {
-        let fast_open = self.socket_mut()?.fast_open.get_or_insert_default();
-        match option {
-            TcpOption::FastOpen(limit) => fast_open.limit = limit.min(MAX_FAST_OPEN_QUEUE),
-            TcpOption::FastOpenKeys(keys) => fast_open.keys = keys,
-            TcpOption::FastOpenNoCookie(on) => fast_open.no_cookie = on,
-            _ => return Err(Error::InvalidInput),
-        }
-        Ok(())
-    }
-}
+impl Listener<'_> {}
 
 impl Core {
-    /// The limit of a new listener: its backlog, where all listeners do Fast Open.
+    /// A new listener's limit: its backlog, if all listeners do Fast Open.
     pub(crate) fn initial_fast_open(&self, backlog: usize) -> Option<Box<ListenerFastOpen>> {
         let needed = FastOpenMode::SERVER | FastOpenMode::SERVER_ALWAYS;
         self.sockets.fast_open.mode.contains(needed).then(|| {
@@ -264,7 +215,7 @@ impl Core {
         })
     }
 
-    /// Judges the SYN that the listener at `index` got.
+    /// How the listener at `index` answers a SYN.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving the SYN packet with Fast Open option: 1. Initialize
     /// > and reset a local FastOpened flag. If FastOpenEnabled is false, go to step 5. 2. If
@@ -314,8 +265,7 @@ impl Core {
         }
     }
 
-    /// The connection at `index` was opened by a SYN to the listener at `listener`: it waits to be
-    /// accepted before its handshake is complete.
+    /// Queues a connection that a SYN has opened, before its handshake is complete.
     pub(crate) fn open_fast(&mut self, now: Instant, index: u32, listener: u32, payload: FragVec) {
         let Some(id) = self.sockets.table.id_of(listener) else { return };
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
@@ -332,8 +282,8 @@ impl Core {
         self.sockets.check_later(listener);
     }
 
-    /// The connection at `index` took a segment, or is over. If it counted for its listener's
-    /// limit, it does so only as long as its handshake lasts.
+    /// Ends the count of the connection at `index` for its listener's limit, once its handshake is
+    /// over.
     ///
     /// > RFC 7413 section 4.2.2: Upon receiving an ACK acknowledging the SYN sequence, the server
     /// > decrements PendingFastOpenRequests and advances to the ESTABLISHED state.
@@ -353,12 +303,4 @@ impl Core {
             fast_open.pending = fast_open.pending.saturating_sub(1);
         }
     }
-}
-
-/// Makes a connection of what connecting and Fast Open ask for.
-pub(crate) fn with_fast_open(mut conn: Connection, how: Option<FastOpenConnect>) -> Connection {
-    if let Some(how) = how {
-        conn.fast_open().begin(how);
-    }
-    conn
 }

@@ -1,89 +1,40 @@
-//! What a connection needs whose data was received on another.
+//! Forwarding between two connections inside the stack.
 //!
-//! Between two connections over which nothing but data goes, that data is passed on where it arrives,
-//! once for each burst: from one receive queue to the other send queue, in the same turn of output that
-//! acknowledges it, with no event and no owner asked ([`Flow`]). Everything else is the owner's
-//! business as before, who is told of it by events: beginnings, ends, resets, urgent bytes, and who
-//! waits for room or for memory. Where the owner has to look, nothing is passed on behind its back that
-//! it would not have passed on itself.
+//! While a forwarded pair has only data to pass on, the stack does so without an event: once for
+//! each burst, from one receive queue to the other send queue, in the turn of output that
+//! acknowledges it ([`Flow`]). The owner (`forward/`) gets events for all else: beginnings, ends,
+//! resets, urgent bytes, and waits for room or memory; it does the forwarding then.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagewire_mem::Instant;
 use pagewire_tcp::Env;
 
-use super::handles::{Tcp, TcpId};
-use super::table::SocketId;
+use super::flow::{Flow, Passed, Way};
+use super::handles::Tcp;
+use super::ids::{SocketId, TcpId};
 use super::tcp::TcpSocket;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::{FORWARD_LEAST, FORWARD_RESERVE};
 use crate::net::Mem;
-use crate::stack::{Core, Stack};
-
-/// A connection whose data is passed on at once.
-pub(crate) struct Flow {
-    /// A segment came since it was last looked whether there is something to pass on.
-    pub(super) due: bool,
-    /// Where what it received is counted.
-    passed: Arc<Passed>,
-    way: Way,
-    /// When something was last passed on.
-    at: Instant,
-}
-
-/// Which way what a connection received goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Up,
-    Down,
-}
-
-/// Bytes passed on. Who reads them may be on another thread; counted is under the stack's lock.
-#[derive(Debug, Default)]
-pub(crate) struct Passed {
-    up: AtomicU64,
-    down: AtomicU64,
-}
-
-impl Passed {
-    pub(crate) fn up(&self) -> u64 {
-        self.up.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn down(&self) -> u64 {
-        self.down.load(Ordering::Relaxed)
-    }
-
-    fn count(&self, way: Way, bytes: usize) {
-        let total = match way {
-            Way::Up => &self.up,
-            Way::Down => &self.down,
-        };
-        // Only one counts at a time: no need for an atomic addition.
-        total.store(total.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
-    }
-}
-
-impl Stack {
-    /// From now on, what either of two connections sends is memory that the other received: it is
-    /// charged to the budget of receive memory
-    /// ([`StackConfig::receive_memory`](crate::StackConfig::receive_memory)) until it is
-    /// acknowledged, because its pages are missing for what comes in; and it counts as unread for the
-    /// connection that it came by, whose window opens only as far as its share.
-    pub fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
-        self.tcp(b)?;
-        self.tcp(a)?.socket.forwards = Some(b.into());
-        self.tcp(b)?.socket.forwards = Some(a.into());
-        Ok(())
-    }
-}
+use crate::stack::Core;
 
 impl Core {
-    /// From now on, what either of two connections that forward to each other receives is sent on the
-    /// other at once, as long as nothing but data comes and there is room and memory for it. What
-    /// client `a` sends goes up, what upstream `b` sends down.
+    /// From now on, what either of two connections sends is memory that the other received. It is
+    /// charged to the budget of receive memory
+    /// ([`StackConfig::receive_memory`](crate::StackConfig::receive_memory)) until it is
+    /// acknowledged, because its pages are missing for what arrives; and it counts as unread for
+    /// the connection that it came by, whose window opens only as far as its share.
+    pub(crate) fn join_forwarding(&mut self, a: TcpId, b: TcpId) -> Result<(), Error> {
+        self.tcp(b.into())?;
+        self.tcp(a.into())?.socket.forwards = Some(b.into());
+        self.tcp(b.into())?.socket.forwards = Some(a.into());
+        Ok(())
+    }
+
+    /// From now on the stack forwards between client `a` and upstream `b`, as long as only data
+    /// comes and there is room and memory for it.
     pub(crate) fn begin_flow(&mut self, now: Instant, [a, b]: [TcpId; 2], passed: &Arc<Passed>) {
         for (id, way) in [(a, Way::Up), (b, Way::Down)] {
             let Ok(Tcp { socket, .. }) = self.tcp(id.into()) else { continue };
@@ -93,7 +44,7 @@ impl Core {
         }
     }
 
-    /// The owner passes on everything itself again.
+    /// From now on the owner forwards everything itself.
     pub(crate) fn end_flow(&mut self, ids: [TcpId; 2]) {
         for id in ids {
             if let Ok(Tcp { id, socket, work, .. }) = self.tcp(id.into())
@@ -104,8 +55,8 @@ impl Core {
         }
     }
 
-    /// Byte path, from R6 to S2: what a burst has brought the connection at `index` goes on, before that
-    /// is asked for output; and if the burst made room, what the other one received.
+    /// Forwards what a burst has brought the connection at `index`, before output; and if the burst
+    /// made room, what the other connection received.
     pub(crate) fn pass_on(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(socket) = sockets.table.tcp_mut(index) else { return };
@@ -119,7 +70,7 @@ impl Core {
             return sockets.touch_to_report(index);
         };
         if this.conn.queued_receive() == 0 && that.conn.queued_receive() == 0 {
-            // An acknowledgement, and nothing waited for it.
+            // An acknowledgement, and no data waits for room.
             release(now, mem, this, that);
             let (rests, owes_ack) = (this.rests(), that.conn.owes_ack());
             if rests {
@@ -131,16 +82,16 @@ impl Core {
             return;
         }
         let (mut up, mut down) = (None, None);
-        // Who has to wait for memory, and who has to make place: the owner decides.
+        // When memory is short, the owner decides which connection waits or ends.
         if !is_short(mem, 1) && this.may_flow() && that.may_flow() {
             (up, down) = (pass(now, mem, this, that), pass(now, mem, that, this));
         }
         release(now, mem, this, that);
         release(now, mem, that, this);
         let tried = up.is_some() || down.is_some();
-        // What stays has to wait for something: the owner sees to that.
+        // The owner takes care of data that has to wait.
         let reports = [this.rests(), tried && that.rests()];
-        // Who gave has a timer to set: what it is empty of goes after a while.
+        // The sender of the data has a timer to set, too.
         let moved = [up, down].into_iter().flatten().any(|bytes| bytes > 0);
         let sends = [moved || this.conn.owes_ack(), moved || that.conn.owes_ack()];
         for ((index, reports), sends) in [index, other].into_iter().zip(reports).zip(sends) {
@@ -153,8 +104,8 @@ impl Core {
         }
     }
 
-    /// The connection at `index` may have had something acknowledged: tells the one that this came by.
-    /// Where the owner passes on, it has nothing to do then.
+    /// The peer of the connection at `index` may have acknowledged data: updates the connection
+    /// that received it.
     fn release_for(&mut self, now: Instant, index: u32) {
         let Self { sockets, mem, .. } = self;
         let Some(other) = sockets.table.tcp(index).and_then(|socket| socket.forwards) else {
@@ -167,23 +118,22 @@ impl Core {
         }
     }
 
-    /// Tells the connection at `index` what is still to be sent of what it received.
-    pub(super) fn note_held(&mut self, now: Instant, index: u32) {
+    /// Updates how much of what the connection at `index` received is still to be sent.
+    pub(super) fn note_unsent(&mut self, now: Instant, index: u32) {
         let Some(socket) = self.sockets.table.tcp(index) else { return };
         let Some(other) = socket.forwards else { return };
-        // What is passed on by the stack tells it when that is done. Between, it matters where memory
-        // is refused.
+        // Forwarding in the stack updates it. In between it matters only if memory is short.
         if socket.flow.is_some() && !is_short(&self.mem, FORWARD_RESERVE / 2) {
             return;
         }
-        // After the end of the other, nothing is held.
-        let held = self.tcp(other).map_or(0, |other| other.socket.conn.send_charge());
+        // Once the other connection has ended, nothing is.
+        let unsent = self.tcp(other).map_or(0, |other| other.socket.conn.send_charge());
         if let Some(socket) = self.sockets.table.tcp_mut(index) {
-            set_held(now, &mut self.mem, socket, held);
+            set_unsent(now, &mut self.mem, socket, unsent);
         }
     }
 
-    /// When something that the connection received was last passed on at once.
+    /// When the stack last forwarded data of the connection.
     pub(crate) fn flowed_at(&self, id: TcpId) -> Option<Instant> {
         Some(self.sockets.table.tcp(id.index())?.flow.as_ref()?.at)
     }
@@ -200,32 +150,32 @@ impl Core {
 }
 
 impl Tcp<'_> {
-    /// How many of `wanted` bytes a send would take now; 0 also where it would fail.
+    /// How many of `wanted` bytes a send would take now; 0 also if it would fail.
     pub fn send_room(&self, wanted: usize) -> usize {
         self.socket.conn.room_for(wanted)
     }
 
-    /// How much more the connection may hold of what others sent.
+    /// How many more bytes of the other connection this one may queue.
     pub(crate) fn forward_share(&self) -> usize {
         share(self.mem, self.socket)
     }
 }
 
 impl TcpSocket {
-    /// Whether data may be passed on at once from it and to it. Not while an application that had it
-    /// before holds something of what it received: that is counted where it is read.
+    /// Whether the stack may forward from it and to it. Not while an earlier application keeps
+    /// memory that it received: reading counts that.
     fn may_flow(&self) -> bool {
         self.flow.is_some() && self.holdings.is_none()
     }
 
-    /// Whether there is more to look after than data that goes on: data that stays, an end, a wait.
+    /// Whether there is something for the owner: data that stays, an end, a wait.
     fn rests(&self) -> bool {
         self.conn.queued_receive() > 0 || !self.conn.gives() || !self.conn.takes()
     }
 }
 
-/// Moves what one connection received to the send queue of the other: how many bytes, as far as there is
-/// room and memory. `None`: that is for the owner to do.
+/// Moves data from one receive queue to the other send queue, as far as there is room and memory;
+/// returns the number of bytes. `None`: the owner has to act.
 fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -> Option<usize> {
     if from.conn.queued_receive() == 0 || !from.conn.gives() || !to.conn.takes() {
         return None;
@@ -239,7 +189,7 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     let moved = from.conn.forward(&mut env, &mut to.conn, share);
     from.charge(shared);
     to.charge(shared);
-    // As after a read: what stays, and what comes, is news to the owner.
+    // As after a read: later data is reported.
     from.reported &= !Readiness::READABLE;
     if let Some(flow) = from.flow.as_mut().filter(|_| moved > 0) {
         flow.passed.count(flow.way, moved);
@@ -248,14 +198,14 @@ fn pass(now: Instant, mem: &mut Mem, from: &mut TcpSocket, to: &mut TcpSocket) -
     Some(moved)
 }
 
-/// Tells `from` what `to` still has to send of what it received. If that is less than it was, for some was
-/// acknowledged, a window that was closed for it opens: nothing that comes would have it told.
+/// Updates how much of what `from` received `to` still has to send. If that has decreased, a closed
+/// window opens.
 fn release(now: Instant, mem: &mut Mem, to: &TcpSocket, from: &mut TcpSocket) {
-    set_held(now, mem, from, to.conn.send_charge());
+    set_unsent(now, mem, from, to.conn.send_charge());
 }
 
-fn set_held(now: Instant, mem: &mut Mem, from: &mut TcpSocket, held: usize) {
-    if from.conn.set_held(held) {
+fn set_unsent(now: Instant, mem: &mut Mem, from: &mut TcpSocket, unsent: usize) {
+    if from.conn.set_held(unsent) {
         let Mem { pool, writer, ledger, shared } = mem;
         from.conn.after_release(&mut Env { now, ledger, pool, writer, shared });
     }
@@ -267,10 +217,10 @@ fn is_short(mem: &Mem, reserves: usize) -> bool {
     receive.used() > receive.limit().saturating_sub(reserves * reserve)
 }
 
-/// How much more the connection may hold of what others sent: its share of the receive memory that is
-/// free, less what it holds. Where it holds nothing, something may always follow.
+/// How many more bytes of the other connection this one may queue: its share of the free receive
+/// memory, less what it has queued. An empty queue may always get some.
 fn share(mem: &Mem, to: &TcpSocket) -> usize {
-    let held = to.conn.send_charge();
+    let queued = to.conn.send_charge();
     let share = mem.shared.receive.allowance();
-    if held == 0 { share.max(FORWARD_LEAST) } else { share.saturating_sub(held) }
+    if queued == 0 { share.max(FORWARD_LEAST) } else { share.saturating_sub(queued) }
 }

@@ -1,65 +1,21 @@
-//! Sockets by kind: typed ids, and handles that borrow one socket and what its verbs work with.
+//! Views: each borrows one socket and what its verbs work with.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-use pagewire_mem::{CompletionQueue, Instant, Returns};
+use pagewire_mem::Instant;
 use pagewire_tcp::{Connection, Env, TcpError};
 
+use super::Sockets;
 use super::errors::error_from;
-use super::table::SocketId;
+use super::ids::{ListenerId, SocketId, TcpId, UdpId};
+use super::table::Socket;
 use super::tcp::TcpSocket;
 use super::udp::UdpSocket;
-use super::zerocopy::ZeroCopyConfig;
-use super::{Socket, Sockets};
+use super::work::Work;
 use crate::TcpInfo;
 use crate::error::Error;
 use crate::event::Readiness;
 use crate::limits::STARVED_CHECK;
 use crate::net::{Mem, Net};
 use crate::stack::{Core, Stack};
-
-macro_rules! ids {
-    ($($(#[$doc:meta])* $name:ident)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name(pub(super) SocketId);
-
-        impl From<$name> for SocketId {
-            fn from(id: $name) -> Self {
-                id.0
-            }
-        }
-
-        impl PartialEq<SocketId> for $name {
-            fn eq(&self, other: &SocketId) -> bool {
-                self.0 == *other
-            }
-        }
-
-        impl PartialEq<$name> for SocketId {
-            fn eq(&self, other: &$name) -> bool {
-                *self == other.0
-            }
-        }
-    )*};
-}
-
-ids! {
-    /// Names a connection of one stack, see [`Stack::tcp`].
-    TcpId
-    /// Names a datagram socket of one stack, see [`Stack::udp`].
-    UdpId
-    /// Names a listener of one stack, see [`Stack::listener`].
-    ListenerId
-}
-
-impl TcpId {
-    /// Where the socket is in the table.
-    pub(crate) fn index(self) -> u32 {
-        self.0.index()
-    }
-}
 
 /// A connection, and what its verbs work with.
 pub struct Tcp<'a> {
@@ -84,23 +40,6 @@ pub struct Listener<'a> {
     pub(super) core: &'a mut Core,
 }
 
-/// What verbs leave to be done, and what they share.
-pub(crate) struct Work {
-    /// Connections that may have something to send, each once; entries may be stale.
-    pub(crate) dirty: VecDeque<u32>,
-    /// Sockets whose readiness may have grown, each once; entries may be stale.
-    pub(crate) unchecked: VecDeque<u32>,
-    /// Connections whose owners wait for pages to write into.
-    pub(crate) starved: Vec<u32>,
-    /// When to look whether there are some.
-    pub(crate) starved_until: Instant,
-    pub(crate) zerocopy: ZeroCopyConfig,
-    /// Zero-copy sends whose memory was let go.
-    pub(crate) completions: Arc<CompletionQueue>,
-    /// What applications kept and gave back.
-    pub(crate) returns: Arc<Returns>,
-}
-
 /// Sockets by kind.
 impl Stack {
     /// The connection that `id` names.
@@ -113,7 +52,7 @@ impl Stack {
         self.core.tcp(id.0)
     }
 
-    /// What is known of a connection, for those who only look.
+    /// The state of a connection, from a shared reference.
     ///
     /// # Errors
     /// `NoSuchSocket` if it is closed.
@@ -170,41 +109,6 @@ impl Stack {
     pub fn as_listener(&mut self, id: SocketId) -> Result<Listener<'_>, Error> {
         self.listener(ListenerId(id))
     }
-
-    /// The id of a connection.
-    ///
-    /// # Errors
-    /// `NotConnected` for a listener, `NotSupported` for a datagram socket, `NoSuchSocket`.
-    pub fn tcp_id(&self, id: SocketId) -> Result<TcpId, Error> {
-        match self.core.sockets.table.get(id)? {
-            Socket::Tcp(_) => Ok(TcpId(id)),
-            Socket::Listener(_) => Err(Error::NotConnected),
-            Socket::Udp(_) => Err(Error::NotSupported),
-            Socket::TimeWait(_) => Err(Error::NoSuchSocket),
-        }
-    }
-
-    /// The id of a datagram socket.
-    ///
-    /// # Errors
-    /// `NotSupported` for a socket of another kind, `NoSuchSocket`.
-    pub fn udp_id(&self, id: SocketId) -> Result<UdpId, Error> {
-        match self.core.sockets.table.get(id)? {
-            Socket::Udp(_) => Ok(UdpId(id)),
-            _ => Err(Error::NotSupported),
-        }
-    }
-
-    /// The id of a listener.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a socket of another kind, `NoSuchSocket`.
-    pub fn listener_id(&self, id: SocketId) -> Result<ListenerId, Error> {
-        match self.core.sockets.table.get(id)? {
-            Socket::Listener(_) => Ok(ListenerId(id)),
-            _ => Err(Error::InvalidInput),
-        }
-    }
 }
 
 impl Core {
@@ -229,26 +133,13 @@ impl Core {
     }
 }
 
-impl Work {
-    /// The connection at `index` may send, and nothing else has changed.
-    #[inline]
-    pub(super) fn queue_send(&mut self, index: u32, socket: &mut TcpSocket) {
-        if !core::mem::replace(&mut socket.dirty, true) {
-            self.dirty.push_back(index);
-        }
-    }
-
-    /// The socket at `index` may be ready for more.
-    #[inline]
-    pub(super) fn queue_report(&mut self, index: u32, unchecked: &mut bool) {
-        if !core::mem::replace(unchecked, true) {
-            self.unchecked.push_back(index);
-        }
-    }
-}
-
 impl Tcp<'_> {
-    /// Something happened: it may send, and be ready for more.
+    /// The connection's id.
+    pub fn id(&self) -> TcpId {
+        TcpId(self.id)
+    }
+
+    /// Marks it: it may send, and its readiness may have grown.
     #[inline]
     pub(super) fn touch(&mut self) {
         let index = self.id.index();
@@ -256,8 +147,8 @@ impl Tcp<'_> {
         self.work.queue_report(index, &mut self.socket.unchecked);
     }
 
-    /// One verb: what it makes possible is marked, what it used up is noted, so that becoming ready
-    /// again is a change that [`poll_event`](Stack::poll_event) reports.
+    /// Runs one verb and marks the socket. Notes the readiness that the verb used up, so that
+    /// [`poll_event`](Stack::poll_event) reports it when it comes back.
     pub(super) fn with<T>(
         &mut self,
         now: Instant,
@@ -271,8 +162,8 @@ impl Tcp<'_> {
         done.map_err(error_from)
     }
 
-    /// As [`with`](Self::with), for verbs that do nothing but queue: while what is queued waits for
-    /// company, there is nothing to look after.
+    /// As [`with`](Self::with), for verbs that only queue: data that waits to be coalesced needs no
+    /// output.
     pub(super) fn with_sender<T>(
         &mut self,
         now: Instant,
@@ -293,7 +184,7 @@ impl Tcp<'_> {
         }
     }
 
-    /// Something was queued: it is looked after, unless it waits for company.
+    /// Marks the socket after something was queued, unless that waits to be coalesced.
     pub(super) fn after_queueing(&mut self) {
         if !self.socket.conn.is_collecting() {
             if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
@@ -308,7 +199,7 @@ impl Tcp<'_> {
         self.socket.reported &= self.socket.readiness();
     }
 
-    /// There was room, but no page for a copy: the connection waits for pages.
+    /// There was room, but no free page for a copy: the connection waits for pages.
     pub(super) fn starve(&mut self, now: Instant) {
         self.socket.reported &= !Readiness::WRITABLE;
         if !core::mem::replace(&mut self.socket.starved, true) {
@@ -319,7 +210,12 @@ impl Tcp<'_> {
 }
 
 impl Udp<'_> {
-    /// Its readiness may have grown.
+    /// The socket's id.
+    pub fn id(&self) -> UdpId {
+        UdpId(self.id)
+    }
+
+    /// Marks it: its readiness may have grown.
     pub(super) fn check_later(&mut self) {
         self.work.queue_report(self.id.index(), &mut self.socket.unchecked);
     }

@@ -1,49 +1,47 @@
-//! What becomes of sockets when their owner leaves, or their device does.
+//! Shutdown: the process ends, or a device is lost.
 //!
-//! A kernel closes what a process leaves behind: it delivers what is queued, and in the end resets
-//! what is left. A process that has the stack in itself must do that before it is gone:
-//! [`Stack::close_all`], then turns as always while [`Stack::leftovers`] says that something is
-//! under way, and [`Stack::abort_all`] when there is no more time.
+//! A kernel delivers what a process has queued even after its end. A process that contains the
+//! stack has to do that itself: call [`Stack::close_all`], take turns while [`Stack::leftovers`]
+//! has some, and call [`Stack::abort_all`] when the time is up.
 
 use pagewire_mem::Instant;
 use pagewire_tcp::{State, TcpError};
 
-use super::Socket;
-use super::table::SocketId;
+use super::ids::SocketId;
+use super::table::Socket;
 use super::tcp::Owner;
 use crate::error::Error;
 use crate::net::LinkId;
 use crate::stack::{Core, Stack};
 
-/// Why there is nothing for sockets to do any more.
+/// Whether sockets can still send and receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Down {
-    /// There is.
+    /// They can.
     No,
-    /// No device is left. Another one ends that.
+    /// Not until another link is added: no device is left.
     Lost,
-    /// The stack was shut down, or given up.
+    /// No longer: the stack was shut down.
     Closed,
 }
 
-/// What closed connections still wait for; see [`Stack::leftovers`].
+/// What closed connections wait for; see [`Stack::leftovers`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Connections whose data, or whose end, the peer has not acknowledged.
+    /// Connections with unacknowledged data or FIN.
     pub undelivered: usize,
-    /// Connections that are closed on our side only: the peer may still send.
+    /// Connections that wait for the peer's FIN.
     pub half_closed: usize,
-    /// Packets wait for a device, or for a neighbour's answer.
+    /// Whether packets wait for a device or for a neighbour's answer.
     pub packets: bool,
 }
 
-/// Leaving.
 impl Stack {
-    /// Closes every socket, as a kernel does at the end of a process: what is queued is still
-    /// delivered, a connection with received data that nobody has read is reset, and so are those
-    /// that nobody has accepted. Sockets cannot be made any more. Returns how many connections there
-    /// were, those that were closed before and deliver included, and how many of them were reset.
-    /// Attempts to connect without an answer are none yet, and gone without a word.
+    /// Closes every socket, as a kernel does at the end of a process: connections deliver what is
+    /// queued; those with unread data, and those that were not accepted, are reset. No more sockets
+    /// can be made. Returns the number of connections, including those closed before that still
+    /// deliver, and how many of them were reset. Attempts to connect without an answer do not
+    /// count, and end silently.
     pub fn close_all(&mut self, now: Instant) -> (usize, usize) {
         self.core.sockets.down = Down::Closed;
         let (connections, resetting) = self.core.open_connections();
@@ -68,12 +66,12 @@ impl Stack {
         (connections, after.saturating_sub(resetting))
     }
 
-    /// Resets every connection whose peer has not acknowledged all that it was sent, and our end;
-    /// returns how many. The resets leave with the next output.
+    /// Resets every connection with unacknowledged data or FIN; returns how many. The resets leave
+    /// with the next output.
     ///
-    /// A peer that has acknowledged all (FIN-WAIT-2, TIME-WAIT) is left alone: it may not have read all
-    /// of it yet, and a reset has many kernels throw away what is unread. What it still sends is
-    /// answered by a reset for as long as this stack is driven.
+    /// A connection whose peer has acknowledged everything (FIN-WAIT-2, TIME-WAIT) is not reset:
+    /// many kernels discard unread data on a reset. While this stack is driven, it answers with a
+    /// reset what the peer still sends.
     pub fn abort_all(&mut self, now: Instant) -> usize {
         let _ = now;
         let all = self.core.sockets.table.iter().filter_map(|(index, socket)| match socket {
@@ -85,7 +83,7 @@ impl Stack {
         all.len()
     }
 
-    /// What closed connections still wait for. Walks all sockets.
+    /// What closed connections wait for. Walks all sockets.
     pub fn leftovers(&self) -> Leftovers {
         let mut left = Leftovers { packets: self.core.net.has_waiting(), ..Leftovers::default() };
         left.packets |= !self.core.sockets.work.dirty.is_empty();
@@ -99,7 +97,7 @@ impl Stack {
 }
 
 impl Core {
-    /// Connections that are open, and those whose reset waits to be sent.
+    /// Numbers of open connections, and of those whose reset waits to be sent.
     fn open_connections(&self) -> (usize, usize) {
         let mut counts = (0, 0);
         for (_, socket) in self.sockets.table.iter() {
@@ -117,17 +115,15 @@ fn is_open(state: State) -> bool {
     !matches!(state, State::Closed | State::SynSent | State::TimeWait)
 }
 
-/// Whether something of a connection that we have closed is not acknowledged.
+/// Whether a connection that we have closed has something unacknowledged.
 fn awaits_peer(state: State) -> bool {
     !matches!(state, State::Closed | State::FinWait2 | State::TimeWait)
 }
 
-/// Devices that are gone.
 impl Stack {
-    /// The device of a link is gone for good. Connections over it fail with `NetworkDown` at once, and
-    /// so does whatever is to be sent there; received data stays to be read. When no link is left that
-    /// has a device, every socket fails, until [`add_link`](Self::add_link) brings one. `false`: there
-    /// is no such link.
+    /// The device of a link is gone for good. Connections over it, and sends to it, fail with
+    /// `NetworkDown` from now on; received data can still be read. When no device is left, every
+    /// socket fails until [`add_link`](Self::add_link). `false`: there is no such link.
     pub fn handle_link_lost(&mut self, now: Instant, link: LinkId) -> bool {
         let Some(index) = self.core.net.find_link(link) else { return false };
         self.core.sockets.resume(index);
@@ -154,8 +150,7 @@ impl Stack {
         true
     }
 
-    /// Nothing can be sent or received any more, whatever devices there are: every socket fails with
-    /// `NetworkDown`.
+    /// Ends all sending and receiving: every socket fails with `NetworkDown`.
     pub fn handle_network_down(&mut self) {
         for link in self.core.net.link_indices() {
             self.core.net.handle_link_lost(link);
@@ -164,8 +159,8 @@ impl Stack {
         self.core.fail_all(Down::Closed);
     }
 
-    /// Forgets every socket, where not even [`handle_network_down`](Self::handle_network_down) got to its
-    /// end: something is wrong in here, so that what there is is not even dropped.
+    /// Forgets every socket without dropping it: for a stack in which even
+    /// [`handle_network_down`](Self::handle_network_down) has panicked.
     pub fn forget_all(&mut self) {
         let sockets = &mut self.core.sockets;
         sockets.down = Down::Closed;
@@ -174,19 +169,19 @@ impl Stack {
         (sockets.held_up, sockets.work.starved) = Default::default();
     }
 
-    /// Whether no socket can do anything any more: no device is left, or the stack was shut down.
+    /// Whether no socket can send or receive: no device is left, or the stack was shut down.
     pub fn is_down(&self) -> bool {
         self.core.sockets.down != Down::No
     }
 }
 
 impl Core {
-    /// For verbs that make sockets.
+    /// An error if sockets cannot send and receive.
     pub(super) fn refuse_if_down(&self) -> Result<(), Error> {
         if self.sockets.down != Down::No { Err(Error::NetworkDown) } else { Ok(()) }
     }
 
-    /// A link with a device came: sockets that wait for the network may work again.
+    /// A link was added: ends [`Down::Lost`].
     pub(crate) fn revive(&mut self) {
         if self.sockets.down != Down::Lost {
             return;
@@ -211,7 +206,7 @@ impl Core {
         }
     }
 
-    /// The way of the socket at `index` is gone; `all`: and every other way with it.
+    /// The socket at `index` has lost its link; `all`: and there is no other.
     fn fail_socket(&mut self, index: u32, all: bool) {
         match self.sockets.table.at_mut(index) {
             Some(Socket::Tcp(socket)) => {
@@ -219,7 +214,7 @@ impl Core {
                 self.sockets.touch(index);
             }
             Some(Socket::Udp(socket)) => {
-                // What has come is still received, and then the error for as long as it lasts.
+                // Received datagrams come before the error.
                 match all {
                     true => socket.down = true,
                     false => socket.error = Some(Error::NetworkDown),

@@ -1,77 +1,39 @@
-//! Listeners: half-open connections, and those that wait to be accepted.
-//!
-//! ```text
-//!   SYN --> half-open (at most backlog + 1) --ACK--> queued (at most backlog + 1) --accept--> App
-//!             | reset, timeout: gone                    | reset: accepted all the same, and then
-//!             v                                         v reading says what happened
-//! ```
-//!
-//! The limits are Linux's: a backlog of N lets N + 1 in. A full queue of those that wait drops the
-//! segment that would add to it, counted, and the peer tries again; nothing is refused. A full
-//! queue of half-open ones has SYNs answered with cookies (`cookie.rs`), which need no queue.
+//! A socket that listens.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use pagewire_mem::{Instant, PacketBuf};
-use pagewire_tcp::{Connection, Flags, Seq, State, TcpHeader};
+use pagewire_mem::Instant;
+use pagewire_tcp::FastOpenKeys;
 
-use super::Socket;
-use super::demux::{Sharing, Tuple, Wanted};
-use super::fast_open::{FastOpenSyn, ListenerFastOpen};
-use super::handles::{Listener, ListenerId, TcpId};
-use super::hold::{BindOptions, Hold};
-use super::tcp::{Owner, TcpSocket, canonical, iss_above, ports};
 use crate::TcpConfig;
-use crate::counters::DropReason;
-use crate::error::Error;
 use crate::event::Readiness;
-use crate::limits::{MAX_BACKLOG, MAX_SOCKETS};
 use crate::net::LinkId;
-use crate::stack::{Core, Stack, SynCookies, TcpOption};
 
 /// A socket that listens.
 pub(crate) struct ListenerSocket {
     pub(crate) local: SocketAddr,
-    /// Settings of the connections that it gets.
+    /// Settings of its connections.
     pub(crate) config: Arc<TcpConfig>,
-    backlog: usize,
-    /// Connections whose handshake is not complete.
+    pub(super) backlog: usize,
+    /// Connections whose handshakes are not complete.
     pub(crate) half_open: BTreeSet<u32>,
     /// Connections that wait to be accepted, oldest first.
     pub(super) queue: VecDeque<u32>,
-    /// Present where Fast Open is, or was, on.
+    /// Present once Fast Open was on.
     pub(super) fast_open: Option<Box<ListenerFastOpen>>,
     /// Its connections have opted in to zero-copy sends.
     pub(super) zerocopy: bool,
     /// When a SYN was last answered with a cookie.
     pub(crate) cookie_at: Option<Instant>,
-    /// The link that it is bound to, and its connections.
+    /// The link that it and its connections are bound to.
     pub(super) link: Option<LinkId>,
     pub(crate) unchecked: bool,
     pub(crate) every_arrival: bool,
     /// No connection can come: there is no device left.
     pub(super) down: bool,
     pub(crate) reported: Readiness,
-}
-
-/// A connection in TIME-WAIT that a SYN may reopen.
-#[derive(Clone, Copy)]
-pub(crate) struct Old {
-    /// Where it is.
-    pub(super) index: u32,
-    /// The largest sequence number of ours that it used.
-    pub(super) last: Seq,
-}
-
-/// A segment to a listener.
-#[derive(Clone, Copy)]
-pub(crate) struct ToListener<'a> {
-    pub(super) tuple: Tuple,
-    pub(super) header: &'a TcpHeader,
-    /// The ECN bits of its IP header.
-    pub(super) ecn: u8,
 }
 
 impl ListenerSocket {
@@ -83,312 +45,41 @@ impl ListenerSocket {
         readiness
     }
 
-    /// Whether no further connection may wait to be accepted.
+    /// Whether the queue of connections to accept is full.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() > self.backlog
     }
 }
 
-/// How a listener is made.
-#[derive(Debug, Default)]
-pub struct ListenOptions {
-    /// How many connections may wait to be accepted.
-    pub backlog: usize,
-    /// The address was [held](Stack::hold) before.
-    pub hold: Option<Hold>,
-    /// With `hold`: `::` stands for IPv6 addresses only.
-    pub v6_only: bool,
+/// Fast Open of one listener.
+#[derive(Default)]
+pub(crate) struct ListenerFastOpen {
+    /// Connections whose handshakes may be incomplete; 0: Fast Open is off.
+    pub(crate) limit: u32,
+    /// Connections whose handshakes are not complete, and those in `resets`.
+    pub(super) pending: u32,
+    /// Until when connections count that were reset.
+    pub(super) resets: VecDeque<Instant>,
+    /// Keys of its own.
+    pub(super) keys: Option<FastOpenKeys>,
+    /// Data is taken without a cookie.
+    pub(super) no_cookie: bool,
 }
 
-impl From<usize> for ListenOptions {
-    fn from(backlog: usize) -> Self {
-        Self { backlog, ..Self::default() }
-    }
-}
-
-impl Stack {
-    /// Listens for connections to `local`, whose port may be 0 for a free one. An unspecified
-    /// address stands for all of ours, `::` for those of both IP versions.
+impl ListenerFastOpen {
+    /// Whether one more connection may be open before its handshake is complete.
     ///
-    /// # Errors
-    /// `AddressInUse`, also if another listener's wildcard covers the address, or another listens
-    /// where the address was held; `AddressNotAvailable` if it is not ours, or no ephemeral port is
-    /// free.
-    pub fn listen(
-        &mut self,
-        local: SocketAddr,
-        options: impl Into<ListenOptions>,
-    ) -> Result<ListenerId, Error> {
-        let ListenOptions { backlog, hold, v6_only } = options.into();
-        let Some(hold) = hold else {
-            let local = self.core.bindable(canonical(local), Kind::Tcp, BindOptions::default())?;
-            let at = Wanted::of(local.ip());
-            return self.core.insert_listener(local, at, Sharing::default(), backlog);
-        };
-        let local = canonical(local);
-        let sockets = &self.core.sockets;
-        let at = Wanted { addr: local.ip(), v6_only, link: sockets.holds.link(hold) };
-        let sharing = sockets.holds.sharing(hold).listening();
-        // Those who hold the port too agreed to share it, until one of them listens.
-        if sockets.tcp_binds.conflicts(at, local.port(), sharing)
-            || sockets.holds.conflicts(at, local.port(), Sharing::ANY, Some(hold))
-        {
-            return Err(Error::AddressInUse);
+    /// RFC 7413 section 5.1: beyond a limit of pending connections, the server falls back to
+    /// complete handshakes. As Linux: a connection that was reset counts for another minute;
+    /// otherwise there is no limit for an attacker who forges both the SYN and the reset.
+    pub(super) fn admits(&mut self, now: Instant) -> bool {
+        if self.limit == 0 {
+            return false;
         }
-        self.core.insert_listener(local, at, sharing, backlog)
+        if self.pending >= self.limit && self.resets.front().is_some_and(|&until| until <= now) {
+            self.resets.pop_front();
+            self.pending = self.pending.saturating_sub(1);
+        }
+        self.pending < self.limit
     }
-}
-
-impl Listener<'_> {
-    pub(super) fn socket(&self) -> Result<&ListenerSocket, Error> {
-        self.core.sockets.table.listener(self.id.index()).ok_or(Error::NoSuchSocket)
-    }
-
-    pub(super) fn socket_mut(&mut self) -> Result<&mut ListenerSocket, Error> {
-        self.core.sockets.table.listener_mut(self.id.index()).ok_or(Error::NoSuchSocket)
-    }
-
-    /// How many connections may wait to be accepted from now on.
-    pub fn set_backlog(&mut self, backlog: usize) -> Result<(), Error> {
-        self.socket_mut()?.backlog = backlog.min(MAX_BACKLOG);
-        Ok(())
-    }
-
-    /// The settings that its connections inherit.
-    pub fn config(&self) -> Result<&TcpConfig, Error> {
-        Ok(&self.socket()?.config)
-    }
-
-    /// Changes a setting, for the connections that are still to come.
-    ///
-    /// # Errors
-    /// `NotSupported` if connections cannot inherit it.
-    pub fn set_option(&mut self, option: TcpOption) -> Result<(), Error> {
-        if let TcpOption::FastOpen(_)
-        | TcpOption::FastOpenKeys(_)
-        | TcpOption::FastOpenNoCookie(_) = option
-        {
-            return self.set_fast_open_option(option);
-        }
-        let set = option.apply(Arc::make_mut(&mut self.socket_mut()?.config));
-        if set { Ok(()) } else { Err(Error::NotSupported) }
-    }
-
-    /// Takes the oldest connection that waits, and the address of its peer.
-    ///
-    /// # Errors
-    /// `WouldBlock` when none waits, `NetworkDown` when none can come any more.
-    pub fn accept(&mut self) -> Result<(TcpId, SocketAddr), Error> {
-        let listener = self.socket_mut()?;
-        let taken = listener.queue.pop_front();
-        listener.reported &= listener.readiness();
-        let none = if listener.down { Error::NetworkDown } else { Error::WouldBlock };
-        let index = taken.ok_or(none)?;
-        let table = &mut self.core.sockets.table;
-        let socket = table.tcp_mut(index).ok_or(Error::WouldBlock)?;
-        socket.owner = Owner::App;
-        socket.conn.fast_open().on_accepted();
-        // Whoever gets a connection looks at it first: no event for what it is ready for already.
-        socket.reported = socket.readiness();
-        let remote = socket.tuple.remote_addr();
-        let id = table.id_of(index).ok_or(Error::WouldBlock)?;
-        Ok((TcpId(id), remote))
-    }
-}
-
-impl Core {
-    fn insert_listener(
-        &mut self,
-        local: SocketAddr,
-        at: Wanted,
-        sharing: Sharing,
-        backlog: usize,
-    ) -> Result<ListenerId, Error> {
-        self.refuse_if_down()?;
-        let listener = ListenerSocket {
-            local,
-            config: Arc::clone(&self.sockets.config),
-            backlog: backlog.min(MAX_BACKLOG),
-            half_open: BTreeSet::new(),
-            queue: VecDeque::new(),
-            fast_open: self.initial_fast_open(backlog),
-            zerocopy: false,
-            cookie_at: None,
-            link: at.link,
-            unchecked: false,
-            every_arrival: false,
-            down: false,
-            reported: Readiness::NONE,
-        };
-        let socket = Socket::Listener(Box::new(listener));
-        let id = self.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
-        self.sockets.tcp_binds.insert(at, local.port(), id.index(), sharing);
-        Ok(ListenerId(id))
-    }
-
-    /// A segment to the listener at `index` that belongs to no connection (RFC 9293 section
-    /// 3.10.7.2), in `packet`, which may carry the answer. `old`: a connection between the same ends
-    /// that is in TIME-WAIT. It stays unless the new one is taken.
-    pub(crate) fn listener_input(
-        &mut self,
-        now: Instant,
-        index: u32,
-        segment: ToListener<'_>,
-        packet: &mut PacketBuf,
-        old: Option<Old>,
-    ) {
-        let ToListener { tuple, header, ecn } = segment;
-        let payload_len = packet.frag_len();
-        // > First, check for a RST: An incoming RST segment could not be valid since it could not
-        // > have been sent in response to anything sent by this incarnation of the connection. An
-        // > incoming RST should be ignored. Second, check for an ACK: Any acknowledgment is bad if
-        // > it arrives on a connection still in the LISTEN state. An acceptable reset segment
-        // > should be formed for any arriving ACK-bearing segment. Third, check for a SYN.
-        let flags = header.flags & (Flags::RST | Flags::ACK | Flags::SYN | Flags::FIN);
-        if flags != Flags::SYN {
-            self.net.counters.drop_one(DropReason::TcpListenNotSyn);
-            if header.flags.contains(Flags::ACK) {
-                self.send_reset(now, &tuple, header, payload_len);
-            }
-            return;
-        }
-        let Some(listener) = self.sockets.table.listener_mut(index) else { return };
-        if listener.is_full() {
-            self.net.counters.drop_one(DropReason::TcpBacklogFull);
-            return;
-        }
-        let (config, bound) = (Arc::clone(&listener.config), listener.link);
-        // A SYN that reopens a connection is no stranger's.
-        if old.is_none() {
-            let full = listener.half_open.len() > listener.backlog;
-            match self.sockets.defence.syn_cookies {
-                SynCookies::Off if full => {
-                    self.net.counters.drop_one(DropReason::TcpHalfOpenLimit);
-                    return;
-                }
-                SynCookies::WhenFull if full => {
-                    return self.send_cookie(now, index, &tuple, header, packet);
-                }
-                SynCookies::Always => {
-                    return self.send_cookie(now, index, &tuple, header, packet);
-                }
-                SynCookies::Off | SynCookies::WhenFull => {}
-            }
-        }
-        let fast_open = self.judge_syn(now, index, &tuple, header, payload_len > 0);
-        let (iss, ts) = self.numbers(now, &tuple);
-        let iss = old.map_or(iss, |old| iss_above(iss, old.last));
-        let link = self.tcp_link(&tuple, bound);
-        let mut conn = Connection::accept(now, config, link, ports(&tuple), iss, ts, header);
-        conn.note_syn_mark(ecn);
-        if let FastOpenSyn::Offer(cookie) | FastOpenSyn::Open(Some(cookie)) = fast_open {
-            conn.fast_open().offer_cookie(cookie);
-        }
-        let socket = TcpSocket::new(conn, tuple, Owner::HalfOpen { listener: index });
-        if self.sockets.table.len() >= MAX_SOCKETS {
-            self.net.counters.drop_one(DropReason::TcpConnectionLimit);
-            return;
-        }
-        if let Some(old) = old {
-            self.make_way(old.index);
-        }
-        let Some(id) = self.insert_connection(socket) else {
-            self.net.counters.drop_one(DropReason::TcpConnectionLimit);
-            return;
-        };
-        if let FastOpenSyn::Open(_) = fast_open {
-            self.net.counters.tcp_passive_opens += 1;
-            self.open_fast(now, id.index(), index, packet.take_frags());
-            return;
-        }
-        if let Some(listener) = self.sockets.table.listener_mut(index) {
-            listener.half_open.insert(id.index());
-        }
-        self.net.counters.tcp_passive_opens += 1;
-    }
-
-    /// The connection at `index`, in TIME-WAIT, makes way for a new one between the same ends.
-    fn make_way(&mut self, index: u32) {
-        match self.sockets.table.tcp(index) {
-            // Its owner still has it; segments find it no longer.
-            Some(socket) if socket.owner != Owner::Nobody => {
-                self.sockets.demux.remove(&mut self.sockets.table, index);
-            }
-            _ => self.remove_connection(index),
-        }
-    }
-
-    /// A half-open connection took a segment: if that completed the handshake, it waits to be
-    /// accepted from here on.
-    pub(crate) fn promote(&mut self, index: u32, listener_index: u32) {
-        let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
-        if matches!(socket.conn.state(), State::SynReceived | State::SynSent | State::Closed) {
-            return;
-        }
-        socket.owner = Owner::Queued { listener: listener_index };
-        if let Some(listener) = self.sockets.table.listener_mut(listener_index) {
-            listener.half_open.remove(&index);
-            listener.queue.push_back(index);
-            if listener.every_arrival {
-                listener.reported &= !Readiness::READABLE;
-            }
-        }
-        self.sockets.check_later(listener_index);
-    }
-
-    /// Listening ends: connections that nobody has accepted are reset.
-    pub(crate) fn close_listener(&mut self, index: u32) {
-        let Some(listener) = self.sockets.table.listener_mut(index) else { return };
-        let port = listener.local.port();
-        let mut orphans = core::mem::take(&mut listener.half_open);
-        orphans.extend(listener.queue.drain(..));
-        self.sockets.tcp_binds.remove(port, index);
-        self.sockets.table.remove(index);
-        for orphan in orphans {
-            let Some(socket) = self.sockets.table.tcp_mut(orphan) else { continue };
-            debug_assert!(matches!(socket.owner,
-                Owner::HalfOpen { listener } | Owner::Queued { listener } if listener == index));
-            socket.owner = Owner::Nobody;
-            self.tcp_abort(orphan);
-        }
-    }
-
-    /// Where a socket without a peer is bound: `local`, its port chosen if it is 0.
-    pub(crate) fn bindable(
-        &mut self,
-        local: SocketAddr,
-        kind: Kind,
-        options: BindOptions,
-    ) -> Result<SocketAddr, Error> {
-        let ip: IpAddr = local.ip();
-        // As on Linux, who receives datagrams may be bound to a group, and hears nothing else.
-        let group = ip.is_multicast() && matches!(kind, Kind::Udp);
-        if !options.free && !ip.is_unspecified() && !group && !self.net.is_local(ip) {
-            return Err(Error::AddressNotAvailable);
-        }
-        let sockets = &mut self.sockets;
-        let at = options.wanted(ip);
-        let (binds, holds) = match kind {
-            Kind::Tcp => (&sockets.tcp_binds, Some(&sockets.holds)),
-            Kind::Udp => (&sockets.udp_binds, None),
-        };
-        let is_held = |port| holds.is_some_and(|h| h.conflicts(at, port, Sharing::ANY, None));
-        let is_taken = |port, sharing| binds.conflicts(at, port, sharing) || is_held(port);
-        let port = match local.port() {
-            0 => sockets
-                .ports
-                .choose(ip, None, |port| !is_taken(port, Sharing::default()))
-                .ok_or(Error::AddressNotAvailable)?,
-            port if is_taken(port, options.sharing()) => return Err(Error::AddressInUse),
-            port => port,
-        };
-        Ok(SocketAddr::new(ip, port))
-    }
-}
-
-/// Which ports are asked about.
-#[derive(Clone, Copy)]
-pub(crate) enum Kind {
-    Tcp,
-    Udp,
 }

@@ -1,4 +1,4 @@
-//! Byte path, step R7 by mapping, seen from the stack: which connection, which error.
+//! Variant of step R7: received pages as contiguous memory.
 
 use pagewire_mem::{Instant, MapFault, Mapping, Place};
 use pagewire_tcp::{MapRefusal, Parts, RecvFlags, check_map_len};
@@ -7,18 +7,17 @@ use super::handles::Tcp;
 use super::recv::Taker;
 use crate::error::Error;
 
-/// Why nothing was mapped, in the order in which it is looked for; the first that applies. Nothing
-/// was consumed, nothing was waited for.
+/// Why nothing was mapped: the first that applies. Nothing was consumed.
 ///
-/// The order and the numbers are those of Linux's first version (commit 93ab6cc69162, "tcp: implement
-/// mmap() for zero copy receive").
+/// The order and the numbers are those of Linux's first version (commit 93ab6cc69162, "tcp:
+/// implement mmap() for zero copy receive").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// The length is 0 or no multiple of the page size, 4096. `EINVAL`.
     #[error("the length of a mapping is a positive multiple of 4096 bytes")]
     Length,
-    /// A mapping that can be written was asked for. `EPERM`.
+    /// The caller wants a writable mapping. `EPERM`.
     #[error("received pages can be mapped for reading only")]
     Writable,
     /// The socket listens. `ENOTCONN`.
@@ -34,16 +33,16 @@ pub enum MapError {
     /// Urgent data lies in the range. `EINVAL`.
     #[error("urgent data lies in the range: read past it")]
     Urgent,
-    /// No memory for it; or, where it was waited for, the window closes before so much is queued.
+    /// No memory for it; or, for a call that waits, the window closes before so much is queued.
     /// `ENOMEM`.
     #[error("out of memory for the mapping")]
     NoMemory,
-    /// A part of the range does not lie in whole pages of the stream (it begins or ends in the
-    /// middle of one, or a short fragment lies in it), or in memory that cannot be mapped side by
-    /// side. That part can be read. `EINVAL`.
+    /// A part of the range is not in whole pages of the stream (it begins or ends within one, or a
+    /// short fragment is in it), or is in memory that cannot be mapped contiguously. It can be
+    /// read. `EINVAL`.
     #[error("a part of the range does not lie in whole pages: read it")]
     NotPages,
-    /// What any verb on the socket would say: there is none, or it is a datagram socket.
+    /// There is no such socket, or it is a datagram socket.
     #[error(transparent)]
     Socket(#[from] Error),
 }
@@ -79,55 +78,53 @@ impl From<MapRefusal> for MapError {
 /// What [`MapPages`] found.
 #[derive(Debug)]
 pub struct MapAvailable {
-    /// Whole pages that were next in the stream; `None` if there are none at its front.
+    /// The next whole pages of the stream, if it has some at its front.
     pub mapping: Option<Mapping>,
-    /// Bytes behind the mapping that were copied into the buffer given for them.
+    /// Bytes behind the mapping that were copied to the buffer `tail`.
     pub copied: usize,
-    /// Bytes to be read by copy before the next page can be mapped (Linux's `recv_skip_hint`). 0 if
-    /// the rest can be mapped by another call, or as much was mapped as was asked for.
+    /// Bytes to read by copy before the next page can be mapped (Linux's `recv_skip_hint`). 0 if
+    /// another call can map the rest, or `max` bytes were mapped.
     pub copy_next: usize,
-    /// Bytes that wait behind what was taken.
+    /// Bytes queued behind what was taken.
     pub queued: usize,
-    /// Nothing comes behind them: the peer has closed, or the connection is over.
+    /// Whether these are the last: the peer has closed, or the connection is over.
     pub ended: bool,
-    /// What the connection met, once. What was received before is there all the same.
+    /// The connection's error, taken. Data received before can still be read.
     pub error: Option<Error>,
 }
 
-/// Takes the next so many bytes as contiguous memory that can only be read, consumed as by a read:
-/// the window opens, an acknowledgement is considered. The first of [`MapError`] that applies is the
-/// error; then nothing is consumed.
+/// Takes exactly so many bytes as contiguous, read-only memory, consumed as by a read.
 #[derive(Clone, Copy, Debug)]
 pub struct Map(pub usize);
 
-/// As [`Map`], for those who hand out addresses: only of memory that nobody can make writable there,
-/// and with Linux's judgement of what is queued: up to an urgent byte that is not in line, and only the
-/// peer's FIN ends the stream.
+/// As [`Map`], for callers that hand out addresses: only memory that cannot be made writable. As on
+/// Linux, an urgent byte that is not in line bounds the data, and only the peer's FIN ends the
+/// stream.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSealed(pub usize);
 
-/// Takes as many of the next bytes as whole pages that lie side by side, up to `max`; then, as far as
-/// they fit into `tail`, a copy of what lies before the next page. Takes no system call (but for
-/// the first mapping of a region). What lies elsewhere in memory is had by the next call.
+/// Takes whole pages that are contiguous in memory, up to `max` bytes; then copies the bytes before
+/// the next page to `tail`, as far as they fit. Makes no system call (but for the first mapping of
+/// a region). The next call takes pages that are elsewhere in memory.
 ///
-/// Nothing to be mapped is no error: [`MapAvailable::copy_next`] says what to read. Errors are
-/// `NoMemory` and `Socket`.
+/// Nothing to map is no error: [`MapAvailable::copy_next`] says what to read. Errors are `NoMemory`
+/// and `Socket`.
 #[derive(Debug)]
 pub struct MapPages<'a> {
     /// How many bytes at most.
     pub max: usize,
-    /// Where a copy goes.
+    /// The buffer for a copy.
     pub tail: &'a mut [u8],
 }
 
-/// Has `put` map the next whole pages, up to `max` bytes, wherever it likes; it says how many
-/// bytes that were, and they are consumed. It keeps references of its own. Then as for [`MapPages`],
-/// without a mapping.
+/// Calls `put` to map the next whole pages, up to `max` bytes, at a place of its own; `put` keeps
+/// references to them and returns the number of bytes to consume. Then as [`MapPages`], without a
+/// mapping.
 #[derive(Debug)]
 pub struct MapWith<'a, F> {
     /// How many bytes at most.
     pub max: usize,
-    /// Where a copy goes.
+    /// The buffer for a copy.
     pub tail: &'a mut [u8],
     /// Maps pages.
     pub put: F,
@@ -167,7 +164,7 @@ impl Taker for MapPages<'_> {
 }
 
 impl<F: FnOnce(Parts<'_>) -> Result<usize, MapFault>> Taker for MapWith<'_, F> {
-    /// How many bytes were mapped, and what was found.
+    /// The number of bytes mapped, and the rest.
     type Taken = (usize, MapAvailable);
     type Error = MapError;
 
@@ -231,14 +228,13 @@ impl Tcp<'_> {
         self.socket.conn.has_fin()
     }
 
-    /// Whether `len` bytes will never be queued at once on this connection: its window closes
-    /// before.
+    /// Whether the window closes before `len` bytes are queued.
     pub fn is_beyond_window(&self, len: usize) -> bool {
         self.socket.conn.is_beyond_window(len)
     }
 
-    /// Somebody is going to wait until `len` bytes are queued: has the receive buffer grow, within
-    /// its limit, so that they fit, and everything that arrives be reported.
+    /// Prepares a wait for `len` bytes: grows the receive buffer for them, within its limit, and
+    /// reports every arrival.
     pub fn expect(&mut self, len: usize) {
         let socket = &mut *self.socket;
         socket.every_arrival = true;
@@ -247,7 +243,7 @@ impl Tcp<'_> {
     }
 }
 
-/// A place for the pages that lie side by side with the first.
+/// A place for the pages that are contiguous with the first.
 fn adjacent(parts: Parts<'_>) -> Result<(Option<Place>, usize), MapRefusal> {
     let first = parts.take(1);
     let len = first.clone().map(|(_, len)| len).sum();

@@ -1,42 +1,46 @@
-//! Sockets: who they are, and what has to be done for them.
-//!
-//! Read [`Sockets`] first, then `tcp.rs` (connections), `application.rs` (their verbs),
-//! `listener.rs`, `udp.rs`; `table.rs`, `demux.rs` and `ports.rs` find them.
+//! Sockets. Read [`Sockets`] first, then the kinds (`tcp.rs`, `listener.rs`, `udp.rs`),
+//! `handles.rs` (what verbs work with) and `demux.rs` (which socket a packet is for).
 
 pub(crate) mod application;
-pub(crate) mod bound;
+pub(crate) mod bind;
+mod binds;
 mod cookie;
 mod cookie_cache;
-pub(crate) mod demux;
-pub(crate) mod edges;
+mod demux;
 mod error_queue;
 mod errors;
 pub(crate) mod fast_open;
+mod flow;
 pub(crate) mod forwarding;
-pub(crate) mod guests;
 pub(crate) mod handles;
-mod held;
-pub(crate) mod hold;
+pub(crate) mod ids;
 pub(crate) mod leaving;
-pub(crate) mod listener;
+pub(crate) mod lent;
+pub(crate) mod listen;
+mod listener;
 pub(crate) mod mapping;
-pub(crate) mod path_mtu;
-pub(crate) mod ports;
+pub(crate) mod marks;
+pub(crate) mod memberships;
+pub(crate) mod options;
+mod path_mtu;
+mod ports;
 pub(crate) mod recv;
-mod refused;
 pub(crate) mod send;
-pub(crate) mod table;
-pub(crate) mod tcp;
-pub(crate) mod time_wait;
+pub(crate) mod sends;
+mod table;
+mod tcp;
+mod time_wait;
 pub(crate) mod timestamping;
-pub(crate) mod udp;
-mod udp_cork;
-pub(crate) mod udp_groups;
-pub(crate) mod udp_messages;
-mod udp_path;
-pub(crate) mod udp_segments;
+mod transmit;
+mod tuple;
+mod udp;
+mod udp_groups;
+pub(crate) mod udp_recv;
 pub(crate) mod udp_send;
-pub(crate) mod zerocopy;
+pub(crate) mod udp_target;
+mod udp_verbs;
+mod work;
+mod zerocopy;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,52 +51,43 @@ use pagewire_tcp::{CookieJar, IsnGenerator};
 use siphasher::sip::SipHasher13;
 
 use crate::TcpConfig;
+use crate::config::{SynCookies, TimeWaitReuse, ZeroCopyConfig};
 use crate::event::{Event, Readiness};
 use crate::limits::{RESETS_BURST, RESETS_PER_SECOND};
 use crate::net::LinkIndex;
 use crate::random::Random;
 use crate::rate_limit::RateLimit;
-use crate::stack::{SynCookies, TimeWaitReuse};
 use crate::timer_wheel::TimerWheel;
-use demux::{Binds, Demux};
+use bind::Reservations;
+use binds::Binds;
+use demux::Demux;
 pub(crate) use error_queue::ErrorQueue;
 use fast_open::FastOpenHost;
-use guests::Guests;
-use handles::Work;
-use hold::Holds;
+pub(crate) use flow::Passed;
+use ids::SocketId;
 use leaving::Down;
-use listener::ListenerSocket;
-use ports::Ports;
-use table::{SocketId, Table};
-use tcp::TcpSocket;
-use time_wait::Remains;
-use udp::UdpSocket;
-use zerocopy::ZeroCopyConfig;
-
-/// A socket of any kind; boxed, so that a slot of the table is small.
-pub(crate) enum Socket {
-    Tcp(Box<TcpSocket>),
-    Listener(Box<ListenerSocket>),
-    Udp(Box<UdpSocket>),
-    TimeWait(Box<Remains>),
-}
+use lent::LentMemory;
+use ports::EphemeralPorts;
+pub(crate) use table::{Socket, Table};
+pub(crate) use tuple::with_scope;
+pub(crate) use work::Work;
 
 /// All sockets of a stack.
 ///
-/// What happens to a socket only marks it: a connection goes on the list `dirty` until
-/// `poll_transmit` has asked it for segments and set its timer, any socket goes on `unchecked`
-/// until `poll_event` has compared its readiness. So a burst of segments costs one
-/// acknowledgement, one timer and one event for each connection.
+/// Inputs and verbs only mark a socket: a connection is on the list `dirty` until `poll_transmit`
+/// has asked it for segments and set its timer; a socket is on `unchecked` until `poll_event` has
+/// compared its readiness. So a burst of segments costs one acknowledgement, one timer and one
+/// event for each connection.
 pub(crate) struct Sockets {
     pub(crate) table: Table,
     pub(crate) demux: Demux,
     /// Listeners by port.
     pub(crate) tcp_binds: Binds,
-    /// Ports that are bound, whether or not somebody listens.
-    pub(crate) holds: Holds,
+    /// Ports that are bound, whether or not a listener is there.
+    pub(crate) reservations: Reservations,
     /// Datagram sockets by port.
     pub(crate) udp_binds: Binds,
-    pub(crate) ports: Ports,
+    pub(crate) ports: EphemeralPorts,
     pub(crate) isn: IsnGenerator,
     pub(crate) fast_open: FastOpenHost,
     pub(crate) wheel: TimerWheel,
@@ -101,21 +96,21 @@ pub(crate) struct Sockets {
     /// Settings of handshakes and of what is left of connections.
     pub(crate) defence: Defence,
     pub(crate) cookies: CookieJar,
-    /// Those of `dirty` that wait for the device of a link, by link; entries may be stale.
+    /// Dirty connections that wait for a link's device, by link; entries may be stale.
     pub(crate) held_up: Vec<Vec<u32>>,
     pub(crate) work: Work,
-    /// Connections in TIME-WAIT that nobody owns, oldest first; entries may be stale.
+    /// Closed connections in TIME-WAIT, oldest first; entries may be stale.
     pub(crate) time_wait: VecDeque<SocketId>,
     /// Resets for segments that belong to no connection.
     pub(crate) resets: RateLimit,
-    /// Timers that fired together.
+    /// Buffer for timers that fired together.
     pub(crate) expired: Vec<u32>,
-    /// A connection that was not quiet when somebody asked last: a hint, which may be stale.
+    /// A connection that was busy at the last question: a hint, which may be stale.
     busy: AtomicU32,
-    pub(crate) guests: Guests,
-    /// Those taken from there, on their way to their sockets.
+    pub(crate) lent: LentMemory,
+    /// Buffer for completions on their way to their sockets.
     drained: Vec<Completed>,
-    /// Why there is nothing for sockets to do any more, if so.
+    /// Whether sockets can still send and receive.
     pub(crate) down: Down,
 }
 
@@ -127,8 +122,8 @@ pub(crate) struct Defence {
 }
 
 impl Sockets {
-    /// No sockets yet. Every table that strangers can fill, and every number that they should not
-    /// guess, has a key of its own, derived from the stack's secret.
+    /// No sockets. Every table that strangers can fill, and every number that they must not guess,
+    /// has a key of its own, derived from the stack's secret.
     pub(crate) fn new(
         now: Instant,
         secret: &[u8; 32],
@@ -141,9 +136,9 @@ impl Sockets {
             table: Table::default(),
             demux: Demux::new(derive(secret, b"demux")),
             tcp_binds: Binds::new(derive(secret, b"listeners that share a port")),
-            holds: Holds::default(),
+            reservations: Reservations::default(),
             udp_binds: Binds::new(derive(secret, b"datagram sockets that share a port")),
-            ports: Ports::new(derive(secret, b"ports"), draws(b"port draws")),
+            ports: EphemeralPorts::new(derive(secret, b"ports"), draws(b"port draws")),
             isn: IsnGenerator::new(derive(secret, b"isn")),
             fast_open: FastOpenHost::new(secret),
             wheel: TimerWheel::new(now),
@@ -155,7 +150,7 @@ impl Sockets {
             resets: RateLimit::new(now, (RESETS_PER_SECOND, RESETS_BURST), draws(b"resets")),
             expired: Vec::new(),
             busy: AtomicU32::new(u32::MAX),
-            guests: Guests::new(zerocopy.received_deadline),
+            lent: LentMemory::new(zerocopy.received_deadline),
             work: Work {
                 dirty: VecDeque::new(),
                 unchecked: VecDeque::new(),
@@ -170,7 +165,7 @@ impl Sockets {
         }
     }
 
-    /// Something happened to the connection at `index`: it may send, and be ready for more.
+    /// Marks the connection at `index`: it may send, and its readiness may have grown.
     pub(crate) fn touch(&mut self, index: u32) {
         self.touch_to_send(index);
         self.touch_to_report(index);
@@ -180,34 +175,29 @@ impl Sockets {
     pub(crate) fn touch_by_segment(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
         let Some(flow) = &mut socket.flow else { return self.touch(index) };
-        // Whether there is anything else to look after shows when its data has been passed on.
+        // What is left to report shows when its data has been passed on.
         flow.due = true;
         if !core::mem::replace(&mut socket.dirty, true) {
             self.work.dirty.push_back(index);
         } else if self.held_up.iter().any(|list| !list.is_empty()) {
-            // It may wait for its device, and would be looked at when that has room: what came for it
-            // need not wait for that.
+            // If it waits for its device, what it received need not wait too.
             self.touch_to_report(index);
         }
     }
 
-    /// The connection at `index` may send, and nothing else has changed.
+    /// Marks the connection at `index`: it may send.
     pub(crate) fn touch_to_send(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        if !core::mem::replace(&mut socket.dirty, true) {
-            self.work.dirty.push_back(index);
-        }
+        self.work.queue_send(index, socket);
     }
 
-    /// The connection at `index` may be ready for more, and has nothing more to send.
+    /// Marks the connection at `index`: its readiness may have grown.
     pub(crate) fn touch_to_report(&mut self, index: u32) {
         let Some(socket) = self.table.tcp_mut(index) else { return };
-        if !core::mem::replace(&mut socket.unchecked, true) {
-            self.work.unchecked.push_back(index);
-        }
+        self.work.queue_report(index, &mut socket.unchecked);
     }
 
-    /// The device of a link has room again; whether connections have waited for that.
+    /// The device of a link has room again. Returns whether connections waited for it.
     pub(crate) fn resume(&mut self, link: LinkIndex) -> bool {
         let held_up = self.held_up.get_mut(usize::from(link)).filter(|list| !list.is_empty());
         let Some(list) = held_up else { return false };
@@ -215,43 +205,37 @@ impl Sockets {
         true
     }
 
-    /// The socket at `index`, no connection, may be ready for more.
+    /// Marks the socket at `index`, which is no connection: its readiness may have grown.
     pub(crate) fn check_later(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
         if matches!(socket, Socket::Tcp(_)) {
             return;
         }
         let Some((unchecked, _)) = socket.report_state() else { return };
-        if !core::mem::replace(unchecked, true) {
-            self.work.unchecked.push_back(index);
-        }
+        self.work.queue_report(index, unchecked);
     }
 
-    /// The owner of the socket at `id` is to be told that it is ready for `what`, whatever it was
-    /// told before.
+    /// Reports to the owner of the socket `id` that it is ready for `what`, even if that was
+    /// reported before.
     pub(crate) fn report_again(&mut self, id: SocketId, what: Readiness) {
         let Ok(socket) = self.table.get_mut(id) else { return };
         let Some((unchecked, reported)) = socket.report_state() else { return };
         *reported &= !what;
-        if !core::mem::replace(unchecked, true) {
-            self.work.unchecked.push_back(id.index());
-        }
+        self.work.queue_report(id.index(), unchecked);
     }
 
-    /// If something came to the error queue of the socket at `index`, its owner is to be told,
-    /// whatever it was told before.
+    /// Reports a new entry in the error queue of the socket at `index`, even if one was reported
+    /// before.
     pub(crate) fn report_news(&mut self, index: u32) {
         let Some(socket) = self.table.at_mut(index) else { return };
         if !socket.errors().is_some_and(ErrorQueue::has_news) {
             return;
         }
         let Some((unchecked, _)) = socket.report_state() else { return };
-        if !core::mem::replace(unchecked, true) {
-            self.work.unchecked.push_back(index);
-        }
+        self.work.queue_report(index, unchecked);
     }
 
-    /// Whether no connection has anything left to send, or to have acknowledged.
+    /// Whether no connection has unsent or unacknowledged data.
     pub(crate) fn are_quiet(&self) -> bool {
         let is_busy = |socket: &Socket| !socket.is_quiet();
         if self.table.at(self.busy.load(Ordering::Relaxed)).is_some_and(is_busy) {
@@ -262,24 +246,19 @@ impl Sockets {
         busy.is_none()
     }
 
-    /// The next socket that became ready for something since it was last asked.
+    /// The next socket whose readiness has grown since it was last reported.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         while let Some(index) = self.work.unchecked.pop_front() {
             let Some(socket) = self.table.at_mut(index) else { continue };
             let readiness = socket.readiness();
-            // Errors, notifications and timestamps are told of one by one.
+            // Errors, notifications and timestamps are reported one by one.
             let news = socket.errors_mut().is_some_and(ErrorQueue::take_news);
-            let (unchecked, reported) = match socket {
-                Socket::Tcp(s) if s.owner == tcp::Owner::App => (&mut s.unchecked, &mut s.reported),
-                Socket::Tcp(s) => {
-                    s.unchecked = false;
-                    continue;
-                }
-                Socket::TimeWait(_) => continue,
-                Socket::Listener(s) => (&mut s.unchecked, &mut s.reported),
-                Socket::Udp(s) => (&mut s.unchecked, &mut s.reported),
-            };
+            let is_owned = !matches!(socket, Socket::Tcp(s) if s.owner != tcp::Owner::App);
+            let Some((unchecked, reported)) = socket.report_state() else { continue };
             *unchecked = false;
+            if !is_owned {
+                continue;
+            }
             if news {
                 *reported &= !Readiness::ERROR_QUEUE;
             }
@@ -292,55 +271,6 @@ impl Sockets {
             }
         }
         None
-    }
-}
-
-impl Socket {
-    /// How things stand.
-    pub(crate) fn readiness(&self) -> Readiness {
-        match self {
-            Self::Tcp(socket) => socket.readiness(),
-            Self::Listener(socket) => socket.readiness(),
-            Self::Udp(socket) => socket.readiness(),
-            Self::TimeWait(_) => Readiness::NONE,
-        }
-    }
-
-    /// Whether it has nothing left to send, or to have acknowledged.
-    pub(crate) fn is_quiet(&self) -> bool {
-        match self {
-            Self::Tcp(socket) => socket.is_quiet(),
-            Self::Listener(_) | Self::Udp(_) | Self::TimeWait(_) => true,
-        }
-    }
-
-    /// The error queue, if there is one.
-    pub(crate) fn errors(&self) -> Option<&ErrorQueue> {
-        match self {
-            Self::Tcp(socket) => socket.errors(),
-            Self::Udp(socket) => socket.errors.as_deref(),
-            Self::Listener(_) | Self::TimeWait(_) => None,
-        }
-    }
-
-    /// The error queue, if there is one.
-    pub(crate) fn errors_mut(&mut self) -> Option<&mut ErrorQueue> {
-        match self {
-            Self::Tcp(socket) => socket.extra.as_mut()?.errors.as_mut(),
-            Self::Udp(socket) => socket.errors.as_deref_mut(),
-            Self::Listener(_) | Self::TimeWait(_) => None,
-        }
-    }
-
-    /// Whether it is on the list of those whose readiness may have grown, and what the owner knows
-    /// that it is ready for.
-    pub(crate) fn report_state(&mut self) -> Option<(&mut bool, &mut Readiness)> {
-        match self {
-            Self::Tcp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::Listener(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::Udp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
-            Self::TimeWait(_) => None,
-        }
     }
 }
 

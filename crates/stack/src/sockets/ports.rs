@@ -8,39 +8,41 @@ use siphasher::sip::SipHasher13;
 use crate::limits::{EPHEMERAL_DRAWS, EPHEMERAL_FIRST, EPHEMERAL_LAST};
 use crate::random::Random;
 
-/// Counters, so that connections to one peer do not tell how many go to another: two bytes each. So
-/// many, because two peers that share one can tell that the same host visits them (CVE-2022-32296).
+/// Counters, so that connections to one peer do not reveal how many go to another: two bytes each.
+/// So many, because two peers that share one can find out that the same host visits them
+/// (CVE-2022-32296).
 const COUNTERS: usize = 4096;
 
 const SPAN: u32 = (EPHEMERAL_LAST - EPHEMERAL_FIRST) as u32 + 1;
 
-/// Chooses ports: for connections by the double-hash algorithm, for sockets without a peer at random.
+/// Chooses ports: for connections by the double-hash algorithm, for sockets without a peer at
+/// random.
 ///
-/// Towards one peer the ports of connections follow one another. Only that peer sees it, and each
-/// comes again as late as it can: in TIME-WAIT at the peer it would be in the way.
+/// Towards one peer the ports of connections are consecutive. Only that peer sees it, and each port
+/// is used again as late as possible, after its TIME-WAIT at the peer.
 ///
 /// > RFC 6056 section 3.3.4: The basic idea of this algorithm is to introduce a random offset and
 /// > a table of counters: offset = F(local_IP, remote_IP, remote_port, secret_key1); index =
 /// > G(local_IP, remote_IP, remote_port, secret_key2); port = min_ephemeral + (offset +
 /// > table\[index\]) % num_ephemeral
 ///
-/// A socket without a peer has nothing to hash: whoever learned the port of one would know that of the
-/// next. Its port is most of what keeps forged answers from a resolver.
+/// A socket without a peer has nothing to hash: the port of one would reveal that of the next. A
+/// random port is the main protection of a resolver against forged answers.
 ///
 /// > RFC 6056 section 3.3.2: next_ephemeral = min_ephemeral + (random() % num_ephemeral)
-pub(crate) struct Ports {
+pub(crate) struct EphemeralPorts {
     key: [u8; 16],
     counters: Box<[u16; COUNTERS]>,
     random: Random,
 }
 
-impl Ports {
+impl EphemeralPorts {
     pub(crate) fn new(key: [u8; 16], random: Random) -> Self {
         Self { key, counters: Box::new([0; COUNTERS]), random }
     }
 
-    /// A port for `local` towards `remote` (none for a socket without a peer) that `is_free` allows;
-    /// `None` when it allows no ephemeral port at all.
+    /// A port for `local` towards `remote` (none for a socket without a peer) that `is_free`
+    /// allows; `None` when it allows no ephemeral port at all.
     pub(crate) fn choose(
         &mut self,
         local: IpAddr,
@@ -53,7 +55,7 @@ impl Ports {
             if let Some(port) = drawn.find(|&port| is_free(port)) {
                 return Some(port);
             }
-            // Most are taken.
+            // Most are in use.
             let start = self.random.below(SPAN);
             return (start..start + SPAN).map(port).find(|&port| is_free(port));
         };
@@ -94,8 +96,8 @@ mod tests {
         "10.0.0.1".parse().unwrap()
     }
 
-    fn ports(key: u8) -> Ports {
-        Ports::new([key; 16], Random::new([key; 16]))
+    fn ports(key: u8) -> EphemeralPorts {
+        EphemeralPorts::new([key; 16], Random::new([key; 16]))
     }
 
     #[test]

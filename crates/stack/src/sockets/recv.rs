@@ -1,4 +1,4 @@
-//! Byte path, step R7 seen from the stack: the one way out for what was received.
+//! Byte path, step R7: received bytes go to the application.
 
 use pagewire_mem::{Frag, Instant};
 use pagewire_tcp::RecvFlags;
@@ -6,22 +6,21 @@ use pagewire_tcp::RecvFlags;
 use super::handles::Tcp;
 use crate::error::Error;
 
-/// Takes received bytes, in one of several ways:
+/// A way to take received bytes:
 ///
-/// - `&mut [u8]`: by copy; how many;
-/// - [`Chunks`]: by reference, appended to a vector; how many bytes;
-/// - [`Discard`]: throws them away; how many;
+/// - `&mut [u8]`: copies them;
+/// - [`Chunks`]: appends references to a vector;
+/// - [`Discard`]: discards them;
 /// - [`Map`](crate::Map), [`MapSealed`](crate::MapSealed), [`MapPages`](crate::MapPages),
 ///   [`MapWith`](crate::MapWith): as contiguous memory.
 ///
-/// 0 bytes are the end of the stream.
+/// The first three return the number of bytes; 0 is the end of the stream.
 pub trait Taker {
     /// What was taken.
     type Taken;
-    /// Why nothing was.
+    /// Why nothing was taken.
     type Error;
 
-    /// Takes them.
     #[doc(hidden)]
     fn take(
         self,
@@ -36,20 +35,20 @@ pub trait Taker {
 pub struct Chunks<'a> {
     /// How many bytes at most.
     pub max: usize,
-    /// Where they go.
+    /// The vector.
     pub into: &'a mut Vec<Frag>,
 }
 
-/// Throws away up to so many received bytes.
+/// Discards up to so many received bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Discard(pub usize);
 
 impl Tcp<'_> {
-    /// Byte path, step R7: takes received bytes.
+    /// Takes received bytes.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing is queued but more may come, `NotConnected`, and what the
-    /// connection ended with; what the taker says.
+    /// `WouldBlock` when nothing is queued but more may come, `NotConnected`, the error that ended
+    /// the connection, and the taker's own.
     #[inline]
     pub fn recv<T: Taker>(
         &mut self,

@@ -1,14 +1,14 @@
-//! Byte path, step S1 seen from the stack: the one way in for what is sent.
+//! Byte path, step S1: the application's bytes go to the send queue.
 
 use pagewire_mem::{FragVec, Instant};
 use pagewire_tcp::SendFlags;
 
 use super::handles::Tcp;
-use super::zerocopy::ZeroCopyCall;
+use super::sends::ZeroCopyCall;
 use crate::error::Error;
 use crate::net::Mem;
 
-/// Tells the time to whoever needs it: an [`Instant`], or a closure that is asked at most once.
+/// The time: an [`Instant`], or a closure that is called at most once.
 pub trait Clock {
     /// The time.
     fn now(self) -> Instant;
@@ -28,32 +28,35 @@ impl<F: FnOnce() -> Instant> Clock for F {
     }
 }
 
-/// What is sent on a connection, and in which way:
+/// What to send on a connection:
 ///
-/// - `&[u8]`: a copy. Where the send buffer has room but the stack has no page left to copy into, the
-///   answer is `WouldBlock` too, and the connection becomes writable when pages come home;
-/// - `&mut FragVec`: memory by reference, taken from the front. It is let go when it is acknowledged;
-/// - `(&mut FragVec, &mut ZeroCopyCall)`: the same, with a notification, see [`ZeroCopyCall`].
+/// - `&[u8]`: a copy. If the send buffer has room but the stack has no free page, this is
+///   `WouldBlock` too, and the connection becomes writable when pages are free;
+/// - `&mut FragVec`: memory by reference, taken from the front, and released when it is
+///   acknowledged;
+/// - `(&mut FragVec, &mut ZeroCopyCall)`: also by reference, with a notification, see
+///   [`ZeroCopyCall`].
 pub trait Payload: Sized {
-    /// Queues all of it, if it only adds to what waits to become a full segment: nothing follows from
-    /// it, and no clock is needed. `None`: it has to be queued as any other.
+    /// Queues all of it, if it only adds to data that waits to be coalesced: no clock is needed.
+    /// `None`: use [`queue`](Self::queue).
     #[doc(hidden)]
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
+    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
         let _ = tcp;
         None
     }
 
-    /// Queues it.
+    /// Queues as much as there is room for.
     #[doc(hidden)]
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error>;
 }
 
 impl Tcp<'_> {
-    /// Queues as much from the front of `data` as there is room for, and returns how many bytes that
-    /// is. The clock is asked only if anything but the queue changes.
+    /// Queues as much from the front of `data` as there is room for, and returns the number of
+    /// bytes. Reads the clock only if more than the queue changes.
     ///
     /// # Errors
-    /// `WouldBlock` without room, `BrokenPipe` after a shutdown, and what the connection ended with.
+    /// `WouldBlock` without room, `BrokenPipe` after a shutdown, and the error that ended the
+    /// connection.
     #[inline]
     pub fn send(
         &mut self,
@@ -62,7 +65,7 @@ impl Tcp<'_> {
         flags: SendFlags,
     ) -> Result<usize, Error> {
         if flags.is_empty()
-            && let Some(queued) = data.collect(self)
+            && let Some(queued) = data.coalesce(self)
         {
             return Ok(queued);
         }
@@ -70,47 +73,34 @@ impl Tcp<'_> {
     }
 }
 
-impl Payload for &[u8] {
+impl<T: AsRef<[u8]> + ?Sized> Payload for &T {
     #[inline]
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        let socket = &mut *tcp.socket;
-        // Charges and the connection's own ledger are kept by the long way.
+    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
+        let (data, socket) = (self.as_ref(), &mut *tcp.socket);
+        // `queue` keeps charges and the connection's own ledger.
         let plain = socket.extra.as_ref().is_none_or(|extra| extra.ledger.is_none());
         let Mem { pool, writer, ledger, .. } = &mut *tcp.mem;
-        let collected = plain
+        let coalesced = plain
             && socket.forwards.is_none()
-            && socket.conn.collect_copy(pool, writer, ledger, self);
-        collected.then_some(self.len())
+            && socket.conn.collect_copy(pool, writer, ledger, data);
+        coalesced.then_some(data.len())
     }
 
+    #[inline]
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        match tcp.with_sender(now, |conn, env| conn.write(env, self, flags)) {
+        tcp.send_copy(now, self.as_ref(), flags)
+    }
+}
+
+impl Tcp<'_> {
+    fn send_copy(&mut self, now: Instant, data: &[u8], flags: SendFlags) -> Result<usize, Error> {
+        match self.with_sender(now, |conn, env| conn.write(env, data, flags)) {
             Err(Error::NoBuffers) => {
-                tcp.starve(now);
+                self.starve(now);
                 Err(Error::WouldBlock)
             }
             done => done,
         }
-    }
-}
-
-impl<const N: usize> Payload for &[u8; N] {
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        self.as_slice().collect(tcp)
-    }
-
-    fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        self.as_slice().queue(tcp, now, flags)
-    }
-}
-
-impl Payload for &Vec<u8> {
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        self.as_slice().collect(tcp)
-    }
-
-    fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {
-        self.as_slice().queue(tcp, now, flags)
     }
 }
 
@@ -122,8 +112,8 @@ impl Payload for &mut FragVec {
 
 impl Payload for (&mut FragVec, &mut ZeroCopyCall) {
     #[inline]
-    fn collect(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
-        tcp.collect_lent(self.0, self.1)
+    fn coalesce(&mut self, tcp: &mut Tcp<'_>) -> Option<usize> {
+        tcp.coalesce_lent(self.0, self.1)
     }
 
     fn queue(self, tcp: &mut Tcp<'_>, now: Instant, flags: SendFlags) -> Result<usize, Error> {

@@ -1,34 +1,74 @@
 //! The sockets of a stack, by id.
 
-use crate::error::Error;
-use crate::sockets::Socket;
-use crate::sockets::demux::Tuple;
-use crate::sockets::listener::ListenerSocket;
-use crate::sockets::tcp::TcpSocket;
-use crate::sockets::udp::UdpSocket;
+use pagewire_tcp::TimeWait;
 
-/// Names a socket of one stack. Never used again: an id whose socket is gone gives
-/// [`Error::NoSuchSocket`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SocketId {
-    index: u32,
-    generation: u32,
+use super::error_queue::ErrorQueue;
+use super::ids::SocketId;
+use super::listener::ListenerSocket;
+use super::tcp::TcpSocket;
+use super::tuple::Tuple;
+use super::udp::UdpSocket;
+use crate::error::Error;
+use crate::event::Readiness;
+
+/// A socket of any kind; boxed, so that a slot of the table is small.
+pub(crate) enum Socket {
+    Tcp(Box<TcpSocket>),
+    Listener(Box<ListenerSocket>),
+    Udp(Box<UdpSocket>),
+    TimeWait(Box<Remains>),
 }
 
-impl SocketId {
-    /// Where the socket is in the table: small numbers, used again after the socket is gone.
-    pub(crate) fn index(self) -> u32 {
-        self.index
+/// A connection in TIME-WAIT without an owner, in its place in the table.
+pub(crate) struct Remains {
+    pub(crate) tuple: Tuple,
+    pub(crate) tcp: TimeWait,
+}
+
+impl Socket {
+    pub(crate) fn readiness(&self) -> Readiness {
+        match self {
+            Self::Tcp(socket) => socket.readiness(),
+            Self::Listener(socket) => socket.readiness(),
+            Self::Udp(socket) => socket.readiness(),
+            Self::TimeWait(_) => Readiness::NONE,
+        }
     }
 
-    /// The id as a number, for those who only hand it back.
-    pub(crate) fn token(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+    /// Whether it has no unsent or unacknowledged data.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.is_quiet(),
+            Self::Listener(_) | Self::Udp(_) | Self::TimeWait(_) => true,
+        }
     }
 
-    /// The id of a number that [`token`](Self::token) gave.
-    pub(crate) fn from_token(token: u64) -> Self {
-        Self { index: token as u32, generation: (token >> 32) as u32 }
+    /// The error queue, if there is one.
+    pub(crate) fn errors(&self) -> Option<&ErrorQueue> {
+        match self {
+            Self::Tcp(socket) => socket.errors(),
+            Self::Udp(socket) => socket.errors.as_deref(),
+            Self::Listener(_) | Self::TimeWait(_) => None,
+        }
+    }
+
+    /// The error queue, if there is one.
+    pub(crate) fn errors_mut(&mut self) -> Option<&mut ErrorQueue> {
+        match self {
+            Self::Tcp(socket) => socket.extra.as_mut()?.errors.as_mut(),
+            Self::Udp(socket) => socket.errors.as_deref_mut(),
+            Self::Listener(_) | Self::TimeWait(_) => None,
+        }
+    }
+
+    /// Whether it is on the list `unchecked`, and the readiness that its owner knows.
+    pub(crate) fn report_state(&mut self) -> Option<(&mut bool, &mut Readiness)> {
+        match self {
+            Self::Tcp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
+            Self::Listener(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
+            Self::Udp(socket) => Some((&mut socket.unchecked, &mut socket.reported)),
+            Self::TimeWait(_) => None,
+        }
     }
 }
 
@@ -47,7 +87,7 @@ struct Slot {
 }
 
 impl Table {
-    /// Puts a socket in; `None` when `limit` sockets are in.
+    /// Inserts a socket; `None` when the table has `limit` sockets.
     pub(crate) fn insert(&mut self, socket: Socket, limit: usize) -> Option<SocketId> {
         if self.len() >= limit {
             return None;
@@ -65,7 +105,7 @@ impl Table {
         Some(SocketId { index, generation: slot.generation })
     }
 
-    /// Takes a socket out; its id is stale from here on.
+    /// Removes a socket; its id is stale from here on.
     pub(crate) fn remove(&mut self, index: u32) -> Option<Socket> {
         let slot = self.slots.get_mut(index as usize)?;
         let socket = slot.socket.take()?;
@@ -77,14 +117,14 @@ impl Table {
         Some(socket)
     }
 
-    /// Puts another socket in the place of the one at `index`, if there is one: the id stays.
+    /// Replaces the socket at `index`, if there is one; its id stays.
     pub(crate) fn replace(&mut self, index: u32, socket: Socket) {
         if let Some(place) = self.at_mut(index) {
             *place = socket;
         }
     }
 
-    /// The two ends of the connection at `index`, if segments find it.
+    /// The ends of the connection at `index`, if the demux has it.
     pub(crate) fn tuple(&self, index: u32) -> Option<&Tuple> {
         match self.at(index)? {
             Socket::Tcp(socket) if socket.in_demux => Some(&socket.tuple),
@@ -187,7 +227,7 @@ impl Table {
         }
     }
 
-    /// Where sockets are, or were.
+    /// All indices in use, and free ones below.
     pub(crate) fn indices(&self) -> impl Iterator<Item = u32> + use<> {
         0..self.slots.len() as u32
     }

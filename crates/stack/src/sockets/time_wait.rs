@@ -1,30 +1,25 @@
-//! Connections in TIME-WAIT that nobody owns: small, bounded in number, and in nobody's way.
+//! Closed connections in TIME-WAIT: small, bounded in number, and replaceable.
 
 use pagewire_mem::{FragVec, Instant, PacketBuf};
-use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWait, TimeWaitStep};
+use pagewire_tcp::{SegmentOut, Seq, TcpHeader, TimeWaitStep};
 
-use super::Socket;
-use super::demux::Tuple;
-use super::listener::{Old, ToListener};
+use super::listen::{Old, ToListener};
+use super::table::{Remains, Socket};
+use super::tuple::Tuple;
+use crate::config::TimeWaitReuse;
 use crate::counters::DropReason;
 use crate::limits::TIME_WAIT_CONNECTIONS;
 use crate::net::LinkId;
-use crate::stack::{Core, TimeWaitReuse};
-
-/// What is left of a connection, in its place in the table.
-pub(crate) struct Remains {
-    pub(crate) tuple: Tuple,
-    pub(crate) tcp: TimeWait,
-}
+use crate::stack::Core;
 
 impl Core {
-    /// The connection at `index` is in TIME-WAIT, nobody owns it and it has nothing to say: what
-    /// is left takes its place. Beyond the limit the oldest goes.
+    /// Replaces the connection at `index`, closed and in TIME-WAIT, by its remains. Beyond the
+    /// limit, removes the oldest.
     pub(super) fn rest(&mut self, index: u32) {
         let Some(socket) = self.sockets.table.tcp_mut(index) else { return };
         let tuple = socket.tuple;
         let Some(tcp) = socket.conn.time_wait().filter(|_| socket.in_demux) else {
-            // Another connection has its place already.
+            // A new connection between the same ends has replaced it.
             return self.remove_connection(index);
         };
         let until = tcp.until();
@@ -49,7 +44,7 @@ impl Core {
         }
     }
 
-    /// A segment to what is left of the connection at `index`.
+    /// Processes a segment of a connection in TIME-WAIT.
     pub(super) fn time_wait_input(
         &mut self,
         now: Instant,
@@ -61,7 +56,7 @@ impl Core {
         let Some(Socket::TimeWait(remains)) = self.sockets.table.at_mut(index) else { return };
         let tuple = remains.tuple;
         let step = remains.tcp.handle_segment(now, header, payload_len as u32);
-        // The timer stands where it stood; when it fires it is set anew.
+        // The timer stays; when it fires it is set again.
         match step {
             TimeWaitStep::Noted => {}
             TimeWaitStep::Ignored(reason) => self.net.counters.drop_tcp(reason),
@@ -95,7 +90,7 @@ impl Core {
         self.send_segment(now, tuple, segment);
     }
 
-    /// The timer of what is left of the connection at `index` has fired.
+    /// The timer of the remains at `index` has fired.
     pub(super) fn time_wait_timeout(&mut self, now: Instant, index: u32) {
         let Some(Socket::TimeWait(remains)) = self.sockets.table.at(index) else { return };
         let until = remains.tcp.until();
@@ -107,8 +102,8 @@ impl Core {
     }
 }
 
-/// Whether a connection of ours may be opened with this tuple although one is there: if so, the
-/// number that its first must be beyond.
+/// Whether a new connection may replace this one: if so, the sequence number that its first has to
+/// exceed.
 pub(super) fn reusable(
     socket: Option<&Socket>,
     reuse: TimeWaitReuse,

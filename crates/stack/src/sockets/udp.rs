@@ -8,27 +8,20 @@ use pagewire_mem::{
     CopyLedger, CopyReason, Frag, FragVec, Instant, PAGE_SIZE, PacketBuf, PagePool, PageWriter,
 };
 
-use super::demux::Tuple;
-use super::edges::PacketMarks;
+use super::Sockets;
+use super::error_queue::ErrorQueue;
 use super::errors::error_of_icmp;
-use super::handles::{Udp, UdpId};
-use super::hold::BindOptions;
-use super::listener::Kind;
-use super::path_mtu::MtuDiscover;
-use super::tcp::{canonical, scope_of};
-use super::udp_cork::Cork;
-use super::udp_groups::UdpGroups;
-use super::{ErrorQueue, Socket, Sockets};
+use super::marks::{MtuDiscover, PacketMarks};
+use super::memberships::UdpGroups;
+use super::tuple::Tuple;
+use super::udp_target::Cork;
 use crate::counters::DropReason;
 use crate::error::Error;
 use crate::event::{ErrorOrigin, QueuedError, Readiness};
-use crate::limits::{
-    MAX_SOCKETS, UDP_CARVED_SHARE, UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_OVERHEAD,
-    UDP_RECEIVE_BYTES, UDP_RECEIVE_DATAGRAMS, UDP_SMALL,
-};
+use crate::limits::{UDP_CARVED_SHARE, UDP_OVERHEAD, UDP_RECEIVE_DATAGRAMS, UDP_SMALL};
 use crate::net::wire::udp;
-use crate::net::{IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received, is_link_local};
-use crate::stack::{Core, Stack};
+use crate::net::{IcmpKind, LinkId, LinkIndex, Mem, Quoted, Received};
+use crate::stack::Core;
 
 /// A datagram socket.
 pub(crate) struct UdpSocket {
@@ -39,15 +32,15 @@ pub(crate) struct UdpSocket {
     pub(super) queue: VecDeque<Datagram>,
     /// Bytes charged for what is queued, and how many may be.
     pub(super) queued_bytes: usize,
-    receive_bytes: usize,
+    pub(super) receive_bytes: usize,
     /// Datagrams that found no room, modulo 2^32.
-    dropped: u32,
+    pub(super) dropped: u32,
     pub(super) error: Option<Error>,
     /// No datagram can come or leave: there is no device left.
     pub(crate) down: bool,
     pub(crate) errors: Option<Box<ErrorQueue>>,
     /// On the list of those that have memory of senders in their queues.
-    pub(super) has_guests: bool,
+    pub(super) has_lent: bool,
     /// Opted in to zero-copy sends.
     pub(super) zerocopy: bool,
     /// Payload bytes of each datagram of a call that sends more; 0: one call, one datagram.
@@ -69,28 +62,6 @@ pub(crate) struct UdpSocket {
     /// What it has to do with groups, once anything has been said about them.
     pub(super) groups: Option<Box<UdpGroups>>,
     pub(crate) reported: Readiness,
-}
-
-/// Where a datagram goes from and to, and what its packet is marked with.
-#[derive(Clone, Copy)]
-pub(super) struct Ends {
-    pub(super) local: SocketAddr,
-    pub(super) remote: SocketAddr,
-    pub(super) marks: PacketMarks,
-    pub(super) mtu_discover: MtuDiscover,
-    /// A payload that is longer is cut in datagrams of so many bytes; 0: it is one.
-    pub(super) segment: usize,
-    /// The only link that it may leave by.
-    pub(super) by: Option<LinkIndex>,
-    /// It comes back to who is in the group here.
-    pub(super) loops: bool,
-}
-
-impl Ends {
-    /// Payload bytes of the longest datagram.
-    pub(super) fn longest(&self) -> usize {
-        if self.remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 }
-    }
 }
 
 /// A received datagram: two cache lines, which is what the compiler moves without a call.
@@ -261,7 +232,7 @@ impl Core {
         (port, scope): (u16, u32),
         packet: &mut PacketBuf,
     ) {
-        let Sockets { table, guests, work, .. } = &mut self.sockets;
+        let Sockets { table, lent, work, .. } = &mut self.sockets;
         let Some(socket) = table.udp_mut(index) else { return };
         let (mut len, mut pinned, mut carved) = (0, 0, true);
         for frag in packet.frags() {
@@ -291,7 +262,7 @@ impl Core {
         }
         socket.queued_bytes += charge;
         self.mem.shared.receive.charge_datagrams(0, charge);
-        let guests = guests.concerns(packet.frags());
+        let lent = lent.concerns(packet.frags());
         let (to, link) = (received.dst, received.link);
         let payload = packet.take_frags();
         socket.queue.push_back(Datagram {
@@ -308,8 +279,8 @@ impl Core {
             socket.reported &= !Readiness::READABLE;
         }
         work.queue_report(index, &mut socket.unchecked);
-        if guests {
-            self.watch_guest(now, index);
+        if lent {
+            self.watch_lent(now, index);
         }
     }
 
@@ -420,119 +391,6 @@ fn copy_small(mem: &mut Mem, payload: &[Frag], len: usize) -> Option<FragVec> {
         }
     }
     Some(copy)
-}
-
-/// Verbs of the application.
-impl Stack {
-    /// A datagram socket bound to `local`, whose port may be 0 for a free one. An unspecified
-    /// address stands for all of ours, `::` for those of both IP versions. The address may be shared,
-    /// or not be ours: from such a one nothing can be sent (`InvalidInput`).
-    ///
-    /// # Errors
-    /// `AddressInUse` if somebody who is bound there does not share, `AddressNotAvailable` if the
-    /// address is not ours or no port is free.
-    pub fn bind_udp(&mut self, local: SocketAddr, options: BindOptions) -> Result<UdpId, Error> {
-        self.core.refuse_if_down()?;
-        let local = self.core.bindable(canonical(local), Kind::Udp, options)?;
-        let socket = UdpSocket {
-            local,
-            remote: None,
-            scope: 0,
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-            receive_bytes: UDP_RECEIVE_BYTES,
-            dropped: 0,
-            error: None,
-            down: false,
-            errors: None,
-            has_guests: false,
-            zerocopy: false,
-            segment: 0,
-            cork: None,
-            unchecked: false,
-            every_arrival: false,
-            marks: PacketMarks::default(),
-            mtu_discover: MtuDiscover::default(),
-            longest: 0,
-            broadcast: false,
-            joins: false,
-            link: options.link,
-            groups: None,
-            reported: Readiness::WRITABLE,
-        };
-        let socket = Socket::Udp(Box::new(socket));
-        let id =
-            self.core.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
-        let at = options.wanted(local.ip());
-        self.core.sockets.udp_binds.insert(at, local.port(), id.index(), options.sharing());
-        Ok(UdpId(id))
-    }
-}
-
-impl Udp<'_> {
-    /// Sets where datagrams go by default, and takes them from there only. Errors that the
-    /// network reports about the peer are the socket's from here on.
-    pub fn connect(&mut self, remote: SocketAddr) -> Result<(), Error> {
-        let (remote, scope) = (canonical(remote), scope_of(remote));
-        if remote.port() == 0 {
-            return Err(Error::InvalidInput);
-        }
-        let by = self.net.bound_link(self.socket.link)?;
-        self.net.source_by(remote.ip(), scope, by)?;
-        let scope = if is_link_local(remote.ip()) { scope } else { 0 };
-        let socket = &mut *self.socket;
-        if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
-            return Err(Error::PermissionDenied);
-        }
-        if !socket.local.ip().is_unspecified() && socket.local.is_ipv4() != remote.is_ipv4() {
-            return Err(Error::AddressFamily);
-        }
-        (socket.remote, socket.scope) = (Some(remote), scope);
-        self.check_later();
-        Ok(())
-    }
-
-    /// How many bytes may wait to be received, those that the stack keeps beside each datagram
-    /// included; at most [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), which is the
-    /// default.
-    pub fn set_receive_buffer(&mut self, bytes: usize) {
-        self.socket.receive_bytes = bytes.min(UDP_RECEIVE_BYTES);
-    }
-
-    /// Forgets the peer: datagrams go where each says, and come from anywhere.
-    pub fn disconnect(&mut self) {
-        (self.socket.remote, self.socket.error) = (None, None);
-    }
-
-    /// Bytes of the oldest datagram, 0 if there is none.
-    pub fn next_len(&self) -> usize {
-        self.socket.queue.front().map_or(0, Datagram::len)
-    }
-
-    /// Datagrams that found no room so far, in the socket's queue or in the host's memory, modulo 2^32
-    /// (Linux's `SO_RXQ_OVFL`).
-    pub fn dropped(&self) -> u32 {
-        self.socket.dropped
-    }
-
-    /// Whether errors that the network reports are kept in the error queue; off drops what it has.
-    pub fn queue_errors(&mut self, on: bool) {
-        self.socket.errors.get_or_insert_default().keep_errors(on);
-    }
-}
-
-impl Core {
-    pub(crate) fn close_udp(&mut self, now: Instant, index: u32) {
-        let Some(socket) = self.sockets.table.udp_mut(index) else { return };
-        let port = socket.local.port();
-        let groups = socket.groups.take();
-        self.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
-        self.sockets.udp_binds.remove(port, index);
-        self.sockets.table.remove(index);
-        if let Some(groups) = groups {
-            self.quit_groups(now, &groups);
-        }
-    }
 }
 
 /// Appends pieces, joining those that lie one behind the other in memory.

@@ -1,4 +1,4 @@
-//! Variant of step S1, for datagrams: the one way in for what is sent.
+//! Variant of step S1, for datagrams.
 
 use std::io::IoSlice;
 use std::net::SocketAddr;
@@ -6,20 +6,20 @@ use std::net::SocketAddr;
 use pagewire_mem::{Completion, CopyReason, Frag, FragVec, Instant, MAX_FRAGS, PacketBuf};
 
 use super::handles::Udp;
-use super::tcp::{canonical, scope_of};
-use super::udp::{Ends, append};
-use super::udp_path::longest_packet;
-use super::udp_segments::UdpTarget;
-use super::zerocopy::ZeroCopyCall;
+use super::sends::ZeroCopyCall;
+use super::tuple::{canonical, scope_of};
+use super::udp::{UdpSocket, append};
+use super::udp_target::{Cork, Ends, UdpTarget};
 use crate::error::Error;
+use crate::event::{ErrorOrigin, QueuedError};
 use crate::net::wire::udp;
-use crate::net::{Mem, Outgoing, protocol};
+use crate::net::{Mem, Net, Outgoing, TooLong, protocol};
 
-/// What is sent as a datagram, and in which way:
+/// The payload of a datagram:
 ///
 /// - `&[u8]`, `&[IoSlice]`: a copy;
 /// - [`FragVec`]: memory by reference;
-/// - `(FragVec, &mut ZeroCopyCall)`: the same, with a notification, see [`ZeroCopyCall`].
+/// - `(FragVec, &mut ZeroCopyCall)`: also by reference, with a notification, see [`ZeroCopyCall`].
 pub trait DatagramPayload {
     /// Sends it.
     #[doc(hidden)]
@@ -75,18 +75,32 @@ impl DatagramPayload for &Vec<u8> {
     }
 }
 
+impl UdpSocket {
+    /// Where the corked datagram goes, if there is one; drops it if `len` more bytes make it too
+    /// long.
+    pub(super) fn corked(&mut self, len: usize) -> Option<Result<Ends, Error>> {
+        let cork = self.cork.as_ref()?;
+        let ends = cork.ends;
+        if cork.len + len <= ends.longest() {
+            return Some(Ok(ends));
+        }
+        // As Linux.
+        self.cork = None;
+        Some(Err(Error::MessageTooLong))
+    }
+}
+
 impl Udp<'_> {
-    /// Sends a datagram, to `to` or to where the socket is connected; returns its length. With a
-    /// [segment size](UdpTarget::segment), as many datagrams as that takes.
+    /// Sends a datagram to `to` or to the socket's peer; returns its length. With a
+    /// [segment size](UdpTarget::segment), splits the data in several datagrams.
     ///
     /// # Errors
-    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments that the path does not
-    /// take whole, and for datagrams that [`MtuDiscover`](crate::MtuDiscover) says are refused,
-    /// `InvalidInput` for more than 128 of those, `DestinationRequired` without a
-    /// remote, `PermissionDenied` to a broadcast address unless that is
-    /// [allowed](Self::set_broadcast), `NetworkUnreachable` without a route,
-    /// `NoBuffers` when the queue to the device is full, and once, the error that an earlier datagram
-    /// met.
+    /// `MessageTooLong` beyond 65,507 bytes (IPv6: 65,527), for segments longer than the path's
+    /// MTU, and for datagrams that [`MtuDiscover`](crate::MtuDiscover) refuses, `InvalidInput` for
+    /// more than 128 segments, `DestinationRequired` without a remote, `PermissionDenied` to a
+    /// broadcast address unless that is [allowed](Self::set_broadcast), `NetworkUnreachable`
+    /// without a route, `NoBuffers` when the queue to the device is full, and once, the error that
+    /// an earlier datagram met.
     pub fn send(
         &mut self,
         now: Instant,
@@ -96,7 +110,7 @@ impl Udp<'_> {
         data.send(self, now, to.into())
     }
 
-    /// Where a datagram of `len` bytes goes from and to, after all checks.
+    /// Checks a datagram of `len` bytes; returns its source and destination.
     pub(super) fn ends(&mut self, to: UdpTarget, len: usize) -> Result<Ends, Error> {
         let socket = &mut *self.socket;
         if let Some(error) = socket.take_error() {
@@ -126,7 +140,7 @@ impl Udp<'_> {
         if let Some(settings) = to_group {
             marks.hop_limit = Some(settings.hops);
         }
-        // As on Linux, who is bound to a group sends from an address.
+        // As on Linux, a socket that is bound to a group sends from a host address.
         let open = local.ip().is_unspecified() || local.ip().is_multicast();
         let given = to_group.filter(|_| open).and_then(|settings| settings.source);
         let ip = match source.or(given).unwrap_or_else(|| local.ip()) {
@@ -145,6 +159,54 @@ impl Udp<'_> {
         let loops = to_group.is_some_and(|settings| settings.loops);
         let ends = Ends { local, remote, marks, mtu_discover, segment, by, loops };
         if len > ends.longest() { Err(Error::MessageTooLong) } else { Ok(ends) }
+    }
+
+    /// Sends a datagram, or with `more` corks it.
+    pub(super) fn put(
+        &mut self,
+        now: Instant,
+        (ends, more): (Ends, bool),
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let socket = &mut *self.socket;
+        let waiting = socket.cork.take();
+        if waiting.is_none() && !(more && len > 0) {
+            return if more { Ok(0) } else { self.output_of(now, ends, data, len) };
+        }
+        let new = || Box::new(Cork { ends, len: 0, data: FragVec::new() });
+        let mut cork = waiting.unwrap_or_else(new);
+        append(&mut cork.data, data);
+        cork.len += len;
+        if more {
+            socket.cork = Some(cork);
+            return Ok(len);
+        }
+        let Cork { ends, len: all, data } = *cork;
+        self.output_of(now, ends, data, all).map(|_| len)
+    }
+
+    /// Sends the corked datagram, if there is one.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn push(&mut self, now: Instant) -> Result<(), Error> {
+        let Some(cork) = self.socket.cork.take() else { return Ok(()) };
+        self.output_of(now, cork.ends, cork.data, cork.len).map(drop)
+    }
+
+    /// Sends a datagram, and notes a refusal in the error queue.
+    fn output_of(
+        &mut self,
+        now: Instant,
+        ends: Ends,
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let socket = &mut *self.socket;
+        let one = if ends.segment > 0 { len.min(ends.segment) } else { len };
+        socket.longest = socket.longest.max(u16::try_from(one).unwrap_or(u16::MAX));
+        self.output(now, ends, data, len).map_err(|error| self.refused(&ends, error))
     }
 
     pub(super) fn output(
@@ -196,16 +258,72 @@ impl Udp<'_> {
         if loops {
             self.net.loop_to_group(self.mem, now, &out);
         }
-        // As on Linux, what may not go over a single hop stays on this host.
+        // As on Linux, a hop limit of 0 keeps it on this host.
         if out.hop_limit == Some(0) && out.dst.is_multicast() {
             return Ok(len);
         }
         self.net.send(self.mem, now, out)?;
         Ok(len)
     }
+
+    /// Splits the payload, by reference, and sends the datagrams. If the first cannot be sent, none
+    /// is; later ones that are dropped are counted, and lost to the caller as in the network.
+    pub(super) fn output_segments(
+        &mut self,
+        now: Instant,
+        ends: Ends,
+        data: FragVec,
+        len: usize,
+    ) -> Result<usize, Error> {
+        let (size, one) = (ends.segment, Ends { segment: 0, ..ends });
+        let (mut pieces, mut rest, mut sent) = (data.into_iter(), Frag::empty(), 0);
+        while sent < len {
+            let n = size.min(len - sent);
+            let (mut part, mut missing) = (FragVec::new(), n);
+            while missing > 0 {
+                if rest.is_empty() {
+                    let Some(next) = pieces.next() else { break };
+                    rest = next;
+                }
+                let slice = rest.split_to(missing);
+                missing -= slice.len();
+                part.push(slice);
+            }
+            let done = self.output(now, one, part, n);
+            if sent == 0 {
+                done?;
+            }
+            sent += n;
+        }
+        Ok(len)
+    }
+
+    /// A datagram was refused: if it was too long for its path, the error queue gets the path's
+    /// MTU, as on Linux.
+    pub(super) fn refused(&mut self, ends: &Ends, error: Error) -> Error {
+        if error != Error::MessageTooLong {
+            return error;
+        }
+        let mtu = longest_packet(self.net, ends) as u32;
+        if let Some(errors) = &mut self.socket.errors {
+            let (origin, to) = (ErrorOrigin::Local, Some(ends.remote));
+            errors.push_entry(QueuedError { error, origin, mtu, to });
+            self.check_later();
+        }
+        error
+    }
 }
 
-/// A datagram copied into as few pieces as there can be.
+/// The longest IP packet that may leave whole.
+pub(super) fn longest_packet(net: &Net, ends: &Ends) -> usize {
+    let (local, remote) = (ends.local.ip(), ends.remote.ip());
+    match ends.mtu_discover.too_long() {
+        TooLong::CutToPath | TooLong::RefusedByPath => net.link_limits(local, remote, ends.by).0,
+        TooLong::CutToLink | TooLong::RefusedByLink => net.link_mtu(local, remote, ends.by),
+    }
+}
+
+/// Copies a datagram into as few fragments as possible.
 pub(super) fn joined(
     mem: &mut Mem,
     data: &FragVec,

@@ -7,10 +7,16 @@ use pagewire_device::{Capabilities, HeaderSplit, Medium};
 
 use pagewire_tcp::RecvFlags;
 
+use core::time::Duration;
+
 use super::*;
+use crate::StackConfig;
 use crate::TcpId;
+use crate::config::ZeroCopyConfig;
 use crate::event::ErrorEntry;
-use crate::stack::StackConfig;
+use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
+use crate::sockets::error_queue::ErrorQueue;
+use crate::sockets::sends::Sends;
 
 /// A stack that talks to itself, and a connection's both ends.
 fn looped(coalescing: Coalescing) -> (Stack, Instant, TcpId, TcpId) {

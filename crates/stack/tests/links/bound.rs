@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pagewire_stack::{
     BindOptions, ConnectOptions, DropReason, Error, LinkConfig, LinkId, RecvFlags, SendFlags,
-    Stack, SynCookies, TcpId, UdpId,
+    SocketOption, Stack, SynCookies, TcpId, UdpId,
 };
 
 use super::world::*;
@@ -81,9 +81,9 @@ fn what_comes_by_another_link_finds_an_unbound_socket_or_nobody() {
     let bound = world.middle().bind_udp(any, on(west)).unwrap();
     tell(&mut world, RIGHT, "10.0.1.1:67", b"nobody");
     assert_eq!(world.drops(MIDDLE, DropReason::UdpNoSocket), 1);
-    world.middle().bind_to_link(bound, None).unwrap();
+    world.middle().set_option(bound, SocketOption::Link(None)).unwrap();
     tell(&mut world, RIGHT, "10.0.1.1:67", b"somebody");
-    world.middle().bind_to_link(bound, Some(west)).unwrap();
+    world.middle().set_option(bound, SocketOption::Link(Some(west))).unwrap();
     tell(&mut world, RIGHT, "10.0.1.1:67", b"nobody");
     let now = world.now;
     // From ourselves, it comes by no link.
@@ -164,12 +164,16 @@ fn knock(world: &mut World, peer: usize, to: &str, link: Option<usize>) -> Optio
     // Earlier connections still have the port.
     let link = link.map(|at| link_to(world, at));
     let options = BindOptions { reuse: true, link, ..BindOptions::default() };
-    let (hold, local) = world.middle().hold(any, options).unwrap();
+    let (reservation, local) = world.middle().reservations().reserve(any, options).unwrap();
     let listener = world
         .middle()
         .listen(
             local,
-            pagewire_stack::ListenOptions { backlog: 8, hold: Some(hold), v6_only: false },
+            pagewire_stack::ListenOptions {
+                backlog: 8,
+                reservation: Some(reservation),
+                v6_only: false,
+            },
         )
         .unwrap();
     let near = world.stacks[peer].connect(now, addr(to), None).unwrap();
@@ -185,7 +189,7 @@ fn knock(world: &mut World, peer: usize, to: &str, link: Option<usize>) -> Optio
     }
     let now = world.now;
     world.middle().close(now, listener);
-    world.middle().release(hold);
+    world.middle().reservations().release(reservation);
     far
 }
 
@@ -217,12 +221,17 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     let far = {
         let now = world.now;
         let west = link_to(&world, 0);
-        let (hold, local) = world.middle().hold(addr("0.0.0.0:80"), on(west)).unwrap();
+        let (reservation, local) =
+            world.middle().reservations().reserve(addr("0.0.0.0:80"), on(west)).unwrap();
         let listener = world
             .middle()
             .listen(
                 local,
-                pagewire_stack::ListenOptions { backlog: 8, hold: Some(hold), v6_only: false },
+                pagewire_stack::ListenOptions {
+                    backlog: 8,
+                    reservation: Some(reservation),
+                    v6_only: false,
+                },
             )
             .unwrap();
         let near = world.stacks[LEFT].connect(now, addr("10.0.0.1:80"), None).unwrap();
@@ -236,7 +245,7 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     // From now on it is the other link's: what the peer says is not for it, and what it says goes
     // where nobody hears it.
     let east = link_to(&world, 1);
-    world.middle().bind_to_link(far, Some(east)).unwrap();
+    world.middle().set_option(far, SocketOption::Link(Some(east))).unwrap();
     let now = world.now;
     world.stacks[LEFT].tcp(near).unwrap().send(now, b"lost", SendFlags::empty()).unwrap();
     world.middle().tcp(far).unwrap().send(now, b"lost", SendFlags::empty()).unwrap();
@@ -246,7 +255,7 @@ fn a_connection_that_is_bound_takes_and_sends_segments_by_its_link_only() {
     assert_eq!(world.middle().tcp(far).map(|tcp| tcp.queued()), Ok(0));
     // And back: both sides send again what was lost.
     let west = link_to(&world, 0);
-    world.middle().bind_to_link(far, Some(west)).unwrap();
+    world.middle().set_option(far, SocketOption::Link(Some(west))).unwrap();
     world.run(Duration::from_secs(10));
     assert_eq!(world.middle().tcp(far).map(|tcp| tcp.queued()), Ok(4));
     assert_eq!(world.stacks[LEFT].tcp(near).map(|tcp| tcp.queued()), Ok(4));
@@ -307,8 +316,11 @@ fn a_link_that_is_removed_leaves_who_was_bound_to_it_with_nothing() {
     let sent =
         world.middle().udp(id).and_then(|mut udp| udp.send(now, b"x", Some(addr("10.0.0.2:9"))));
     assert_eq!(sent, Err(Error::NetworkDown));
-    assert_eq!(world.middle().bind_to_link(id, Some(east)), Err(Error::InvalidInput));
-    assert_eq!(world.middle().bind_to_link(id, Some(again)), Ok(()));
+    assert_eq!(
+        world.middle().set_option(id, SocketOption::Link(Some(east))),
+        Err(Error::InvalidInput)
+    );
+    assert_eq!(world.middle().set_option(id, SocketOption::Link(Some(again))), Ok(()));
     assert_eq!(world.middle().link_name(again).as_deref(), Some("link2"));
     assert_eq!(world.middle().link_name(east), None);
 }

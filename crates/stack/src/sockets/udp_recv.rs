@@ -1,5 +1,5 @@
-//! Byte path, step R7 for datagrams, with what their packets said: which address of ours they were to,
-//! by which link they came, and several of one size as one (what Linux calls `UDP_GRO`).
+//! Variant of step R7, for datagrams: with their packets' addresses and links, and several
+//! datagrams of one size as one (Linux's `UDP_GRO`).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,23 +12,23 @@ use crate::error::Error;
 use crate::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_SEGMENTS};
 use crate::net::LinkId;
 
-/// A datagram, or several, and what their packets said.
+/// One or more datagrams, with their packets' addresses and link.
 #[derive(Clone, Debug)]
 pub struct UdpMessage {
     /// The payload.
     pub payload: FragVec,
     /// The sender.
     pub from: SocketAddr,
-    /// The address that it was sent to: one of ours, or of a group or all hosts.
+    /// The destination: an address of ours, a group or a broadcast address.
     pub to: IpAddr,
-    /// The link that it came by; of what we sent to ourselves, the first.
+    /// The link that it came by; the first link for loopback.
     pub link: LinkId,
-    /// Payload bytes of each datagram but the last, which may be shorter, where there are several.
+    /// With several datagrams: payload bytes of each but the last, which may be shorter.
     pub segment: Option<u16>,
 }
 
 impl UdpSocket {
-    /// How many datagrams at the front of the queue may be taken as one of at most `room` bytes: those
+    /// How many datagrams at the front of the queue can be joined to one of at most `room` bytes:
     /// of one sender to one address, all of one size but the last.
     fn alike(&self, room: usize) -> usize {
         let most = if self.joins { UDP_MAX_SEGMENTS } else { 1 };
@@ -52,16 +52,15 @@ impl UdpSocket {
     }
 }
 
-/// Takes received datagrams, in one of several ways:
+/// A way to take received datagrams:
 ///
-/// - `&mut [u8]`: the oldest by copy; the bytes put there (what does not fit is lost), and its sender;
+/// - `&mut [u8]`: copies the oldest; returns the number of bytes (the rest is lost) and its sender;
 /// - [`Datagram`]: the oldest by reference, and its sender;
-/// - [`Message`]: the oldest by reference, with what its packet said.
+/// - [`Message`]: the oldest by reference, as [`UdpMessage`].
 pub trait DatagramTaker {
     /// What was taken.
     type Taken;
 
-    /// Takes them.
     #[doc(hidden)]
     fn take(self, udp: &mut Udp<'_>, flags: RecvFlags) -> Result<Self::Taken, Error>;
 }
@@ -70,9 +69,9 @@ pub trait DatagramTaker {
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram;
 
-/// Takes the oldest datagram by reference, with what its packet said. If the socket
-/// [joins](Udp::set_join) them, those behind it too that are from the same sender to the same
-/// address and as long, the last one perhaps shorter: as many as are in so many bytes.
+/// Takes the oldest datagram as [`UdpMessage`]. If the socket [joins](Udp::set_join) datagrams,
+/// also those behind it from the same sender to the same address and of the same length (the last
+/// may be shorter), up to so many bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Message(pub usize);
 
@@ -150,20 +149,10 @@ impl DatagramTaker for Message {
 }
 
 impl Udp<'_> {
-    /// Whether datagrams may be sent to all hosts of a network (`SO_BROADCAST`); off by default.
-    pub fn set_broadcast(&mut self, on: bool) {
-        self.socket.broadcast = on;
-    }
-
-    /// Whether [`Message`] takes several datagrams as one (`UDP_GRO`); off by default.
-    pub fn set_join(&mut self, on: bool) {
-        self.socket.joins = on;
-    }
-
     /// Takes received datagrams; with [`RecvFlags::PEEK`] they stay in the queue.
     ///
     /// # Errors
-    /// `WouldBlock` when none is there, and once, the error that an earlier datagram met.
+    /// `WouldBlock` if there is none, and once, the error of an earlier datagram.
     pub fn recv<T: DatagramTaker>(
         &mut self,
         taker: T,
@@ -172,7 +161,7 @@ impl Udp<'_> {
         taker.take(self, flags)
     }
 
-    /// How many datagrams are next, and all about them but the payload.
+    /// How many datagrams to take as one, and their message without payload.
     fn message(&mut self, room: usize) -> Result<(usize, UdpMessage), Error> {
         let socket = &mut *self.socket;
         if let Some(error) = socket.take_error() {

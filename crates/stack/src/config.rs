@@ -1,0 +1,195 @@
+//! Settings of a stack.
+
+use core::time::Duration;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use pagewire_device::Capabilities;
+use pagewire_mem::PageBudget;
+use pagewire_tcp::{Config as TcpConfig, FastOpenKeys, FastOpenMode};
+
+use crate::cidr::Cidr;
+use crate::limits::{DEFAULT_NOTIFICATION_BYTES, RECEIVED_DEADLINE};
+use crate::net::LinkConfig;
+
+/// Settings of a stack.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct StackConfig {
+    /// What the first link's device can do.
+    pub capabilities: Capabilities,
+    /// Our addresses on the first link.
+    pub addresses: Vec<Cidr>,
+    /// Default gateways, in order of preference. On a medium without stations any address serves,
+    /// one of ours for instance.
+    pub gateways: Vec<IpAddr>,
+    /// Further routes: a network, and the gateway that leads there.
+    pub routes: Vec<(Cidr, IpAddr)>,
+    /// Further links, each a device with addresses of its own.
+    pub links: Vec<LinkConfig>,
+    /// With several links: whether to drop packets that came by another link than answers to their
+    /// source would leave by (Linux's `rp_filter` in strict mode, RFC 3704 section 2.2). On by
+    /// default: no peer can impersonate one on another link.
+    pub reverse_path_check: bool,
+    /// Whether the stack is a router between its links (Linux's `ip_forward`).
+    pub ip_forwarding: bool,
+    /// The secret behind sequence numbers, ports and hash keys: fresh random bytes.
+    pub secret: [u8; 32],
+    /// Settings of new connections.
+    pub tcp: TcpConfig,
+    /// Bytes of memory for payload that is copied; touched only as far as used.
+    pub pool_bytes: usize,
+    /// Bytes of memory that all sockets together may pin for unread data, datagram sockets at most
+    /// half of it. It has to be less than the device's memory for received frames: otherwise
+    /// sockets that do not read take all of it from those that do.
+    pub receive_memory: usize,
+    /// Challenge ACKs per second, on average and of all connections together (RFC 5961); `None`:
+    /// only each connection's own limit.
+    pub challenge_acks_per_second: Option<u32>,
+    /// When SYNs are answered without remembering them.
+    pub syn_cookies: SynCookies,
+    /// When a new connection may replace one in TIME-WAIT.
+    pub time_wait_reuse: TimeWaitReuse,
+    /// TCP Fast Open.
+    pub fast_open: FastOpenConfig,
+    /// Whether payload to an address of ours passes by reference. By default it is copied, because
+    /// a receiver that never reads would keep the sender's memory for ever.
+    pub loopback_by_reference: bool,
+    /// Whether to announce our addresses at the start (RFC 5227, RFC 4861).
+    pub announce: bool,
+    /// Settings of zero-copy sends with a notification.
+    pub zerocopy: ZeroCopyConfig,
+}
+
+/// Default size of the pool: a window's worth for some hundred connections.
+const DEFAULT_POOL_BYTES: usize = 64 << 20;
+
+/// Default receive memory: three quarters of a tap's memory for received frames, so that a quarter
+/// is left for the next segments of all.
+const DEFAULT_RECEIVE_MEMORY: usize = 48 << 20;
+
+impl StackConfig {
+    /// Settings with the defaults of everything else.
+    pub fn new(capabilities: Capabilities, addresses: Vec<Cidr>, secret: [u8; 32]) -> Self {
+        Self {
+            capabilities,
+            addresses,
+            gateways: Vec::new(),
+            routes: Vec::new(),
+            links: Vec::new(),
+            reverse_path_check: true,
+            ip_forwarding: false,
+            secret,
+            tcp: TcpConfig::default(),
+            pool_bytes: DEFAULT_POOL_BYTES,
+            receive_memory: DEFAULT_RECEIVE_MEMORY,
+            challenge_acks_per_second: None,
+            syn_cookies: SynCookies::default(),
+            time_wait_reuse: TimeWaitReuse::default(),
+            fast_open: FastOpenConfig::default(),
+            loopback_by_reference: false,
+            announce: true,
+            zerocopy: ZeroCopyConfig::default(),
+        }
+    }
+}
+
+impl core::fmt::Debug for StackConfig {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // Without the secret.
+        let Self { capabilities, addresses, gateways, routes, links, tcp, pool_bytes, .. } = self;
+        f.debug_struct("StackConfig")
+            .field("capabilities", capabilities)
+            .field("addresses", addresses)
+            .field("gateways", gateways)
+            .field("routes", routes)
+            .field("links", links)
+            .field("tcp", tcp)
+            .field("pool_bytes", pool_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// When a listener answers SYNs with cookies (Linux's `tcp_syncookies`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SynCookies {
+    /// Never: SYNs beyond the queue of half-open connections are dropped.
+    Off,
+    /// When the queue of half-open connections is full.
+    #[default]
+    WhenFull,
+    /// Always.
+    Always,
+}
+
+/// When a new connection may replace one in TIME-WAIT between the same ports, if both have
+/// timestamps (Linux's `tcp_tw_reuse`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeWaitReuse {
+    /// Never.
+    Off,
+    /// To any address.
+    On,
+    /// To addresses of this host.
+    #[default]
+    Loopback,
+}
+
+/// Settings of TCP Fast Open (RFC 7413).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastOpenConfig {
+    /// On which sides, and whether with cookies.
+    pub mode: FastOpenMode,
+    /// Keys that listeners without their own make cookies with; `None`: from the stack's secret.
+    pub keys: Option<FastOpenKeys>,
+    /// How long connections do without it after a path seems to have swallowed one; each further
+    /// time doubles it, up to 64 times. Zero, the default as in Linux: never.
+    pub rest: Duration,
+}
+
+/// Which notifications are merged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coalescing {
+    /// Consecutive ones with the same copied flag. Each send completes by itself; but sends that
+    /// are contiguous in memory complete together while the earlier one has unsent bytes, up to 512
+    /// KiB.
+    #[default]
+    SameKind,
+    /// As on Linux: all consecutive ones; the oldest one's copied flag counts. Consecutive sends
+    /// complete together while the earlier one has unsent bytes, up to 512 KiB; data of two
+    /// completions does not share a segment.
+    Linux,
+}
+
+/// Settings of zero-copy sends.
+#[derive(Clone, Debug)]
+pub struct ZeroCopyConfig {
+    /// The budget of pages that sends keep, shared by all stacks of one user; no limit by default,
+    /// because a stack cannot know the user's (`RLIMIT_MEMLOCK`).
+    pub pages: Arc<PageBudget>,
+    /// Bytes for one socket's notifications, unread and outstanding: 704 each (Linux's
+    /// `optmem_max`). 1 MiB by default.
+    pub notification_bytes: usize,
+    /// Which notifications are merged, on sockets without a
+    /// [setting](crate::SocketOption::Coalescing) of their own.
+    pub coalescing: Coalescing,
+    /// Whether every frame carries private copies of payload that was sent by reference, as on
+    /// Linux's tun device; for tests against Linux's traces.
+    pub looped_copy: bool,
+    /// How long lent memory (the sender's own, which the pair link passes by reference) may wait to
+    /// be read before a private copy replaces it, so that the sender gets it back; never more than
+    /// twice as long. `None`: for ever. A second by default.
+    pub received_deadline: Option<Duration>,
+}
+
+impl Default for ZeroCopyConfig {
+    fn default() -> Self {
+        Self {
+            pages: Arc::new(PageBudget::new(usize::MAX)),
+            notification_bytes: DEFAULT_NOTIFICATION_BYTES,
+            coalescing: Coalescing::default(),
+            looped_copy: false,
+            received_deadline: Some(RECEIVED_DEADLINE),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Ids of sockets: of any kind, and by kind.
+
+/// Names a socket of one stack. Never used again: an id whose socket is gone gives
+/// [`Error::NoSuchSocket`](crate::Error).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl SocketId {
+    /// Where the socket is in the table: small numbers, used again after the socket is gone.
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+
+    /// The id as a number, for queues that only return it.
+    pub(crate) fn token(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The id of a number that [`token`](Self::token) gave.
+    pub(crate) fn from_token(token: u64) -> Self {
+        Self { index: token as u32, generation: (token >> 32) as u32 }
+    }
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub(super) SocketId);
+
+        impl From<$name> for SocketId {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+
+        impl PartialEq<SocketId> for $name {
+            fn eq(&self, other: &SocketId) -> bool {
+                self.0 == *other
+            }
+        }
+
+        impl PartialEq<$name> for SocketId {
+            fn eq(&self, other: &$name) -> bool {
+                *self == other.0
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// Names a connection of one stack, see [`Stack::tcp`](crate::Stack::tcp).
+    TcpId
+    /// Names a datagram socket of one stack, see [`Stack::udp`](crate::Stack::udp).
+    UdpId
+    /// Names a listener of one stack, see [`Stack::listener`](crate::Stack::listener).
+    ListenerId
+}
+
+impl TcpId {
+    /// Where the socket is in the table.
+    pub(crate) fn index(self) -> u32 {
+        self.0.index()
+    }
+}

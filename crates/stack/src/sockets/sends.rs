@@ -1,0 +1,114 @@
+//! Zero-copy sends of one socket that are not complete.
+
+use std::sync::{Arc, Weak};
+
+use pagewire_mem::{Charge, Completion, Frag};
+use pagewire_tcp::Seq;
+
+use crate::config::Coalescing;
+use crate::limits::{MAX_SHARED_BYTES, MAX_SHARED_SENDS};
+
+/// One call that sends by reference, over all its tries: a call that waits for room keeps this, so
+/// that all of its data has one id. Until all of it is queued, it does not complete before this is
+/// dropped.
+///
+/// When the memory has no more references, a [`Notification`](crate::Notification) of the call's id
+/// comes through [`Stack::poll_error_queue`](crate::Stack::poll_error_queue). Fragments are not
+/// joined: after 17 of them a segment is pushed, and the next begins. Datagrams of one call
+/// ([`UdpTarget::segment`](crate::UdpTarget::segment)) have one id.
+///
+/// On a socket that has not [opted in](crate::Stack::set_zerocopy) the data is copied, and there is
+/// no id. Memory without an owner ([`Frag::lent`]) has to stay until the notification. If the
+/// connection is closed first, the stack copies what is not acknowledged (and resets the connection
+/// if it has no pages for that); frames at the device, and receivers that got the memory by
+/// reference, still refer to it.
+///
+/// Such a send may also fail with `TooManyNotifications` and `TooManyPagesHeld` (both `ENOBUFS`). A
+/// call that queues nothing takes no id.
+#[derive(Debug, Default)]
+pub struct ZeroCopyCall {
+    pub(super) completion: Option<Arc<Completion>>,
+    pub(super) id: Option<u32>,
+}
+
+impl ZeroCopyCall {
+    /// A call that has sent nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The call's id, once something is queued; `None` on a socket that has not opted in, and for a
+    /// call of no bytes.
+    pub fn id(&self) -> Option<u32> {
+        self.id
+    }
+}
+
+/// What a socket has sent by reference.
+#[derive(Default)]
+pub(super) struct Sends {
+    pub(super) next_id: u32,
+    /// Outstanding completions.
+    pub(super) live: usize,
+    /// The last one, and how many bytes it covers.
+    pub(super) last: Weak<Completion>,
+    pub(super) last_bytes: usize,
+    /// Sequence number behind its last byte.
+    pub(super) last_end: Option<Seq>,
+    /// Some of the memory is lent by the caller.
+    pub(super) lends: bool,
+    /// Which notifications are merged; `None`: the stack's setting.
+    pub(super) coalescing: Option<Coalescing>,
+}
+
+/// A send that may still fail.
+pub(super) struct Begun {
+    pub(super) completion: Arc<Completion>,
+    pub(super) charge: Charge,
+    pub(super) id: u32,
+    pub(super) joined: bool,
+}
+
+impl Begun {
+    /// Nothing was queued: gives the id back.
+    pub(super) fn give_up(self) {
+        self.completion.leave();
+    }
+}
+
+impl Sends {
+    /// Whether `next` continues the last send in memory.
+    pub(super) fn is_continued_by(&self, next: Option<&Frag>) -> bool {
+        let last = self.last.upgrade();
+        last.zip(next).is_some_and(|(last, next)| last.is_continued_by(next))
+    }
+
+    /// Whether this is the completion of the last send.
+    pub(super) fn is_last(&self, completion: &Completion) -> bool {
+        // It lives, so no other has its address.
+        core::ptr::eq(self.last.as_ptr(), completion)
+    }
+
+    /// Whether a call of `bytes` bytes may complete together with the last one.
+    pub(super) fn may_share(&self, last: &Completion, bytes: usize) -> bool {
+        self.last_bytes.saturating_add(bytes) <= MAX_SHARED_BYTES
+            && last.count() < MAX_SHARED_SENDS
+            && last.next_id() == self.next_id
+    }
+
+    /// Something was queued: takes the id.
+    pub(super) fn commit(&mut self, begun: Begun, bytes: usize, call: &mut ZeroCopyCall) {
+        begun.completion.charge(begun.charge);
+        self.next_id = begun.id.wrapping_add(1);
+        if begun.joined {
+            self.last_bytes = self.last_bytes.saturating_add(bytes);
+        } else {
+            self.live += 1;
+            self.last = Arc::downgrade(&begun.completion);
+            self.last_bytes = bytes;
+        }
+        self.lends |= begun.completion.lends();
+        call.id = Some(begun.id);
+        call.completion = Some(begun.completion);
+    }
+}

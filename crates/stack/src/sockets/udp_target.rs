@@ -1,0 +1,75 @@
+//! Where a datagram goes, and a corked datagram.
+
+use std::net::{IpAddr, SocketAddr};
+
+use pagewire_mem::FragVec;
+
+use super::marks::{MtuDiscover, PacketMarks};
+use crate::error::Error;
+use crate::limits::{UDP_MAX_PAYLOAD_V4, UDP_MAX_PAYLOAD_V6, UDP_MAX_SEGMENTS};
+use crate::net::LinkIndex;
+use crate::net::wire::{ipv4, ipv6, udp};
+
+/// Where one call sends to, and how it splits its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpTarget {
+    /// The destination; `None`: the socket's peer.
+    pub remote: Option<SocketAddr>,
+    /// Payload bytes of each datagram but the last, 0 for one datagram only; `None`: the socket's
+    /// [setting](crate::Udp::set_segment).
+    pub segment: Option<u16>,
+    /// The datagram waits for the data of the next call (Linux's `MSG_MORE`). The `remote` and
+    /// `segment` of the first call count.
+    pub more: bool,
+    /// The source address (`IP_PKTINFO`); `None`: the socket's, or that of the route.
+    pub source: Option<IpAddr>,
+}
+
+impl From<Option<SocketAddr>> for UdpTarget {
+    fn from(remote: Option<SocketAddr>) -> Self {
+        Self { remote, ..Self::default() }
+    }
+}
+
+/// A datagram's source and destination, and the settings of its packet.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) marks: PacketMarks,
+    pub(super) mtu_discover: MtuDiscover,
+    /// A longer payload is split in datagrams of so many bytes; 0: it is not.
+    pub(super) segment: usize,
+    /// The only link that it may leave by.
+    pub(super) by: Option<LinkIndex>,
+    /// Loops back to members of the group on this host.
+    pub(super) loops: bool,
+}
+
+impl Ends {
+    /// Payload bytes of the longest datagram.
+    pub(super) fn longest(&self) -> usize {
+        if self.remote.is_ipv4() { UDP_MAX_PAYLOAD_V4 } else { UDP_MAX_PAYLOAD_V6 }
+    }
+
+    /// Checks `len` bytes of payload against the limits of a path with this MTU.
+    pub(super) fn check_segments(&self, len: usize, mtu: usize) -> Result<(), Error> {
+        let ip = if self.remote.is_ipv4() { ipv4::LEN } else { ipv6::LEN };
+        // As Linux: segments are not fragmented.
+        if ip + udp::LEN + len.min(self.segment) > mtu {
+            return Err(Error::MessageTooLong);
+        }
+        if len > self.segment * UDP_MAX_SEGMENTS {
+            return Err(Error::InvalidInput);
+        }
+        Ok(())
+    }
+}
+
+/// A corked datagram: it waits for more data, up to the longest datagram.
+pub(super) struct Cork {
+    /// As the first call said.
+    pub(super) ends: Ends,
+    pub(super) len: usize,
+    pub(super) data: FragVec,
+}

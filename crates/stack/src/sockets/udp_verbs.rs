@@ -1,0 +1,154 @@
+//! Opens datagram sockets, and their verbs but for sending, receiving and groups.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use pagewire_mem::Instant;
+
+use super::bind::{BindOptions, Kind};
+use super::handles::Udp;
+use super::ids::UdpId;
+use super::marks::{MtuDiscover, PacketMarks};
+use super::table::Socket;
+use super::tuple::{canonical, scope_of};
+use super::udp::UdpSocket;
+use crate::error::Error;
+use crate::event::Readiness;
+use crate::limits::{MAX_SOCKETS, UDP_RECEIVE_BYTES};
+use crate::net::is_link_local;
+use crate::stack::{Core, Stack};
+
+/// Verbs of the application.
+impl Stack {
+    /// Opens a datagram socket bound to `local`; port 0 stands for a free one, an unspecified
+    /// address for all of ours, `::` for those of both IP versions. The options may allow an
+    /// address that is shared, or that is not ours: a socket cannot send from such a one
+    /// (`InvalidInput`).
+    ///
+    /// # Errors
+    /// `AddressInUse` if a socket with this address does not share it, `AddressNotAvailable` if the
+    /// address is not ours or no port is free.
+    pub fn bind_udp(&mut self, local: SocketAddr, options: BindOptions) -> Result<UdpId, Error> {
+        self.core.refuse_if_down()?;
+        let local = self.core.bindable(canonical(local), Kind::Udp, options)?;
+        let socket = UdpSocket {
+            local,
+            remote: None,
+            scope: 0,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            receive_bytes: UDP_RECEIVE_BYTES,
+            dropped: 0,
+            error: None,
+            down: false,
+            errors: None,
+            has_lent: false,
+            zerocopy: false,
+            segment: 0,
+            cork: None,
+            unchecked: false,
+            every_arrival: false,
+            marks: PacketMarks::default(),
+            mtu_discover: MtuDiscover::default(),
+            longest: 0,
+            broadcast: false,
+            joins: false,
+            link: options.link,
+            groups: None,
+            reported: Readiness::WRITABLE,
+        };
+        let socket = Socket::Udp(Box::new(socket));
+        let id =
+            self.core.sockets.table.insert(socket, MAX_SOCKETS).ok_or(Error::TooManySockets)?;
+        let at = options.wanted(local.ip());
+        self.core.sockets.udp_binds.insert(at, local.port(), id.index(), options.sharing());
+        Ok(UdpId(id))
+    }
+}
+
+impl Udp<'_> {
+    /// Sets the peer: the default destination, and the only source of datagrams from now on. The
+    /// socket fails with errors that the network reports about the peer.
+    pub fn connect(&mut self, remote: SocketAddr) -> Result<(), Error> {
+        let (remote, scope) = (canonical(remote), scope_of(remote));
+        if remote.port() == 0 {
+            return Err(Error::InvalidInput);
+        }
+        let by = self.net.bound_link(self.socket.link)?;
+        self.net.source_by(remote.ip(), scope, by)?;
+        let scope = if is_link_local(remote.ip()) { scope } else { 0 };
+        let socket = &mut *self.socket;
+        if !socket.broadcast && self.net.is_broadcast(remote.ip()) {
+            return Err(Error::PermissionDenied);
+        }
+        if !socket.local.ip().is_unspecified() && socket.local.is_ipv4() != remote.is_ipv4() {
+            return Err(Error::AddressFamily);
+        }
+        (socket.remote, socket.scope) = (Some(remote), scope);
+        self.check_later();
+        Ok(())
+    }
+
+    /// Size of the receive queue in bytes, overhead included; at most
+    /// [`UDP_RECEIVE_BYTES`](crate::limits::UDP_RECEIVE_BYTES), the default.
+    pub fn set_receive_buffer(&mut self, bytes: usize) {
+        self.socket.receive_bytes = bytes.min(UDP_RECEIVE_BYTES);
+    }
+
+    /// Removes the peer: each send names its destination, and datagrams come from any source.
+    pub fn disconnect(&mut self) {
+        (self.socket.remote, self.socket.error) = (None, None);
+    }
+
+    /// Length of the oldest datagram, 0 if there is none.
+    pub fn next_len(&self) -> usize {
+        self.socket.queue.front().map_or(0, |datagram| datagram.len())
+    }
+
+    /// Datagrams dropped for want of room in the socket's queue or in the host's memory, modulo
+    /// 2^32 (Linux's `SO_RXQ_OVFL`).
+    pub fn dropped(&self) -> u32 {
+        self.socket.dropped
+    }
+
+    /// Keeps errors that the network reports in the error queue; off drops those in the queue.
+    pub fn queue_errors(&mut self, on: bool) {
+        self.socket.errors.get_or_insert_default().keep_errors(on);
+    }
+
+    /// Allows sending to broadcast addresses (`SO_BROADCAST`); off by default.
+    pub fn set_broadcast(&mut self, on: bool) {
+        self.socket.broadcast = on;
+    }
+
+    /// Whether [`Message`](crate::Message) takes several datagrams as one (`UDP_GRO`); off by
+    /// default.
+    pub fn set_join(&mut self, on: bool) {
+        self.socket.joins = on;
+    }
+
+    /// Splits sends of more than `bytes` of payload in datagrams of so many bytes (the last may be
+    /// shorter); 0, the default: each call is one datagram.
+    pub fn set_segment(&mut self, bytes: u16) {
+        self.socket.segment = bytes;
+    }
+
+    /// Sets how the socket treats the MTU of its paths.
+    pub fn set_mtu_discover(&mut self, how: MtuDiscover) {
+        self.socket.mtu_discover = how;
+    }
+}
+
+impl Core {
+    pub(crate) fn close_udp(&mut self, now: Instant, index: u32) {
+        let Some(socket) = self.sockets.table.udp_mut(index) else { return };
+        let port = socket.local.port();
+        let groups = socket.groups.take();
+        self.mem.shared.receive.charge_datagrams(socket.queued_bytes, 0);
+        self.sockets.udp_binds.remove(port, index);
+        self.sockets.table.remove(index);
+        if let Some(groups) = groups {
+            self.quit_groups(now, &groups);
+        }
+    }
+}
