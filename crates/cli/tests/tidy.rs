@@ -188,13 +188,8 @@ fn a_plain_build_has_no_doubles_and_no_doors_for_tests() {
 }
 
 /// Functions that are too long today, by crate. Shorten one, and take it off.
-const LONG_FUNCTIONS: &[(&str, &str)] = &[
-    ("packetdrill", "apply"),
-    ("posix", "set_socket"),
-    ("posix", "set_tcp"),
-    ("stack", "handle_transport"),
-    ("stack", "walk_extensions"),
-];
+const LONG_FUNCTIONS: &[(&str, &str)] =
+    &[("packetdrill", "apply"), ("posix", "set_socket"), ("posix", "set_tcp")];
 
 /// The name of the function that begins on this line, if one does.
 fn function_name(line: &str) -> Option<&str> {
@@ -248,13 +243,8 @@ fn functions_stay_short_enough_to_be_seen_at_once() {
 }
 
 /// Types that have too many methods today, by crate. Divide one, and take it off.
-const LARGE_TYPES: &[(&str, &str)] = &[
-    ("posix", "Descriptors"),
-    ("stack", "Net"),
-    ("stack", "Stack"),
-    ("tcp", "Connection"),
-    ("tcp", "Transfer"),
-];
+const LARGE_TYPES: &[(&str, &str)] =
+    &[("posix", "Descriptors"), ("stack", "Stack"), ("tcp", "Connection"), ("tcp", "Transfer")];
 
 /// The type that a line begins an implementation for, if it is one of its own methods.
 fn implemented(line: &str) -> Option<&str> {
@@ -308,7 +298,7 @@ fn types_have_few_enough_methods_to_be_known() {
 
 /// Files of a crate that stand in circles of imports today, at most. Open a circle, and lower it.
 const CIRCLES: &[(&str, usize)] =
-    &[("device", 6), ("mem", 6), ("pagewire", 18), ("posix", 11), ("stack", 32), ("tcp", 10)];
+    &[("device", 6), ("mem", 6), ("pagewire", 18), ("posix", 11), ("stack", 23), ("tcp", 10)];
 
 /// The module that a file is, from its path within `src`.
 fn module_of(path: &str) -> Vec<String> {
@@ -447,7 +437,6 @@ const STEPS: [&str; 14] =
 /// the first lines of the others say "variant of", or nothing.
 const SHARED_STEPS: &[(&str, usize)] = &[
     ("R1", 10),
-    ("R3", 3),
     ("R5", 4),
     ("R6", 2),
     ("R7", 14),
@@ -520,14 +509,14 @@ const MOVES: [(&str, usize, &str); 34] = [
     ("crates/tcp/src/life/fast_open/cookie.rs", 1, "a cookie"),
     ("crates/stack/src/net/discovery.rs", 1, "a message of neighbour discovery"),
     ("crates/stack/src/net/extensions.rs", 1, "headers, kept for an error"),
-    ("crates/stack/src/net/icmp.rs", 1, "headers that an error quotes"),
+    ("crates/stack/src/net/forwarding.rs", 4, "a fragment's headers"),
+    ("crates/stack/src/net/head.rs", 2, "headers, moved to another head"),
+    ("crates/stack/src/net/icmp_error.rs", 1, "headers that an error quotes"),
     ("crates/stack/src/net/input.rs", 1, "headers, kept for an error"),
     ("crates/stack/src/net/mod.rs", 2, "keys"),
     ("crates/stack/src/net/multicast/messages.rs", 2, "an address, a checksum"),
     ("crates/stack/src/net/multicast/mod.rs", 4, "headers of reports"),
     ("crates/stack/src/net/output.rs", 1, "a header"),
-    ("crates/stack/src/net/transit.rs", 4, "a fragment's headers"),
-    ("crates/stack/src/net/transport.rs", 2, "headers, moved to another head"),
     ("crates/stack/src/net/wire/ipv4.rs", 2, "a header and its option"),
     ("crates/stack/src/net/wire/ipv6.rs", 2, "addresses"),
     ("crates/stack/src/net/wire/ndp.rs", 2, "addresses"),
