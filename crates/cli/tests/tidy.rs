@@ -188,13 +188,8 @@ fn a_plain_build_has_no_doubles_and_no_doors_for_tests() {
 }
 
 /// Functions that are too long today, by crate. Shorten one, and take it off.
-const LONG_FUNCTIONS: &[(&str, &str)] = &[
-    ("packetdrill", "apply"),
-    ("posix", "set_socket"),
-    ("posix", "set_tcp"),
-    ("stack", "handle_transport"),
-    ("stack", "walk_extensions"),
-];
+const LONG_FUNCTIONS: &[(&str, &str)] =
+    &[("packetdrill", "apply"), ("posix", "set_socket"), ("posix", "set_tcp")];
 
 /// The name of the function that begins on this line, if one does.
 fn function_name(line: &str) -> Option<&str> {
@@ -517,14 +512,14 @@ const MOVES: [(&str, usize, &str); 34] = [
     ("crates/tcp/src/life/fast_open/cookie.rs", 1, "a cookie"),
     ("crates/stack/src/net/discovery.rs", 1, "a message of neighbour discovery"),
     ("crates/stack/src/net/extensions.rs", 1, "headers, kept for an error"),
-    ("crates/stack/src/net/icmp.rs", 1, "headers that an error quotes"),
+    ("crates/stack/src/net/forwarding.rs", 4, "a fragment's headers"),
+    ("crates/stack/src/net/head.rs", 2, "headers, moved to another head"),
+    ("crates/stack/src/net/icmp_error.rs", 1, "headers that an error quotes"),
     ("crates/stack/src/net/input.rs", 1, "headers, kept for an error"),
     ("crates/stack/src/net/mod.rs", 2, "keys"),
     ("crates/stack/src/net/multicast/messages.rs", 2, "an address, a checksum"),
     ("crates/stack/src/net/multicast/mod.rs", 4, "headers of reports"),
     ("crates/stack/src/net/output.rs", 1, "a header"),
-    ("crates/stack/src/net/transit.rs", 4, "a fragment's headers"),
-    ("crates/stack/src/net/transport.rs", 2, "headers, moved to another head"),
     ("crates/stack/src/net/wire/ipv4.rs", 2, "a header and its option"),
     ("crates/stack/src/net/wire/ipv6.rs", 2, "addresses"),
     ("crates/stack/src/net/wire/ndp.rs", 2, "addresses"),

@@ -1,5 +1,5 @@
-//! Answers that nobody remembers, in the packets that asked for them: under a flood of SYNs, what
-//! one costs is taken from connections.
+//! Stateless answers to TCP segments, each in the packet of the segment: a flood of SYNs must cost
+//! connections little.
 
 use std::net::IpAddr;
 
@@ -16,10 +16,9 @@ use crate::error::Error;
 use crate::limits::DEFAULT_HOP_LIMIT;
 
 impl Net {
-    /// Answers a TCP segment that is forgotten at once, in the packet that brought it, its head the
-    /// answer's TCP header. The destination does not go into the hop cache: those whom strangers
-    /// made up would push out those that connections send to. Only the way to the last gateway is
-    /// kept.
+    /// Sends a stateless answer to a TCP segment in the packet of the segment, its head the answer's
+    /// TCP header. The hop cache does not keep the destination: made-up addresses would evict those
+    /// of connections. Only the way to the last gateway is kept.
     pub(crate) fn send_back(
         &mut self,
         mem: &mut Mem,
@@ -64,7 +63,7 @@ fn try_send_back(
         Hop::Direct => None,
         Hop::Neighbor(next) => match header_to(net, now, out, next) {
             Some(header) => Some(header),
-            // It has to be asked first.
+            // It has to be resolved first.
             None => return net.send_slowly(mem, now, *to, take(packet)),
         },
         Hop::Local | Hop::Group(_) => return net.send_slowly(mem, now, *to, take(packet)),
@@ -78,7 +77,7 @@ fn try_send_back(
     net.enqueue(mem, take(packet), out, OWN)
 }
 
-/// The link header for the station of a neighbour, if that is known.
+/// The link header for a neighbour, if its station is known.
 fn header_to(
     net: &mut Net,
     now: Instant,
@@ -100,7 +99,7 @@ fn header_to(
     Some(link)
 }
 
-/// The way to the neighbour that was last answered through.
+/// The way to the neighbour that the last answer went to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastNext {
     next: IpAddr,

@@ -1,5 +1,5 @@
-//! Asking for stations and answering who asks: ARP (RFC 826, RFC 5227) and neighbour discovery
-//! (RFC 4861), as far as messages go. What is known is in `neighbor.rs`.
+//! Messages of ARP (RFC 826, RFC 5227) and neighbour discovery (RFC 4861), in and out. The table of
+//! neighbours is in `neighbor.rs`.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ const NDP_HOP_LIMIT: u8 = 255;
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Takes an ARP packet, its head behind the link header.
+/// Handles an ARP packet, its head behind the link header.
 pub(super) fn handle_arp(
     net: &mut Net,
     mem: &mut Mem,
@@ -38,7 +38,7 @@ pub(super) fn handle_arp(
         return Err(DropReason::ArpSender);
     }
     if packet.sender_mac == net.links.at(link).link.mac {
-        // Our own words, heard again.
+        // Our own packet, heard again.
         return Err(DropReason::ArpSender);
     }
     // RFC 5227 section 2.4: "At any time, if a host receives an ARP packet (Request *or*
@@ -64,7 +64,7 @@ pub(super) fn handle_arp(
         return Err(DropReason::ArpSender);
     }
     // RFC 826: "If the pair <protocol type, sender protocol address> is already in my
-    // translation table, update [it]"; a new pair is learned only from who asks for us.
+    // translation table, update [it]"; a new pair is learned only from requests for us.
     let neighbors = &net.links.at(link).neighbors;
     let asked = packet.operation == Operation::Reply && neighbors.is_asked(sender);
     let claim = Claim {
@@ -85,7 +85,7 @@ pub(super) fn handle_arp(
     }
 }
 
-/// Takes a solicitation or an advertisement, its head at the ICMP header, checksum verified.
+/// Handles a solicitation or an advertisement, its head at the ICMP header, checksum verified.
 pub(super) fn handle_ndp(
     net: &mut Net,
     mem: &mut Mem,
@@ -114,7 +114,7 @@ pub(super) fn handle_ndp(
             }
             let (target, link) = (IpAddr::V6(target), received.link);
             if net.routes.is_ours_on(link, target) {
-                // RFC 4862 section 5.4.4: somebody else has our address.
+                // RFC 4862 section 5.4.4: another node has our address.
                 net.counters.address_conflicts += 1;
                 return Err(DropReason::NdpConflict);
             }
@@ -151,7 +151,7 @@ pub(super) fn announce(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkInd
     interface.announce_at = now + ANNOUNCE_INTERVAL;
 }
 
-/// Does what the neighbours' timers ask for.
+/// Does what neighbours' timeouts ask for.
 pub(super) fn handle_timeout(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
     let mut actions = Vec::new();
     let neighbors = &mut net.links.at_mut(link).neighbors;
@@ -172,7 +172,7 @@ pub(super) fn handle_timeout(net: &mut Net, mem: &mut Mem, now: Instant, link: L
 }
 
 impl Net {
-    /// Asks for the station of an address: everybody, or the station that had it.
+    /// Asks for the station of an address: all stations, or the one that had the address.
     pub(super) fn send_solicitation(
         &mut self,
         mem: &mut Mem,
@@ -232,7 +232,7 @@ fn send_arp(net: &mut Net, mem: &mut Mem, link: LinkIndex, packet: &arp::Packet,
     }
 }
 
-/// Tells everybody that an address is ours (RFC 5227 section 2.3: an ARP request for it).
+/// Announces that an address is ours (RFC 5227 section 2.3: an ARP request for it).
 fn announce_v4(net: &mut Net, mem: &mut Mem, link: LinkIndex, addr: Ipv4Addr) {
     let packet = arp::Packet {
         operation: Operation::Request,
@@ -293,13 +293,13 @@ fn handle_solicitation(
         target_mac: Some(net.links.at(link).link.mac),
     };
     let to = if probe { ALL_NODES.into() } else { received.src };
-    // Who says where it is need not be looked for, and no entry of ours is in use for it.
+    // A sender that names its station needs no look-up, and no entry is used for it.
     let station = source_mac.map(|mac| (link, mac));
     send_ndp(net, mem, now, &answer, target.into(), to, station);
     Ok(())
 }
 
-/// Sends a message: to a station of a link where one is given, else wherever `dst` leads.
+/// Sends a message: to the station if one is given, else by the route to `dst`.
 fn send_ndp(
     net: &mut Net,
     mem: &mut Mem,
@@ -326,7 +326,7 @@ fn send_ndp(
     }
 }
 
-/// Takes in what a packet said about a neighbour, and sends what waited for it.
+/// Learns what a packet claims about a neighbour, and sends the packets that waited for it.
 fn learn(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex, addr: IpAddr, claim: Claim) {
     let neighbors = &mut net.links.at_mut(link).neighbors;
     let queue = neighbors.learn(now, addr, claim, &mut net.counters);
@@ -335,7 +335,7 @@ fn learn(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex, addr: IpAd
     }
 }
 
-/// Tells the senders of packets that waited for a neighbour in vain.
+/// Tells the senders of packets whose neighbour did not answer.
 fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<PacketBuf>) {
     for packet in queue {
         if !notify_unreachable(net, &packet) {
@@ -344,15 +344,15 @@ fn tell_unreachable(net: &mut Net, mem: &mut Mem, now: Instant, queue: VecDeque<
     }
 }
 
-/// Tells the sockets that a packet of theirs, its head at the IP header, found nobody; `false`: it
-/// was somebody else's, and only passed on.
+/// Tells the sockets that the neighbour did not answer for a packet of theirs, its head at the IP
+/// header; `false`: the packet was forwarded.
 fn notify_unreachable(net: &mut Net, packet: &PacketBuf) -> bool {
     let head = packet.head();
     let about = match head.first().map(|b| b >> 4) {
         Some(4) => icmp::parse_quoted_v4(head),
         _ => icmp::parse_quoted_v6(head),
     };
-    // Later fragments say nothing that the first did not.
+    // Later fragments add nothing to what the first says.
     let Ok(about) = about else { return net.forwarding.is_none() };
     if !net.routes.is_local(about.src) {
         return false;

@@ -51,7 +51,7 @@ pub(super) fn walk(
     reassembled: bool,
 ) -> Outcome {
     let mut walk = Walk { packet, at: usize::from(received.header_len), gone: 0, fragments: 0 };
-    let found = walk.to_transport(&mut received, reassembled);
+    let found = walk.find_transport(&mut received, reassembled);
     let Walk { at, gone, fragments, .. } = walk;
     net.counters.rx_fragments += fragments;
     match found {
@@ -77,7 +77,7 @@ pub(super) fn walk(
 
 impl Walk<'_> {
     /// Walks up to the transport header, or behind the header of a fragment, which is returned.
-    fn to_transport(
+    fn find_transport(
         &mut self,
         received: &mut Received,
         reassembled: bool,
@@ -110,7 +110,7 @@ impl Walk<'_> {
                     return Err(DropReason::FragmentNested.into());
                 }
                 self.at += ipv6::FRAGMENT_LEN;
-                // RFC 6946 section 4: a fragment that is the whole packet is taken as such.
+                // RFC 6946 section 4: a fragment that is the whole packet is no part of a datagram.
                 if part.offset != 0 || part.more {
                     self.check_fragment(part, field)?;
                     return Ok(Some(part));
@@ -217,7 +217,7 @@ pub(super) fn handle_fragment(
     let Some(whole) = whole else { return Ok(None) };
     net.counters.reassembled += 1;
     *packet = whole.packet;
-    // The headers as one packet would have had them.
+    // The headers of the datagram as one packet.
     let (protocol, ecn, hop_limit) = (whole.protocol, whole.ecn, whole.hop_limit);
     let header_len = match (received.src, received.dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {

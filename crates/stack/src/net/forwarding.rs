@@ -7,9 +7,9 @@
 //! ```
 //!
 //! RFC 1812 and RFC 8200, reduced to what a host with several links needs: static routes, no
-//! redirects, no multicast. Neither transport headers nor payload are looked at, except where a
-//! super-frame or a checksum was left for a device to finish. Half of what waits for neighbours, and a
-//! quarter of each device's queue, stay free for packets of our own.
+//! redirects, no multicast. Transport headers and payload are read only where a super-frame or a
+//! checksum was left for a device to finish. Half of the room for packets that wait for neighbours, and
+//! a quarter of each device's queue, are kept for packets of our own.
 
 use std::net::IpAddr;
 
@@ -177,7 +177,7 @@ fn prepare(
     let gso = gso.filter(|gso| packet.len() > usize::from(gso.size) + at);
     let mut header_len = 0;
     if gso.is_some() {
-        // Only what it says of a TCP segment's size is believed.
+        // Only the size of a TCP segment is believed.
         if protocol != protocol::TCP || part.fragment || !packet.linearize(at + tcp::LEN) {
             return Err(DropReason::ForwardOffload);
         }

@@ -61,8 +61,8 @@ pub(super) fn handle(
 }
 
 impl Net {
-    /// The address of ours that answers a packet: the one it was for, or for a group the one that
-    /// suits the asker.
+    /// Our address that answers a packet: its destination, or for a group the address that suits the
+    /// sender.
     pub(super) fn answer_source(&self, received: &Received, now: Instant) -> Option<IpAddr> {
         if received.delivery == Delivery::Unicast {
             return Some(received.dst);
@@ -96,7 +96,7 @@ impl Net {
     }
 }
 
-/// Turns a request round.
+/// Turns an echo request into the reply.
 fn answer_echo(
     net: &mut Net,
     mem: &mut Mem,
@@ -134,7 +134,7 @@ fn answer_echo(
     Ok(None)
 }
 
-/// Passes up an error about something of ours.
+/// Passes up an error about a packet of ours.
 fn handle_error(
     net: &mut Net,
     packet: &mut PacketBuf,

@@ -39,7 +39,7 @@ impl IcmpError {
         if is_v4 { Self::new(v4::UNREACHABLE, 0, 0) } else { Self::new(v6::UNREACHABLE, 0, 0) }
     }
 
-    /// The last router finds nobody there.
+    /// The last router finds no such host.
     pub(super) const fn host_unreachable(is_v4: bool) -> Self {
         if is_v4 { Self::new(v4::UNREACHABLE, 1, 0) } else { Self::new(v6::UNREACHABLE, 3, 0) }
     }
@@ -190,7 +190,7 @@ fn quote(
     }
     let mut out = PacketBuf::for_tx();
     out.push(icmp::LEN)?.copy_from_slice(&header.emit());
-    // A quote that is a fragment too short harms nobody.
+    // A quote that is a fragment too short does no harm.
     for part in parts.into_iter().chain(packet.take_frags()) {
         if out.push_frag(part).is_err() {
             break;

@@ -253,8 +253,8 @@ impl Routes {
     }
 }
 
-/// How long a packet may be by a header whose length field leaves that to the frame, and counts from
-/// `from` on: what is no super-frame is never longer than the field can say.
+/// The longest packet that a header allows whose length field counts from `from` on: only a super-frame
+/// is longer than the field can say.
 fn longest(packet: &PacketBuf, from: usize) -> usize {
     match packet.gso {
         Some(_) => packet.len(),

@@ -1,7 +1,7 @@
 //! The links of a stack, with the state of each.
 //!
-//! The first link has a place of its own, so that a stack with one device looks nothing up. The next
-//! link takes the place of a removed one.
+//! The first link has a place of its own: a stack with one device looks nothing up. A new link takes
+//! the place of a removed one.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::limits::{ANNOUNCEMENTS, MAX_IP_PACKET, MAX_LINKS, MAX_SUPER_PACKET};
 use crate::random::Random;
 use crate::rate_limit::IcmpLimit;
 
-/// What the device is and can do, as far as this layer asks.
+/// The properties of a device that this layer uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) medium: Medium,
@@ -62,7 +62,7 @@ impl Link {
     }
 }
 
-/// A link and what is kept for it.
+/// A link and its state.
 pub(super) struct Interface {
     pub(super) link: Link,
     pub(super) neighbors: Neighbors,
@@ -71,15 +71,15 @@ pub(super) struct Interface {
     pub(super) speaks_v6: bool,
     /// Frames for the device.
     pub(super) out: VecDeque<PacketBuf>,
-    /// Of errors about what came in here.
+    /// Limit of ICMP errors about packets that came in here.
     pub(super) icmp_limit: IcmpLimit,
     /// Announcements left, and when the next is due.
     pub(super) announcements: u8,
     pub(super) announce_at: Instant,
-    /// No defence of an address before.
+    /// Before this moment no address is defended.
     pub(super) defend_after: Instant,
     turn: u32,
-    /// What it was named.
+    /// The name that the application gave.
     pub(super) name: Option<Box<str>>,
     /// Not removed.
     pub(super) up: bool,
@@ -116,7 +116,7 @@ impl Interface {
         }
     }
 
-    /// Leaves nothing; returns how many packets are lost.
+    /// Closes a removed link; returns how many packets are lost.
     pub(super) fn close(&mut self, hash: Keyed) -> usize {
         let lost = self.lose(hash);
         (self.up, self.lost) = (false, false);
@@ -127,7 +127,6 @@ impl Interface {
     pub(super) fn lose(&mut self, hash: Keyed) -> usize {
         let lost = self.out.len() + self.neighbors.queued();
         self.out = VecDeque::new();
-        // Nobody is told any more.
         self.groups.quit();
         self.neighbors = Neighbors::new(hash);
         (self.lost, self.announcements) = (true, 0);
@@ -139,7 +138,7 @@ impl Interface {
         self.up && !self.lost
     }
 
-    /// When something is due; [`Instant::FAR`]: nothing is.
+    /// When the next timeout is due; [`Instant::FAR`]: none is.
     #[inline]
     pub(super) fn next_timeout(&self) -> Instant {
         let announce = if self.announcements > 0 { self.announce_at } else { Instant::FAR };

@@ -6,7 +6,7 @@ use pagewire_device::Capabilities;
 
 use crate::cidr::Cidr;
 
-/// Which link of a stack: a device with addresses of its own. Never reused for another one.
+/// A link of a stack: a device with addresses of its own. An id is never reused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
     pub(super) index: LinkIndex,
@@ -23,8 +23,8 @@ impl LinkId {
         self.index as usize
     }
 
-    /// What stands for it in the `scope_id` of an IPv6 socket address, as Linux's interface index
-    /// does: its place, counted from 1.
+    /// Its number in the `scope_id` of an IPv6 socket address, as Linux's interface index: its place,
+    /// counted from 1.
     pub const fn scope_id(self) -> u32 {
         self.index as u32 + 1
     }
@@ -37,10 +37,10 @@ pub(crate) type LinkIndex = u8;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LinkConfig {
-    /// What the device can do.
+    /// The device's capabilities.
     pub capabilities: Capabilities,
     /// Our addresses on it, each with the length of its network's prefix. No two links have the
-    /// same address. On Ethernet a link-local one is added where there is any of IPv6.
+    /// same address. On Ethernet, a link-local address is added if any address is IPv6.
     pub addresses: Vec<Cidr>,
     /// Default gateways on it, in order of preference; those of earlier links come first.
     pub gateways: Vec<IpAddr>,

@@ -1,14 +1,14 @@
 //! From frames to transport packets and back: link, IP, ICMP, neighbours and routes.
 //!
-//! Read first: [`Net`], whose methods are sorted by direction. `input.rs` takes a frame apart
-//! (byte path, steps R2 and R3), `output.rs` puts one together (S4 and S5); the rest is what they
-//! consult: `route.rs`, `neighbor.rs`, `reassembly.rs`, `icmp.rs`, and `wire/` for the headers.
+//! Read first: [`Net`], whose methods are sorted by direction. `input.rs` parses a frame (byte path,
+//! steps R2 and R3), `output.rs` makes one (S4 and S5). They use `route.rs`, `neighbor.rs`,
+//! `reassembly.rs`, `forwarding.rs`, `icmp.rs`, and `wire/` for the headers. A step that one file needs
+//! is a function of that file, with `&mut Net` first.
 //!
-//! Nothing here reads a clock or a random source: time is an argument, the secret is given.
+//! Nothing here reads a clock or a random source: time and the secret are arguments.
 //!
-//! Deliberately not done: routers and addresses learned from advertisements (RFC 4861 section 6,
-//! RFC 4862), redirects, VLANs, multicast routing, jumbograms (RFC 2675), source routes. What arrives
-//! of these is counted.
+//! Not supported: routers and addresses learned from advertisements (RFC 4861 section 6, RFC 4862),
+//! redirects, VLANs, multicast routing, jumbograms (RFC 2675), source routes. Such packets are counted.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -59,64 +59,62 @@ pub(crate) use received::{IcmpKind, Inbound, Quoted, Received};
 pub(crate) use route::is_link_local;
 pub(crate) use wire::protocol;
 
-/// The memory that input and output may use: lent for each call.
+/// The memory that input and output use, an argument of each call.
 pub(crate) struct Mem {
-    /// Pages.
     pub pool: PagePool,
-    /// Where bytes that must live in pages are written.
+    /// Writes bytes into pages.
     pub writer: PageWriter,
-    /// Copies so far.
     pub ledger: CopyLedger,
-    /// What TCP connections share.
+    /// Shared by TCP connections.
     pub shared: Shared,
 }
 
-/// What a [`Net`] is made from.
+/// Settings of a [`Net`].
 #[derive(Clone, Debug)]
 pub(crate) struct NetConfig {
     /// Of the first link's device.
     pub capabilities: Capabilities,
-    /// Ours on it. The link-local IPv6 address is added where the medium is Ethernet and any other
+    /// Our addresses on it. The link-local IPv6 address is added where the medium is Ethernet and any other
     /// IPv6 address is given.
     pub addresses: Vec<Cidr>,
     /// Default gateways, in order of preference; each must be in one of the link's networks.
     pub gateways: Vec<IpAddr>,
     /// Further routes: network, and the gateway that leads there.
     pub routes: Vec<(Cidr, IpAddr)>,
-    /// Keys the tables that strangers fill, and the identification fields.
+    /// Keys the tables that peers fill, and the identification fields.
     pub secret: [u8; 32],
     /// Whether payload that loops back to ourselves passes by reference; otherwise it is copied
     /// (`CopyReason::LoopPrivate`).
     pub loopback_by_reference: bool,
     /// Whether our addresses are announced on the link at the start.
     pub announce: bool,
-    /// Whether frames carry private copies of what was sent by reference with a notification.
+    /// Whether frames carry private copies of payload sent by reference with a notification.
     pub looped_copy: bool,
-    /// Whether packets are dropped that came by another link than answers would leave by.
+    /// Whether packets are dropped whose answers would leave by another link.
     pub reverse_path_check: bool,
 }
 
-/// What becomes of a packet that is too long to be sent in one piece, and when it is.
+/// When a packet is too long to be sent in one piece, and what is done then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TooLong {
-    /// Longer than what is known of the path: it is cut.
+    /// Beyond the known path MTU it is cut.
     #[default]
     CutToPath,
-    /// Longer than what our own link takes: it is cut.
+    /// Beyond the MTU of our link it is cut.
     CutToLink,
-    /// Longer than what is known of the path: it is refused.
+    /// Beyond the known path MTU it is refused.
     RefusedByPath,
-    /// Longer than what our own link takes: it is refused. Who has not heard of a smaller path MTU
-    /// yet, or tries what there is, sends on and hears of it.
+    /// Beyond the MTU of our link it is refused: a sender that probes the path learns a smaller MTU
+    /// from ICMP.
     RefusedByLink,
 }
 
 /// A transport packet to be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// One of ours: see [`Net::source_for`].
+    /// An address of ours: see [`Net::source_for`].
     pub src: IpAddr,
-    /// To whom.
+    /// The destination.
     pub dst: IpAddr,
     /// See [`protocol`].
     pub protocol: u8,
@@ -124,22 +122,21 @@ pub(crate) struct Outgoing {
     pub ecn: u8,
     /// Routers may not cut it (IPv4; RFC 1191 section 3), if it leaves in one piece.
     pub dont_fragment: bool,
-    /// What becomes of it where it is too long.
     pub too_long: TooLong,
     /// `None`: the default of 64.
     pub hop_limit: Option<u8>,
-    /// The link that it leaves by, whatever the routes say; `None`: theirs.
+    /// The link that it leaves by; `None`: that of the route.
     pub by: Option<LinkIndex>,
-    /// Where in the transport header its checksum is, the field being 0; `None`: there is none.
+    /// Offset of the checksum in the transport header, the field being 0; `None`: there is none.
     pub checksum_offset: Option<u16>,
     /// Head: the transport header. Fragments: the payload. `gso.header_len` counts the transport
     /// header only. Needs 62 bytes of headroom ([`PacketBuf::for_tx`] and a header of at most 66).
     pub packet: PacketBuf,
 }
 
-/// Link and network layer of one stack.
+/// The link and network layers of a stack.
 pub(crate) struct Net {
-    /// Counts of the whole stack: the sockets count here too.
+    /// Counters of the whole stack, sockets included.
     pub counters: Counters,
     links: Links,
     routes: Routes,
@@ -159,14 +156,14 @@ pub(crate) struct Net {
     announce: bool,
     /// While IP forwarding is on.
     forwarding: Option<Box<Forwarding>>,
-    /// Packets to ourselves, heads at the IP header; those to a group with the link that is in it.
+    /// Packets to this host, heads at the IP header; with packets to a group, the link that is in it.
     loopback: VecDeque<(LinkIndex, PacketBuf)>,
-    /// Packets that found nobody.
+    /// Errors about packets whose neighbour did not answer.
     notices: VecDeque<Inbound>,
-    /// The last source, destination and link of a unicast packet that were found good.
+    /// Source, destination and link of the last unicast packet that was found valid.
     last_delivered: Option<(IpAddr, IpAddr, LinkIndex)>,
     last_next: Option<LastNext>,
-    /// The last moment we were told.
+    /// The time of the last call.
     now: Instant,
 }
 
@@ -216,7 +213,7 @@ impl Net {
         Ok(net)
     }
 
-    /// Another link. On an error nothing has changed.
+    /// Adds a link. On an error nothing has changed.
     pub(crate) fn add_link(
         &mut self,
         now: Instant,
@@ -234,7 +231,7 @@ impl Net {
         Ok(id)
     }
 
-    /// Forgets a link, its addresses and routes, and what waited for it; `false` if it is gone.
+    /// Removes a link with its addresses, routes and waiting packets; `false` if it is gone.
     pub(crate) fn remove_link(&mut self, id: LinkId) -> bool {
         let Some(index) = self.links.find(id) else { return false };
         self.routes.remove_link(index);
@@ -245,8 +242,8 @@ impl Net {
         true
     }
 
-    /// The device of a link is gone for good: what waited for it is lost, and nothing more is sent
-    /// there. Whether no link is left that can send.
+    /// The device of a link is gone for good: waiting packets are lost, and nothing more is sent there.
+    /// Returns whether no link is left that can send.
     pub(crate) fn handle_link_lost(&mut self, link: LinkIndex) -> bool {
         let lost = self.links.at_mut(link).lose(self.table_key.clone());
         self.counters.drop_many(DropReason::LinkLost, lost as u64);
@@ -262,12 +259,11 @@ impl Net {
         by: Option<LinkIndex>,
     ) -> bool {
         self.links.iter().any(|link| link.lost)
-            && !self.is_local(dst)
-            && self.links.at(by.unwrap_or_else(|| self.link_to(now, Some(src), dst))).lost
+            && self.way_of(now, (src, dst), by).is_some_and(|link| self.links.at(link).lost)
     }
 
-    /// The link that packets from `src` (ours) to `dst` leave by, unless they may leave `by` another
-    /// only; `None`: they stay here.
+    /// The link that packets from `src` (ours) to `dst` leave by, `by` if that is given; `None`: they
+    /// stay on this host.
     pub(crate) fn way_of(
         &self,
         now: Instant,
@@ -277,22 +273,22 @@ impl Net {
         (!self.is_local(dst)).then(|| by.unwrap_or_else(|| self.link_to(now, Some(src), dst)))
     }
 
-    /// The place of the link that a socket is bound to, if it is bound to one.
+    /// The place of the link that a socket is bound to, if any.
     ///
     /// # Errors
-    /// `NetworkDown` if that was removed.
+    /// `NetworkDown` if the link was removed.
     pub(crate) fn bound_link(&self, to: Option<LinkId>) -> Result<Option<LinkIndex>, Error> {
         let Some(id) = to else { return Ok(None) };
         self.links.find(id).map(Some).ok_or(Error::NetworkDown)
     }
 
-    /// The link that a packet came by; what we sent to ourselves came by none, but for what is to a
-    /// group, which comes by the link that it left by.
+    /// The link that a packet came by; `None` for a packet of this host, except to a group: that comes
+    /// by the link that it left by.
     pub(crate) fn came_by(&self, received: &Received) -> Option<LinkId> {
         (!received.loopback || received.dst.is_multicast()).then(|| self.links.id_at(received.link))
     }
 
-    /// As [`source_for`](Self::source_for), for who may send `by` one link only.
+    /// As [`source_for`](Self::source_for), for a socket that may send `by` one link only.
     pub(crate) fn source_by(
         &self,
         dst: IpAddr,
@@ -322,7 +318,7 @@ impl Net {
         self.links.id_at(index)
     }
 
-    /// What a link is called.
+    /// The name of a link.
     pub(crate) fn link_name(&self, id: LinkId) -> Option<String> {
         let interface = self.links.at(self.links.find(id)?);
         let given = interface.name.as_deref().map(str::to_owned);
@@ -354,7 +350,7 @@ impl Net {
     // Getters.
 
     /// The address that packets to `dst` are sent from. `scope` is the link that a link-local
-    /// destination is on, as [`LinkId::scope_id`] names it; 0: whichever comes first.
+    /// destination is on, as [`LinkId::scope_id`] names it; 0: the first that fits.
     pub(crate) fn source_for(&self, dst: IpAddr, scope: u32) -> Result<IpAddr, Error> {
         let scope = match dst {
             _ if scope == 0 || !self.links.are_several() => None,
@@ -364,8 +360,7 @@ impl Net {
         self.routes.source_for(self.now, scope, dst)
     }
 
-    /// What tells a link-local address of a link from the same one of another, where there is
-    /// another: [`LinkId::scope_id`]; else 0.
+    /// The [`LinkId::scope_id`] of a link-local address if there are several links; else 0.
     pub(crate) fn scope_of(&self, addr: IpAddr, link: LinkIndex) -> u32 {
         let scoped = self.links.are_several() && is_link_local(addr);
         if scoped { u32::from(link) + 1 } else { 0 }
@@ -387,7 +382,7 @@ impl Net {
         }
     }
 
-    /// The longest IP packet that reaches `dst` in one piece, as far as is known.
+    /// The longest IP packet known to reach `dst` in one piece.
     pub(crate) fn mtu_for(&self, dst: IpAddr) -> usize {
         match self.routes.is_local(dst) {
             true => MAX_IP_PACKET,
@@ -404,26 +399,21 @@ impl Net {
         dst: IpAddr,
         by: Option<LinkIndex>,
     ) -> (usize, usize) {
-        if self.routes.is_local(dst) {
+        let Some(link) = self.way_of(self.now, (src, dst), by) else {
             return (MAX_IP_PACKET, MAX_IP_PACKET);
-        }
-        let link = by.unwrap_or_else(|| self.link_to(self.now, Some(src), dst));
+        };
         (self.path_mtu(self.now, link, dst).0, self.links.at(link).link.max_super(dst))
     }
 
-    /// The longest IP packet that gets from `src` (ours) to `dst` in one piece as far as our own link
-    /// goes, whatever is known of the path.
+    /// The longest IP packet that our link takes from `src` (ours) to `dst` in one piece.
     pub(crate) fn link_mtu(&self, src: IpAddr, dst: IpAddr, by: Option<LinkIndex>) -> usize {
-        if self.routes.is_local(dst) {
-            return MAX_IP_PACKET;
-        }
-        let link = by.unwrap_or_else(|| self.link_to(self.now, Some(src), dst));
-        self.links.at(link).link.mtu
+        let link = self.way_of(self.now, (src, dst), by);
+        link.map_or(MAX_IP_PACKET, |link| self.links.at(link).link.mtu)
     }
 
-    /// The longest IP packet that may come from `dst` to `src` (ours): what the link takes, whatever
-    /// was reported about the path. But where somebody has set that path's MTU, it is meant for both
-    /// ways, as the MTU of a route is in Linux.
+    /// The longest IP packet that may come from `dst` to `src` (ours): the link's MTU, whatever was
+    /// reported about the path. An MTU that the application set for the path holds for both ways, as
+    /// the MTU of a route in Linux.
     pub(crate) fn own_mtu(&self, src: IpAddr, dst: IpAddr, by: Option<LinkIndex>) -> usize {
         let link = self.link_mtu(src, dst, by);
         self.paths.set_for(dst).map_or(link, |mtu| mtu.min(link))
@@ -434,7 +424,7 @@ impl Net {
         self.routes.is_local(addr)
     }
 
-    /// Whether a datagram to it goes to all hosts of a network of ours.
+    /// Whether the address means all hosts of a network of ours.
     pub(crate) fn is_broadcast(&self, addr: IpAddr) -> bool {
         self.routes.is_broadcast(addr)
     }
@@ -449,7 +439,7 @@ impl Net {
     fn generation(&self, link: LinkIndex) -> u32 {
         let neighbors = &self.links.at(link).neighbors;
         let parts = [self.routes.generation(), self.path_generation, neighbors.generation()];
-        // Each only counts up, so no two states share a sum until one of them wraps.
+        // Each only counts up: no two states share a sum until one of them wraps.
         parts.into_iter().fold(0, u32::wrapping_add)
     }
 
@@ -486,7 +476,7 @@ impl Net {
         }
     }
 
-    /// Sets a path's MTU for good, whatever is reported; `None`: what is reported counts again.
+    /// Fixes a path's MTU, whatever is reported; `None`: reports count again.
     pub(crate) fn set_path_mtu(&mut self, dst: IpAddr, mtu: Option<usize>) {
         self.paths.set(dst, mtu.map(|mtu| mtu.max(smallest_path_mtu(dst))));
         self.path_generation = self.path_generation.wrapping_add(1);
@@ -497,21 +487,19 @@ impl Net {
         self.path_generation
     }
 
-    /// A transport heard from `dst`, at our `src`, in a way that proves that our packets arrive (RFC 4861
-    /// section 7.3.1): spares the neighbour a probe. Once per turn and connection is plenty.
+    /// A transport has proof that packets from `src` (ours) reach `dst` (RFC 4861 section 7.3.1): spares
+    /// the neighbour a probe. Once per turn and connection is enough.
     pub(crate) fn handle_reachable(&mut self, now: Instant, (src, dst): (IpAddr, IpAddr)) {
         if let Ok((link, Hop::Neighbor(next))) = self.routes.hop(now, src, dst) {
             self.links.at_mut(link).neighbors.confirm(now, next);
         }
     }
 
-    // Verbs of the transports: `send` in `output.rs`, `send_port_unreachable` in `icmp.rs`.
+    // Out. (`send`: `output.rs`.)
 
-    // Out.
-
-    /// Packets that looped back, each put in place of `packet`, and notices about neighbours that
-    /// never answered, one at a time until `None`. The caller bounds how many it takes in one turn; while some are left,
-    /// [`poll_timeout`](Self::poll_timeout) is already due.
+    /// Returns packets that looped back, each put in place of `packet`, and errors about neighbours
+    /// that did not answer, one at a time until `None`. The caller bounds how many it takes in one turn;
+    /// while some are left, [`poll_timeout`](Self::poll_timeout) is already due.
     pub(crate) fn poll_inbound(
         &mut self,
         mem: &mut Mem,
@@ -533,13 +521,12 @@ impl Net {
         None
     }
 
-    /// Whether [`poll_inbound`](Self::poll_inbound) has something to look at.
+    /// Whether [`poll_inbound`](Self::poll_inbound) has something to return.
     pub(crate) fn has_inbound(&self) -> bool {
         !self.notices.is_empty() || !self.loopback.is_empty()
     }
 
-    /// The link that packets from `src` (ours) to `dst` would have to wait for, if there are others
-    /// that need not.
+    /// The link of packets from `src` (ours) to `dst` if its queue is full; `None` with one link.
     pub(crate) fn congested_link(
         &self,
         now: Instant,
@@ -560,7 +547,7 @@ impl Net {
         !self.links.at(link).out.is_empty()
     }
 
-    /// Whether nothing is on its way in or out.
+    /// Whether no packet is on its way in or out.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.links.iter().all(|interface| interface.out.is_empty()) && !self.has_inbound()
     }
@@ -585,14 +572,14 @@ impl Net {
         if self.has_inbound() {
             return Some(self.now);
         }
-        // Every call of an application that sends comes by here.
+        // On the path of every call that sends.
         let others = self.reassembly.next_timeout().min(self.paths.next_timeout());
         let next = self.links.iter().fold(others, |next, link| next.min(link.next_timeout()));
         (next != Instant::FAR).then_some(next)
     }
 }
 
-/// What was found before counts no longer.
+/// Voids everything cached.
 fn handle_links_changed(net: &mut Net) {
     (net.last_delivered, net.last_next) = (None, None);
     net.cache = HopCache::new();

@@ -1,4 +1,4 @@
-//! Neighbours: which station has which address, and whether it still answers.
+//! The neighbours of a link: the station of each address, and whether it still answers.
 //!
 //! ```text
 //!              packet                 answer                    30 s           packet
@@ -15,13 +15,13 @@
 //! and each has room of its own, so that a flood of made-up addresses pushes out only its like:
 //!
 //! ```text
-//!   Asked   somebody wants to send there, no answer yet      at most NEIGHBORS_INCOMPLETE
-//!   Heard   asked for us, nobody has sent there              at most NEIGHBORS_HEARD
+//!   Asked   packets wait for an answer                       at most NEIGHBORS_INCOMPLETE
+//!   Heard   asked for us, no packet was sent there           at most NEIGHBORS_HEARD
 //!   Used    packets go there: hops may be cached             what is left of NEIGHBORS
 //! ```
 //!
-//! Who goes is known without a search: each kind stands in line. One that packets go to (`Used`), and
-//! that answered within [`NEIGHBOR_REACHABLE`], never goes for another.
+//! Each kind has a queue: the next entry to evict is found without a search. An entry that packets go
+//! to (`Used`), and that answered within [`NEIGHBOR_REACHABLE`], is never evicted for another.
 
 use core::hash::{BuildHasher, Hasher};
 use std::collections::VecDeque;
@@ -39,7 +39,7 @@ use crate::limits::{
     NEIGHBORS_EVICTED_TOLD, NEIGHBORS_HEARD, NEIGHBORS_INCOMPLETE,
 };
 
-/// Hashes keys that strangers choose, under a key that they do not know.
+/// Hashes keys that peers choose, under a key that they do not know.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyed(pub(crate) [u8; 16]);
 
@@ -52,7 +52,7 @@ impl BuildHasher for Keyed {
 }
 
 impl Keyed {
-    /// A key for something else.
+    /// A key for another purpose.
     pub(crate) fn key(&self, parts: &[&[u8]]) -> [u8; 16] {
         let mut key = [0; 16];
         for (half, name) in key.chunks_mut(8).zip([b"first", b"other"]) {
@@ -63,7 +63,7 @@ impl Keyed {
         key
     }
 
-    /// 64 bits that a stranger cannot foresee.
+    /// 64 bits that a peer cannot foresee.
     pub(crate) fn digest(&self, parts: &[&[u8]]) -> u64 {
         let mut hasher = self.build_hasher();
         for part in parts {
@@ -76,25 +76,25 @@ impl Keyed {
 /// The neighbours of one link.
 pub(crate) struct Neighbors {
     table: HashMap<IpAddr, Neighbor, Keyed>,
-    /// Who is next to go, of each kind.
+    /// Which entry is evicted next, of each kind.
     lines: [Line; 3],
-    /// Places in line given so far: no two are the same.
+    /// Places given so far: no two are equal.
     places: u64,
     /// Packets waiting, in all entries.
     queued: usize,
-    /// Packets that waited in entries which made room, until their senders are told.
+    /// Packets of evicted entries, until their senders are told.
     evicted: Vec<VecDeque<PacketBuf>>,
     /// No deadline lies before this moment.
     next: Instant,
-    /// Changes whenever an answer that was given may be wrong now: a station changed that packets go
-    /// to. Not when an entry goes: until the answer's time is over, its station is still good.
+    /// Changes whenever an earlier answer of [`lookup`](Self::lookup) may be wrong: a `Used` station
+    /// changed. Not when an entry is removed: its station holds until the answer's time is over.
     generation: u32,
 }
 
-/// Entries of one kind in the order in which they go.
+/// Entries of one kind in the order in which they are evicted.
 #[derive(Default)]
 struct Line {
-    /// Whoever has another place now has left this one.
+    /// An entry whose place is another now has left this one.
     queue: VecDeque<(IpAddr, u64)>,
     /// Entries that stand here.
     len: usize,
@@ -110,9 +110,9 @@ enum Kind {
 struct Neighbor {
     state: State,
     kind: Kind,
-    /// Its place in the line of its kind.
+    /// Its place in the queue of its kind.
     place: u64,
-    /// Looked up since it was given that place.
+    /// Looked up since it got that place.
     touched: bool,
     /// Meaningless while incomplete.
     mac: Mac,
@@ -140,7 +140,7 @@ pub(crate) enum Lookup {
     Unknown,
 }
 
-/// What a received packet says about a neighbour.
+/// What a received packet claims about a neighbour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     /// Its station; `None` in an advertisement without the option.
@@ -149,18 +149,18 @@ pub(crate) struct Claim {
     pub(crate) solicited: bool,
     /// It replaces what was known before.
     pub(crate) overrides: bool,
-    /// An entry may be made for it: it is about to talk to us.
+    /// An entry may be made for it: it is about to send to us.
     pub(crate) create: bool,
 }
 
 /// What a timeout asks for.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Ask for the address: everybody, or the station that had it.
+    /// Ask for the address: all stations, or the one that had the address.
     Request { addr: IpAddr, station: Option<Mac> },
-    /// Nobody answered: these packets are lost.
+    /// No station answered: these packets are lost.
     Failed { addr: IpAddr, queue: VecDeque<PacketBuf> },
-    /// The entry made room for another one. These are lost, and counted, too.
+    /// The entry was evicted: these packets are lost, and were counted.
     Evicted { queue: VecDeque<PacketBuf> },
 }
 
@@ -184,7 +184,7 @@ impl Neighbors {
         self.generation
     }
 
-    /// When something is due; [`Instant::FAR`]: nothing is.
+    /// When the next timeout is due; [`Instant::FAR`]: none is.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Instant {
         self.next
@@ -202,7 +202,7 @@ impl Neighbors {
 
     // The send path.
 
-    /// Where packets for `addr` go. Using a stale entry starts its way to a probe.
+    /// The station of `addr`. Use of a stale entry starts the delay before a probe.
     pub(crate) fn lookup(&mut self, now: Instant, addr: IpAddr) -> Lookup {
         let Some(entry) = self.table.get_mut(&addr) else { return Lookup::Unknown };
         (entry.used, entry.touched) = (now, true);
@@ -228,7 +228,7 @@ impl Neighbors {
         Lookup::Known { mac, until }
     }
 
-    /// Keeps a packet until the address of `addr` is known; `true` if it is to be asked for now.
+    /// Keeps a packet until the station of `addr` is known; `true`: ask for it now.
     pub(crate) fn enqueue(
         &mut self,
         now: Instant,
@@ -255,7 +255,7 @@ impl Neighbors {
         if entry.queue.len() >= NEIGHBOR_QUEUE_PACKETS || total >= NEIGHBOR_QUEUE_TOTAL {
             counters.drop_one(DropReason::NeighborQueueFull);
             if entry.queue.pop_front().is_none() {
-                // The room is taken by others: they came first.
+                // Packets for other addresses take the room: they came first.
                 return fresh;
             }
             self.queued -= 1;
@@ -265,8 +265,8 @@ impl Neighbors {
         fresh
     }
 
-    /// Whether a packet that is not ours may wait for the address of `addr`: half of the room is
-    /// for our own.
+    /// Whether a forwarded packet may wait for the station of `addr`: half of the room is for packets
+    /// of our own.
     pub(crate) fn has_room_for_others(&self, addr: IpAddr) -> bool {
         let room = self.queued < NEIGHBOR_QUEUE_TOTAL / 2;
         match self.table.get(&addr) {
@@ -286,7 +286,7 @@ impl Neighbors {
 
     // Input.
 
-    /// Takes in what a packet said, and returns the packets that can go now.
+    /// Learns what a packet claims; returns the packets that can be sent now.
     pub(crate) fn learn(
         &mut self,
         now: Instant,
@@ -295,7 +295,7 @@ impl Neighbors {
         counters: &mut Counters,
     ) -> VecDeque<PacketBuf> {
         let Some(entry) = self.table.get_mut(&addr) else {
-            // Without room it is asked for when somebody wants to send there.
+            // Without room it is asked for when a packet is sent there.
             if let (true, Some(mac)) = (claim.create, claim.mac)
                 && self.make_room(now, counters, Kind::Heard)
             {
@@ -343,7 +343,7 @@ impl Neighbors {
         VecDeque::new()
     }
 
-    /// Whether there is an entry: somebody we talk to, or want to.
+    /// Whether there is an entry.
     pub(crate) fn knows(&self, addr: IpAddr) -> bool {
         self.table.contains_key(&addr)
     }
@@ -357,7 +357,7 @@ impl Neighbors {
 
     // Time.
 
-    /// Appends what is to be done by now.
+    /// Appends what is due.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,
@@ -409,7 +409,7 @@ impl Neighbors {
         self.join(addr, kind);
     }
 
-    /// An entry becomes one of this kind.
+    /// Moves an entry to another kind.
     fn line_up(&mut self, addr: IpAddr, kind: Kind) {
         if let Some(entry) = self.table.get(&addr)
             && let Some(line) = self.lines.get_mut(entry.kind as usize)
@@ -419,7 +419,7 @@ impl Neighbors {
         self.join(addr, kind);
     }
 
-    /// Puts an entry that stands nowhere at the end of a line.
+    /// Puts an entry that is in no queue at the end of one.
     fn join(&mut self, addr: IpAddr, kind: Kind) {
         let Self { table, lines, places, .. } = self;
         let Some(line) = lines.get_mut(kind as usize) else { return };
@@ -428,13 +428,13 @@ impl Neighbors {
         (entry.kind, entry.place, entry.touched) = (kind, *places, false);
         line.len += 1;
         line.queue.push_back((addr, *places));
-        // Those who left are taken out now and then: never more of them than there is room for.
+        // Now and then, stale places are taken out: never more of them than there are neighbours.
         if line.queue.len() > 2 * NEIGHBORS {
             line.queue.retain(|(addr, place)| table.get(addr).is_some_and(|e| e.place == *place));
         }
     }
 
-    /// Makes room for one of this kind; `false`: there is none that may go for it.
+    /// Makes room for an entry of this kind; `false`: none may be evicted for it.
     fn make_room(&mut self, now: Instant, counters: &mut Counters, kind: Kind) -> bool {
         let most = match kind {
             Kind::Asked => NEIGHBORS_INCOMPLETE,
@@ -447,14 +447,14 @@ impl Neighbors {
         if self.table.len() < NEIGHBORS {
             return true;
         }
-        // Nobody whom we send to goes for one whom we have only heard of.
+        // No entry that is sent to is evicted for one that was only heard of.
         self.evict(now, counters, Kind::Heard)
             || (kind == Kind::Asked
                 && (self.evict(now, counters, Kind::Used)
                     || self.evict(now, counters, Kind::Asked)))
     }
 
-    /// Evicts one of this kind, the first in line that may go; `false`: there is none.
+    /// Evicts the first entry of this kind that may be evicted; `false`: there is none.
     fn evict(&mut self, now: Instant, counters: &mut Counters, kind: Kind) -> bool {
         let mut steps = 0;
         while steps < NEIGHBOR_EVICTION_STEPS
@@ -464,7 +464,7 @@ impl Neighbors {
             let Some(entry) = self.table.get(&addr).filter(|e| e.place == place) else { continue };
             let proven = matches!(entry.state, State::Reachable { until } if now < until);
             if kind == Kind::Used && (proven || entry.touched) {
-                // In use: its turn comes again when all others have had theirs.
+                // In use: back to the end of the queue.
                 line.len -= 1;
                 self.join(addr, kind);
                 steps += 1;
@@ -475,7 +475,7 @@ impl Neighbors {
             counters.neighbors_evicted += 1;
             self.queued -= entry.queue.len();
             counters.drop_many(DropReason::NeighborEvicted, entry.queue.len() as u64);
-            // In a flood, some learn it by their own timers.
+            // In a flood, some senders learn it by their own timers.
             if !entry.queue.is_empty() && self.evicted.len() < NEIGHBORS_EVICTED_TOLD {
                 self.evicted.push(entry.queue);
                 self.next = self.next.min(now);
@@ -487,7 +487,7 @@ impl Neighbors {
 }
 
 impl Neighbor {
-    /// Does what the moment asks for; `false`: the entry goes.
+    /// Handles a timeout if it is due; `false`: remove the entry.
     fn handle_timeout(&mut self, now: Instant, addr: IpAddr, actions: &mut Vec<Action>) -> bool {
         match &mut self.state {
             State::Incomplete { requests, at } if now >= *at => {

@@ -1,5 +1,5 @@
-//! Byte path, steps S4 (ip) and S5 (link): headers go in front of the transport's, payload is not
-//! looked at.
+//! Byte path, steps S4 (ip) and S5 (link): puts headers in front of the transport's; payload is not
+//! read.
 //!
 //! ```text
 //!              transport header | payload fragments          send
@@ -31,15 +31,15 @@ use crate::limits::{
     DEFAULT_HOP_LIMIT, FORWARD_OUT_FRAMES, LOOPBACK_PACKETS, MAX_IP_PACKET, OUT_QUEUE_FRAMES,
 };
 
-/// What the caller is told, and what is counted.
+/// The error for the caller, and the reason that is counted.
 pub(super) type Refused = (Error, DropReason);
 
 pub(super) const TOO_LONG: Refused = (Error::MessageTooLong, DropReason::OutTooLong);
-/// What of a device's queue is for our own packets, and why one finds no room there.
+/// The share of a device's queue for our own packets, and why one finds no room there.
 pub(super) const OWN: Share = (OUT_QUEUE_FRAMES, DropReason::OutQueueFull);
-/// The same for what is passed on.
+/// The share for forwarded packets.
 pub(super) const FORWARDED: Share = (FORWARD_OUT_FRAMES, DropReason::ForwardQueueFull);
-/// Frames that a queue may have while more are added.
+/// Frames that a queue may have while more are added, and the reason beyond that.
 pub(super) type Share = (usize, DropReason);
 
 const NO_HEADROOM: Refused = (Error::InvalidInput, DropReason::OutHeadroom);
@@ -59,8 +59,8 @@ pub(super) struct Envelope {
 }
 
 impl Net {
-    /// Byte path, steps S4 and S5. A packet that cannot be sent is dropped, counted and reported;
-    /// one that waits for its neighbour's address is `Ok`.
+    /// Byte path, steps S4 and S5: sends a packet. One that cannot be sent is dropped, counted and
+    /// reported; one that waits for its neighbour's station is `Ok`.
     pub(crate) fn send(&mut self, mem: &mut Mem, now: Instant, out: Outgoing) -> Result<(), Error> {
         match out.protocol {
             protocol::TCP => self.counters.tx_tcp += 1,
@@ -97,7 +97,7 @@ impl Net {
         }
         let mut path = self.path_mtu(now, link, dst);
         if envelope.by.is_some() && self.routes.hop(now, src, dst) != Ok(way) {
-            // Others go another way: this one is not kept.
+            // The route leads elsewhere: this hop is not cached.
             path.1 = now;
         }
         if fits(&self.links.at(link).link, &packet, &envelope, path.0)? {
@@ -115,7 +115,7 @@ impl Net {
         Ok(())
     }
 
-    /// Where a packet goes next, and by which link.
+    /// The next hop of a packet, and the link that it leaves by.
     pub(super) fn way(&self, now: Instant, to: &Envelope) -> Result<(LinkIndex, Hop), Refused> {
         let hop = match to.by {
             None => self.routes.hop(now, to.src, to.dst),
@@ -124,7 +124,7 @@ impl Net {
         hop.map_err(|error| (error, DropReason::NoRoute))
     }
 
-    /// Puts the IP header in front of a packet that goes in one piece.
+    /// Puts the IP header in front of a packet that is sent in one piece.
     #[inline]
     pub(super) fn wrap(&mut self, packet: &mut PacketBuf, to: &Envelope) -> Result<(), Refused> {
         match (to.src, to.dst) {
@@ -174,7 +174,7 @@ impl Net {
         self.emit(mem, packet, link, Some(&header))
     }
 
-    /// Sends an IP packet to the next hop, which may have to be asked for first.
+    /// Sends an IP packet to the next hop, which may have to be resolved first.
     pub(super) fn dispatch(
         &mut self,
         mem: &mut Mem,
@@ -184,7 +184,7 @@ impl Net {
         (out, hop): (LinkIndex, Hop),
         (mtu, mtu_until): (usize, Instant),
     ) -> Result<(), Refused> {
-        // Whatever is sent by this link for the first time since its device was lost comes by here.
+        // The first packet by this link after its device was lost comes by here.
         if self.links.at(out).lost {
             return Err((Error::NetworkDown, DropReason::LinkLost));
         }
@@ -223,7 +223,7 @@ impl Net {
         ethernet::Header { dst, src: self.links.at(link).link.mac, ethertype }.emit()
     }
 
-    /// Sends packets that waited for a neighbour whose station is known now.
+    /// Sends packets that waited for a neighbour's station.
     pub(super) fn release(
         &mut self,
         mem: &mut Mem,
@@ -253,7 +253,7 @@ impl Net {
         self.emit_within(mem, packet, link, header, OWN)
     }
 
-    /// The same where only a share of the device's queue is for such packets.
+    /// As [`emit`](Self::emit), for packets with another share of the device's queue.
     pub(super) fn emit_within(
         &mut self,
         mem: &mut Mem,
@@ -269,7 +269,7 @@ impl Net {
         self.enqueue(mem, packet, link, share)
     }
 
-    /// Makes a frame of an IP packet, in place.
+    /// Turns an IP packet into a frame, in place.
     #[inline(always)]
     pub(super) fn finish(
         &mut self,
@@ -295,8 +295,8 @@ impl Net {
         Ok(())
     }
 
-    /// Queues a frame, cut if the device does not: into as many as there is room for. Moves it once: a
-    /// frame just written is slow to copy.
+    /// Queues a frame. Cuts it if the device does not, into as many frames as there is room for. Moves
+    /// the frame once: a frame just written is slow to copy.
     #[inline(always)]
     pub(super) fn enqueue(
         &mut self,
@@ -314,7 +314,7 @@ impl Net {
             Some(GsoKind::TcpV4) => (device.tso_v4 && device.tx_checksum, device.max_super_v4),
             Some(GsoKind::TcpV6) => (device.tso_v6 && device.tx_checksum, device.max_super_v6),
         };
-        // Our own are as long as the device takes; what is forwarded may be longer.
+        // Forwarded super-frames may be longer than the device takes.
         if cuts && len <= longest {
             self.counters.tx_frames += 1;
             out.push_back(packet);
@@ -335,8 +335,8 @@ impl Net {
         if device.max_frags > 0 { Ok(()) } else { join(mem, out, made) }
     }
 
-    /// Queues a packet to ourselves, or to a group that a link is in. Payload is copied, unless the configuration says otherwise: a
-    /// receiver that never reads must not keep a sender's buffer for ever.
+    /// Queues a packet to this host, or to a group that a link is in. Payload is copied, unless the
+    /// configuration says otherwise: a receiver that never reads must not keep a sender's buffer.
     pub(super) fn loop_back(
         &mut self,
         mem: &mut Mem,
@@ -362,7 +362,7 @@ impl Net {
         Ok(())
     }
 
-    /// The MTU of the path that begins with a link, and until when that may be believed.
+    /// The MTU of the path that begins with a link, and until when it holds.
     pub(super) fn path_mtu(&self, now: Instant, link: LinkIndex, dst: IpAddr) -> (usize, Instant) {
         let most = self.links.at(link).link.mtu;
         match self.paths.get(now, dst) {
@@ -450,7 +450,7 @@ fn wrap_fragment(
     }
 }
 
-/// Whether an IP packet, which begins with these bytes, is ours and not only passed on.
+/// Whether an IP packet, which begins with these bytes, is ours and not forwarded.
 fn is_from_us(net: &Net, head: &[u8]) -> bool {
     let src = match head.first().map(|b| b >> 4) {
         _ if net.forwarding.is_none() => return true,
@@ -460,7 +460,7 @@ fn is_from_us(net: &Net, head: &[u8]) -> bool {
     src.is_some_and(|src| net.routes.is_local(src))
 }
 
-/// Copies payload that the device cannot gather, and what counts as looped.
+/// Copies payload that the device cannot gather, and payload that counts as looped.
 #[cold]
 fn copy_payload(
     net: &mut Net,
@@ -476,7 +476,7 @@ fn copy_payload(
         return Ok(());
     }
     packet.frags().iter().filter_map(Frag::completion).for_each(Completion::mark_copied);
-    // Frames of one piece are made last: until then a super-frame's headers have to stay apart.
+    // Frames are joined last: until then a super-frame's headers stay apart.
     let Mem { pool, writer, ledger, .. } = mem;
     if max == 0 || offload::linearize(packet, max, pool, writer, ledger) {
         Ok(())
@@ -486,7 +486,7 @@ fn copy_payload(
 }
 
 /// An identification for the fragments of a datagram. RFC 7739 section 5.3 and RFC 6274
-/// section 3.5.2: a counter for each pair of addresses, begun where strangers cannot foresee.
+/// section 3.5.2: a counter for each pair of addresses, begun where peers cannot foresee.
 fn next_id(net: &mut Net, to: &Envelope) -> u32 {
     let mut octets = [0; 32];
     for (place, octet) in octets.iter_mut().zip(bytes_of(to.src).chain(bytes_of(to.dst))) {
@@ -499,7 +499,7 @@ fn next_id(net: &mut Net, to: &Envelope) -> u32 {
     (hash >> 32) as u32 ^ *count
 }
 
-/// Whether the packet goes by this link in one piece; an error if it goes in none.
+/// Whether this link takes the packet in one piece; an error if it is not sent at all.
 #[inline(always)]
 pub(super) fn fits(
     link: &Link,
@@ -527,8 +527,8 @@ pub(super) fn fits(
     if is_cut { Ok(false) } else { Err(TOO_LONG) }
 }
 
-/// Cuts a packet into pieces of `each` bytes, the last one excepted; payload by reference. The head
-/// stays with the first.
+/// Cuts a packet into pieces of `each` bytes, the last may be shorter; payload by reference. The head
+/// stays with the first piece.
 pub(super) fn slice(mut packet: PacketBuf, each: usize) -> Result<Vec<PacketBuf>, Refused> {
     let total = packet.len();
     if each <= packet.head().len() {
@@ -554,7 +554,7 @@ pub(super) fn slice(mut packet: PacketBuf, each: usize) -> Result<Vec<PacketBuf>
     Ok(pieces)
 }
 
-/// Makes one piece of each of the last `frames` frames, for a device that takes no other.
+/// Joins each of the last `frames` frames into one piece, for a device that takes nothing else.
 #[cold]
 fn join(mem: &mut Mem, out: &mut VecDeque<PacketBuf>, frames: usize) -> Result<(), Refused> {
     let from = out.len().saturating_sub(frames);
@@ -567,7 +567,7 @@ fn join(mem: &mut Mem, out: &mut VecDeque<PacketBuf>, frames: usize) -> Result<(
     Err((Error::NoBuffers, DropReason::NoPages))
 }
 
-/// Stores the pseudo-header's sum in the checksum field and notes what is left to do.
+/// Stores the pseudo-header's sum in the checksum field, and marks the checksum as partial.
 pub(super) fn prepare_checksum(
     packet: &mut PacketBuf,
     to: &Envelope,
@@ -586,7 +586,7 @@ pub(super) fn prepare_checksum(
     Ok(())
 }
 
-/// Puts a header in front, and moves along what counts from the start of the frame.
+/// Puts a header in front, and shifts offsets that count from the start of the frame.
 #[inline(always)]
 fn push<const N: usize>(packet: &mut PacketBuf, header: &[u8; N]) -> Result<(), Refused> {
     packet.push(N).ok_or(NO_HEADROOM)?.copy_from_slice(header);
@@ -600,7 +600,7 @@ fn push<const N: usize>(packet: &mut PacketBuf, header: &[u8; N]) -> Result<(), 
     Ok(())
 }
 
-/// Replaces the payload by private copies, which those who sent it by reference are told.
+/// Replaces the payload by private copies, and marks the completions of the originals as copied.
 fn copy_privately(mem: &mut Mem, packet: &mut PacketBuf) -> Result<(), Refused> {
     let Mem { pool, writer, ledger, .. } = mem;
     for frag in packet.take_frags() {

@@ -70,7 +70,7 @@ pub(crate) struct Expired {
 /// Datagrams that wait for missing fragments.
 pub(crate) struct Reassembly {
     table: HashMap<Key, Datagram, Keyed>,
-    /// Bytes of memory held.
+    /// Bytes of memory pinned.
     pinned: usize,
     /// No deadline lies before this moment.
     next: Instant,

@@ -1,4 +1,4 @@
-//! Reading our own frames again: what a device refused, and who has to be told.
+//! Parses our own frames that a device refused, so that their connections are told.
 
 use pagewire_device::Medium;
 use pagewire_mem::PacketBuf;

@@ -1,7 +1,7 @@
-//! Addresses and routes: which addresses are ours, where a packet goes next, and from whom.
+//! Addresses and routes: which addresses are ours, the next hop of a packet, and its source address.
 //!
-//! A small direct-mapped cache in front of it all keeps the last destinations ready to send: the
-//! link header built, the neighbour looked up.
+//! A small direct-mapped cache keeps the last destinations ready to send: the link header built, the
+//! neighbour looked up.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,7 +29,7 @@ pub(crate) struct Routes {
     owners: Vec<LinkIndex>,
     /// Longest prefix first; among equals, the order in which they were given.
     table: Vec<Route>,
-    /// Changes when a gateway is passed over, or comes back, and when links do.
+    /// Changes when a gateway is passed over or comes back, and with links.
     generation: u32,
 }
 
@@ -39,7 +39,7 @@ struct Route {
     link: LinkIndex,
     /// `None`: on the link.
     via: Option<IpAddr>,
-    /// Passed over until then, if there is another way.
+    /// Passed over until then, if there is another route.
     dead_until: Instant,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Hop {
     Direct,
 }
 
-/// What an address is to us, as the destination of a packet that came in.
+/// What the destination of a received packet is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// An address of ours.
@@ -70,7 +70,7 @@ pub(crate) enum Delivery {
 }
 
 impl Routes {
-    /// Takes in the addresses and routes of a link; on an error nothing has changed.
+    /// Adds the addresses and routes of a link; on an error nothing has changed.
     pub(crate) fn add_link(
         &mut self,
         link: LinkIndex,
@@ -100,7 +100,7 @@ impl Routes {
             let mac = Mac(capabilities.mac);
             let mut addr = ndp::link_local(mac);
             if next.is_ours(addr.into()) {
-                // Another link has the same station: ours tell links apart.
+                // Another link has the same station address: this one tells the links apart.
                 addr = ndp::link_local_of(mac, link);
             }
             if let Ok(cidr) = Cidr::new(addr.into(), 64) {
@@ -120,7 +120,7 @@ impl Routes {
             next.table.push(Route { to, link, via: None, dead_until });
         }
         for (to, via) in default_routes(gateways).chain(routes.iter().copied()) {
-            // Where there are no stations, a gateway says no more than "out of this interface".
+            // Without stations, a gateway only names the link.
             let on_link = capabilities.medium == Medium::Ip
                 || is_link_local(via)
                 || next.of_link(link).any(|a| a.contains(via) && a.addr() != via);
@@ -190,12 +190,12 @@ impl Routes {
         self.of_link(link).any(|a| a.addr().is_ipv6() == v6)
     }
 
-    /// Whether the address is one of those we were given; loopback addresses are not.
+    /// Whether the address is ours; loopback addresses are not.
     pub(crate) fn is_ours(&self, addr: IpAddr) -> bool {
         self.addresses.iter().any(|a| a.addr() == addr)
     }
 
-    /// Whether it is ours on this link.
+    /// Whether the address is ours on this link.
     pub(crate) fn is_ours_on(&self, link: LinkIndex, addr: IpAddr) -> bool {
         self.of_link(link).any(|a| a.addr() == addr)
     }
@@ -205,7 +205,7 @@ impl Routes {
         self.is_ours(addr) || addr.is_loopback()
     }
 
-    /// Whether it means all hosts of a network of ours.
+    /// Whether the address means all hosts of a network of ours.
     pub(crate) fn is_broadcast(&self, addr: IpAddr) -> bool {
         match addr {
             IpAddr::V4(a) => a.is_broadcast() || self.broadcast_link(a).is_some(),
@@ -213,7 +213,7 @@ impl Routes {
         }
     }
 
-    /// The link of whose hosts it means all.
+    /// The link on which the address means all hosts.
     fn broadcast_link(&self, addr: Ipv4Addr) -> Option<LinkIndex> {
         self.owned().find(|(cidr, _)| cidr.broadcast() == Some(addr)).map(|(_, owner)| owner)
     }
@@ -223,9 +223,9 @@ impl Routes {
         is_link_local(addr) || self.of_link(link).any(|a| a.contains(addr))
     }
 
-    /// What a destination is to us, in a packet that came in by `link`. RFC 1122 section 3.3.4.2
-    /// leaves the choice: as on Linux, an address of ours is ours whatever link a packet to it
-    /// comes by (the weak model); but link-local ones mean another host on each link.
+    /// What the destination of a packet that came in by `link` is to us. RFC 1122 section 3.3.4.2
+    /// leaves the choice: as on Linux, an address of ours is ours on every link (the weak model);
+    /// but a link-local address means another host on each link.
     pub(crate) fn delivery(&self, link: LinkIndex, dst: IpAddr) -> Delivery {
         let ours = if is_link_local(dst) { self.is_ours_on(link, dst) } else { self.is_ours(dst) };
         if ours {
@@ -267,21 +267,21 @@ impl Routes {
             })
     }
 
-    /// Whether answers to `src`, from whom a packet came by `link`, would leave by another.
+    /// Whether answers to `src`, whose packet came by `link`, would leave by another link.
     pub(crate) fn leads_elsewhere(&self, link: LinkIndex, src: IpAddr) -> bool {
         // Link-local addresses are each link's own.
         let mut best = self.best(src).peekable();
         !is_link_local(src) && best.peek().is_some() && !best.any(|route| route.link == link)
     }
 
-    /// Whether they would leave by `link`.
+    /// Whether answers to `src` would leave by `link`.
     pub(crate) fn leads_to(&self, link: LinkIndex, src: IpAddr) -> bool {
         self.best(src).any(|route| route.link == link)
     }
 
     // Decisions.
 
-    /// Where a packet from `src` to `dst` goes next, and by which link.
+    /// The next hop of a packet from `src` to `dst`, and the link that it leaves by.
     pub(crate) fn hop(
         &self,
         now: Instant,
@@ -312,8 +312,8 @@ impl Routes {
         Ok((route.link, hop))
     }
 
-    /// Where a packet to `dst` goes next that may leave by one link only. As on Linux, what no route
-    /// leads to is a neighbour there in IPv4, and out of reach in IPv6.
+    /// The next hop of a packet to `dst` that may leave by one link only. As on Linux, a destination
+    /// without a route is a neighbour on that link in IPv4, and unreachable in IPv6.
     pub(crate) fn hop_by(
         &self,
         now: Instant,
@@ -345,8 +345,8 @@ impl Routes {
         Ok((link, hop))
     }
 
-    /// The route by this link with the longest prefix, and a gateway that is not known to be dead if
-    /// there is one.
+    /// The route by this link with the longest prefix, preferably by a gateway that is not known to be
+    /// dead.
     fn route_by(&self, now: Instant, link: LinkIndex, dst: IpAddr) -> Option<&Route> {
         let there = || self.table.iter().filter(move |r| r.link == link && r.to.contains(dst));
         let longest = there().next()?.to.prefix();
@@ -354,7 +354,7 @@ impl Routes {
         best().find(|route| now >= route.dead_until).or_else(|| best().next())
     }
 
-    /// The address of ours that packets to `dst` are sent from that may leave by one link only.
+    /// Our source address for packets to `dst` that may leave by one link only.
     pub(crate) fn source_by(
         &self,
         now: Instant,
@@ -368,9 +368,9 @@ impl Routes {
         self.source_on(link, dst).ok_or(Error::AddressNotAvailable)
     }
 
-    /// The link that a packet to a group or a broadcast address leaves by: for all hosts of a
-    /// network, the network's; else that of the address it is from, or of the route to everybody,
-    /// or the first. `None`: it is to one host.
+    /// The link that a packet to a group or a broadcast address leaves by: to all hosts of a network,
+    /// the network's; else that of the source address, of the route, or the first. `None`: it is to one
+    /// host.
     fn group_link(&self, now: Instant, owner: Option<LinkIndex>, dst: IpAddr) -> Option<LinkIndex> {
         let network = match dst {
             _ if dst.is_multicast() => None,
@@ -394,8 +394,8 @@ impl Routes {
     }
 
     /// The route with the longest prefix whose gateway is not known to be dead; a dead one if
-    /// there is no other. Among equals, one by the `preferred` link, on which our address is; for
-    /// link-local destinations nothing else will do.
+    /// there is no other. Among equals, one by the `preferred` link, that of our address; a link-local
+    /// destination is reached by that link only.
     fn route(&self, now: Instant, preferred: Option<LinkIndex>, dst: IpAddr) -> Option<&Route> {
         let alive = |route: &&Route| now >= route.dead_until;
         let there = |route: &&Route| preferred.is_none_or(|link| route.link == link);
@@ -418,9 +418,9 @@ impl Routes {
             .or_else(|| self.route(now, owner, dst).map(|route| route.link))
     }
 
-    /// The address of ours that packets to `dst`, by link `scope` if that is given, are sent from
-    /// (RFC 6724 section 5, reduced to the rules that matter with static addresses: same address,
-    /// same scope, outgoing interface, same network).
+    /// Our source address for packets to `dst`, by link `scope` if that is given (RFC 6724 section 5,
+    /// reduced to the rules that matter with static addresses: same address, same scope, outgoing
+    /// interface, same network).
     pub(crate) fn source_for(
         &self,
         now: Instant,
@@ -460,7 +460,7 @@ impl Routes {
             .ok_or(Error::AddressNotAvailable)
     }
 
-    /// The address of ours on `link` to ask for the neighbour `addr` from.
+    /// Our address on `link` for requests about the neighbour `addr`.
     pub(crate) fn source_on(&self, link: LinkIndex, addr: IpAddr) -> Option<IpAddr> {
         let of_family = || self.of_link(link).filter(|a| a.addr().is_ipv4() == addr.is_ipv4());
         let same_scope = |a: &Cidr| is_link_local(a.addr()) == is_link_local(addr);
@@ -471,8 +471,8 @@ impl Routes {
             .map(|cidr| cidr.addr())
     }
 
-    /// A neighbour never answered: if it is a gateway and there is another for the same network,
-    /// that one is used for a while (RFC 1122 section 3.3.1.6).
+    /// A neighbour did not answer: if it is a gateway, another one for the same network is used for a
+    /// while (RFC 1122 section 3.3.1.6).
     pub(crate) fn handle_dead_neighbor(&mut self, now: Instant, link: LinkIndex, addr: IpAddr) {
         for route in &mut self.table {
             if route.via == Some(addr) && route.link == link {
@@ -527,7 +527,7 @@ pub(crate) fn is_link_local(addr: IpAddr) -> bool {
 #[derive(Debug)]
 pub(crate) struct PathMtus {
     known: Vec<PathMtu>,
-    /// When the next of them is over, or earlier.
+    /// When the next report expires, or earlier.
     next: Instant,
     random: Random,
 }
@@ -549,13 +549,13 @@ impl PathMtus {
         Some((known.mtu, known.until))
     }
 
-    /// What was set for good, reports left aside.
+    /// The MTU that was fixed, reports left aside.
     pub(crate) fn set_for(&self, dst: IpAddr) -> Option<usize> {
         let set = self.known.iter().find(|p| p.dst == dst && p.until == Instant::FAR)?;
         Some(set.mtu)
     }
 
-    /// Notes a report; `false` if it tells nothing new. It can only lower what is known.
+    /// Notes a report; `false` if it changes nothing. A report only lowers an MTU.
     pub(crate) fn insert(&mut self, now: Instant, dst: IpAddr, mtu: usize) -> bool {
         let mtu = mtu.max(smallest_path_mtu(dst));
         let fixed = |until| until == Instant::FAR;
@@ -564,9 +564,8 @@ impl PathMtus {
         }
         self.known.retain(|p| p.dst != dst && now < p.until);
         if self.known.len() >= PATH_MTUS {
-            // Any report goes: who fills the table cannot tell from which of his own went whether that
-            // of another was believed (CVE-2021-20322). What was set for good is not pushed out by
-            // strangers.
+            // A random report goes: a peer that fills the table cannot tell from its own lost reports
+            // whether that of another was believed (CVE-2021-20322). A fixed MTU is not evicted.
             let reports = self.known.iter().filter(|p| !fixed(p.until)).count() as u32;
             if reports == 0 {
                 return false;
@@ -583,7 +582,7 @@ impl PathMtus {
         true
     }
 
-    /// Sets what is known for good; `None` forgets it.
+    /// Fixes an MTU; `None` forgets it.
     pub(crate) fn set(&mut self, dst: IpAddr, mtu: Option<usize>) {
         self.known.retain(|p| p.dst != dst);
         let Some(mtu) = mtu else { return };
@@ -593,7 +592,7 @@ impl PathMtus {
         self.known.push(PathMtu { dst, mtu, until: Instant::FAR });
     }
 
-    /// Forgets what is too old; whether there was any.
+    /// Drops expired reports; returns whether there were any.
     ///
     /// > RFC 8201 section 4: An attempt to detect an increase (by sending a packet larger than the
     /// > current estimate) MUST NOT be done less than 5 minutes after a Packet Too Big message has
@@ -608,14 +607,14 @@ impl PathMtus {
         self.known.len() < before
     }
 
-    /// When something is due; [`Instant::FAR`]: nothing is.
+    /// When the next report expires; [`Instant::FAR`]: none does.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Instant {
         self.next
     }
 }
 
-/// The smallest path MTU that a report is believed.
+/// The smallest path MTU that a report may set.
 pub(crate) fn smallest_path_mtu(dst: IpAddr) -> usize {
     match dst {
         IpAddr::V4(_) => MIN_PATH_MTU_V4,
@@ -623,8 +622,8 @@ pub(crate) fn smallest_path_mtu(dst: IpAddr) -> usize {
     }
 }
 
-/// Destinations that are ready to send to. Lookups hash with a multiplication: who chooses
-/// destinations that collide gets the slow path, which is bounded.
+/// Destinations that are ready to send to. Lookups hash with a multiplication: destinations chosen to
+/// collide take the slow path, which is bounded.
 pub(crate) struct HopCache {
     slots: Box<[Option<CachedHop>; ROUTE_CACHE]>,
 }
@@ -632,13 +631,13 @@ pub(crate) struct HopCache {
 /// A destination that is ready to send to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedHop {
-    /// Found to be ours.
+    /// Checked: an address of ours.
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
-    /// Of the link's neighbours, routes and path MTUs together.
+    /// Generation of the link's neighbours, the routes and the path MTUs together.
     pub(crate) generation: u32,
     pub(crate) until: Instant,
-    /// The link it came in by, if it is not ours but forwarded.
+    /// The link that forwarded packets come in by.
     pub(crate) by: LinkIndex,
     /// The link it leaves by.
     pub(crate) out: LinkIndex,
@@ -653,7 +652,7 @@ impl HopCache {
         Self { slots: Box::new([None; ROUTE_CACHE]) }
     }
 
-    /// `generation` says what is current for a link.
+    /// `generation` returns the current one of a link.
     #[inline(always)]
     pub(crate) fn get(
         &self,

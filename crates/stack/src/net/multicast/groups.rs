@@ -1,8 +1,7 @@
-//! The groups that we are in on one link, of one version of IP: who is told of them, and when.
+//! The groups of one version of IP on one link: what is reported about them, and when.
 //!
-//! Sockets that take everything that is sent to a group are the only kind here, so that a group is
-//! either wanted from everybody or not at all: RFC 3376 calls that EXCLUDE with an empty list and
-//! INCLUDE with an empty list. Time is an argument, and chance is the stack's.
+//! No socket filters by source: all sources of a group are wanted, or none. RFC 3376 calls that EXCLUDE
+//! with an empty list and INCLUDE with an empty list.
 
 use core::time::Duration;
 use std::net::IpAddr;
@@ -21,9 +20,9 @@ use crate::random::Random;
 #[derive(Debug)]
 struct Member {
     group: IpAddr,
-    /// How many have joined; 0: it was left, which has not been said often enough.
+    /// How many sockets have joined; 0: the group was left, and that has not been reported often enough.
     sockets: u32,
-    /// How often the last change is still to be said, and when next.
+    /// How often the last change is still to be reported, and when next.
     changes: u8,
     change_at: Instant,
     /// When a query is answered, and what sources it was about.
@@ -38,10 +37,10 @@ pub(crate) struct Groups {
     random: Random,
     /// When a query about all groups is answered.
     general_at: Option<Instant>,
-    /// Until when routers are taken to be there that speak IGMPv1, and IGMPv2 or MLDv1.
+    /// Until when routers that speak IGMPv1, and IGMPv2 or MLDv1, are taken to be present.
     oldest_until: Instant,
     older_until: Instant,
-    /// What the last router said, or else the default.
+    /// As the last query had it, or the default.
     robustness: u8,
     query_interval: Duration,
 }
@@ -71,7 +70,7 @@ impl Groups {
 
     // Verbs.
 
-    /// One more wants the group. `quietly`: nobody is told unless they ask.
+    /// One more socket wants the group. `quietly`: it is reported only to queries.
     ///
     /// # Errors
     /// `NoBuffers` beyond [`LINK_GROUPS`].
@@ -93,7 +92,7 @@ impl Groups {
         Ok(())
     }
 
-    /// One less does.
+    /// One socket less wants it.
     pub(crate) fn leave(&mut self, now: Instant, group: IpAddr) {
         let Some(member) = self.members.iter_mut().find(|m| m.group == group && m.sockets > 0)
         else {
@@ -103,7 +102,7 @@ impl Groups {
         if member.sockets > 0 {
             return;
         }
-        // Older versions say it once, the oldest not at all.
+        // Older versions report it once, the oldest not at all.
         let times = match self.version(now) {
             Version::Current => self.robustness,
             Version::Older => 1,
@@ -112,8 +111,8 @@ impl Groups {
         self.announce(now, group, times);
     }
 
-    /// RFC 3376 section 5.1: a change is said at once, and again until it was said as often as the
-    /// robustness variable says; what was to be said of an earlier one is not said any more.
+    /// RFC 3376 section 5.1: a change is reported at once, and again as often as the robustness variable
+    /// says; an earlier change is not reported any more.
     fn announce(&mut self, now: Instant, group: IpAddr, times: u8) {
         for member in self.members.iter_mut().filter(|m| m.group == group) {
             member.changes = if is_reported(group) { times } else { 0 };
@@ -123,14 +122,14 @@ impl Groups {
         self.forget();
     }
 
-    /// Nobody is left who could be told.
+    /// The device is gone: nothing can be reported.
     pub(crate) fn quit(&mut self) {
         (self.members, self.general_at) = (Vec::new(), None);
     }
 
     // In.
 
-    /// A router asks.
+    /// A router's query.
     pub(crate) fn handle_query(&mut self, now: Instant, query: &Query) {
         let before = self.version(now);
         // RFC 3376 section 8.12: the time for which an older router is remembered is the robustness
@@ -189,7 +188,7 @@ impl Groups {
         }
     }
 
-    /// About all groups: the current version answers in one, others one by one.
+    /// A query about all groups: the current version answers with one report, others with one for each.
     fn handle_general(&mut self, now: Instant, at: Instant, max_delay: Duration) {
         if self.version(now) == Version::Current {
             self.general_at = Some(at);
@@ -202,7 +201,7 @@ impl Groups {
         }
     }
 
-    /// Another host said that it is in the group, in an older version's words.
+    /// Another host reported the group, in an older version.
     pub(crate) fn handle_report(&mut self, now: Instant, group: IpAddr) {
         // RFC 3376 section 7.2.2 and RFC 2236 section 3: one of all is enough for an older router.
         if self.version(now) == Version::Current {
@@ -215,7 +214,7 @@ impl Groups {
 
     // Out.
 
-    /// What is due to be said, of at most `room` bytes; `None`: nothing more.
+    /// A report that is due, of at most `room` bytes; `None`: nothing more.
     pub(crate) fn poll_transmit(&mut self, now: Instant, room: usize) -> Option<Report> {
         if self.general_at.is_some_and(|at| at <= now) {
             self.general_at = None;
@@ -279,7 +278,7 @@ impl Groups {
         Some(Report::One { version, group: member.group, leaves: member.sockets == 0 })
     }
 
-    /// When [`poll_transmit`](Self::poll_transmit) has something to say.
+    /// When [`poll_transmit`](Self::poll_transmit) has a report.
     pub(crate) fn poll_at(&self) -> Option<Instant> {
         let changes = self.members.iter().filter(|m| m.changes > 0).map(|m| m.change_at);
         let answers = self.members.iter().filter_map(|m| m.answer_at);
@@ -301,20 +300,20 @@ impl Groups {
         draw(&mut self.random, most)
     }
 
-    /// Forgets what was left, once that was said.
+    /// Forgets groups that were left, once that was reported.
     fn forget(&mut self) {
         self.members.retain(|m| m.sockets > 0 || m.changes > 0);
     }
 }
 
-/// A time of at most that, by chance.
+/// A random time of at most `most`.
 fn draw(random: &mut Random, most: Duration) -> Duration {
     let micros = u32::try_from(most.as_micros()).unwrap_or(u32::MAX - 1);
     Duration::from_micros(u64::from(random.below(micros.max(1))) + 1)
 }
 
-/// Whether anybody is told of the group. RFC 3376 section 5: never of all systems; RFC 3810 section 6:
-/// nor of all nodes, nor of groups whose scope ends at the interface or is reserved.
+/// Whether the group is reported. RFC 3376 section 5: not all systems; RFC 3810 section 6: nor all
+/// nodes, nor groups whose scope ends at the interface or is reserved.
 pub(crate) fn is_reported(group: IpAddr) -> bool {
     match group {
         IpAddr::V4(a) => a.octets() != [224, 0, 0, 1],

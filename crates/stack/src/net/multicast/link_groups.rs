@@ -13,7 +13,7 @@ use crate::random::Random;
 /// The groups that a link is in.
 #[derive(Debug)]
 pub(in crate::net) struct LinkGroups {
-    /// When one of them has something to say: here, as every call asks.
+    /// When the next report is due: kept here, as every call asks.
     at: Instant,
     /// By version of IP, IPv4 first.
     versions: Box<[Groups; 2]>,
@@ -46,13 +46,13 @@ impl LinkGroups {
         self.versions.iter().flat_map(Groups::joined).any(|group| Mac::for_multicast(group) == mac)
     }
 
-    /// When something is to be said; [`Instant::FAR`]: never.
+    /// When the next report is due; [`Instant::FAR`]: none is.
     #[inline(always)]
     pub(in crate::net) fn next_timeout(&self) -> Instant {
         self.at
     }
 
-    /// The device is gone: nothing is said any more.
+    /// The device is gone: nothing is reported any more.
     pub(in crate::net) fn quit(&mut self) {
         self.versions.iter_mut().for_each(Groups::quit);
         self.at = Instant::FAR;

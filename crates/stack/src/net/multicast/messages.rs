@@ -30,7 +30,7 @@ pub(crate) mod mld {
     pub(crate) const REPORT_V2: u8 = 143;
 }
 
-/// Who asks or is to hear: by what the oldest router on the link speaks.
+/// The version of the oldest router on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Version {
     /// IGMPv1.
@@ -41,17 +41,17 @@ pub(crate) enum Version {
     Current,
 }
 
-/// Who is in a group?
+/// A router's question: which groups, or sources of a group, are wanted?
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
     pub(crate) version: Version,
-    /// `None`: in any.
+    /// `None`: any.
     pub(crate) group: Option<IpAddr>,
-    /// Who wants to hear one of these; none: anybody.
+    /// None: all sources.
     pub(crate) sources: Vec<IpAddr>,
     /// Answers come within that time.
     pub(crate) max_delay: Duration,
-    /// How often the router wants reports to be said, and how often it asks; where it says so.
+    /// How often the router wants a report repeated, and how often it asks; if the message has it.
     pub(crate) robustness: Option<u8>,
     pub(crate) interval: Option<Duration>,
 }
@@ -121,7 +121,7 @@ impl Query {
             return Err(DropReason::GroupMessage);
         }
         let (sources, _) = bytes.get(at + 4..).unwrap_or_default().as_chunks::<N>();
-        // More than are kept: the answer is about all that is wanted of the group, and so about these.
+        // With more than are kept, the answer is about all sources of the group, and so about these.
         if count <= GROUP_QUERY_SOURCES.min(sources.len()) {
             self.sources = sources.iter().take(count).map(address).collect();
         }
@@ -145,14 +145,14 @@ pub(crate) fn float16(code: u16) -> u32 {
     }
 }
 
-/// A message as it is sent, and to whom.
+/// A message as it is sent, and its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) to: IpAddr,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What is said of a group (RFC 3376 section 4.2.12).
+/// What a record says of a group (RFC 3376 section 4.2.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
@@ -160,9 +160,9 @@ pub(crate) enum RecordKind {
     IsInclude = 1,
     /// Answer: all but these are wanted.
     IsExclude = 2,
-    /// From now on nothing is.
+    /// From now on none is wanted.
     ToInclude = 3,
-    /// From now on everything is.
+    /// From now on all are wanted.
     ToExclude = 4,
 }
 
@@ -174,17 +174,17 @@ pub(crate) struct Record {
     pub(crate) sources: Vec<IpAddr>,
 }
 
-/// What routers, and switches that listen, are to hear.
+/// What routers, and switches that listen, are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// In the current version's words.
+    /// In the current version.
     Records(Vec<Record>),
-    /// In an older version's: of one group, that we are in it or leave it.
+    /// In an older version: that we are in a group, or leave it.
     One { version: Version, group: IpAddr, leaves: bool },
 }
 
 impl Report {
-    /// The message that says it, from `src`.
+    /// The report's message, from `src`.
     pub(crate) fn emit(&self, src: IpAddr) -> Message {
         let v6 = src.is_ipv6();
         let (to, mut bytes) = match (self, v6) {
@@ -205,7 +205,7 @@ impl Report {
                     (true, true, _) => mld::DONE_V1,
                     (true, false, _) => mld::REPORT_V1,
                 };
-                // RFC 2236 section 3 and RFC 2710 section 4: who leaves tells all routers.
+                // RFC 2236 section 3 and RFC 2710 section 4: a host that leaves tells all routers.
                 let to = match (leaves, v6) {
                     (false, _) => *group,
                     (true, false) => Ipv4Addr::new(224, 0, 0, 2).into(),

@@ -1,11 +1,11 @@
-//! Groups: which ones each link is in, and how routers and switches hear of it, by IGMP (RFC 3376) and
-//! MLD (RFC 3810). A host's part only: nothing is routed.
+//! Multicast membership: the groups of each link, reported by IGMP (RFC 3376) and MLD (RFC 3810). A
+//! host's part only: nothing is routed.
 //!
-//! Read first: `groups.rs`, which knows what to say and when, of one version of IP on one link;
-//! `messages.rs` has the formats. Here is what both need of the network layer. Who has joined what is
-//! the sockets' business (`sockets/udp_groups.rs`).
+//! Read first: `groups.rs`, which decides what to report and when, for one version of IP on one link;
+//! `messages.rs` has the formats. This file joins both with the network layer. `sockets/udp_groups.rs`
+//! knows which socket has joined which group.
 //!
-//! The solicited-node groups of our addresses are groups as all others, but nobody leaves them.
+//! The solicited-node groups of our addresses are never left.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -30,10 +30,10 @@ pub(crate) mod messages;
 #[cfg(test)]
 mod tests;
 
-/// Hop limit of all that is said about groups: it concerns one link.
+/// Hop limit of membership messages: they concern one link.
 const HOP_LIMIT: u8 = 1;
 
-/// Bytes of headers in front of a report, those of a link left aside: IP's with a router alert.
+/// Bytes of the IP headers in front of a report, with a router alert.
 const HEADERS_V4: usize = ipv4::LEN + ipv4::ROUTER_ALERT_LEN;
 const HEADERS_V6: usize = ipv6::LEN + ipv6::ROUTER_ALERT.len();
 
@@ -41,7 +41,7 @@ const HEADERS_V6: usize = ipv6::LEN + ipv6::ROUTER_ALERT.len();
 const FRONT: usize = HEAD_CAPACITY - ethernet::LEN - HEADERS_V6;
 
 impl Net {
-    /// A link joins a group, or one more there wants it. What is to be said of that is said at once.
+    /// One more socket joins a group on a link. A new group is reported at once.
     ///
     /// # Errors
     /// `NoSuchLink` if it was removed, or has no address of that version; `NoBuffers` for too many.
@@ -59,14 +59,14 @@ impl Net {
         Ok(())
     }
 
-    /// One less there wants it.
+    /// One socket less is in the group.
     pub(crate) fn leave_group(&mut self, mem: &mut Mem, now: Instant, link: LinkId, group: IpAddr) {
         let Some(link) = self.links.find(link) else { return };
         self.links.at_mut(link).groups.of(group.is_ipv6()).leave(now, group);
         send_reports(self, mem, now, link);
     }
 
-    /// The place of a link that may join groups of this version.
+    /// The place of a link that may join groups of this IP version.
     pub(crate) fn group_place(&self, link: LinkId, group: IpAddr) -> Result<LinkIndex, Error> {
         let place = self.links.find(link).ok_or(Error::NoSuchLink)?;
         let interface = self.links.at(place);
@@ -114,8 +114,8 @@ impl Net {
     }
 }
 
-/// RFC 4862 section 5.4.2: a node joins the solicited-node groups of its addresses. Where our
-/// addresses are not announced either, that is said only to who asks.
+/// RFC 4862 section 5.4.2: a node joins the solicited-node groups of its addresses. If our addresses
+/// are not announced, the groups are reported only to queries.
 pub(super) fn join_solicited(net: &mut Net, now: Instant, link: LinkIndex) {
     let addresses: Vec<_> = net.routes.of_link(link).map(|cidr| cidr.addr()).collect();
     let interface = net.links.at_mut(link);
@@ -132,7 +132,7 @@ pub(super) fn join_solicited(net: &mut Net, now: Instant, link: LinkIndex) {
     interface.groups.note();
 }
 
-/// Takes an IGMP message, its checksum verified.
+/// Handles an IGMP message, its checksum verified.
 pub(super) fn handle_igmp(
     net: &mut Net,
     mem: &mut Mem,
@@ -140,8 +140,8 @@ pub(super) fn handle_igmp(
     packet: &PacketBuf,
     received: &Received,
 ) -> Result<(), DropReason> {
-    // RFC 3376 section 4: messages are sent with a time to live of 1. What has another came
-    // through a router, or from somebody who hoped that it would.
+    // RFC 3376 section 4: messages are sent with a time to live of 1. A message with another value
+    // came through a router, or was meant to.
     if received.hop_limit != HOP_LIMIT || received.loopback {
         return Err(DropReason::GroupMessage);
     }
@@ -156,13 +156,13 @@ pub(super) fn handle_igmp(
             let group = group.ok_or(DropReason::GroupMessage)?;
             handle_group_report(net, now, received.link, Ipv4Addr::from(*group).into());
         }
-        // What other hosts and routers tell routers.
+        // Messages of other hosts and routers to routers.
         _ => return Err(DropReason::GroupMessage),
     }
     Ok(())
 }
 
-/// Takes an MLD message, its checksum verified, its head at the ICMP header.
+/// Handles an MLD message, its checksum verified, its head at the ICMP header.
 pub(super) fn handle_mld(
     net: &mut Net,
     mem: &mut Mem,
@@ -200,7 +200,7 @@ pub(super) fn handle_mld(
     Ok(())
 }
 
-/// Says what is due.
+/// Sends the reports that are due.
 pub(super) fn send_reports(net: &mut Net, mem: &mut Mem, now: Instant, link: LinkIndex) {
     for v6 in [false, true] {
         let src = report_source(net, link, v6);

@@ -39,7 +39,7 @@ pub(crate) mod v6 {
     pub(crate) const REDIRECT: u8 = 137;
 }
 
-/// An ICMP header; the checksum is the output's business.
+/// An ICMP header; `output.rs` computes the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: u8,
@@ -62,7 +62,7 @@ impl Header {
 }
 
 /// Reads what an ICMP error quotes: the beginning of an IPv4 packet. Lengths beyond what is quoted
-/// are normal, and the header's checksum may have suffered on the way.
+/// are normal, and the header's checksum may be wrong.
 pub(crate) fn parse_quoted_v4(bytes: &[u8]) -> Result<Quoted, DropReason> {
     let b = bytes.first_chunk::<{ ipv4::LEN }>().ok_or(DropReason::IcmpTruncated)?;
     let header_len = ipv4::header_len(b[0]);

@@ -7,10 +7,10 @@ use crate::counters::DropReason;
 /// Bytes of an IPv4 header without options.
 pub(crate) const LEN: usize = 20;
 
-/// Bytes of the option that asks routers to look (RFC 2113).
+/// Bytes of the router alert option (RFC 2113).
 pub(crate) const ROUTER_ALERT_LEN: usize = 4;
 
-/// Option kinds that rule us (RFC 791 section 3.1).
+/// Option kinds (RFC 791 section 3.1).
 const END_OF_OPTIONS: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const LOOSE_SOURCE_ROUTE: u8 = 131;
@@ -23,7 +23,7 @@ pub(crate) struct Header {
     pub(crate) header_len: u8,
     /// The type-of-service octet: DSCP and ECN.
     pub(crate) tos: u8,
-    /// Bytes of the packet, header included; on the wire 0 if the field cannot say it.
+    /// Bytes of the packet, header included; on the wire 0 if the field cannot hold it.
     pub(crate) total_len: u32,
     pub(crate) id: u16,
     pub(crate) dont_fragment: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Header {
     pub(crate) dst: Ipv4Addr,
 }
 
-/// Bytes of the header that begins with this octet, as far as it can be believed.
+/// Bytes of the header that begins with this octet; not validated.
 pub(crate) const fn header_len(first: u8) -> usize {
     (first & 0x0f) as usize * 4
 }

@@ -11,12 +11,12 @@ pub(crate) const LEN: usize = 40;
 /// Bytes of a fragment header.
 pub(crate) const FRAGMENT_LEN: usize = 8;
 
-/// A hop-by-hop header in front of ICMPv6 that says that a message is about groups (RFC 2711 section
-/// 2.1, value 0), and padding.
+/// A hop-by-hop header in front of ICMPv6 with a router alert for MLD (RFC 2711 section 2.1, value 0),
+/// and padding.
 pub(crate) const ROUTER_ALERT: [u8; 8] = [super::protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0];
 
-/// Whether an IPv6 packet, which begins with `bytes`, has a hop-by-hop header with a router alert that
-/// says so.
+/// Whether an IPv6 packet, which begins with `bytes`, has a hop-by-hop header with a router alert for
+/// MLD.
 pub(crate) fn has_router_alert(bytes: &[u8]) -> bool {
     let Some(options) = bytes.get(LEN..) else { return false };
     let Some(len) = Extension::parse(options).ok().map(|header| header.len) else { return false };
@@ -38,7 +38,7 @@ pub(crate) struct Header {
     pub(crate) traffic_class: u8,
     /// 20 bits.
     pub(crate) flow_label: u32,
-    /// Bytes behind this header; on the wire 0 if the field cannot say it.
+    /// Bytes behind this header; on the wire 0 if the field cannot hold it.
     pub(crate) payload_len: u32,
     pub(crate) next_header: u8,
     pub(crate) hop_limit: u8,
@@ -145,7 +145,7 @@ impl Extension {
     }
 }
 
-/// What an option in a hop-by-hop or destination header makes us do.
+/// What the options of a hop-by-hop or destination header demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OptionsVerdict {
     /// Nothing: all known, or to be skipped.

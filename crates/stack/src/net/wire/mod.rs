@@ -70,13 +70,13 @@ pub(crate) const fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// What a length field says of `len` bytes; 0 is for those that it cannot say.
+/// The length field for `len` bytes; 0 if it cannot hold them.
 pub(crate) fn length_field(len: u32) -> u16 {
     u16::try_from(len).unwrap_or(0)
 }
 
-/// The length that a field says, in a packet with `len` bytes from where it counts. A super-frame of
-/// TCP (`may_be_super`) that is too long for the field has 0 there, as in Linux, and no link's padding.
+/// The length in a field, of a packet with `len` bytes from where it counts. A TCP super-frame
+/// (`may_be_super`) too long for the field has 0 there, as in Linux, and no padding of a link.
 pub(crate) fn length(field: u16, len: usize, may_be_super: bool) -> u32 {
     match field {
         0 if may_be_super && len > usize::from(u16::MAX) => len as u32,
@@ -84,7 +84,7 @@ pub(crate) fn length(field: u16, len: usize, may_be_super: bool) -> u32 {
     }
 }
 
-/// Copies `parts` one behind the other into an array that they fill exactly.
+/// Joins `parts` into an array that they fill exactly.
 fn concat<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
     let mut out = [0; N];
     let bytes = parts.iter().flat_map(|part| part.iter());

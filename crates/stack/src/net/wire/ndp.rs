@@ -21,10 +21,10 @@ const TARGET_LINK_ADDRESS: u8 = 2;
 /// A neighbour solicitation or advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Who has `target`?
+    /// Asks for the station of `target`.
     Solicitation {
         target: Ipv6Addr,
-        /// Of whom asks.
+        /// The sender's station.
         source_mac: Option<Mac>,
     },
     /// `target` is at `target_mac`.
@@ -129,8 +129,8 @@ pub(crate) fn link_local(mac: Mac) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// The same for another link with the same station address: no station's identifier has anything
-/// but 0xfffe in the middle.
+/// A link-local address for another link with the same station address: no identifier of a station has
+/// anything but 0xfffe in the middle.
 pub(crate) fn link_local_of(mac: Mac, link: u8) -> Ipv6Addr {
     let mut octets = link_local(mac).octets();
     (octets[11], octets[12]) = (0, link);
