@@ -4,13 +4,13 @@ use core::time::Duration;
 
 use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
 use crate::life::timeout;
-use crate::path::PathFlags;
+use crate::shared::Env;
 
 /// How fragments become part of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Connection {
     /// Closes our sending direction: a FIN follows what is queued. Repeated calls do nothing.
     pub fn shutdown_write(&mut self, env: &mut Env<'_>) -> Result<(), TcpError> {
         let _ = env;
-        match self.path.state {
+        match self.path.state() {
             State::Closed => Err(TcpError::NotConnected),
             // > RFC 9293 section 3.10.4: SYN-SENT STATE [...] Delete the TCB and return "error: closing"
             // > responses to any queued SENDs, or RECEIVEs.
@@ -238,7 +238,7 @@ impl Connection {
     /// the peer is not told.
     pub fn shutdown_read(&mut self, env: &mut Env<'_>) -> Result<(), TcpError> {
         let _ = env;
-        if self.path.state == State::Closed {
+        if self.path.state() == State::Closed {
             return Err(TcpError::NotConnected);
         }
         self.inbound.shut();
@@ -256,9 +256,9 @@ impl Connection {
     /// > new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show
     /// > that data was lost (SHLD-3).
     pub fn close(&mut self, env: &mut Env<'_>) {
-        self.path.flags.insert(PathFlags::ORPHAN);
-        let at_once = self.path.config.linger == Some(Duration::ZERO);
-        if (self.inbound.queue.queued() > 0 || at_once) && self.path.state != State::TimeWait {
+        self.path.set_orphan();
+        let at_once = self.path.config().linger == Some(Duration::ZERO);
+        if (self.inbound.queue.queued() > 0 || at_once) && self.path.state() != State::TimeWait {
             self.inbound.drop_received();
             reset_and_finish(self, None);
             return;
@@ -274,7 +274,7 @@ impl Connection {
     /// > RFC 9293 section 3.10.5: All queued SENDs and RECEIVEs should be given "connection reset"
     /// > notification.
     pub fn abort(&mut self) {
-        self.path.flags.insert(PathFlags::ORPHAN);
+        self.path.set_orphan();
         self.inbound.drop_received();
         reset_and_finish(self, Some(TcpError::ConnectionAborted));
     }
@@ -282,7 +282,7 @@ impl Connection {
     /// The way to the peer is gone for good: the connection is over for the application, with `error`,
     /// and nothing is sent any more. What was received stays to be read, its end included.
     pub fn fail(&mut self, error: TcpError) {
-        if self.path.state != State::Closed {
+        if self.path.state() != State::Closed {
             self.finish(Event::Reset, Some(error));
         }
     }
@@ -290,13 +290,13 @@ impl Connection {
 
 /// How many of `wanted` bytes can be queued now; at least one.
 fn check_send(conn: &mut Connection, wanted: usize) -> Result<usize, TcpError> {
-    if let Some(error) = conn.life.error.take() {
+    if let Some(error) = conn.life.take_error() {
         return Err(error);
     }
     if conn.out.is_closing() {
         return Err(TcpError::BrokenPipe);
     }
-    match conn.path.state {
+    match conn.path.state() {
         State::Established | State::CloseWait => {}
         _ if conn.life.takes_data(&conn.path) => {}
         State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
@@ -330,14 +330,14 @@ fn nothing_to_read(conn: &mut Connection) -> Result<usize, TcpError> {
     if conn.inbound.has_fin() {
         return Ok(0);
     }
-    if let Some(error) = conn.life.error.take() {
+    if let Some(error) = conn.life.take_error() {
         return Err(error);
     }
     if conn.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
 }
 
 fn reset_and_finish(conn: &mut Connection, error: Option<TcpError>) {
-    if conn.path.state != State::Closed {
+    if conn.path.state() != State::Closed {
         timeout::reset_peer(conn);
         conn.finish(Event::Reset, error);
     }

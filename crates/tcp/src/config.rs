@@ -3,7 +3,6 @@
 use core::time::Duration;
 
 use crate::outbound::congestion::{CongestionKind, SlowStartExit};
-use crate::outbound::ecn::EcnMode;
 
 /// When an idle connection asks whether the peer is still there (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +18,35 @@ pub struct KeepAlive {
 impl Default for KeepAlive {
     fn default() -> Self {
         Self { idle: Duration::from_secs(7200), interval: Duration::from_secs(75), probes: 9 }
+    }
+}
+
+/// Whether connections use explicit congestion notification, and with which feedback; the numbers are
+/// those of Linux's `tcp_ecn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EcnMode {
+    /// Never (0).
+    Off,
+    /// Classic feedback is asked for when we open, and agreed to when the peer asks (1).
+    Request,
+    /// Classic feedback is agreed to when the peer asks (2).
+    #[default]
+    Accept,
+    /// Accurate feedback is asked for when we open; either is agreed to when the peer asks (3).
+    Accurate,
+    /// Classic feedback is asked for when we open; either is agreed to when the peer asks (4).
+    RequestAcceptAccurate,
+    /// Either is agreed to when the peer asks (5).
+    AcceptAccurate,
+}
+
+impl EcnMode {
+    pub(crate) const fn accepts_accurate(self) -> bool {
+        matches!(self, Self::Accurate | Self::RequestAcceptAccurate | Self::AcceptAccurate)
+    }
+
+    pub(crate) const fn requests_classic(self) -> bool {
+        matches!(self, Self::Request | Self::RequestAcceptAccurate)
     }
 }
 

@@ -7,38 +7,18 @@
 //!
 //! An idle connection owns no heap: queues give theirs back, and what only a loss needs is boxed.
 
-use std::sync::Arc;
+use pagewire_mem::Instant;
 
-use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
-
-use crate::config::{Config, LinkLimits};
+use crate::config::Config;
 use crate::error::TcpError;
-use crate::header::TcpHeader;
 use crate::inbound::Inbound;
-use crate::info::Readiness;
-use crate::life::fast_open::client;
-use crate::life::handshake;
+use crate::info::{Info, Readiness};
+use crate::life::Life;
 use crate::life::state::{Event, State};
-use crate::life::{Life, LifeFlags};
 use crate::outbound::Outbound;
-use crate::path::{Path, PathFlags, Ports, Timestamps};
+use crate::outbound::ecn::EcnCounts;
+use crate::path::Path;
 use crate::seq::Seq;
-use crate::shared::Shared;
-
-/// What a connection borrows from its host while it works.
-#[allow(missing_debug_implementations, reason = "borrows of the host's own things")]
-pub struct Env<'a> {
-    /// The time of this turn.
-    pub now: Instant,
-    /// Where copies are counted.
-    pub ledger: &'a mut CopyLedger,
-    /// Where pages come from.
-    pub pool: &'a mut PagePool,
-    /// Where bytes are written into pages.
-    pub writer: &'a mut PageWriter,
-    /// What it shares with the host's other connections.
-    pub shared: &'a mut Shared,
-}
 
 /// One TCP connection.
 #[derive(Debug)]
@@ -50,77 +30,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Opens actively (RFC 9293 section 3.10.1): in SYN-SENT, the SYN appears in
-    /// [`poll_transmit`](Self::poll_transmit). `iss` and `ts_offset` come from an
-    /// [`IsnGenerator`](crate::IsnGenerator).
-    pub fn connect(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        iss: Seq,
-        ts_offset: u32,
-    ) -> Self {
-        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
-        conn.path.flags.insert(PathFlags::ACTIVE);
-        conn.path.flags.set(PathFlags::TIMESTAMPS, conn.path.config.timestamps);
-        conn.path.flags.set(PathFlags::SACK, conn.path.config.sack);
-        conn.path.transition(Event::OpenActive);
-        conn
-    }
-
-    /// Opens passively, from the `syn` that a listener got: in SYN-RECEIVED, the SYN,ACK appears
-    /// in [`poll_transmit`](Self::poll_transmit).
-    pub fn accept(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        iss: Seq,
-        ts_offset: u32,
-        syn: &TcpHeader,
-    ) -> Self {
-        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
-        conn.path.flags.set(PathFlags::TIMESTAMPS, conn.path.config.timestamps);
-        conn.path.flags.set(PathFlags::SACK, conn.path.config.sack);
-        conn.path.state = State::Listen;
-        handshake::take_syn(&mut conn, now, syn, 0);
-        conn.path.transition(Event::Syn);
-        conn
-    }
-
-    fn new(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        iss: Seq,
-        ts_offset: u32,
-    ) -> Self {
-        let out = Outbound::new(now, &config, iss);
-        let inbound = Inbound::new(now, &config, link);
-        let path = Path {
-            config,
-            link,
-            ports,
-            state: State::Closed,
-            flags: PathFlags::empty(),
-            ts: Timestamps { offset: ts_offset, recent: 0, recent_at: 0 },
-            heard_at: now,
-        };
-        Self { path, life: Life::default(), out, inbound }
-    }
-
-    // ---- getters ----
-
     /// The state.
     pub fn state(&self) -> State {
-        self.path.state
+        self.path.state()
     }
 
     /// What the application can do now.
     pub fn readiness(&self) -> Readiness {
-        let closed = self.path.state == State::Closed;
+        let closed = self.path.state() == State::Closed;
         let fin = self.inbound.has_fin();
         let mut ready = Readiness::empty();
         ready.set(Readiness::READABLE, self.inbound.is_readable(&self.path));
@@ -128,8 +45,8 @@ impl Connection {
         ready.set(Readiness::READ_CLOSED, closed || fin || self.inbound.is_shut());
         ready.set(Readiness::WRITE_CLOSED, closed || self.out.is_closing());
         ready.set(Readiness::WRITABLE, self.is_writable());
-        ready.set(Readiness::ERROR, self.life.error.is_some());
-        ready.set(Readiness::CONNECTED, self.life.flags.contains(LifeFlags::CONNECTED));
+        ready.set(Readiness::ERROR, self.life.error().is_some());
+        ready.set(Readiness::CONNECTED, self.life.is_connected());
         ready
     }
 
@@ -142,12 +59,12 @@ impl Connection {
 
     /// Whether nothing is left to be done, not even a reset to be sent: it can be removed.
     pub fn is_closed(&self) -> bool {
-        self.path.state == State::Closed && self.life.reset.is_none()
+        self.path.state() == State::Closed && !self.life.owes_reset()
     }
 
     /// The settings.
     pub fn config(&self) -> &Config {
-        &self.path.config
+        self.path.config()
     }
 
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
@@ -203,12 +120,12 @@ impl Connection {
 
     /// Why the connection failed, if it did and the application was not told yet.
     pub fn error(&self) -> Option<TcpError> {
-        self.life.error
+        self.life.error()
     }
 
     /// Tells why the connection failed, once.
     pub fn take_error(&mut self) -> Option<TcpError> {
-        self.life.error.take()
+        self.life.take_error()
     }
 
     /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
@@ -220,25 +137,58 @@ impl Connection {
         ]
     }
 
+    /// The counters, if the connection has accurate feedback.
+    pub fn ecn_counts(&self) -> Option<EcnCounts> {
+        self.out.transfer.ecn_counts()
+    }
+
+    /// A snapshot.
+    pub fn info(&self) -> Info {
+        let (path, life) = (&self.path, &self.life);
+        let mut info = Info {
+            state: path.state(),
+            timestamps: path.has_timestamps(),
+            sack: path.has_sack(),
+            scaling: path.has_scaling(),
+            syn_data: life.is_syn_data_acked(),
+            path_mss: path.link().mss,
+            announced_mss: path.announced_mss(),
+            probes: life.keepalive_probes(),
+            ..Info::default()
+        };
+        self.out.fill_info(path, &mut info);
+        self.inbound.fill_info(path, &mut info);
+        info
+    }
+
+    /// A snapshot in which times count up to `now`; those of [`info`](Self::info) stand still between
+    /// segments.
+    pub fn info_at(&self, now: Instant) -> Info {
+        let mut info = self.info();
+        info.last_ack_received = now.saturating_since(self.path.heard_at());
+        self.out.fill_times(now, &mut info);
+        self.inbound.fill_times(now, &mut info);
+        info
+    }
+
     /// The connection is over, for the application with `error`. What was received stays to be
     /// read; what was to be sent is released.
     pub(crate) fn finish(&mut self, event: Event, error: Option<TcpError>) {
-        if self.life.error.is_none() {
-            self.life.error = error;
-        }
         self.path.transition(event);
-        client::suspect_lost_start(self);
+        // All that ever came was a FIN beyond a gap: what came before it was swallowed.
+        if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received() == 0 {
+            self.life.suspect_black_hole();
+        }
         self.out.end();
         self.out.forget_due();
         self.inbound.end();
-        self.life.stop_timers();
-        self.life.give_up_fast_open(event);
+        self.life.end(event, error);
     }
 
     /// After work that may have left a queue empty: its memory goes back if that lasts.
     pub(crate) fn consider_shrinking(&mut self, now: Instant) {
         if self.out.has_heap() || self.inbound.has_heap() {
-            self.life.shrink.set_once(now + self.path.config.shrink_after);
+            self.life.shrink_at(now + self.path.config().shrink_after);
         }
     }
 }

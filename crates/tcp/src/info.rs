@@ -2,15 +2,10 @@
 
 use core::time::Duration;
 
-use pagewire_mem::Instant;
-
-use crate::connection::Connection;
-use crate::life::LifeFlags;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
 use crate::outbound::ecn::EcnCounts;
 use crate::outbound::loss::CaState;
-use crate::path::PathFlags;
 
 bitflags::bitflags! {
     /// What an application can do now without blocking.
@@ -172,42 +167,4 @@ pub struct Info {
     pub window_limited: Duration,
     /// Of this, time in which the send buffer held the application back.
     pub buffer_limited: Duration,
-}
-
-impl Connection {}
-
-impl Connection {
-    /// The counters, if the connection has accurate feedback.
-    pub fn ecn_counts(&self) -> Option<EcnCounts> {
-        self.out.transfer.ecn_counts()
-    }
-
-    /// A snapshot.
-    pub fn info(&self) -> Info {
-        let (path, life) = (&self.path, &self.life);
-        let mut info = Info {
-            state: path.state,
-            timestamps: path.has_timestamps(),
-            sack: path.has_sack(),
-            scaling: path.flags.contains(PathFlags::SCALING),
-            syn_data: life.flags.contains(LifeFlags::SYN_DATA_ACKED),
-            path_mss: path.link.mss,
-            announced_mss: path.announced_mss(),
-            probes: life.keepalive_probes,
-            ..Info::default()
-        };
-        self.out.tell(path, &mut info);
-        self.inbound.tell(path, &mut info);
-        info
-    }
-
-    /// A snapshot in which times count up to `now`; those of [`info`](Self::info) stand still between
-    /// segments.
-    pub fn info_at(&self, now: Instant) -> Info {
-        let mut info = self.info();
-        info.last_ack_received = now.saturating_since(self.path.heard_at);
-        self.out.tell_times(now, &mut info);
-        self.inbound.tell_times(now, &mut info);
-        info
-    }
 }

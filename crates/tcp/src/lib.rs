@@ -61,8 +61,8 @@ mod syn_cookie;
 mod timer;
 
 pub use application::Pieces;
-pub use config::{Config, KeepAlive, LinkLimits, MtuProbing};
-pub use connection::{Connection, Env};
+pub use config::{Config, EcnMode, KeepAlive, LinkLimits, MtuProbing};
+pub use connection::Connection;
 pub use error::{DropReason, TcpError};
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
@@ -79,9 +79,9 @@ pub use life::fast_open::{
 };
 pub use life::state::{Event, State};
 pub use life::time_wait::{TimeWait, TimeWaitStep};
-pub use options::{OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
+pub use options::{AccurateEcnOption, OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
 pub use outbound::congestion::{CongestionKind, SlowStartExit};
-pub use outbound::ecn::{AccurateEcnOption, EcnCounts, EcnMode};
+pub use outbound::ecn::EcnCounts;
 pub use outbound::loss::CaState;
 pub use pages::{mss_of_pages, mtu_of_pages};
 pub use path::Ports;
@@ -89,5 +89,5 @@ pub use reset::reset_for;
 pub use segment::{Arrival, Disposition, IcmpKind, IcmpNotice, SegmentOut};
 pub use seq::Seq;
 pub use settings::Settings;
-pub use shared::{ChallengeLimit, ReceiveBudget, Shared};
+pub use shared::{ChallengeLimit, Env, ReceiveBudget, Shared};
 pub use syn_cookie::{Cookie, CookieJar};

@@ -6,7 +6,7 @@
 
 use pagewire_mem::{FragVec, Instant};
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::{AckDue, window};
 use crate::life::Reset;
@@ -17,9 +17,9 @@ use crate::outbound::Outgoing;
 use crate::outbound::mtu_probe::ProbeStep;
 use crate::outbound::recovery::probe;
 use crate::outbound::recovery::timer;
-use crate::path::PathFlags;
 use crate::segment::SegmentOut;
 use crate::seq::Seq;
+use crate::shared::Env;
 
 impl Connection {
     /// The next segment to be sent, until `None`; then look at
@@ -45,7 +45,7 @@ impl Connection {
         }
         let unsent = self.out.unsent(&self.path);
         let ends = if unsent == 0 {
-            self.life.reset.is_none() && self.out.has_sent_all(&self.path)
+            !self.life.owes_reset() && self.out.has_sent_all(&self.path)
         } else {
             self.is_collecting()
         };
@@ -61,19 +61,15 @@ impl Connection {
         self.out.note_limit(&self.path, now);
         true
     }
-
-    // ---- what leaves ----
-
-    // ---- headers ----
 }
 
 fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> {
     let now = env.now;
     conn.inbound.note_allowance(env);
-    if let Some(reset) = conn.life.reset.take() {
+    if let Some(reset) = conn.life.take_reset() {
         return Some(build_reset(conn, now, reset));
     }
-    if matches!(conn.path.state, State::SynSent | State::SynReceived)
+    if matches!(conn.path.state(), State::SynSent | State::SynReceived)
         && let Some(syn) = poll_handshake(conn, now)
     {
         return Some(syn);
@@ -95,7 +91,7 @@ fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> 
             FragVec::new(),
         ));
     }
-    if conn.path.state.may_transmit() && !conn.out.is_refused() {
+    if conn.path.state().may_transmit() && !conn.out.is_refused() {
         if probe::take_probe_due(&mut conn.out.transfer)
             && let Some(probe) = poll_tail_probe(conn, now)
         {
@@ -152,7 +148,7 @@ fn poll_handshake(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
         (option, payload) = client::begin_fast_open(conn, now);
     }
     let sent = conn.out.transfer.stats().retransmits;
-    let flags = match conn.path.state {
+    let flags = match conn.path.state() {
         State::SynSent => Flags::SYN | conn.out.transfer.ecn_of_syn(&conn.path, false, sent),
         _ => Flags::SYN | Flags::ACK | conn.out.transfer.ecn_of_syn(&conn.path, true, sent),
     };
@@ -291,11 +287,11 @@ fn build_segment(
     } else if flags.contains(Flags::SYN) {
         (Seq(0), conn.inbound.announce_first_window(&conn.path, Seq(0)))
     } else {
-        (Seq(0), window::initial(&conn.path.config) as u16)
+        (Seq(0), window::initial(conn.path.config()) as u16)
     };
     let header = TcpHeader {
-        src_port: conn.path.ports.local,
-        dst_port: conn.path.ports.remote,
+        src_port: conn.path.ports().local,
+        dst_port: conn.path.ports().remote,
         seq,
         ack,
         flags,
@@ -312,12 +308,12 @@ fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpO
     if conn.path.has_timestamps() {
         // > RFC 7323 section 3.2: If the ACK bit is not set in the outgoing TCP header, the sender
         // > of that segment SHOULD set the TSecr field to zero.
-        let echo = if flags.contains(Flags::ACK) { conn.path.ts.recent } else { 0 };
-        options.timestamps = Some((conn.path.ts.value(now), echo));
+        let echo = if flags.contains(Flags::ACK) { conn.path.timestamps().recent() } else { 0 };
+        options.timestamps = Some((conn.path.timestamps().value(now), echo));
     }
     if flags.contains(Flags::SYN) {
         options.mss = Some(conn.path.announced_mss());
-        options.sack_permitted = conn.path.flags.contains(PathFlags::SACK);
+        options.sack_permitted = conn.path.has_sack();
         options.window_scale = conn.path.offers_scale().then_some(conn.inbound.scale());
     } else if conn.inbound.tells_blocks(&conn.path) {
         let mut blocks = SackBlocks::new();
@@ -357,8 +353,8 @@ fn build_reset(conn: &mut Connection, now: Instant, reset: Reset) -> SegmentOut 
         options.accurate_ecn = None;
     }
     let header = TcpHeader {
-        src_port: conn.path.ports.local,
-        dst_port: conn.path.ports.remote,
+        src_port: conn.path.ports().local,
+        dst_port: conn.path.ports().remote,
         seq: reset.seq,
         ack: if reset.ack { conn.inbound.rcv_nxt() } else { Seq(0) },
         flags,

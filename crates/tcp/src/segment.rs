@@ -3,7 +3,7 @@
 use pagewire_mem::FragVec;
 
 use crate::error::{DropReason, TcpError};
-use crate::header::TcpHeader;
+use crate::header::{Flags, TcpHeader};
 use crate::seq::Seq;
 
 /// A segment to be sent: one header and slices of what the application handed over.
@@ -94,4 +94,37 @@ pub enum IcmpKind {
         /// What the application is told when the connection fails for it.
         error: TcpError,
     },
+}
+
+/// A segment on its way through the steps.
+pub(crate) struct Segment<'a> {
+    pub(crate) header: &'a TcpHeader,
+    pub(crate) payload: FragVec,
+    /// Bytes in `payload`.
+    pub(crate) len: u32,
+    /// The number of the first byte in `payload`.
+    pub(crate) seq: Seq,
+    pub(crate) arrival: Arrival,
+}
+
+impl Segment<'_> {
+    pub(crate) fn has(&self, flags: Flags) -> bool {
+        self.header.flags.contains(flags)
+    }
+
+    /// SEG.LEN: the payload, and one each for SYN and FIN.
+    pub(crate) fn space(&self) -> u32 {
+        self.len + u32::from(self.has(Flags::SYN)) + u32::from(self.has(Flags::FIN))
+    }
+
+    pub(crate) fn end(&self) -> Seq {
+        self.seq + self.space()
+    }
+}
+
+/// `Err` ends the processing.
+pub(crate) type Step = Result<(), Disposition>;
+
+pub(crate) const fn drop_for(reason: DropReason) -> Step {
+    Err(Disposition::Dropped(reason))
 }

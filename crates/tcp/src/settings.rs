@@ -6,7 +6,6 @@ use pagewire_mem::Instant;
 
 use crate::config::KeepAlive;
 use crate::connection::Connection;
-use crate::life::LifeFlags;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
 
@@ -36,8 +35,7 @@ impl Settings<'_> {
     /// Turns keep-alive on or off.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<KeepAlive>) {
         self.0.path.own_config().keepalive = keepalive;
-        if self.0.life.flags.contains(LifeFlags::CONNECTED) && self.0.path.state != State::TimeWait
-        {
+        if self.0.life.is_connected() && self.0.path.state() != State::TimeWait {
             self.0.life.start_keepalive(&self.0.path, now);
         }
     }
@@ -61,7 +59,7 @@ impl Settings<'_> {
 
     /// See [`Config::defer_accept`](crate::Config::defer_accept): of a connection whose SYN is not answered yet.
     pub fn set_defer_accept(&mut self, timeouts: u8) {
-        if self.0.path.state == State::SynSent {
+        if self.0.path.state() == State::SynSent {
             self.0.path.own_config().defer_accept = timeouts;
         }
     }
@@ -90,7 +88,7 @@ impl Settings<'_> {
     /// Has the receive buffer grow, within its limit, so that `bytes` can be queued: twice as much,
     /// for the memory that they pin.
     pub fn make_room(&mut self, bytes: u32) {
-        let buffer = bytes.saturating_mul(2).min(self.0.path.config.recv_buffer);
+        let buffer = bytes.saturating_mul(2).min(self.0.path.config().recv_buffer);
         self.0.inbound.widen_buffer(buffer);
         // A window that was shut may open.
         self.0.inbound.on_data_taken(&self.0.path, self.0.out.transfer.rtt());

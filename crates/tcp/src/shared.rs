@@ -3,7 +3,7 @@
 
 use core::hash::Hasher;
 
-use pagewire_mem::Instant;
+use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
 use siphasher::sip::SipHasher13;
 
 use crate::limits::{DATAGRAM_PART, RECEIVE_RESERVE, RECEIVE_SHARE};
@@ -15,6 +15,21 @@ pub struct Shared {
     pub receive: ReceiveBudget,
     /// Answers to segments that make no sense.
     pub challenges: ChallengeLimit,
+}
+
+/// What a connection borrows from its host while it works.
+#[allow(missing_debug_implementations, reason = "borrows of the host's own things")]
+pub struct Env<'a> {
+    /// The time of this turn.
+    pub now: Instant,
+    /// Where copies are counted.
+    pub ledger: &'a mut CopyLedger,
+    /// Where pages come from.
+    pub pool: &'a mut PagePool,
+    /// Where bytes are written into pages.
+    pub writer: &'a mut PageWriter,
+    /// What it shares with the host's other connections.
+    pub shared: &'a mut Shared,
 }
 
 /// The memory that all connections together may pin for what they received and nobody has read.

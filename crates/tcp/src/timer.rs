@@ -28,6 +28,13 @@ impl Timer {
         }
     }
 
+    /// Has a timer that is set go off at `at` or earlier.
+    pub(crate) fn hasten(&mut self, at: Instant) {
+        if self.is_set() {
+            self.0 = self.0.min(at);
+        }
+    }
+
     /// Turns the timer off.
     #[inline]
     pub(crate) fn stop(&mut self) {

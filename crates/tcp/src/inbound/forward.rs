@@ -3,14 +3,15 @@
 
 use pagewire_mem::Frag;
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::inbound::{AckDue, Inbound};
 use crate::io_flags::SendFlags;
 use crate::life::state::State;
 use crate::limits::MIN_RECV_BUFFER;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
+use crate::shared::Env;
 
 /// A send queue that what is taken from a receive queue goes to.
 struct Behind<'a> {
@@ -30,7 +31,7 @@ impl Connection {
     /// Whether what was received is nothing but data, with more of it to come: no end of the stream, no
     /// urgent byte, no error that the application is to be told first.
     pub fn gives(&self) -> bool {
-        self.path.state.can_receive() && self.life.error.is_none() && self.inbound.is_plain()
+        self.path.state().can_receive() && self.life.error().is_none() && self.inbound.is_plain()
     }
 
     /// Whether an acknowledgement is to leave now.
@@ -41,14 +42,14 @@ impl Connection {
     /// What is sent from now on was received elsewhere, and sent on as it came: it waits for company
     /// only where that takes no time.
     pub fn set_forwards(&mut self) {
-        self.path.flags.insert(PathFlags::FORWARDS);
+        self.path.set_forwards();
     }
 
     /// Whether a send would be welcome: the stream is not ended, there is no error that the application
     /// is to be told first, and no send waits for room.
     pub fn takes(&self) -> bool {
-        matches!(self.path.state, State::Established | State::CloseWait)
-            && self.life.error.is_none()
+        matches!(self.path.state(), State::Established | State::CloseWait)
+            && self.life.error().is_none()
             && self.out.is_open()
     }
 
@@ -57,7 +58,7 @@ impl Connection {
     /// for, and a [`send`](Self::send) of that, for a connection that [`gives`](Self::gives) to one
     /// that [`takes`](Self::takes). What there is no room for stays, and is not waited for.
     pub fn forward(&mut self, env: &mut Env<'_>, to: &mut Self, most: usize) -> usize {
-        debug_assert!(self.gives() && to.takes(), "{} to {}", self.path.state, to.path.state);
+        debug_assert!(self.gives() && to.takes(), "{} to {}", self.path.state(), to.path.state());
         // What is received counts its fragments when it is read: here they need places.
         if self.inbound.queue.frags() > to.out.queue.entry_room() {
             return 0;
@@ -85,10 +86,10 @@ impl Inbound {
     /// buffers are as long as ours. It is never less than two segments: a sender that has heard of more
     /// waits until the window takes one (RFC 9293 section 3.8.6.2.1), which would be for its timer.
     pub(crate) fn forward_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
-        if !path.link.stays_in_memory() || !rtt.is_near() {
+        if !path.link().stays_in_memory() || !rtt.is_near() {
             return u32::MAX;
         }
-        let (buffer, segment) = (path.config.send_buffer, u32::from(path.announced_mss()));
+        let (buffer, segment) = (path.config().send_buffer, u32::from(path.announced_mss()));
         buffer.saturating_sub(segment).max(2 * segment).max(MIN_RECV_BUFFER)
     }
 }

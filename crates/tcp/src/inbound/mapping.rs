@@ -5,11 +5,12 @@
 
 use pagewire_mem::{FragVec, PAGE_SIZE};
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::inbound::InFlags;
 use crate::inbound::assembler::Parts;
 use crate::io_flags::RecvFlags;
 use crate::life::state::State;
+use crate::shared::Env;
 
 /// Why nothing is mapped, in the order in which it is looked for. Nothing was consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -138,14 +139,14 @@ impl Connection {
     /// Whether no more bytes can come behind those that are queued.
     pub fn has_end(&self) -> bool {
         self.inbound.flags.intersects(InFlags::FIN_RECEIVED | InFlags::READ_SHUT)
-            || self.path.state == State::Closed
+            || self.path.state() == State::Closed
     }
 
     /// Whether `len` bytes will never be queued at once, because the window closes before.
     pub fn is_beyond_window(&self, len: usize) -> bool {
         self.inbound.queue.queued() < len
             && !self.has_end()
-            && self.path.state.is_synchronized()
+            && self.path.state().is_synchronized()
             && self.inbound.window_to_offer(&self.path, self.out.transfer.rtt())
                 <= u32::from(self.inbound.mss)
     }

@@ -13,15 +13,15 @@ use core::time::Duration;
 use pagewire_mem::{FragVec, Instant};
 
 use crate::config::{Config, LinkLimits};
-use crate::connection::Env;
 use crate::header::TcpHeader;
 use crate::inbound::assembler::ReceiveQueue;
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
 use crate::info::Info;
 use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
+use crate::shared::Env;
 use crate::timer::Timer;
 
 /// The part of a connection that receives.
@@ -208,8 +208,8 @@ impl Inbound {
         payload: FragVec,
     ) -> bool {
         let inserted = self.insert(env, self.irs + 1, payload);
-        self.edge = self.rcv_nxt() + window::initial(&path.config);
-        self.ack.quicken(path.config.quick_acks);
+        self.edge = self.rcv_nxt() + window::initial(path.config());
+        self.ack.quicken(path.config().quick_acks);
         inserted.advanced > 0
     }
 
@@ -252,8 +252,8 @@ impl Inbound {
         self.queue = ReceiveQueue::new(first);
         self.acked = first;
         // Before the peer's numbers are known, the edge counts from 0: what our SYN told.
-        self.edge = first + window::initial(&path.config).max(self.edge.0);
-        if !path.flags.contains(PathFlags::SCALING) {
+        self.edge = first + window::initial(path.config()).max(self.edge.0);
+        if !path.has_scaling() {
             self.scale = 0;
         }
         // A first guess at what the peer will send, until it has.
@@ -262,7 +262,7 @@ impl Inbound {
     }
 
     /// Fills in what this part knows.
-    pub(crate) fn tell(&self, path: &Path, info: &mut Info) {
+    pub(crate) fn fill_info(&self, path: &Path, info: &mut Info) {
         let (rtt, space) = self.recv_tuning();
         info.recv_mss = self.mss;
         info.recv_window = self.recv_window();
@@ -278,7 +278,7 @@ impl Inbound {
     }
 
     /// Fills in times that count up to `now`.
-    pub(crate) fn tell_times(&self, now: Instant, info: &mut Info) {
+    pub(crate) fn fill_times(&self, now: Instant, info: &mut Info) {
         info.last_data_received = now.saturating_since(self.data_at);
     }
 
@@ -314,16 +314,14 @@ impl Inbound {
     /// Whether as much is queued as the application waits for, or as can come. An urgent byte that is
     /// not in line is none of it.
     pub(crate) fn is_readable(&self, path: &Path) -> bool {
-        let urgent = usize::from(self.is_at_mark() && !path.config.oob_inline);
+        let urgent = usize::from(self.is_at_mark() && !path.config().oob_inline);
         let Some(queued) = self.queue.queued().checked_sub(urgent).filter(|&n| n > 0) else {
             return false;
         };
-        queued >= path.config.recv_lowat as usize
+        queued >= path.config().recv_lowat as usize
             || self.flags.contains(InFlags::FIN_RECEIVED)
             || self.recv_window() <= u32::from(self.mss)
     }
-
-    // ---- what all parts ask ----
 
     /// Looks at how much memory the host has for what is received: windows open only so far.
     pub(crate) fn note_allowance(&mut self, env: &Env<'_>) {

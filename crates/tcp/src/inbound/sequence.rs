@@ -2,17 +2,17 @@
 
 use pagewire_mem::{FragVec, Instant};
 
-use crate::connection::Env;
 use crate::error::DropReason;
 use crate::header::Flags;
 use crate::inbound::assembler::Inserted;
 use crate::inbound::{InFlags, Inbound};
-use crate::input::{Segment, Step, drop_for};
 use crate::life::state::State;
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
 use crate::segment::Disposition;
+use crate::segment::{Segment, Step, drop_for};
 use crate::seq::Seq;
+use crate::shared::Env;
 
 impl Inbound {
     /// Whether `len` bytes from `seq` on are what is expected next, with nothing out of the ordinary.
@@ -122,7 +122,7 @@ impl Inbound {
     /// Whether the peer did not get our SYN,ACK, and says its SYN again. Before the other checks, as
     /// in Linux: with data in it, the SYN may begin before what is acknowledged already.
     pub(crate) fn is_syn_again(&self, path: &Path, segment: &Segment<'_>) -> bool {
-        path.state == State::SynReceived
+        path.state() == State::SynReceived
             && segment.has(Flags::SYN)
             && !segment.header.flags.intersects(Flags::ACK | Flags::RST)
             && segment.seq == self.irs
@@ -141,7 +141,10 @@ impl Inbound {
         segment: &Segment<'_>,
     ) -> Step {
         let Some((value, _)) = segment.header.options.timestamps else { return Ok(()) };
-        if !path.has_timestamps() || segment.has(Flags::RST) || !path.is_stale(now, value) {
+        if !path.has_timestamps()
+            || segment.has(Flags::RST)
+            || !path.timestamps().is_stale(now, value)
+        {
             return Ok(());
         }
         self.answer_unacceptable(path, now, segment);

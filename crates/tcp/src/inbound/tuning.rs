@@ -52,8 +52,8 @@ impl Inbound {
     /// The receive buffer as it is now, within its limits.
     #[inline]
     pub(crate) fn recv_buffer(&self, path: &Path) -> u32 {
-        let max = path.config.recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER);
-        path.config.recv_buffer_initial.max(self.buffer).clamp(MIN_RECV_BUFFER, max)
+        let max = path.config().recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER);
+        path.config().recv_buffer_initial.max(self.buffer).clamp(MIN_RECV_BUFFER, max)
     }
 
     /// `len` bytes of payload have come, `full` as long as the peer's segments are.
@@ -69,7 +69,7 @@ impl Inbound {
         let (copied, advmss) = (self.copied(), u32::from(path.announced_mss()));
         let ms = match (path.has_timestamps(), header.options.timestamps) {
             (true, Some((_, echo))) if echo != 0 && len >= u32::from(self.mss) => {
-                Some((echo, path.ts.value(now).wrapping_sub(echo)))
+                Some((echo, path.timestamps().value(now).wrapping_sub(echo)))
             }
             _ => None,
         };
@@ -119,7 +119,7 @@ impl Inbound {
     pub(crate) fn tune_recv_buffer(&mut self, path: &Path, now: Instant) {
         let copied = self.copied();
         let advmss = u64::from(path.announced_mss());
-        let (buffer, max) = (self.recv_buffer(path), path.config.recv_buffer);
+        let (buffer, max) = (self.recv_buffer(path), path.config().recv_buffer);
         let Some(tuning) = self.tuning.as_deref_mut() else { return };
         let micros = now.saturating_since(tuning.space_at).as_micros();
         if tuning.rtt == 0 || micros < u128::from(tuning.rtt / 8) {

@@ -16,15 +16,16 @@
 
 use pagewire_mem::CopyReason;
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::{InFlags, Inbound};
-use crate::input::Segment;
 use crate::io_flags::RecvFlags;
 use crate::life::state::State;
 use crate::path::Path;
+use crate::segment::Segment;
 use crate::seq::Seq;
+use crate::shared::Env;
 
 /// The urgent byte that the peer has announced last.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,8 @@ impl Connection {
     /// `InvalidInput` if there is none, it has been read, or it is in line; `WouldBlock` if it has
     /// been announced and is still to come; `BrokenPipe` if it cannot come any more.
     pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
-        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config.oob_inline) else {
+        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config().oob_inline)
+        else {
             return Err(TcpError::InvalidInput);
         };
         match urgent.what {
@@ -72,7 +74,7 @@ impl Connection {
             }
             Urgent::Announced => {
                 let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
-                if self.path.state == State::Closed || self.inbound.flags.intersects(over) {
+                if self.path.state() == State::Closed || self.inbound.flags.intersects(over) {
                     return Err(TcpError::BrokenPipe);
                 }
                 Err(TcpError::WouldBlock)
@@ -90,7 +92,7 @@ impl Connection {
         let queued = self.inbound.queue.queued();
         match self.inbound.urgent_in() {
             Some(urgent)
-                if !self.path.config.oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
+                if !self.path.config().oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
             {
                 queued.min(urgent.seq.saturating_since(self.inbound.copied()) as usize)
             }
@@ -156,7 +158,7 @@ impl Inbound {
         // A second urgent byte while the first has not been read, with the stream read up to it:
         // the first is lost.
         if known.is_some_and(|k| k.seq == copied)
-            && !path.config.oob_inline
+            && !path.config().oob_inline
             && self.queue.queued() > 0
         {
             self.drop_queued(1);
@@ -176,7 +178,7 @@ impl Inbound {
     pub(crate) fn bounds(&self, path: &Path, max: usize, flags: RecvFlags) -> Bounds {
         let Some(urgent) = self.urgent_in() else { return Bounds { skip: 0, max } };
         match urgent.seq.saturating_since(self.copied()) as usize {
-            0 if path.config.oob_inline || self.queue.queued() == 0 => Bounds { skip: 0, max },
+            0 if path.config().oob_inline || self.queue.queued() == 0 => Bounds { skip: 0, max },
             0 if flags.contains(RecvFlags::STOP_AT_URGENT) => Bounds { skip: 0, max: 0 },
             0 => Bounds { skip: 1, max },
             ahead => Bounds { skip: 0, max: max.min(ahead) },

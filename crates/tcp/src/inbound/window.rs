@@ -5,12 +5,13 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::config::Config;
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::inbound::{AckDue, AckState, Inbound};
 use crate::limits::{MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER};
 use crate::outbound::rtt::RttEstimator;
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
+use crate::shared::Env;
 
 /// Longest time that an acknowledgement waits in an exchange of questions and answers, as in Linux.
 const MAX_DELAYED_ACK: Duration = Duration::from_millis(200);
@@ -59,7 +60,7 @@ impl Connection {
     /// comes of it, because the application has taken nothing.
     pub fn after_release(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
-        if self.path.state.is_synchronized() && self.inbound.fin.is_none() {
+        if self.path.state().is_synchronized() && self.inbound.fin.is_none() {
             self.inbound.offer_window(&self.path, self.out.transfer.rtt());
         }
     }
@@ -69,7 +70,7 @@ impl Inbound {
     /// Whether the next segment has SACK blocks.
     #[inline]
     pub(crate) fn tells_blocks(&self, path: &Path) -> bool {
-        path.flags.contains(PathFlags::SACK) && (self.queue.has_gaps() || self.twice().is_some())
+        path.has_sack() && (self.queue.has_gaps() || self.twice().is_some())
     }
 
     /// RCV.WND: bytes that the peer may still send of what we have announced.
@@ -81,7 +82,7 @@ impl Inbound {
     /// What the window may grow to while the buffer is what it is, as far as the header can say it.
     pub(crate) fn window_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
         let limit = self.buffer_limit(path);
-        match path.flags.contains(PathFlags::FORWARDS) {
+        match path.forwards() {
             true => limit.min(self.forward_limit(path, rtt)),
             false => limit,
         }
@@ -91,10 +92,10 @@ impl Inbound {
     #[inline]
     fn buffer_limit(&self, path: &Path) -> u32 {
         // 0 is no small window but none: what is announced already stays, nothing is added.
-        if path.config.window_clamp == Some(0) {
+        if path.config().window_clamp == Some(0) {
             return 0;
         }
-        let limit = self.recv_buffer(path).min(largest(&path.config));
+        let limit = self.recv_buffer(path).min(largest(path.config()));
         limit.min(u32::from(u16::MAX) << self.scale)
     }
 
@@ -117,8 +118,9 @@ impl Inbound {
         };
         match self.kept() {
             0 => by_host,
-            kept => by_host
-                .min(largest(&path.config).saturating_sub(kept.saturating_add(self.buffer_used()))),
+            kept => by_host.min(
+                largest(path.config()).saturating_sub(kept.saturating_add(self.buffer_used())),
+            ),
         }
     }
 
@@ -165,7 +167,7 @@ impl Inbound {
     /// The window field of a SYN, which may be sent again after the buffer was set to another size:
     /// the largest that was told counts. `first` is the peer's first number, 0 before it is known.
     pub(crate) fn announce_first_window(&mut self, path: &Path, first: Seq) -> u16 {
-        let window = initial(&path.config);
+        let window = initial(path.config());
         self.edge = self.edge.max(first + window);
         window as u16
     }
@@ -242,7 +244,7 @@ impl Inbound {
         let (ms, timeout) = (silence.as_millis(), u128::from(self.ack.timeout_ms));
         // The peer starts, or starts again from a small window: help it to open it.
         if timeout == 0 || silence > rtt.rto() {
-            self.ack.quicken(path.config.quick_acks);
+            self.ack.quicken(path.config().quick_acks);
         }
         self.ack.timeout_ms = if timeout == 0 {
             least.max(1)
@@ -268,7 +270,7 @@ impl Inbound {
     /// What was reported and not sent yet stays if the new one continues it; else the first of an
     /// acknowledgement counts, as in Linux.
     pub(crate) fn note_twice(&mut self, path: &Path, left: Seq, right: Seq) {
-        if !path.config.dsack || !path.flags.contains(PathFlags::SACK) || !left.lt(right) {
+        if !path.config().dsack || !path.has_sack() || !left.lt(right) {
             return;
         }
         match &mut self.rare().twice {
@@ -301,7 +303,7 @@ impl Inbound {
     /// it, or when the application has taken all there was of a pushed piece and does not answer;
     /// a new window is told when it is at least twice what the peer knows of.
     pub(crate) fn on_data_taken(&mut self, path: &Path, rtt: &RttEstimator) {
-        if !path.state.is_synchronized() || self.fin.is_some() {
+        if !path.state().is_synchronized() || self.fin.is_some() {
             return;
         }
         if self.ack.due == AckDue::Delayed {
@@ -383,7 +385,7 @@ impl AckState {
     pub(crate) fn set_quick_ack(&mut self, path: &Path, quick: bool) {
         self.interactive = !quick;
         if quick {
-            self.quicken(path.config.quick_acks);
+            self.quicken(path.config().quick_acks);
             if self.due == AckDue::Delayed {
                 self.at_once();
             }
@@ -400,7 +402,7 @@ impl AckState {
     /// How long an acknowledgement waits: about as long as the peer takes between two segments, so
     /// that one does for both; not longer than a round trip.
     fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
-        let least = path.config.delayed_ack;
+        let least = path.config().delayed_ack;
         let timeout = Duration::from_millis(u64::from(self.timeout_ms)).max(least);
         let waits = self.interactive || self.pushed > 0;
         let most = if waits { MAX_DELAYED_ACK } else { 2 * MAX_DELAYED_ACK };
@@ -438,9 +440,9 @@ impl AckState {
     /// > RFC 5681 section 3.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
     /// > out-of-order segment arrives.
     pub(crate) fn duplicate(&mut self, path: &Path) {
-        self.quicken(path.config.quick_acks);
+        self.quicken(path.config().quick_acks);
         self.interactive = false;
-        if self.due == AckDue::Now && !path.flags.contains(PathFlags::SACK) {
+        if self.due == AckDue::Now && !path.has_sack() {
             self.duplicates = (self.duplicates + 1).min(MAX_DUPLICATE_ACKS_OWED);
         }
         self.due = AckDue::Now;
@@ -451,7 +453,7 @@ impl AckState {
     /// RFC 5961 section 7 asks for such a throttle.
     pub(crate) fn challenge(&mut self, path: &Path, now: Instant) {
         if now >= self.challenge_after {
-            self.challenge_after = now + path.config.challenge_interval;
+            self.challenge_after = now + path.config().challenge_interval;
             self.due = self.due.max(AckDue::Challenge);
         }
     }

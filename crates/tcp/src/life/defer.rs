@@ -11,9 +11,9 @@ use pagewire_mem::Instant;
 
 use crate::connection::Connection;
 use crate::error::DropReason;
-use crate::input::{Segment, Step, drop_for};
 use crate::life::LifeFlags;
 use crate::limits::{DEFER_FIRST_SECONDS, DEFER_LONGEST_SECONDS};
+use crate::segment::{Segment, Step, drop_for};
 
 /// How many timeouts of a SYN,ACK reach beyond `time`, as Linux counts them: of 1 s, 2 s, 4 s and so
 /// on, none longer than 120 s. No time is no timeout; 255 are the most.
@@ -28,8 +28,6 @@ pub fn defer_accept_time(timeouts: u8) -> Duration {
         |n: u32| DEFER_FIRST_SECONDS.saturating_mul(1 << n.min(16)).min(DEFER_LONGEST_SECONDS);
     Duration::from_secs((0..u32::from(timeouts)).map(one).sum())
 }
-
-impl Connection {}
 
 /// Forgets an acknowledgement of our SYN,ACK.
 pub(crate) fn defer(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {

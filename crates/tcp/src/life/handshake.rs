@@ -1,17 +1,74 @@
 //! Byte path, step R5, before anything flows: SYNs, what they say, and becoming established.
 
+use std::sync::Arc;
+
 use pagewire_mem::Instant;
 
-use crate::connection::{Connection, Env};
+use crate::config::{Config, LinkLimits};
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+use crate::path::{Path, Ports};
+use crate::seq::Seq;
+
+use crate::connection::Connection;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
-use crate::input::{Segment, Step, drop_for};
 use crate::life::fast_open::client;
 use crate::life::state::Event;
-use crate::life::{LifeFlags, Reset};
-use crate::segment::Disposition;
+use crate::life::{Life, LifeFlags, Reset};
+use crate::segment::{Disposition, Segment, Step, drop_for};
+use crate::shared::Env;
 
-impl Connection {}
+impl Connection {
+    /// Opens actively (RFC 9293 section 3.10.1): in SYN-SENT, the SYN appears in
+    /// [`poll_transmit`](Self::poll_transmit). `iss` and `ts_offset` come from an
+    /// [`IsnGenerator`](crate::IsnGenerator).
+    pub fn connect(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        iss: Seq,
+        ts_offset: u32,
+    ) -> Self {
+        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
+        conn.path.set_active();
+        conn.path.transition(Event::OpenActive);
+        conn
+    }
+
+    /// Opens passively, from the `syn` that a listener got: in SYN-RECEIVED, the SYN,ACK appears
+    /// in [`poll_transmit`](Self::poll_transmit).
+    pub fn accept(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        iss: Seq,
+        ts_offset: u32,
+        syn: &TcpHeader,
+    ) -> Self {
+        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
+        conn.path.transition(Event::OpenPassive);
+        take_syn(&mut conn, now, syn, 0);
+        conn.path.transition(Event::Syn);
+        conn
+    }
+
+    fn new(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        iss: Seq,
+        ts_offset: u32,
+    ) -> Self {
+        let out = Outbound::new(now, &config, iss);
+        let inbound = Inbound::new(now, &config, link);
+        let path = Path::new(now, config, link, ports, ts_offset);
+        Self { path, life: Life::default(), out, inbound }
+    }
+}
 
 pub(crate) fn on_established(conn: &mut Connection, now: Instant) {
     conn.life.flags.insert(LifeFlags::CONNECTED);

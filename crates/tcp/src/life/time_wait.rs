@@ -9,13 +9,12 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::error::DropReason;
 use crate::header::{Flags, TcpHeader};
-use crate::input::{Segment, Step, drop_for};
 use crate::life::Life;
 use crate::life::state::{Event, State};
-use crate::limits::TIMESTAMP_VALID_SECONDS;
 use crate::options::TcpOptions;
-use crate::path::{Path, PathFlags, Ports, seconds};
+use crate::path::{Path, Ports, Timestamps};
 use crate::segment::Disposition;
+use crate::segment::{Segment, Step, drop_for};
 use crate::seq::Seq;
 
 /// A connection in TIME-WAIT whose application has let go: enough to answer what is still under
@@ -27,19 +26,12 @@ pub struct TimeWait {
     challenge_after: Instant,
     snd_nxt: Seq,
     rcv_nxt: Seq,
-    stamps: Option<Stamps>,
+    timestamps: Option<Timestamps>,
     ports: Ports,
     /// As it stands in headers.
     window: u16,
     /// The count of congestion marks that its segments tell (RFC 9768).
     ecn: Flags,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Stamps {
-    offset: u32,
-    recent: u32,
-    recent_at: u32,
 }
 
 /// What a segment does to a connection in TIME-WAIT.
@@ -76,8 +68,7 @@ impl TimeWait {
     ///
     /// As Linux: more than a second after the last timestamp, so that ours have grown too.
     pub fn reusable(&self, now: Instant) -> Option<Seq> {
-        let stamps = self.stamps?;
-        (seconds(now).wrapping_sub(stamps.recent_at) > 1).then_some(self.snd_nxt)
+        self.timestamps?.is_past(now).then_some(self.snd_nxt)
     }
 
     /// > RFC 9293 section 3.10.7.4: The only thing that can arrive in this state is a
@@ -87,10 +78,10 @@ impl TimeWait {
     pub fn handle_segment(&mut self, now: Instant, header: &TcpHeader, len: u32) -> TimeWaitStep {
         let has = |flags| header.flags.contains(flags);
         let space = len + u32::from(has(Flags::SYN)) + u32::from(has(Flags::FIN));
-        let value = self.stamps.and(header.options.timestamps).map(|(value, _)| value);
-        let (stale, newer) = match (self.stamps, value) {
+        let value = self.timestamps.and(header.options.timestamps).map(|(value, _)| value);
+        let (stale, newer) = match (self.timestamps, value) {
             (Some(stamps), Some(value)) => {
-                (stamps.is_stale(now, value), (stamps.recent.wrapping_sub(value) as i32) < 0)
+                (stamps.is_stale(now, value), (stamps.recent().wrapping_sub(value) as i32) < 0)
             }
             _ => (false, false),
         };
@@ -123,8 +114,8 @@ impl TimeWait {
         if space == 0 && header.seq == self.rcv_nxt && !stale {
             // Nothing but an acknowledgement.
             self.restart(now);
-            if let (Some(stamps), Some(value)) = (&mut self.stamps, value) {
-                (stamps.recent, stamps.recent_at) = (value, seconds(now));
+            if let (Some(stamps), Some(value)) = (&mut self.timestamps, value) {
+                stamps.set_recent(now, value);
             }
             return TimeWaitStep::Noted;
         }
@@ -157,8 +148,9 @@ impl TimeWait {
 
     /// What is said to whatever comes late.
     pub fn acknowledgement(&self, now: Instant) -> TcpHeader {
-        let stamp = |s: Stamps| ((now.as_millis() as u32).wrapping_add(s.offset), s.recent);
-        let options = TcpOptions { timestamps: self.stamps.map(stamp), ..TcpOptions::default() };
+        let stamp = |t: Timestamps| (t.value(now), t.recent());
+        let options =
+            TcpOptions { timestamps: self.timestamps.map(stamp), ..TcpOptions::default() };
         TcpHeader {
             src_port: self.ports.local,
             dst_port: self.ports.remote,
@@ -172,35 +164,23 @@ impl TimeWait {
     }
 }
 
-impl Stamps {
-    fn is_stale(&self, now: Instant, value: u32) -> bool {
-        let age = u64::from(seconds(now).wrapping_sub(self.recent_at));
-        (value.wrapping_sub(self.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
-    }
-}
-
 impl Connection {
     /// What is left of this connection, if it is in TIME-WAIT and has nothing more to say: it can
     /// take the connection's place.
     pub fn time_wait(&self) -> Option<TimeWait> {
-        if self.path.state != State::TimeWait {
+        if self.path.state() != State::TimeWait {
             return None;
         }
-        let stamps = self.path.has_timestamps().then_some(Stamps {
-            offset: self.path.ts.offset,
-            recent: self.path.ts.recent,
-            recent_at: self.path.ts.recent_at,
-        });
         let window =
             (self.inbound.recv_window() >> self.inbound.scale()).min(u32::from(u16::MAX)) as u16;
         Some(TimeWait {
-            config: Arc::clone(&self.path.config),
+            config: self.path.share_config(),
             until: self.life.linger.get(),
             challenge_after: self.inbound.ack.challenge_after(),
             snd_nxt: self.out.transfer.snd().nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
-            stamps,
-            ports: self.path.ports,
+            timestamps: self.path.has_timestamps().then_some(*self.path.timestamps()),
+            ports: self.path.ports(),
             window,
             ecn: self.out.transfer.told_marks(),
         })
@@ -213,8 +193,8 @@ pub(crate) fn in_time_wait(conn: &mut Connection, now: Instant, segment: &Segmen
     let step = left.handle_segment(now, segment.header, segment.len);
     conn.life.linger.set(left.until);
     conn.inbound.ack.set_challenge_after(left.challenge_after);
-    if let Some(stamps) = left.stamps {
-        (conn.path.ts.recent, conn.path.ts.recent_at) = (stamps.recent, stamps.recent_at);
+    if let Some(timestamps) = left.timestamps {
+        *conn.path.timestamps_mut() = timestamps;
     }
     match step {
         TimeWaitStep::Noted => Ok(()),
@@ -237,14 +217,14 @@ pub(crate) fn enter_time_wait(conn: &mut Connection, now: Instant) {
     conn.out.end();
     conn.inbound.ack.stop();
     conn.life.stop_timers();
-    conn.life.linger.set(now + conn.path.config.time_wait);
+    conn.life.linger.set(now + conn.path.config().time_wait);
 }
 
 impl Life {
     /// A connection whose application is gone does not wait for the peer's FIN for ever.
     pub(crate) fn limit_fin_wait2(&mut self, path: &Path, now: Instant) {
-        if path.state == State::FinWait2 && path.flags.contains(PathFlags::ORPHAN) {
-            self.linger.set(now + path.config.fin_wait2);
+        if path.state() == State::FinWait2 && path.is_orphan() {
+            self.linger.set(now + path.config().fin_wait2);
         }
     }
 }

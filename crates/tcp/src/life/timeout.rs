@@ -3,7 +3,7 @@
 use pagewire_mem::Instant;
 
 use crate::config::KeepAlive;
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags, Reset};
@@ -12,6 +12,7 @@ use crate::outbound::recovery::probe;
 use crate::outbound::recovery::rack;
 use crate::outbound::timeout::Waited;
 use crate::path::Path;
+use crate::shared::Env;
 
 impl Connection {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called.
@@ -52,10 +53,6 @@ impl Connection {
             }
         }
     }
-
-    // ---- memory ----
-
-    // ---- resets ----
 }
 
 /// Nobody answers.
@@ -70,7 +67,7 @@ pub(crate) fn time_out(conn: &mut Connection) {
 /// Has a reset sent to a peer that may think the connection is alive.
 pub(crate) fn reset_peer(conn: &mut Connection) {
     let knows = matches!(
-        conn.path.state,
+        conn.path.state(),
         State::SynReceived
             | State::Established
             | State::FinWait1
@@ -116,14 +113,14 @@ fn after_waiting(conn: &mut Connection, waited: Waited) {
 /// > within an interval [...] if a keep-alive mechanism is implemented it MUST NOT
 /// > interpret failure to respond to any specific probe as a dead connection
 fn on_keepalive_timer(conn: &mut Connection, now: Instant) {
-    let Some(KeepAlive { idle, interval, probes }) = conn.path.config.keepalive else { return };
+    let Some(KeepAlive { idle, interval, probes }) = conn.path.config().keepalive else { return };
     if !matches!(
-        conn.path.state,
+        conn.path.state(),
         State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
     ) {
         return;
     }
-    let silence = now.saturating_since(conn.path.heard_at);
+    let silence = now.saturating_since(conn.path.heard_at());
     let wait = if !conn.out.transfer.flight().is_empty() || conn.out.unsent(&conn.path) > 0 {
         idle
     } else if silence < idle {
@@ -131,7 +128,7 @@ fn on_keepalive_timer(conn: &mut Connection, now: Instant) {
     } else if conn.life.keepalive_probes > 0
         && conn
             .path
-            .config
+            .config()
             .user_timeout
             .map_or(conn.life.keepalive_probes >= probes, |t| silence >= t)
     {
@@ -146,9 +143,9 @@ fn on_keepalive_timer(conn: &mut Connection, now: Instant) {
 }
 
 fn on_shrink_timer(conn: &mut Connection, now: Instant) {
-    let quiet = now.saturating_since(conn.path.heard_at.max(conn.out.transfer.sent_at()));
-    if quiet < conn.path.config.shrink_after {
-        conn.life.shrink.set(now + (conn.path.config.shrink_after - quiet));
+    let quiet = now.saturating_since(conn.path.heard_at().max(conn.out.transfer.sent_at()));
+    if quiet < conn.path.config().shrink_after {
+        conn.life.shrink.set(now + (conn.path.config().shrink_after - quiet));
         return;
     }
     conn.out.shrink();
@@ -160,10 +157,8 @@ impl Life {
         (self.keepalive, self.linger, self.shrink) = Default::default();
     }
 
-    // ---- keep-alive ----
-
     pub(crate) fn start_keepalive(&mut self, path: &Path, now: Instant) {
-        match path.config.keepalive {
+        match path.config().keepalive {
             Some(KeepAlive { idle, .. }) => self.keepalive.set(now + idle),
             None => self.keepalive.stop(),
         }

@@ -69,7 +69,7 @@ impl Outbound {
         let limit = if self.queue.len() == 0 {
             Limit::Idle
         } else if unsent == 0 {
-            let waits = self.flags.contains(OutFlags::WAITS_FOR_ROOM) && path.state.can_send();
+            let waits = self.flags.contains(OutFlags::WAITS_FOR_ROOM) && path.state().can_send();
             if waits { Limit::Buffer } else { Limit::Busy }
         } else {
             let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);

@@ -20,7 +20,7 @@ use crate::outbound::recovery::timer;
 use crate::outbound::recovery::undo;
 use crate::outbound::recovery::{Heard, News, Resend};
 use crate::outbound::{Outbound, Transfer};
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
 
 /// Where an acknowledgement number lies.
@@ -62,7 +62,7 @@ impl Outbound {
             //
             // Its SACK blocks may still be news.
             AckRange::Old => {
-                if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+                if path.has_sack() && !header.options.sack.is_empty() {
                     take_old_sacks(&mut self.transfer, path, now, header, self.queue.end());
                 }
                 Ok(false)
@@ -80,7 +80,7 @@ impl Outbound {
         //
         // Whatever the peer says, it is there. If it took its window back with data under way,
         // that data is what it is probed with.
-        let probing = self.transfer.snd.window == 0 && !path.flags.contains(PathFlags::ORPHAN);
+        let probing = self.transfer.snd.window == 0 && !path.is_orphan();
         if self.transfer.flight.is_empty() || probing {
             self.transfer.loss.retries = 0;
         }
@@ -112,7 +112,7 @@ impl Outbound {
         }
         let mut delivered = delivered(&self.transfer, now, &heard);
         let prior_high = self.transfer.flight.high_sacked();
-        if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+        if path.has_sack() && !header.options.sack.is_empty() {
             let blocks = header.options.sack;
             sack::take_sacks(
                 &mut self.transfer,
@@ -145,8 +145,6 @@ impl Outbound {
 }
 
 impl Transfer {
-    // ---- the congestion window's validation ----
-
     /// Something was sent, or held back for the window: was the window the limit? The answer holds
     /// for a round trip, but that something else is the limit is only believed at its end.
     #[inline]
@@ -166,7 +164,7 @@ impl Transfer {
 fn hear(path: &Path, header: &TcpHeader) -> Heard {
     let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
     let echo_ms = echo.filter(|_| path.has_timestamps());
-    Heard { echo_ms: echo_ms.map(|e| e.wrapping_sub(path.ts.offset)), ..Heard::default() }
+    Heard { echo_ms: echo_ms.map(|echo| path.time_of(echo)), ..Heard::default() }
 }
 
 #[inline]
@@ -204,7 +202,7 @@ fn take_cumulative(
     }
     transfer.stats.sacks_ignored = transfer.stats.sacks_ignored.saturating_add(delivered.ignored);
     let acked = delivered.acked > 0;
-    if acked && !path.flags.contains(PathFlags::SACK) {
+    if acked && !path.has_sack() {
         // Without SACK nobody can tell which transmission arrived.
         delivered.original &= !delivered.ambiguous;
         delivered.packets = sack::spend_emulated(transfer, delivered.acked);
@@ -216,11 +214,11 @@ fn take_cumulative(
     let first = transfer.flight.first();
     heard.news.set(News::RENEGED, first.is_some_and(|r| r.mark.contains(Mark::SACKED)));
     let head_at = first.map(|r| r.at);
-    transfer.advance_rack(path, delivered);
+    rack::advance_rack(transfer, path, delivered);
     let measured = measure(transfer, now, heard, delivered, of_syn);
     if acked {
         heard.news.insert(News::SET_TIMER);
-        if path.flags.contains(PathFlags::SACK) {
+        if path.has_sack() {
             // A hole that nothing was sent again for has been filled: that is reordering.
             sack::note_reordering(transfer, path, delivered.late, prior_high);
         }
@@ -251,7 +249,7 @@ fn react(
     }
     // Whatever became of data in a SYN: the transfer begins with the initial window, and what the
     // SYN,ACK does not acknowledge is sent again without blaming the path (`fast_open/`).
-    let opening = path.state == State::SynSent;
+    let opening = path.state() == State::SynSent;
     if !opening && transfer.is_dubious(heard.news) {
         let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;
         heard.duplicates = u32::from(!heard.news.intersects(plain));
@@ -299,7 +297,7 @@ fn take_old_sacks(
     heard.delivered += delivered.packets;
     heard.news.set(News::SACKED, delivered.sacked);
     heard.news.set(News::ORIGINAL, delivered.original);
-    transfer.advance_rack(path, &delivered);
+    rack::advance_rack(transfer, path, &delivered);
     transfer.alert(path, now, &mut heard, una, end);
     transfer.count_delivered(heard.delivered, 0);
 }
@@ -317,7 +315,7 @@ fn take_late_dsack(
     if transfer.recovery.is_none() {
         return;
     }
-    if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+    if path.has_sack() && !header.options.sack.is_empty() {
         let blocks = header.options.sack;
         let mut delivered = delivered(transfer, now, heard);
         sack::take_sacks(transfer, path, &blocks, header.ack, prior_una, heard, &mut delivered);

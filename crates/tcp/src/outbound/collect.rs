@@ -14,7 +14,7 @@ use crate::options::MAX_OPTIONS_LEN;
 use crate::outbound::account::Limit;
 use crate::outbound::loss::CaState;
 use crate::outbound::{OutFlags, Outbound, Transfer};
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
 
 /// What `poll_transmit` has to be asked for, or what makes it ask for more than Nagle's algorithm.
@@ -32,7 +32,7 @@ impl Connection {
     pub fn is_collecting(&self) -> bool {
         let mss = self.out.transfer.send_mss(&self.path);
         let blocks = || self.inbound.tells_blocks(&self.path);
-        self.life.reset.is_none()
+        !self.life.owes_reset()
             && self.out.collects(
                 &self.path,
                 0,
@@ -70,8 +70,8 @@ impl Connection {
         grow: impl FnOnce(&mut Frag) -> Option<T>,
     ) -> Option<T> {
         let wanted = u32::try_from(len).ok().filter(|&len| len > 0 && len <= MAX_SEND_BUFFER)?;
-        let ready = self.path.state.can_send()
-            && self.life.error.is_none()
+        let ready = self.path.state().can_send()
+            && self.life.error().is_none()
             && !self.out.flags.contains(OutFlags::FIN_QUEUED)
             && self.out.queue.has_entry_room();
         if !ready || self.out.unsent(&self.path) == 0 {
@@ -115,7 +115,7 @@ impl Connection {
 }
 
 fn collecting_piece(conn: &Connection, len: usize) -> Option<Seq> {
-    let quiet = conn.life.error.is_none() && conn.life.reset.is_none();
+    let quiet = conn.life.error().is_none() && !conn.life.owes_reset();
     if quiet {
         conn.out.begun_piece(&conn.path, len, || conn.inbound.tells_blocks(&conn.path))
     } else {
@@ -130,8 +130,8 @@ impl Outbound {
             && (!self.transfer.flight.is_empty() || !self.persist.is_set())
             && !self.transfer.flight.has_lost()
             && !self.flags.intersects(DUE)
-            && path.state.may_transmit()
-            && path.config.mtu_probing.is_none()
+            && path.state().may_transmit()
+            && path.config().mtu_probing.is_none()
     }
 
     /// Whether that holds now, and after `more` bytes.
@@ -148,7 +148,7 @@ impl Outbound {
         let unsent = self.unsent(path);
         let waiting = unsent.saturating_add(more);
         !self.flags.intersects(DUE)
-            && path.state.may_transmit()
+            && path.state().may_transmit()
             && !self.transfer.flight.is_empty()
             && unsent > 0
             && (self.gathers(path, waiting, mss, piece)
@@ -178,11 +178,11 @@ impl Outbound {
     /// Who asked for no delay is not made to wait, but for connections that send what was received
     /// elsewhere: that is asked for there because of what comes alone, and that leaves at once.
     pub(crate) fn gathers(&self, path: &Path, unsent: u32, mss: u32, piece: u32) -> bool {
-        path.link.stays_in_memory()
+        path.link().stays_in_memory()
             // The peer delays for a segment of those that it takes, which may be longer than ours.
-            && self.transfer.in_flight() > u32::from(path.link.mss.max(self.transfer.snd.peer_mss))
+            && self.transfer.in_flight() > u32::from(path.link().mss.max(self.transfer.snd.peer_mss))
             && !self.flags.intersects(DUE)
-            && (!self.flags.contains(OutFlags::NODELAY) || path.flags.contains(PathFlags::FORWARDS))
+            && (!self.flags.contains(OutFlags::NODELAY) || path.forwards())
             && self.transfer.loss.state < CaState::Recovery
             && self.queue.end() != self.flush_to
             && !self.sends_urgent()
@@ -205,7 +205,7 @@ impl Outbound {
         let begun = self.piece.max(self.transfer.snd.nxt).min(end);
         let filled = end.saturating_since(begun);
         let ready = filled > 0
-            && path.state.can_send()
+            && path.state().can_send()
             && self.limit != Limit::Idle
             && self.queue.has_entry_room();
         if !ready {
@@ -218,13 +218,11 @@ impl Outbound {
     }
 }
 
-impl Transfer {}
-
 /// Payload of the longest super-frame that can leave now. Who waits for more than the congestion
 /// window lets go waits in vain, and does not use it up, so that it never grows.
 fn longest_now(transfer: &Transfer, path: &Path, mss: u32) -> u32 {
     let segments = mss.saturating_mul(MAX_SUPER_SEGMENTS);
-    let longest = path.link.max_super_payload.min(segments).min(transfer.cwnd_room(mss));
+    let longest = path.link().max_super_payload.min(segments).min(transfer.cwnd_room(mss));
     // Who wants little to wait unsent counts what can leave at once as sent.
-    longest.min(path.config.notsent_lowat)
+    longest.min(path.config().notsent_lowat)
 }

@@ -42,7 +42,7 @@ impl Transfer {
         // > RFC 9293 section 3.7.1: If an MSS Option is not received at connection setup, TCP
         // > implementations MUST assume a default send MSS of 536 (576 - 40) for IPv4
         snd.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
-        let scale = syn.options.window_scale.filter(|_| path.config.window_scaling);
+        let scale = syn.options.window_scale.filter(|_| path.config().window_scaling);
         snd.scale = scale.map_or(0, |scale| scale.min(MAX_WINDOW_SCALE));
         self.negotiate_ecn(path, syn, ecn);
     }

@@ -37,7 +37,7 @@ use crate::outbound::recovery::Recovery;
 use crate::outbound::refused::Refused;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
 use crate::timer::Timer;
 
@@ -417,15 +417,15 @@ impl Transfer {
     /// The number of the first byte that was never sent: the SYN, if that is still to be sent, is none.
     #[inline]
     pub(crate) fn next_data(&self, path: &Path) -> Seq {
-        let syn = !path.state.is_synchronized() && self.snd.nxt == self.snd.iss;
+        let syn = !path.state().is_synchronized() && self.snd.nxt == self.snd.iss;
         self.snd.nxt + u32::from(syn)
     }
 
     /// Whether data may leave although the handshake is not complete.
     #[inline]
     pub(crate) fn sends_before_handshake(&self, path: &Path) -> bool {
-        path.state == State::SynReceived
-            && path.flags.contains(PathFlags::FAST_OPEN_SERVER)
+        path.state() == State::SynReceived
+            && path.is_fast_open_server()
             && self.snd.nxt != self.snd.iss
     }
 }

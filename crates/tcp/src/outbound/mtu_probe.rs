@@ -17,7 +17,7 @@ use crate::header::Flags;
 use crate::limits::{MIN_MTU_PROBE_CWND, MIN_SEND_MSS};
 use crate::outbound::loss::CaState;
 use crate::outbound::{Outbound, Outgoing, Transfer};
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
 
 /// What is known of the path.
@@ -59,15 +59,15 @@ impl Outbound {
     /// takes it, enough data is there to fill it, and enough behind it for its loss to be noticed by
     /// what acknowledges the rest. `has_gaps`: something that comes in is missing.
     pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
-        let Some(search) = self.transfer.mtu() else { return ProbeStep::No };
+        let Some(search) = mtu(&self.transfer) else { return ProbeStep::No };
         let quiet = search.probe.is_none()
             && self.transfer.loss.state == CaState::Open
             && self.transfer.congestion.cwnd() >= MIN_MTU_PROBE_CWND
             && !has_gaps;
-        let Some(probing) = path.config.mtu_probing.filter(|_| quiet) else {
+        let Some(probing) = path.config().mtu_probing.filter(|_| quiet) else {
             return ProbeStep::No;
         };
-        let (low, high) = (search.low, search.high.min(path.link.mss));
+        let (low, high) = (search.low, search.high.min(path.link().mss));
         let size = low.midpoint(high);
         let mss = self.transfer.send_mss(path);
         let len = u32::from(size).saturating_sub(u32::from(path.option_bytes()));
@@ -92,34 +92,32 @@ impl Outbound {
         }
         let end = start + len;
         self.on_sent(path, now, start, end, len);
-        if let Some(search) = self.transfer.mtu_mut() {
+        if let Some(search) = mtu_mut(&mut self.transfer) {
             search.probe = Some(Probe { start, end, size });
         }
         ProbeStep::Send(Outgoing { start, end, flags: Flags::ACK, payload, len, mss: len })
     }
 }
 
-impl Transfer {
-    #[inline]
-    fn mtu(&self) -> Option<&MtuSearch> {
-        self.rare.as_ref()?.mtu.as_ref()
-    }
+#[inline]
+fn mtu(transfer: &Transfer) -> Option<&MtuSearch> {
+    transfer.rare.as_ref()?.mtu.as_ref()
+}
 
-    fn mtu_mut(&mut self) -> Option<&mut MtuSearch> {
-        self.rare.as_mut()?.mtu.as_mut()
-    }
+fn mtu_mut(transfer: &mut Transfer) -> Option<&mut MtuSearch> {
+    transfer.rare.as_mut()?.mtu.as_mut()
 }
 
 /// The handshake is complete.
 pub(crate) fn start_mtu_search(transfer: &mut Transfer, path: &Path, now: Instant) {
-    let Some(probing) = path.config.mtu_probing.filter(|probing| probing.from_start) else {
+    let Some(probing) = path.config().mtu_probing.filter(|probing| probing.from_start) else {
         return;
     };
     search_mtu(transfer, path, now, probing);
-    let whole = path.link.mss;
+    let whole = path.link().mss;
     // As Linux: whoever listens begins with what the link takes.
-    if !path.flags.contains(PathFlags::ACTIVE)
-        && let Some(search) = transfer.mtu_mut()
+    if !path.is_active()
+        && let Some(search) = mtu_mut(transfer)
     {
         search.cap = whole;
     }
@@ -127,19 +125,19 @@ pub(crate) fn start_mtu_search(transfer: &mut Transfer, path: &Path, now: Instan
 
 /// Whether a probe is under way.
 pub(crate) fn probes_mtu(transfer: &Transfer) -> bool {
-    transfer.mtu().is_some_and(|search| search.probe.is_some())
+    mtu(transfer).is_some_and(|search| search.probe.is_some())
 }
 
 /// What probing says of the longest segment.
 #[inline]
 pub(crate) fn probed_mss(transfer: &Transfer) -> u16 {
-    transfer.mtu().map_or(u16::MAX, |search| search.cap)
+    mtu(transfer).map_or(u16::MAX, |search| search.cap)
 }
 
 /// The path takes longer segments than it did, it is said: a probe will show.
 pub(crate) fn doubt_longer_path(transfer: &mut Transfer, path: &Path) {
-    let before = path.link.mss;
-    if let Some(search) = transfer.mtu_mut() {
+    let before = path.link().mss;
+    if let Some(search) = mtu_mut(transfer) {
         search.cap = search.cap.min(before);
     }
 }
@@ -151,7 +149,7 @@ pub(crate) fn doubt_longer_path(transfer: &mut Transfer, path: &Path) {
 #[inline]
 pub(crate) fn take_mtu_answer(transfer: &mut Transfer, path: &Path) {
     let (una, before) = (transfer.snd.una, transfer.send_mss(path));
-    let Some(search) = transfer.mtu_mut() else { return };
+    let Some(search) = mtu_mut(transfer) else { return };
     if search.probe.is_none_or(|probe| una.lt(probe.end)) {
         return;
     }
@@ -171,7 +169,7 @@ pub(crate) fn take_mtu_answer(transfer: &mut Transfer, path: &Path) {
 /// > Path MTU is smaller than the probe size.
 pub(crate) fn is_probe_lost(transfer: &mut Transfer, path: &Path) -> bool {
     let una = transfer.snd.una;
-    let Some(search) = transfer.mtu_mut() else { return false };
+    let Some(search) = mtu_mut(transfer) else { return false };
     let Some(probe) = search.probe.filter(|probe| probe.start == una) else { return false };
     search.probe = None;
     search.high = probe.size - 1;
@@ -185,14 +183,14 @@ pub(crate) fn is_probe_lost(transfer: &mut Transfer, path: &Path) -> bool {
 /// RFC 4821 section 7.7: a full-stop timeout, one that keeps coming, is taken for a routing change
 /// to a path with a smaller MTU. What became of a probe is not known then (section 7.6.4).
 pub(crate) fn suspect_mtu(transfer: &mut Transfer, path: &Path, now: Instant, retries: u8) {
-    let Some(probing) = path.config.mtu_probing else { return };
+    let Some(probing) = path.config().mtu_probing else { return };
     let options = path.option_bytes();
-    match transfer.mtu_mut() {
+    match mtu_mut(transfer) {
         Some(search) => search.probe = None,
         None if retries >= probing.retries => return search_mtu(transfer, path, now, probing),
         None => return,
     }
-    if let Some(search) = transfer.mtu_mut().filter(|_| retries >= probing.retries) {
+    if let Some(search) = mtu_mut(transfer).filter(|_| retries >= probing.retries) {
         let half = (search.low.saturating_sub(options) / 2).min(probing.base_mss);
         search.low = half.max(probing.floor).max(MIN_SEND_MSS) + options;
         search.cap = search.low;
@@ -200,8 +198,8 @@ pub(crate) fn suspect_mtu(transfer: &mut Transfer, path: &Path, now: Instant, re
 }
 
 fn search_mtu(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuProbing) {
-    let high = transfer.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
-    let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link.mss));
+    let high = transfer.snd.peer_mss.min(path.config().max_mss.unwrap_or(u16::MAX));
+    let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link().mss));
     let search = MtuSearch { low, high, cap: low, probe: None, since: now };
     transfer.rare().mtu = Some(search);
 }
@@ -210,8 +208,8 @@ fn search_mtu(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuPr
 fn search_again(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuProbing) {
     let current = u16::try_from(transfer.send_mss(path)).unwrap_or(u16::MAX);
     let low = current.saturating_add(path.option_bytes());
-    let high = transfer.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
-    if let Some(search) = transfer.mtu_mut()
+    let high = transfer.snd.peer_mss.min(path.config().max_mss.unwrap_or(u16::MAX));
+    if let Some(search) = mtu_mut(transfer)
         && now.saturating_since(search.since) >= probing.interval
     {
         (search.low, search.high, search.since) = (low, high, now);

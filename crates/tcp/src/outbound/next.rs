@@ -101,8 +101,6 @@ impl Outbound {
         self.transfer.sent_at = now;
     }
 
-    // ---- how much of it ----
-
     /// How many of the `unsent` bytes leave in the next segment; `Some(0)` is a FIN alone.
     pub(crate) fn plan(
         &self,
@@ -154,7 +152,7 @@ impl Outbound {
     /// machine they are one frame, which costs the same with it: Nagle's algorithm has nothing to save,
     /// and would make it a frame of its own later. Who corks means it.
     fn small_rides_along(&self, path: &Path) -> bool {
-        path.link.stays_in_memory()
+        path.link().stays_in_memory()
             && self.transfer.rtt.is_near()
             && !self.flags.intersects(OutFlags::CORK | OutFlags::MORE)
             && !self.sends_urgent()
@@ -211,7 +209,7 @@ impl Outbound {
         let room = self.transfer.window_room(mss);
         let limit = room.min(allowed);
         let part = whole_window(&self.transfer, mss).min(self.transfer.snd.window)
-            / path.config.super_frame_divisor.max(1);
+            / path.config().super_frame_divisor.max(1);
         if limit >= full || limit >= part || (more && limit >= waiting) {
             return false;
         }
@@ -237,7 +235,7 @@ impl Outbound {
             // No super-frames: nothing to choose.
             return longest;
         }
-        if path.link.stays_in_memory() && self.transfer.rtt.is_near() {
+        if path.link().stays_in_memory() && self.transfer.rtt.is_near() {
             // Nothing between the two can be sent a burst too many.
             return longest;
         }
@@ -251,7 +249,7 @@ impl Outbound {
         let shift = self.transfer.rtt.min().unwrap_or_default().as_micros() >> MIN_RTT_SHIFT;
         let near = if shift < 32 { LONGEST_SUPER >> shift } else { 0 };
         let bytes = paced.saturating_add(near).min(u64::from(longest)) as u32;
-        let least = mss.saturating_mul(u32::from(path.config.min_super_segments.max(1)));
+        let least = mss.saturating_mul(u32::from(path.config().min_super_segments.max(1)));
         (bytes - bytes % mss.max(1)).max(least).min(longest)
     }
 
@@ -276,7 +274,7 @@ impl Transfer {
     pub(crate) fn restart_after_idle(&mut self, path: &Path, now: Instant) {
         // As Linux: not while the peer's window is what nothing can be sent for.
         let shut = self.send_edge().le(self.snd.nxt);
-        if !self.flight.is_empty() || shut || !path.config.slow_start_after_idle {
+        if !self.flight.is_empty() || shut || !path.config().slow_start_after_idle {
             return;
         }
         let (idle, rto) = (now.saturating_since(self.sent_at), self.rtt.rto());
@@ -311,8 +309,8 @@ impl Transfer {
     /// Payload of the longest super-frame, in whole segments.
     #[inline]
     pub(crate) fn super_payload(&self, path: &Path, mss: u32) -> u32 {
-        let max = path.link.max_super_payload;
-        if max <= u32::from(path.link.mss) || self.forbids_super_frames() {
+        let max = path.link().max_super_payload;
+        if max <= u32::from(path.link().mss) || self.forbids_super_frames() {
             return mss;
         }
         let max = max.min(mss.saturating_mul(MAX_SUPER_SEGMENTS));

@@ -43,7 +43,7 @@ impl Connection {
     /// the user timeout, or for as long as retransmissions would be. A SYN has its own timer, and an
     /// acknowledgement is not missed.
     pub fn handle_refused(&mut self, now: Instant, seq: Seq, space: u32) {
-        if !self.path.state.is_synchronized() {
+        if !self.path.state().is_synchronized() {
             return;
         }
         let end = seq + space;
@@ -51,7 +51,7 @@ impl Connection {
             on_probe_refused(self, now, seq);
         } else if seq.lt(self.out.transfer.snd.una) || end.gt(self.out.transfer.snd.nxt) {
             // Meanwhile it was acknowledged: it had left before.
-        } else if self.out.transfer.unsend(now, seq, end) {
+        } else if unsend(&mut self.out.transfer, now, seq, end) {
             self.out.hold_new(&self.path, now);
         } else if let Some(packets) = self.out.transfer.flight.on_refused(seq, end) {
             self.out.transfer.on_retransmission_refused(seq, packets);
@@ -66,17 +66,13 @@ fn on_probe_refused(conn: &mut Connection, now: Instant, seq: Seq) {
         return;
     }
     let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
-    for timer in [&mut conn.out.persist, &mut conn.life.keepalive] {
-        if timer.is_set() && timer.get() > soon {
-            timer.set(soon);
-        }
-    }
-    if conn.out.persist.is_set() {
+    conn.out.persist.hasten(soon);
+    let of_window = conn.out.persist.is_set();
+    if of_window {
         conn.out.persist_backoff = conn.out.persist_backoff.saturating_sub(1);
         conn.out.transfer.loss.retries = conn.out.transfer.loss.retries.saturating_sub(1);
-    } else {
-        conn.life.keepalive_probes = conn.life.keepalive_probes.saturating_sub(1);
     }
+    conn.life.on_probe_refused(soon, !of_window);
 }
 
 impl Outbound {
@@ -88,7 +84,7 @@ impl Outbound {
         let waited = self.has_waited_too_long(path, now, refused.tries == 0);
         let limit = path.backed_off_for(path.allowed_retries());
         let too_long = now.saturating_since(refused.since) >= limit;
-        if waited || (too_long && path.config.user_timeout.is_none()) {
+        if waited || (too_long && path.config().user_timeout.is_none()) {
             return Waited::TooLong;
         }
         let tries = refused.tries.saturating_add(1);
@@ -136,26 +132,24 @@ impl Outbound {
 
     pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
         let refused = self.transfer.rare.as_ref()?.refused?;
-        (refused.since >= path.heard_at).then_some(refused)
+        (refused.since >= path.heard_at()).then_some(refused)
     }
 }
 
-impl Transfer {
-    /// Takes back what was sent for the first time, if nothing was sent behind it, and no recovery counts
-    /// on it.
-    pub(crate) fn unsend(&mut self, now: Instant, seq: Seq, end: Seq) -> bool {
-        if end != self.snd.nxt
-            || self.loss.state > CaState::Disorder
-            || probe::awaits_probe_answer(self)
-            || mtu_probe::probes_mtu(self)
-            || !self.flight.unsend(seq)
-        {
-            return false;
-        }
-        self.snd.nxt = seq;
-        if self.flight.is_empty() {
-            timer::rearm_timeout(self, now);
-        }
-        true
+/// Takes back what was sent for the first time, if nothing was sent behind it, and no recovery counts
+/// on it.
+pub(crate) fn unsend(transfer: &mut Transfer, now: Instant, seq: Seq, end: Seq) -> bool {
+    if end != transfer.snd.nxt
+        || transfer.loss.state > CaState::Disorder
+        || probe::awaits_probe_answer(transfer)
+        || mtu_probe::probes_mtu(transfer)
+        || !transfer.flight.unsend(seq)
+    {
+        return false;
     }
+    transfer.snd.nxt = seq;
+    if transfer.flight.is_empty() {
+        timer::rearm_timeout(transfer, now);
+    }
+    true
 }

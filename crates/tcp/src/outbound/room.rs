@@ -82,8 +82,8 @@ impl Outbound {
     /// The send buffer as it is now, within its limit.
     #[inline]
     pub(crate) fn send_buffer(&self, path: &Path) -> u32 {
-        let max = path.config.send_buffer;
-        path.config.send_buffer_initial.max(self.buffer).min(max).min(MAX_SEND_BUFFER)
+        let max = path.config().send_buffer;
+        path.config().send_buffer_initial.max(self.buffer).min(max).min(MAX_SEND_BUFFER)
     }
 
     /// What `bytes` in the queue are charged.
@@ -215,10 +215,11 @@ impl Transfer {
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
         // One longer than Linux's is for buffers that have room for two: a small one is a bound that
         // somebody set.
-        let most = match path.link.stays_in_memory() {
-            true => {
-                path.link.max_super_payload.min((path.config.send_buffer / 2).max(MAX_SEND_PIECE))
-            }
+        let most = match path.link().stays_in_memory() {
+            true => path
+                .link()
+                .max_super_payload
+                .min((path.config().send_buffer / 2).max(MAX_SEND_PIECE)),
             false => MAX_SEND_PIECE,
         };
         let piece = most.min(half.max(mss));
@@ -230,7 +231,7 @@ impl Transfer {
 /// What will be the first byte unsent once all has left that the windows let go.
 fn sent_soon(transfer: &Transfer, path: &Path, mss: u32) -> Seq {
     let next = transfer.next_data(path);
-    if !path.state.may_transmit() {
+    if !path.state().may_transmit() {
         return next;
     }
     let allowed = transfer.send_edge().saturating_since(next);
@@ -241,7 +242,7 @@ fn sent_soon(transfer: &Transfer, path: &Path, mss: u32) -> Seq {
 /// Whether `times` what waits unsent in front of `end` is more than may.
 #[inline]
 fn waits_unsent(transfer: &Transfer, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
-    let lowat = path.config.notsent_lowat;
+    let lowat = path.config().notsent_lowat;
     // No limit, which is the default, is not worth the arithmetic.
     lowat != u32::MAX
         && u64::from(end.saturating_since(sent_soon(transfer, path, mss))) * times

@@ -9,7 +9,7 @@ use crate::limits::FLUSH_AFTER_MS;
 use crate::outbound::loss::Due;
 use crate::outbound::mtu_probe;
 use crate::outbound::{OutFlags, Outbound, Transfer};
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 
 /// What a timer of what was sent comes to.
 pub(crate) enum Waited {
@@ -58,12 +58,12 @@ impl Outbound {
         if self.transfer.flight.is_empty() {
             return Waited::InVain;
         }
-        let (retries, config) = (self.transfer.loss.retries, &path.config);
+        let (retries, config) = (self.transfer.loss.retries, path.config());
         if self.has_waited_too_long(path, now, retries == 0) {
             return Waited::TooLong;
         }
         let mut waited = Waited::InVain;
-        match path.state {
+        match path.state() {
             State::SynSent => {
                 let linear = config.syn_linear_retries;
                 if retries >= config.syn_retries.saturating_add(linear) {
@@ -77,7 +77,7 @@ impl Outbound {
             }
             State::SynReceived => {
                 // As Linux: an application may wait for this one already, it gets one more.
-                let extra = u8::from(path.flags.contains(PathFlags::FAST_OPEN_SERVER));
+                let extra = u8::from(path.is_fast_open_server());
                 let allowed = config.synack_retries.saturating_add(extra);
                 // Data is waited for longer than a SYN,ACK is sent again.
                 let deferral = if deferred { self.transfer.deferral(path) } else { 0 };
@@ -129,8 +129,7 @@ impl Outbound {
         //
         // `retries` counts probes without an answer. A connection that its application has let go
         // does not stay for ever.
-        let orphan = path.flags.contains(PathFlags::ORPHAN)
-            && self.persist_backoff >= path.config.orphan_retries;
+        let orphan = path.is_orphan() && self.persist_backoff >= path.config().orphan_retries;
         let waited = self.has_waited_too_long(path, now, self.persist_backoff == 0);
         let retries = self.transfer.loss.retries;
         if retries >= path.allowed_retries() || orphan || waited {
@@ -150,7 +149,7 @@ impl Outbound {
     /// As Linux, it is counted from the first time that a timer goes off (`first`), and rules in place
     /// of the number of retransmissions.
     pub(crate) fn has_waited_too_long(&mut self, path: &Path, now: Instant, first: bool) -> bool {
-        let Some(limit) = path.config.user_timeout else { return false };
+        let Some(limit) = path.config().user_timeout else { return false };
         let rare = self.transfer.rare();
         let since = match rare.unanswered_since.filter(|_| !first) {
             Some(since) => since,
@@ -167,7 +166,7 @@ impl Outbound {
         wait: Duration,
     ) -> Duration {
         let since = self.transfer.rare.as_ref().and_then(|r| r.unanswered_since);
-        match (path.config.user_timeout, since) {
+        match (path.config().user_timeout, since) {
             (Some(limit), Some(since)) => {
                 wait.min(limit.saturating_sub(now.saturating_since(since)))
             }
@@ -183,7 +182,7 @@ impl Outbound {
     pub(crate) fn persist_interval(&self, path: &Path) -> Duration {
         let base = self.transfer.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
         let doublings = u32::from(self.persist_backoff.min(16));
-        base.saturating_mul(1 << doublings).min(path.config.rto_max)
+        base.saturating_mul(1 << doublings).min(path.config().rto_max)
     }
 }
 
@@ -192,8 +191,8 @@ impl Transfer {
     /// no SYN,ACK in flight, would be forgotten with its acknowledgement, and one with Fast Open or
     /// that we opened is its application's already.
     pub(crate) fn deferral(&self, path: &Path) -> u8 {
-        let never = path.flags.intersects(PathFlags::ACTIVE | PathFlags::FAST_OPEN_SERVER);
-        if never || self.flight.is_empty() { 0 } else { path.config.defer_accept }
+        let never = path.is_active() || path.is_fast_open_server();
+        if never || self.flight.is_empty() { 0 } else { path.config().defer_accept }
     }
 
     /// Whether the handshake is not completed without data for now.
@@ -208,7 +207,7 @@ impl Transfer {
     /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
     /// > reaches a threshold R2 greater than R1, close the connection.
     pub(crate) fn has_timed_out(&self, path: &Path, now: Instant) -> bool {
-        if path.config.user_timeout.is_some() {
+        if path.config().user_timeout.is_some() {
             return false;
         }
         let Some(recovery) = self.recovery.as_deref().filter(|_| self.loss.retries > 0) else {

@@ -4,8 +4,6 @@ use crate::outbound::{OutFlags, Outbound};
 use crate::seq::Seq;
 
 impl Outbound {
-    // ---- the way out ----
-
     /// > RFC 9293 section 3.8.5: the urgent pointer [...] communicates the current value of the
     /// > urgent pointer as a positive offset from the sequence number in this segment
     ///

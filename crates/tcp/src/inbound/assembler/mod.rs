@@ -27,7 +27,6 @@ use run::{Run, split_front};
 
 pub use pages::Parts;
 
-use crate::connection::Env;
 use crate::error::DropReason;
 use crate::limits::{
     COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, RESERVE_SEGMENT,
@@ -35,6 +34,7 @@ use crate::limits::{
 };
 use crate::options::SackBlocks;
 use crate::seq::Seq;
+use crate::shared::Env;
 
 /// Payload on its way to the application.
 #[derive(Debug)]

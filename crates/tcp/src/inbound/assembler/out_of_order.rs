@@ -6,11 +6,11 @@ use pagewire_mem::FragVec;
 
 use super::Inserted;
 use super::run::{Run, split_front};
-use crate::connection::Env;
 use crate::error::DropReason;
 use crate::limits::MAX_OUT_OF_ORDER_RANGES;
 use crate::options::SackBlocks;
 use crate::seq::Seq;
+use crate::shared::Env;
 
 /// The ranges, and which of them changed last.
 #[derive(Debug, Default)]

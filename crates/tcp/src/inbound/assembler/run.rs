@@ -4,8 +4,8 @@ use std::collections::{VecDeque, vec_deque};
 
 use pagewire_mem::{CopyReason, Frag, FragVec, PAGE_SIZE};
 
-use crate::connection::Env;
 use crate::limits::{SMALL_SEGMENT, SMALL_SEGMENT_PINNED_FACTOR};
+use crate::shared::Env;
 
 /// Consecutive bytes of the stream.
 ///

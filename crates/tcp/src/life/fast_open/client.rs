@@ -9,7 +9,7 @@ use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
 use crate::limits::FAST_OPEN_OPTION_ROOM;
 use crate::outbound::ecn::EcnFlags;
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 
 /// How a connection opens with Fast Open: see [`Connection::use_fast_open`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,9 +88,9 @@ pub(crate) fn begin_fast_open(
         return (None, FragVec::new());
     };
     let option = fast_open.option.take();
-    if conn.path.state != State::SynSent {
+    if conn.path.state() != State::SynSent {
         // Of a SYN,ACK: not if it crosses with a SYN of the peer's.
-        let active = conn.path.flags.contains(PathFlags::ACTIVE);
+        let active = conn.path.is_active();
         return (option.filter(|_| !active), FragVec::new());
     }
     fast_open.deferred = false;
@@ -157,24 +157,16 @@ pub(crate) fn end_fast_open(conn: &mut Connection, syn_ack: &TcpHeader) {
 pub(crate) fn acknowledge_syn(conn: &mut Connection, now: Instant) {
     // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
     let expected =
-        conn.life.flags.contains(LifeFlags::WRITE_PENDING) || conn.path.config.defer_accept > 0;
+        conn.life.flags.contains(LifeFlags::WRITE_PENDING) || conn.path.config().defer_accept > 0;
     let pending = expected && conn.out.transfer.flight().is_empty();
     if pending && !conn.out.transfer.loss().ecn.contains(EcnFlags::TELL_SYN) {
         conn.life.flags.remove(LifeFlags::WRITE_PENDING);
-        conn.inbound.ack.quicken(conn.path.config.quick_acks);
+        conn.inbound.ack.quicken(conn.path.config().quick_acks);
         // Such an answer shows what acknowledgements can ride on from now on.
         conn.inbound.ack.set_interactive(true);
         conn.inbound.ack.delay(&conn.path, conn.out.transfer.rtt(), now);
     } else {
         conn.inbound.ack.at_once();
-    }
-}
-
-/// The connection ends. If all that ever came was a FIN beyond a gap, what came before it was
-/// swallowed.
-pub(crate) fn suspect_lost_start(conn: &mut Connection) {
-    if conn.inbound.has_fin_beyond_gap() && conn.inbound.bytes_received() == 0 {
-        conn.life.suspect_black_hole();
     }
 }
 
@@ -242,12 +234,10 @@ impl FastOpen<'_> {
     }
 }
 
-impl Connection {}
-
 impl Life {
     #[inline]
     pub(crate) fn waits_for_data(&self, path: &Path) -> bool {
-        path.state == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
+        path.state() == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
     }
 
     /// Bytes of data that fit the SYN.
@@ -280,8 +270,6 @@ impl Life {
             ..FastOpenOutcome::default()
         });
     }
-
-    // ---- paths that swallow Fast Open ----
 
     /// As Linux, extremely conservative: the third timeout in a row, or giving up before, of any
     /// connection that was opened with Fast Open is taken for a path that swallows such

@@ -2,12 +2,12 @@
 
 use pagewire_mem::FragVec;
 
-use crate::connection::Env;
 use crate::life::fast_open::FastOpenCookie;
 use crate::life::fast_open::client::FastOpen;
 use crate::life::state::State;
 use crate::life::{Life, LifeFlags};
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
+use crate::shared::Env;
 
 impl FastOpen<'_> {
     /// The SYN,ACK is to carry this cookie. To be called after [`Connection::accept`].
@@ -22,7 +22,7 @@ impl FastOpen<'_> {
     /// > RFC 7413 section 4.2.2: Buffer the data and notify the application. [...] If the FastOpened
     /// > flag is set, the packet acknowledges the SYN and data sequence.
     pub fn accept(&mut self, env: &mut Env<'_>, payload: FragVec) {
-        self.0.path.flags.insert(PathFlags::FAST_OPEN_SERVER);
+        self.0.path.set_fast_open_server();
         if self.0.inbound.take_syn_data(&self.0.path, env, payload) {
             self.0.life.flags.insert(LifeFlags::SYN_DATA_ACKED);
         }
@@ -31,7 +31,7 @@ impl FastOpen<'_> {
     /// The application has taken the connection. As long as the handshake lasts, an ICMP error ends
     /// one that still waits to be accepted, and not one that somebody works with already.
     pub fn on_accepted(&mut self) {
-        if self.0.path.state == State::SynReceived {
+        if self.0.path.state() == State::SynReceived {
             self.0.life.flags.insert(LifeFlags::ACCEPTED_EARLY);
         }
     }
@@ -42,9 +42,8 @@ impl Life {
     /// and behind a SYN that came with a cookie.
     #[inline]
     pub(crate) fn takes_data(&self, path: &Path) -> bool {
-        path.state.can_send()
+        path.state().can_send()
             || self.waits_for_data(path)
-            || (path.state == State::SynReceived
-                && path.flags.contains(PathFlags::FAST_OPEN_SERVER))
+            || (path.state() == State::SynReceived && path.is_fast_open_server())
     }
 }

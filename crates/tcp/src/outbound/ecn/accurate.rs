@@ -3,19 +3,18 @@
 //!
 //! ```text
 //!     AE CWR ECE      r.cep: packets marked CE, from 5 on     in every segment but a SYN
-//!     option          bytes marked ECT(0), CE, ECT(1)         when one has changed (`option.rs`)
+//!     option          bytes marked ECT(0), CE, ECT(1)         when one has changed (`options/accurate_ecn.rs`)
 //! ```
 //!
 //! During the handshake the flags say how the other side's SYN arrived instead (`handshake_code`).
-//! As receiver see `take_accurate` and `accurate_of_segment`, as sender
+//! As receiver see `take_accurate` and `of_segment`, as sender
 //! `take_accurate_feedback`.
 
-use super::option::AccurateEcnOption;
 use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
 use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::life::state::State;
-use crate::options::{MAX_OPTIONS_LEN, TcpOptions};
+use crate::options::{AccurateEcnOption, MAX_OPTIONS_LEN, TcpOptions};
 use crate::outbound::Transfer;
 use crate::outbound::recovery::{Heard, News};
 use crate::path::Path;
@@ -200,8 +199,6 @@ fn handshake_code(bits: u8) -> u32 {
 }
 
 impl Connection {
-    // ---- the handshake ----
-
     /// How the SYN of a connection that was [accepted](Self::accept) was marked: the ECN bits of its IP
     /// header. Without this they count as 0.
     pub fn note_syn_mark(&mut self, bits: u8) {
@@ -244,12 +241,6 @@ fn marked_packets(least: u32, delivered: u32, bytes: Option<u32>, mss: u32) -> u
 }
 
 impl Transfer {
-    /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
-    pub(crate) fn begin_accurate(&mut self, syn_bits: u8) {
-        self.loss.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
-        self.rare().accurate = Some(Accurate::new(syn_bits));
-    }
-
     pub(crate) fn accurate_mut(&mut self) -> Option<&mut Accurate> {
         self.rare.as_deref_mut()?.accurate.as_mut()
     }
@@ -257,29 +248,6 @@ impl Transfer {
     #[inline]
     pub(crate) fn accurate(&self) -> Option<&Accurate> {
         self.rare.as_deref()?.accurate.as_ref()
-    }
-
-    /// The flags of a SYN,ACK that was sent `sent` times before.
-    ///
-    /// > RFC 9768 section 3.2.3.2.2: the TCP Server SHOULD retransmit the SYN/ACK, but with no AccECN
-    /// > Option. If this retransmission times out, [...] the TCP Server SHOULD retransmit the SYN/ACK
-    /// > with (AE,CWR,ECE) = (0,0,0) and no AccECN Option, but it remains in AccECN feedback mode
-    ///
-    /// > section 3.1.5: [A TCP Server] MUST NOT set ECT on any packet for the rest of the connection,
-    /// > if it has received or sent at least one valid SYN or Acceptable SYN/ACK with (AE,CWR,ECE) =
-    /// > (0,0,0) during the handshake.
-    pub(crate) fn accurate_syn_ack(&mut self, sent: u32) -> Flags {
-        let Some(accurate) = self.accurate_mut() else { return Flags::empty() };
-        if sent > 0 {
-            accurate.known.insert(Known::NO_OPTION);
-        }
-        let code = if sent > 1 {
-            accurate.known.insert(Known::NOT_CAPABLE);
-            0
-        } else {
-            handshake_code(accurate.syn)
-        };
-        flags_of(code)
     }
 
     /// A SYN came again, in a packet with these bits. Whether it contradicts the first.
@@ -291,7 +259,7 @@ impl Transfer {
         let code = code_of(syn.flags);
         let Some(accurate) = self.accurate_mut() else {
             let classic = self.loss.ecn.contains(EcnFlags::CLASSIC);
-            return classic && path.config.ecn.accepts_accurate() && code == 0b111;
+            return classic && path.config().ecn.accepts_accurate() && code == 0b111;
         };
         // > MUST feed back the IP-ECN field on the latest valid SYN
         accurate.syn = bits;
@@ -315,30 +283,6 @@ impl Transfer {
         accurate.note_syn_ack(bits);
         self.loss.ecn.insert(EcnFlags::TELL_SYN);
     }
-
-    /// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
-    ///
-    /// > RFC 9768 section 3.2.2.3: If this comparison implies an invalid transition [...] of the IP-ECN
-    /// > field, for the remainder of the half-connection the Client is advised to send non-ECN-capable
-    /// > packets
-    ///
-    /// > section 3.1.3: with the currently reserved combination (AE,CWR,ECE) = (1,0,1) [...] the Client
-    /// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
-    /// > arrived unchanged.
-    pub(crate) fn take_syn_feedback(&mut self, said: Flags) {
-        let code = code_of(said);
-        let Some(accurate) = self.accurate_mut() else { return };
-        let bits = accurate.syn;
-        accurate.note_syn_ack(bits);
-        if code != 0b010 && code != 0b101 {
-            accurate.known.insert(Known::NOT_CAPABLE);
-        }
-        if code == 0b110 {
-            react_to_marked_syn(self);
-        }
-    }
-
-    // ---- the receiver ----
 
     /// A segment came that is acceptable; `payload` bytes are in it.
     ///
@@ -369,35 +313,6 @@ impl Transfer {
             self.loss.ecn.insert(EcnFlags::SEEN | EcnFlags::TELL_BYTES);
         }
         due
-    }
-
-    /// The flags and the ECN bits of a segment with these options, which is no SYN.
-    pub(crate) fn accurate_of_segment(
-        &mut self,
-        fresh: bool,
-        pure: bool,
-        options: &TcpOptions,
-    ) -> (Flags, u8) {
-        let ecn = self.loss.ecn;
-        let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
-        let Some(accurate) = self.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
-        accurate.untold = 0;
-        let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
-        let told = options.accurate_ecn.is_some();
-        let silent = accurate.known.contains(Known::NO_OPTION);
-        let bits =
-            if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
-        // Whoever gets something else first takes what follows for the count.
-        let mut done = EcnFlags::TELL_SYN;
-        if fresh && ecn.contains(EcnFlags::TELL_WITH_DATA) {
-            accurate.known.set(Known::OPTION_SENT, told);
-            done |= EcnFlags::TELL_WITH_DATA;
-        }
-        if told || silent {
-            done |= EcnFlags::TELL_BYTES;
-        }
-        self.loss.ecn.remove(done);
-        (flags_of(code), bits)
     }
 
     /// A SYN,ACK leaves with these options.
@@ -470,8 +385,6 @@ impl Transfer {
             && self.accurate().is_some_and(|accurate| accurate.packets & 2 != 0)
     }
 
-    // ---- the sender ----
-
     /// What an acknowledgement tells of marks, once it is known how much it delivers.
     pub(crate) fn take_accurate_feedback(
         &mut self,
@@ -486,7 +399,7 @@ impl Transfer {
             return;
         }
         let mss = self.send_mss(path);
-        let handshake = path.state == State::SynReceived;
+        let handshake = path.state() == State::SynReceived;
         let code = code_of(header.flags);
         if handshake {
             note_first_option(self, header);
@@ -527,6 +440,85 @@ impl Transfer {
             heard.news.insert(News::ECHO);
         }
     }
+}
+
+/// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
+pub(super) fn begin(transfer: &mut Transfer, syn_bits: u8) {
+    transfer.loss.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
+    transfer.rare().accurate = Some(Accurate::new(syn_bits));
+}
+
+/// The flags of a SYN,ACK that was sent `sent` times before.
+///
+/// > RFC 9768 section 3.2.3.2.2: the TCP Server SHOULD retransmit the SYN/ACK, but with no AccECN
+/// > Option. If this retransmission times out, [...] the TCP Server SHOULD retransmit the SYN/ACK
+/// > with (AE,CWR,ECE) = (0,0,0) and no AccECN Option, but it remains in AccECN feedback mode
+///
+/// > section 3.1.5: [A TCP Server] MUST NOT set ECT on any packet for the rest of the connection,
+/// > if it has received or sent at least one valid SYN or Acceptable SYN/ACK with (AE,CWR,ECE) =
+/// > (0,0,0) during the handshake.
+pub(super) fn of_syn_ack(transfer: &mut Transfer, sent: u32) -> Flags {
+    let Some(accurate) = transfer.accurate_mut() else { return Flags::empty() };
+    if sent > 0 {
+        accurate.known.insert(Known::NO_OPTION);
+    }
+    let code = if sent > 1 {
+        accurate.known.insert(Known::NOT_CAPABLE);
+        0
+    } else {
+        handshake_code(accurate.syn)
+    };
+    flags_of(code)
+}
+
+/// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
+///
+/// > RFC 9768 section 3.2.2.3: If this comparison implies an invalid transition [...] of the IP-ECN
+/// > field, for the remainder of the half-connection the Client is advised to send non-ECN-capable
+/// > packets
+///
+/// > section 3.1.3: with the currently reserved combination (AE,CWR,ECE) = (1,0,1) [...] the Client
+/// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
+/// > arrived unchanged.
+pub(super) fn take_syn_feedback(transfer: &mut Transfer, said: Flags) {
+    let code = code_of(said);
+    let Some(accurate) = transfer.accurate_mut() else { return };
+    let bits = accurate.syn;
+    accurate.note_syn_ack(bits);
+    if code != 0b010 && code != 0b101 {
+        accurate.known.insert(Known::NOT_CAPABLE);
+    }
+    if code == 0b110 {
+        react_to_marked_syn(transfer);
+    }
+}
+
+/// The flags and the ECN bits of a segment with these options, which is no SYN.
+pub(super) fn of_segment(
+    transfer: &mut Transfer,
+    fresh: bool,
+    pure: bool,
+    options: &TcpOptions,
+) -> (Flags, u8) {
+    let ecn = transfer.loss.ecn;
+    let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
+    let Some(accurate) = transfer.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
+    accurate.untold = 0;
+    let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
+    let told = options.accurate_ecn.is_some();
+    let silent = accurate.known.contains(Known::NO_OPTION);
+    let bits = if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
+    // Whoever gets something else first takes what follows for the count.
+    let mut done = EcnFlags::TELL_SYN;
+    if fresh && ecn.contains(EcnFlags::TELL_WITH_DATA) {
+        accurate.known.set(Known::OPTION_SENT, told);
+        done |= EcnFlags::TELL_WITH_DATA;
+    }
+    if told || silent {
+        done |= EcnFlags::TELL_BYTES;
+    }
+    transfer.loss.ecn.remove(done);
+    (flags_of(code), bits)
 }
 
 /// The path marked what opens the connection. As if it had been lost (RFC 5681 section 3.1): the

@@ -12,46 +12,15 @@
 
 mod accurate;
 mod classic;
-mod option;
 
 pub(crate) use accurate::Accurate;
 pub use accurate::EcnCounts;
-pub use option::AccurateEcnOption;
-pub(crate) use option::{KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 
+use crate::config::EcnMode;
 use crate::header::{Flags, TcpHeader};
 use crate::options::TcpOptions;
 use crate::outbound::Transfer;
 use crate::path::Path;
-
-/// Whether connections use explicit congestion notification, and with which feedback; the numbers are
-/// those of Linux's `tcp_ecn`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum EcnMode {
-    /// Never (0).
-    Off,
-    /// Classic feedback is asked for when we open, and agreed to when the peer asks (1).
-    Request,
-    /// Classic feedback is agreed to when the peer asks (2).
-    #[default]
-    Accept,
-    /// Accurate feedback is asked for when we open; either is agreed to when the peer asks (3).
-    Accurate,
-    /// Classic feedback is asked for when we open; either is agreed to when the peer asks (4).
-    RequestAcceptAccurate,
-    /// Either is agreed to when the peer asks (5).
-    AcceptAccurate,
-}
-
-impl EcnMode {
-    const fn accepts_accurate(self) -> bool {
-        matches!(self, Self::Accurate | Self::RequestAcceptAccurate | Self::AcceptAccurate)
-    }
-
-    const fn requests_classic(self) -> bool {
-        matches!(self, Self::Request | Self::RequestAcceptAccurate)
-    }
-}
 
 bitflags::bitflags! {
     /// What is true of a connection. Empty without ECN, which is what the data path asks first.
@@ -103,12 +72,12 @@ impl Transfer {
     pub(crate) fn ecn_of_syn(&mut self, path: &Path, answers: bool, sent: u32) -> Flags {
         let ecn = self.loss.ecn;
         if answers && ecn.contains(EcnFlags::ACCURATE) {
-            self.accurate_syn_ack(sent)
+            accurate::of_syn_ack(self, sent)
         } else if answers {
             if ecn.contains(EcnFlags::CLASSIC) { Flags::ECE } else { Flags::empty() }
-        } else if path.config.ecn == EcnMode::Accurate && sent <= 1 {
+        } else if path.config().ecn == EcnMode::Accurate && sent <= 1 {
             ALL
-        } else if path.config.ecn.requests_classic() && sent == 0 {
+        } else if path.config().ecn.requests_classic() && sent == 0 {
             Flags::ECE | Flags::CWR
         } else {
             Flags::empty()
@@ -118,7 +87,7 @@ impl Transfer {
     /// A SYN, or a SYN,ACK, says whether the peer takes part, and how (RFC 9768 section 3.1.2, table
     /// 2). `bits` are the ECN bits of its IP header.
     pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
-        let (mode, said) = (path.config.ecn, syn.flags & ALL);
+        let (mode, said) = (path.config().ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
         self.loss.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
@@ -126,9 +95,9 @@ impl Transfer {
             // does not know (RFC 3168 section 6.1.1; "Broken" in RFC 9768's table).
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
-                self.begin_accurate(bits);
+                accurate::begin(self, bits);
                 self.loss.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
-                self.take_syn_feedback(said);
+                accurate::take_syn_feedback(self, said);
             } else {
                 let asked = mode.requests_classic() || mode == EcnMode::Accurate;
                 let agrees = said & classic == Flags::ECE;
@@ -141,7 +110,7 @@ impl Transfer {
         // > (1,1,1) [...] the Server MUST negotiate the use of AccECN as if the three flags had been
         // > set to (1,1,1).
         if mode.accepts_accurate() && !said.is_empty() && said != classic {
-            self.begin_accurate(bits);
+            accurate::begin(self, bits);
         } else {
             let on = mode != EcnMode::Off && said.contains(classic);
             self.loss.ecn.set(EcnFlags::CLASSIC, on);
@@ -159,9 +128,9 @@ impl Transfer {
         if self.loss.ecn.is_empty() {
             (Flags::empty(), NOT_ECT)
         } else if self.loss.ecn.contains(EcnFlags::ACCURATE) {
-            self.accurate_of_segment(fresh, pure && options.sack.is_empty(), options)
+            accurate::of_segment(self, fresh, pure && options.sack.is_empty(), options)
         } else {
-            self.classic_of_segment(fresh)
+            classic::of_segment(self, fresh)
         }
     }
 

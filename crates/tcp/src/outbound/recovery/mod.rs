@@ -305,7 +305,7 @@ impl Transfer {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let state = self.loss.state;
         let first = state < CaState::Recovery;
-        let many_out_of_order = self.sacked_packets() >= u32::from(path.config.reordering);
+        let many_out_of_order = self.sacked_packets() >= u32::from(path.config().reordering);
         // > RFC 2018 section 8: After a retransmit timeout the data sender SHOULD turn off all of
         // > the SACKed bits
         //
@@ -341,14 +341,14 @@ impl Transfer {
         self.congestion.set_cwnd(self.packets_in_flight() + 1);
         if first && many_out_of_order {
             // The degree of reordering was overestimated.
-            self.loss.reordering = self.loss.reordering.min(u16::from(path.config.reordering));
+            self.loss.reordering = self.loss.reordering.min(u16::from(path.config().reordering));
         }
         self.loss.state = CaState::Loss;
         self.loss.high = nxt;
         self.queue_cwr();
         // > RFC 5682 section 3.1: 1) When the retransmission timer expires, retransmit the first
         // > unacknowledged segment
-        let frto = path.config.frto && (first || self.loss.retries > 0);
+        let frto = path.config().frto && (first || self.loss.retries > 0);
         let retries = self.loss.retries;
         let recovery = self.recovery_mut();
         recovery.probe_end = None;

@@ -11,8 +11,6 @@ use crate::outbound::recovery::prr;
 use crate::outbound::recovery::timer;
 use crate::seq::Seq;
 
-impl Transfer {}
-
 /// > RFC 8985 section 7.3: When the PTO timer expires, the sender MUST check whether both of the
 /// > following conditions are met [...] there is no other previous loss probe still in flight
 pub(crate) fn on_probe_timer(transfer: &mut Transfer, now: Instant) {

@@ -5,8 +5,6 @@ use crate::outbound::Transfer;
 use crate::outbound::loss::CaState;
 use crate::outbound::recovery::undo;
 
-impl Transfer {}
-
 /// The threshold that an undone reduction goes back to.
 pub(crate) fn current_ssthresh(transfer: &Transfer) -> u32 {
     let (cwnd, ssthresh) = (transfer.congestion.cwnd(), transfer.congestion.ssthresh());

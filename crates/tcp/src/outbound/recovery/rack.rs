@@ -13,20 +13,18 @@ use crate::outbound::recovery::prr;
 use crate::outbound::recovery::timer;
 use crate::path::Path;
 
-impl Transfer {
-    /// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has
-    /// > been delivered
-    pub(crate) fn advance_rack(&mut self, path: &Path, delivered: &Delivered) {
-        // Without SACK nobody can tell which transmission arrived.
-        let Some(rtt) = delivered.rack_rtt.filter(|_| path.has_sack()) else { return };
-        self.loss.advanced = true;
-        let rack = &mut self.loss.rack;
-        rack.rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
-        if let Some((at, end)) = delivered.newest
-            && (at > rack.at || (at == rack.at && end.gt(rack.end)))
-        {
-            (rack.at, rack.end) = (at, end);
-        }
+/// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has
+/// > been delivered
+pub(crate) fn advance_rack(transfer: &mut Transfer, path: &Path, delivered: &Delivered) {
+    // Without SACK nobody can tell which transmission arrived.
+    let Some(rtt) = delivered.rack_rtt.filter(|_| path.has_sack()) else { return };
+    transfer.loss.advanced = true;
+    let rack = &mut transfer.loss.rack;
+    rack.rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+    if let Some((at, end)) = delivered.newest
+        && (at > rack.at || (at == rack.at && end.gt(rack.end)))
+    {
+        (rack.at, rack.end) = (at, end);
     }
 }
 

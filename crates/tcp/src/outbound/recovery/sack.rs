@@ -9,10 +9,6 @@ use crate::outbound::flight::Delivered;
 use crate::path::Path;
 use crate::seq::Seq;
 
-impl Transfer {
-    // ---- without SACK ----
-}
-
 /// Takes in SACK blocks; what is new in them is added to `delivered`. `ack` is the
 /// acknowledgement number beside them.
 ///
@@ -119,7 +115,7 @@ pub(crate) fn forget_emulated(transfer: &mut Transfer) {
 /// reorders, what arrives out of order counts too.
 #[inline]
 pub(crate) fn may_grow(transfer: &Transfer, path: &Path, news: News) -> bool {
-    let reorders = transfer.loss.reordering > u16::from(path.config.reordering);
+    let reorders = transfer.loss.reordering > u16::from(path.config().reordering);
     news.contains(News::ACKED) || (reorders && news.contains(News::SACKED))
 }
 

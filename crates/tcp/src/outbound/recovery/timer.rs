@@ -10,8 +10,6 @@ use crate::outbound::Transfer;
 use crate::outbound::loss::{CaState, Due};
 use crate::path::Path;
 
-impl Transfer {}
-
 /// A retransmission timeout in `wait`.
 pub(crate) fn set_retransmit_timer(transfer: &mut Transfer, now: Instant, wait: Duration) {
     transfer.loss.due = Due::Rto;
@@ -69,11 +67,15 @@ pub(crate) fn start_retransmit_timer(
 fn schedule_probe(transfer: &mut Transfer, path: &Path, now: Instant, restart: bool) -> bool {
     let calm = matches!(transfer.loss.state, CaState::Open | CaState::Cwr);
     let Some(first) = transfer.flight.first() else { return false };
-    if !path.config.tail_loss_probe || !calm || !path.has_sack() || !path.state.is_synchronized() {
+    if !path.config().tail_loss_probe
+        || !calm
+        || !path.has_sack()
+        || !path.state().is_synchronized()
+    {
         return false;
     }
     let mut wait = match transfer.rtt.srtt() {
-        Some(srtt) if transfer.flight.packets() == 1 => srtt * 2 + path.config.rto_min,
+        Some(srtt) if transfer.flight.packets() == 1 => srtt * 2 + path.config().rto_min,
         Some(srtt) => srtt * 2 + Duration::from_millis(TIMER_SLACK_MS),
         None => Duration::from_secs(1),
     };

@@ -11,8 +11,6 @@ use crate::outbound::recovery::sack;
 use crate::path::Path;
 use crate::seq::Seq;
 
-impl Transfer {}
-
 /// The window is about to be reduced: remembers what is needed to take that back.
 pub(crate) fn begin_undo(transfer: &mut Transfer) {
     let (una, mut out) = (transfer.snd.una, transfer.flight.retransmitted());

@@ -8,9 +8,9 @@
 //! Fields may be left out from the end. Each is the low 24 bits of a counter of payload bytes.
 
 /// Kind of the option that begins with the bytes marked ECT(0).
-pub(crate) const KIND_ACCURATE_ECN_0: u8 = 172;
+pub(super) const KIND_ACCURATE_ECN_0: u8 = 172;
 /// Kind of the option that begins with the bytes marked ECT(1).
-pub(crate) const KIND_ACCURATE_ECN_1: u8 = 174;
+pub(super) const KIND_ACCURATE_ECN_1: u8 = 174;
 
 /// Fields in a full option.
 const FIELDS: usize = 3;

@@ -11,9 +11,13 @@
 //! A reset for a garbled option would hand every middlebox a weapon; [`TcpOptions::malformed`]
 //! says that it happened, so that it can be counted.
 
+mod accurate_ecn;
+
+pub use accurate_ecn::AccurateEcnOption;
+use accurate_ecn::{KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
+
 use crate::life::fast_open::FastOpenCookie;
 use crate::limits::{MAX_FAST_OPEN_COOKIE, MAX_WINDOW_SCALE};
-use crate::outbound::ecn::{AccurateEcnOption, KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 use crate::seq::Seq;
 
 /// Ends the list.
