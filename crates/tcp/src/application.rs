@@ -14,13 +14,13 @@ use crate::shared::Env;
 
 /// How fragments become part of the send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pieces {
+pub enum Merge {
     /// One that continues the last in memory becomes part of it.
-    Joined,
+    Adjacent,
     /// Each stays one, so that a segment has at most 17 of them.
-    Single,
+    Never,
     /// As `Single`, and the first begins a segment.
-    Apart,
+    NewSegment,
 }
 
 impl Connection {
@@ -62,11 +62,11 @@ impl Connection {
     ///
     /// `make` gets a part that fits and returns the fragments to be sent in its place, of the same
     /// length unless it ran out of memory: then sending ends there.
-    pub fn send_pieces(
+    pub fn send_with(
         &mut self,
         env: &mut Env<'_>,
         frags: &mut FragVec,
-        pieces: Pieces,
+        merge: Merge,
         flags: SendFlags,
         mut make: impl FnMut(&mut Env<'_>, Frag) -> FragVec,
     ) -> Result<usize, TcpError> {
@@ -74,17 +74,17 @@ impl Connection {
         let room = check_send(self, wanted)?;
         let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
-        let mut apart = pieces == Pieces::Apart;
+        let mut apart = merge == Merge::NewSegment;
         for frag in frags.iter_mut() {
             if sent == room || !self.out.queue.has_entry_room() {
                 break;
             }
             let mut made = 0;
-            for piece in make(env, frag.slice(0..room - sent)) {
-                made += piece.len();
-                match pieces {
-                    Pieces::Joined => self.out.queue.push(piece, longest),
-                    _ => self.out.queue.push_piece(piece, core::mem::take(&mut apart)),
+            for part in make(env, frag.slice(0..room - sent)) {
+                made += part.len();
+                match merge {
+                    Merge::Adjacent => self.out.queue.push(part, longest),
+                    _ => self.out.queue.push_single(part, core::mem::take(&mut apart)),
                 }
             }
             sent += made;

@@ -60,7 +60,7 @@ mod shared;
 mod syn_cookie;
 mod timer;
 
-pub use application::Pieces;
+pub use application::Merge;
 pub use config::{Config, EcnMode, KeepAlive, LinkLimits, MtuProbing};
 pub use connection::Connection;
 pub use error::{DropReason, TcpError};

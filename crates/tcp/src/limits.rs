@@ -106,7 +106,7 @@ pub const MAX_SACKED_RECORDS: usize = 16_384;
 
 /// Wire segments in one super-frame: 64 KiB at the smallest MTU of IPv4 (576 bytes) are 125. A peer
 /// that asks for segments of a few bytes must not have us make thousands of frames out of one.
-pub const MAX_SUPER_SEGMENTS: u32 = 128;
+pub const SUPER_FRAME_SEGMENTS: u32 = 128;
 
 /// Largest send buffer, in bytes: the largest window that the header can express (65535 << 14), so
 /// no more could ever be under way; and less than half of the sequence numbers, beyond which they
@@ -121,11 +121,11 @@ pub const MAX_MERGED_FRAG: usize = 64 * 1024;
 /// Payload bytes of the largest piece that the send buffer is charged for at once: 64 KiB less the
 /// headers that Linux sets aside, so that limits are met at the same byte. Where super-frames are
 /// longer than that, one of those.
-pub const MAX_SEND_PIECE: u32 = 65_215;
+pub const MAX_SUPER_SEGMENT: u32 = 65_215;
 
 /// Bytes that a piece in the send queue is charged beside its payload: what Linux's bookkeeping for
 /// one takes, so that send buffers mean the same.
-pub const SEND_PIECE_OVERHEAD: u32 = 1280;
+pub const SUPER_SEGMENT_OVERHEAD: u32 = 1280;
 
 /// Bytes that Linux's bookkeeping for one received or sent frame takes, from which the growth of the
 /// send buffer is derived.

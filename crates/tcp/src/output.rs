@@ -47,7 +47,7 @@ impl Connection {
         let ends = if unsent == 0 {
             !self.life.owes_reset() && self.out.has_sent_all(&self.path)
         } else {
-            self.is_collecting()
+            self.is_coalescing()
         };
         if !ends {
             return false;
@@ -215,12 +215,12 @@ fn poll_new(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     }
     conn.out.transfer.restart_after_idle(&conn.path, now);
     let most = conn.out.transfer.send_mss(&conn.path);
-    let piece = conn.out.transfer.piece(&conn.path, most);
-    if conn.out.gathers(&conn.path, unsent, most, piece) {
+    let super_len = conn.out.transfer.super_segment_len(&conn.path, most);
+    if conn.out.autocorks(&conn.path, unsent, most, super_len) {
         return None;
     }
     let mss = if has_more_options(conn) { mss_now(conn, now) } else { most };
-    let Some(len) = conn.out.plan(&conn.path, now, unsent, fin, mss, piece) else {
+    let Some(len) = conn.out.plan(&conn.path, now, unsent, fin, mss, super_len) else {
         if conn.out.transfer.is_held_by_cwnd(unsent, mss) {
             conn.out.transfer.validate_cwnd(true);
         }

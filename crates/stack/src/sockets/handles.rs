@@ -295,7 +295,7 @@ impl Tcp<'_> {
 
     /// Something was queued: it is looked after, unless it waits for company.
     pub(super) fn after_queueing(&mut self) {
-        if !self.socket.conn.is_collecting() {
+        if !self.socket.conn.is_coalescing() {
             if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
             {
                 self.socket.reported &= !Readiness::WRITABLE;

@@ -79,7 +79,7 @@ impl Payload for &[u8] {
         let Mem { pool, writer, ledger, .. } = &mut *tcp.mem;
         let collected = plain
             && socket.forwards.is_none()
-            && socket.conn.collect_copy(pool, writer, ledger, self);
+            && socket.conn.coalesce_copy(pool, writer, ledger, self);
         collected.then_some(self.len())
     }
 

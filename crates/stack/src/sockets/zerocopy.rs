@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 use pagewire_mem::{
     Charge, Completed, Completion, CompletionQueue, CopyReason, Frag, FragVec, Instant, PageBudget,
 };
-use pagewire_tcp::{Connection, Env, Pieces, SendFlags, Seq};
+use pagewire_tcp::{Connection, Env, Merge, SendFlags, Seq};
 
 use super::error_queue::ErrorQueue;
 use super::handles::{Tcp, Udp};
@@ -303,7 +303,7 @@ impl Tcp<'_> {
         call: &mut ZeroCopyCall,
         flags: SendFlags,
     ) -> Result<usize, Error> {
-        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.send_behind(now, len, grow);
+        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.extend_last(now, len, grow);
         if flags.is_empty()
             && let Some(len) = self.join_last_send(frags, call, behind)
         {
@@ -339,11 +339,11 @@ impl Tcp<'_> {
         else {
             return Err(Error::InvalidInput);
         };
-        let pieces = match &begun {
-            Some(begun) if linux && open && !begun.joined => Pieces::Apart,
-            _ if linux => Pieces::Single,
+        let merge = match &begun {
+            Some(begun) if linux && open && !begun.joined => Merge::NewSegment,
+            _ if linux => Merge::Never,
             // Pieces of their own do not join.
-            _ => Pieces::Joined,
+            _ => Merge::Adjacent,
         };
         // What comes first may go on where the send before ended, or the last try of this one.
         let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
@@ -364,7 +364,7 @@ impl Tcp<'_> {
                 let copies = writer.write_frag(pool, &part, ledger, CopyReason::AppWrite).0;
                 copies.into_iter().map(|copy| completion.attach(copy)).collect()
             };
-            conn.send_pieces(env, frags, pieces, flags, attach)
+            conn.send_with(env, frags, merge, flags, attach)
         };
         let sent = self.with_sender(now, attach);
         self.note_sent(begun, &completion, call, len, matches!(sent, Ok(n) if n > 0));
@@ -407,7 +407,7 @@ impl Tcp<'_> {
         frags: &mut FragVec,
         call: &mut ZeroCopyCall,
     ) -> Option<usize> {
-        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.collect(len, grow);
+        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.coalesce(len, grow);
         self.join_last_send(frags, call, behind)
     }
 
@@ -462,9 +462,8 @@ impl Tcp<'_> {
         let copy = |env: &mut Env<'_>, part: Frag| {
             env.writer.write_frag(env.pool, &part, env.ledger, CopyReason::AppWrite).0
         };
-        let copied = self.with_sender(now, |conn, env| {
-            conn.send_pieces(env, frags, Pieces::Joined, flags, copy)
-        });
+        let copied = self
+            .with_sender(now, |conn, env| conn.send_with(env, frags, Merge::Adjacent, flags, copy));
         self.unless_starved(now, copied)
     }
 }

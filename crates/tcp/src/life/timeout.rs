@@ -98,10 +98,10 @@ fn on_retransmit_timer(conn: &mut Connection, now: Instant) {
 /// What comes of a timer of what was sent.
 fn after_waiting(conn: &mut Connection, waited: Waited) {
     match waited {
-        Waited::InVain => {}
-        Waited::ForSyn => conn.life.flags.insert(LifeFlags::SYN_RESENT),
-        Waited::TooLong => time_out(conn),
-        Waited::TooLongForProbes => {
+        Waited::Retry => {}
+        Waited::RetrySyn => conn.life.flags.insert(LifeFlags::SYN_RESENT),
+        Waited::GiveUp => time_out(conn),
+        Waited::GiveUpWithReset => {
             reset_peer(conn);
             time_out(conn);
         }

@@ -1,4 +1,4 @@
-//! What the way out learns while the connection opens.
+//! The sending side during the handshake.
 
 use pagewire_mem::{FragVec, Instant};
 
@@ -9,17 +9,17 @@ use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 
 impl Transfer {
-    /// Our SYN,ACK was sent by a listener that remembered nothing.
+    /// Our SYN,ACK was sent as a SYN cookie.
     pub(crate) fn note_syn_sent(&mut self) {
         self.snd.nxt = self.snd.iss + 1;
     }
 
-    /// A SYN leaves once more.
+    /// Has the SYN sent again.
     pub(crate) fn resend_syn(&mut self) {
         self.flight.mark_first_lost();
     }
 
-    /// Data of the SYN that the SYN,ACK does not acknowledge is sent again, and the path not blamed.
+    /// Has data of the SYN sent again that the SYN,ACK did not acknowledge, without a congestion response.
     pub(crate) fn resend_all(&mut self) {
         self.flight.mark_all_lost();
         self.resend_without_blame();
@@ -30,7 +30,7 @@ impl Transfer {
         self.loss.delivered = self.loss.delivered.saturating_sub(1);
     }
 
-    /// What a SYN says of the way out.
+    /// Reads the peer's window and options from its SYN.
     pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader, ecn: u8) {
         let snd = &mut self.snd;
         // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
@@ -47,8 +47,7 @@ impl Transfer {
         self.negotiate_ecn(path, syn, ecn);
     }
 
-    /// The SYN, or the SYN that also acknowledges, leaves: again, or for the first time. `None`: it is
-    /// not to be sent again now.
+    /// The SYN or SYN,ACK leaves; whether for the first time. `None`: it is not due again.
     pub(crate) fn send_syn(&mut self, now: Instant) -> Option<bool> {
         let (iss, first) = (self.snd.iss, self.snd.iss + 1);
         let fresh = self.snd.nxt == iss;
@@ -71,9 +70,8 @@ impl Outbound {
         self.small_end = self.small_end.max(self.transfer.snd.una);
         self.grow_send_buffer(path);
         let transfer = &mut self.transfer;
-        // Silence is counted from here on.
         transfer.sent_at = now;
-        // Connections that come in by the thousand and fall idle: the record of the SYN was all.
+        // Frees the record of the SYN: many accepted connections stay idle.
         transfer.flight.shrink();
         if resent {
             // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
@@ -81,7 +79,7 @@ impl Outbound {
             if transfer.rtt.srtt().is_none() {
                 transfer.rtt.on_syn_timed_out();
             }
-            // Linux forgives one: it is the one second of RFC 6298 that may have been too short.
+            // Linux tolerates one, because the one second of RFC 6298 may have been too short.
             if transfer.stats.retransmits > 1 {
                 transfer.congestion.on_syn_lost();
             }
@@ -89,13 +87,13 @@ impl Outbound {
         mtu_probe::start_mtu_search(transfer, path, now);
     }
 
-    /// What is queued, up to `room` bytes, leaves in the SYN. Returns it, and how many bytes that are.
+    /// Sends up to `room` queued bytes in the SYN. Returns them and their number.
     pub(crate) fn send_in_syn(&mut self, now: Instant, room: u32) -> (FragVec, u32) {
         let (first, len) = (self.transfer.snd.iss + 1, self.queue.len().min(room));
         let (payload, taken) = self.queue.slice(first, len);
         if taken > 0 {
             if first + taken == self.queue.end() {
-                // Should it be sent again, then as the segment that it was, as in Linux.
+                // As in Linux, a retransmission has the same end.
                 self.queue.end_record();
             }
             let transfer = &mut self.transfer;

@@ -9,7 +9,6 @@ use crate::outbound::{Outbound, Transfer};
 use crate::path::Path;
 
 impl Outbound {
-    /// Fills in what this part knows.
     pub(crate) fn fill_info(&self, path: &Path, info: &mut Info) {
         let (transfer, mss) = (&self.transfer, self.transfer.send_mss(path));
         let (snd, congestion, stats) = (&transfer.snd, &transfer.congestion, &transfer.stats);
@@ -33,7 +32,6 @@ impl Outbound {
         [info.busy, info.window_limited, info.buffer_limited] = self.busy_times(None);
     }
 
-    /// Fills in times that count up to `now`.
     pub(crate) fn fill_times(&self, now: Instant, info: &mut Info) {
         info.last_data_sent = now.saturating_since(self.transfer.sent_at);
         [info.busy, info.window_limited, info.buffer_limited] = self.busy_times(Some(now));

@@ -1,14 +1,14 @@
 //! Path MTU discovery by probing (RFC 4821): the connection sends a longer segment now and then, and
-//! sees whether it arrives. For paths that swallow what is too big without a word.
+//! sees whether it arrives. For paths that drop long packets without an ICMP message.
 //!
 //! ```text
 //!    low (known to pass) ------ cap: what segments are bounded to ------ high (worth trying)
 //!                  probe: half way;  acknowledged: the new low;  lost alone: the new high
 //! ```
 //!
-//! As Linux does it (`tcp_mtu_probing`): probes are part of the stream, and leave only when much
-//! more is to be sent and nothing is wrong; the third timeout in a row is taken for a black hole.
-//! Sizes are those of an MSS without options.
+//! As in Linux (`tcp_mtu_probing`), probes are part of the stream, and leave only when much data is
+//! queued and nothing is lost. The third timeout in a row indicates a black hole. Sizes are those of an
+//! MSS without options.
 
 use pagewire_mem::Instant;
 
@@ -20,21 +20,21 @@ use crate::outbound::{Outbound, Outgoing, Transfer};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// What is known of the path.
+/// The search for the path's MTU.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
-    /// Known to pass, or small enough to be believed so.
+    /// Known to pass, or small enough.
     low: u16,
-    /// Not known not to pass. The link's MSS bounds it too.
+    /// The least size that may not pass. The link's MSS bounds it too.
     high: u16,
-    /// Segments are no longer than that.
+    /// The longest segment now.
     cap: u16,
     probe: Option<Probe>,
-    /// When the range was set anew.
+    /// When the range was reset.
     since: Instant,
 }
 
-/// A probe that is under way.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     start: Seq,
@@ -42,13 +42,12 @@ struct Probe {
     size: u16,
 }
 
-/// What comes of thinking of a probe.
 pub(crate) enum ProbeStep {
-    /// Nothing: what is new leaves as usual.
+    /// New data leaves as usual.
     No,
-    /// It leaves when some of what is under way has arrived; what is new waits.
+    /// New data waits until the probe fits the congestion window.
     Wait,
-    /// This leaves.
+    /// This probe leaves.
     Send(Outgoing),
 }
 
@@ -56,8 +55,8 @@ impl Outbound {
     /// Whether the next new data leaves as a probe.
     ///
     /// RFC 4821 section 7.4, probing preconditions: no probe and no loss is outstanding, the window
-    /// takes it, enough data is there to fill it, and enough behind it for its loss to be noticed by
-    /// what acknowledges the rest. `has_gaps`: something that comes in is missing.
+    /// has room, and there is enough data to fill the probe and to detect its loss. `has_gaps`: the
+    /// receive queue has gaps.
     pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
         let Some(search) = mtu(&self.transfer) else { return ProbeStep::No };
         let quiet = search.probe.is_none()
@@ -115,7 +114,7 @@ pub(crate) fn start_mtu_search(transfer: &mut Transfer, path: &Path, now: Instan
     };
     search_mtu(transfer, path, now, probing);
     let whole = path.link().mss;
-    // As Linux: whoever listens begins with what the link takes.
+    // As Linux: the passive side begins with the link's MSS.
     if !path.is_active()
         && let Some(search) = mtu_mut(transfer)
     {
@@ -123,18 +122,17 @@ pub(crate) fn start_mtu_search(transfer: &mut Transfer, path: &Path, now: Instan
     }
 }
 
-/// Whether a probe is under way.
 pub(crate) fn probes_mtu(transfer: &Transfer) -> bool {
     mtu(transfer).is_some_and(|search| search.probe.is_some())
 }
 
-/// What probing says of the longest segment.
+/// The longest segment as far as probing knows.
 #[inline]
 pub(crate) fn probed_mss(transfer: &Transfer) -> u16 {
     mtu(transfer).map_or(u16::MAX, |search| search.cap)
 }
 
-/// The path takes longer segments than it did, it is said: a probe will show.
+/// The path may take longer segments than before: a probe will show.
 pub(crate) fn doubt_longer_path(transfer: &mut Transfer, path: &Path) {
     let before = path.link().mss;
     if let Some(search) = mtu_mut(transfer) {
@@ -142,7 +140,7 @@ pub(crate) fn doubt_longer_path(transfer: &mut Transfer, path: &Path) {
     }
 }
 
-/// Something was acknowledged: perhaps the probe.
+/// Checks whether the probe was acknowledged.
 ///
 /// > RFC 4821 section 7.6.1: When the probe is delivered, it is an indication that the Path MTU is
 /// > at least as large as the probe size. Set search_low to the probe size.
@@ -162,8 +160,8 @@ pub(crate) fn take_mtu_answer(transfer: &mut Transfer, path: &Path) {
     transfer.congestion.set_cwnd(u32::try_from(cwnd / after).unwrap_or(u32::MAX));
 }
 
-/// Something is held for lost. If it is the probe, the path does not take that much, and is not
-/// congested: true, and it is sent again in shorter segments.
+/// A segment is considered lost. `true`: it is the probe, which is sent again in shorter segments,
+/// without a congestion response.
 ///
 /// > RFC 4821 section 7.6.2: When only the probe is lost, it is treated as an indication that the
 /// > Path MTU is smaller than the probe size.
@@ -178,10 +176,10 @@ pub(crate) fn is_probe_lost(transfer: &mut Transfer, path: &Path) -> bool {
     true
 }
 
-/// The retransmission timer has gone off on data, for the time after `retries` others.
+/// The retransmission timer has fired on data, after `retries` times before.
 ///
-/// RFC 4821 section 7.7: a full-stop timeout, one that keeps coming, is taken for a routing change
-/// to a path with a smaller MTU. What became of a probe is not known then (section 7.6.4).
+/// RFC 4821 section 7.7: a full-stop timeout, one that repeats, indicates a routing change to a path
+/// with a smaller MTU. The result of a probe is unknown then (section 7.6.4).
 pub(crate) fn suspect_mtu(transfer: &mut Transfer, path: &Path, now: Instant, retries: u8) {
     let Some(probing) = path.config().mtu_probing else { return };
     let options = path.option_bytes();
@@ -204,7 +202,7 @@ fn search_mtu(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuPr
     transfer.rare().mtu = Some(search);
 }
 
-/// The range is used up. After a while it is searched again: the path may have changed.
+/// The search has ended. After a while it starts again, because the path may have changed.
 fn search_again(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuProbing) {
     let current = u16::try_from(transfer.send_mss(path)).unwrap_or(u16::MAX);
     let low = current.saturating_add(path.option_bytes());

@@ -138,7 +138,7 @@ impl SendQueue {
     }
 
     /// Appends bytes as a fragment of their own, which begins a segment if `apart`.
-    pub(crate) fn push_piece(&mut self, frag: Frag, apart: bool) {
+    pub(crate) fn push_single(&mut self, frag: Frag, apart: bool) {
         if !frag.is_empty() {
             self.push_entry(frag, apart);
         }

@@ -1,5 +1,5 @@
-//! Tail loss probes (RFC 8985 section 7): the last segment, or a new one, asks for an
-//! acknowledgement when none comes.
+//! Tail loss probes (RFC 8985 section 7): when no acknowledgement comes, the last segment, or a new one,
+//! asks for it.
 
 use pagewire_mem::Instant;
 
@@ -22,7 +22,7 @@ pub(crate) fn on_probe_timer(transfer: &mut Transfer, now: Instant) {
     }
 }
 
-/// Whether a probe is under way.
+/// Whether a probe is in flight.
 pub(crate) fn awaits_probe_answer(transfer: &Transfer) -> bool {
     transfer.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
 }
@@ -32,7 +32,7 @@ pub(crate) fn take_probe_due(transfer: &mut Transfer) -> bool {
     transfer.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
 }
 
-/// What is sent again as a probe: where it begins, and how many sequence numbers it is.
+/// The segment to retransmit as a probe: its start, and how many sequence numbers it has.
 ///
 /// > RFC 8985 section 7.3: If there is new data to send and the receiver window allows [...] send
 /// > new data [...] else: retransmit the last segment
@@ -42,7 +42,7 @@ pub(crate) fn probe_again(transfer: &Transfer) -> Option<(Seq, u32)> {
     Some((start, last.end.since(start)))
 }
 
-/// A probe has left: `again`, the numbers of what was sent again.
+/// A probe was sent. `again`: the range, if it was a retransmission.
 pub(crate) fn on_probe_sent(transfer: &mut Transfer, now: Instant, again: Option<(Seq, Seq)>) {
     if let Some((start, end)) = again {
         transfer.flight.on_probe(start, end, now);

@@ -16,7 +16,7 @@ use crate::path::Path;
 /// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has
 /// > been delivered
 pub(crate) fn advance_rack(transfer: &mut Transfer, path: &Path, delivered: &Delivered) {
-    // Without SACK nobody can tell which transmission arrived.
+    // Without SACK it is unknown which transmission arrived.
     let Some(rtt) = delivered.rack_rtt.filter(|_| path.has_sack()) else { return };
     transfer.loss.advanced = true;
     let rack = &mut transfer.loss.rack;
@@ -61,7 +61,7 @@ pub(crate) fn detect_by_time(transfer: &mut Transfer, now: Instant) -> Aged {
     detect(transfer, now)
 }
 
-/// Judges again in `wait`, and a little: as much as Linux's clock may be off.
+/// Detects losses again in `wait`, plus the slack of Linux's clock.
 pub(crate) fn await_reordering(transfer: &mut Transfer, now: Instant, wait: Duration) {
     timer::set_retransmit_timer(transfer, now, wait + Duration::from_millis(TIMER_SLACK_MS));
     transfer.loss.due = Due::Reorder;
@@ -90,7 +90,6 @@ pub(crate) fn on_reordering_timer(transfer: &mut Transfer, now: Instant) {
 /// > RACK.segs_sacked >= DupThresh) return 0 } return min(RACK.reo_wnd_mult * RACK.min_RTT / 4,
 /// > SRTT)
 ///
-/// Linux bounds it by the smoothed round trip too.
 fn reordering_window(transfer: &Transfer) -> Duration {
     if transfer.loss.reord_seen == 0
         && (transfer.loss.state >= CaState::Recovery

@@ -1,5 +1,4 @@
-//! The one timer of retransmission: timeout, tail loss probe and reordering window take each
-//! other's place, as in Linux.
+//! The retransmission timer: timeout, tail loss probe and reordering window share it, as in Linux.
 
 use core::time::Duration;
 
@@ -10,7 +9,6 @@ use crate::outbound::Transfer;
 use crate::outbound::loss::{CaState, Due};
 use crate::path::Path;
 
-/// A retransmission timeout in `wait`.
 pub(crate) fn set_retransmit_timer(transfer: &mut Transfer, now: Instant, wait: Duration) {
     transfer.loss.due = Due::Rto;
     transfer.retransmit.set(now + wait);
@@ -20,7 +18,7 @@ pub(crate) fn set_retransmit_timer(transfer: &mut Transfer, now: Instant, wait: 
 /// > retransmission timer. 5.3: When an ACK is received that acknowledges new data, restart the
 /// > retransmission timer so that it will expire after RTO seconds
 ///
-/// In place of another meaning of the timer it counts from when the first segment was sent.
+/// After a probe or a reordering window it counts from when the first segment was sent.
 pub(crate) fn rearm_timeout(transfer: &mut Transfer, now: Instant) {
     let rto = transfer.rtt.rto();
     let Some(first) = transfer.flight.first() else {
@@ -36,14 +34,14 @@ pub(crate) fn rearm_timeout(transfer: &mut Transfer, now: Instant) {
     transfer.retransmit.set(at);
 }
 
-/// Something was acknowledged: a probe, or the timeout, counts from now.
+/// Data was acknowledged: restarts the probe timeout, or the retransmission timeout.
 pub(crate) fn restart_retransmit_timer(transfer: &mut Transfer, path: &Path, now: Instant) {
     if !schedule_probe(transfer, path, now, true) {
         rearm_timeout(transfer, now);
     }
 }
 
-/// New data was sent; `first`: nothing else was under way.
+/// New data was sent; `first`: nothing else was in flight.
 pub(crate) fn start_retransmit_timer(
     transfer: &mut Transfer,
     path: &Path,
