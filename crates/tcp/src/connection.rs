@@ -1,11 +1,10 @@
-//! What one connection remembers, how it begins, and what it tells.
+//! A connection: its four parts, its getters, its end.
 //!
-//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`); what a segment, a timer or the
-//! application asks of several of them is filed by direction: `input.rs`, `application.rs`, `output.rs`,
-//! `life/timeout.rs`. Nothing takes input and emits output: whatever is due is remembered until
-//! `poll_transmit` asks.
+//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`). Work that involves several of
+//! them is in `input.rs`, `application.rs`, `output.rs` and `life/timeout.rs`. No input returns output:
+//! `poll_transmit` builds what is due.
 //!
-//! An idle connection owns no heap: queues give theirs back, and what only a loss needs is boxed.
+//! An idle connection owns no heap: empty queues free their memory, and state for losses is boxed.
 
 use pagewire_mem::Instant;
 
@@ -50,14 +49,13 @@ impl Connection {
         ready
     }
 
-    /// Whether it is [`WRITABLE`](Readiness::WRITABLE), the one part of its readiness that a send may
-    /// end.
+    /// Whether it is [`WRITABLE`](Readiness::WRITABLE), the only readiness that a send may end.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.life.takes_data(&self.path) && self.out.is_writable(&self.path)
     }
 
-    /// Whether nothing is left to be done, not even a reset to be sent: it can be removed.
+    /// Whether it can be removed: it is closed, and no reset is due.
     pub fn is_closed(&self) -> bool {
         self.path.state() == State::Closed && !self.life.owes_reset()
     }
@@ -69,7 +67,7 @@ impl Connection {
 
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
     pub fn queued_unsent(&self) -> usize {
-        // Nothing is left of a connection that ended.
+        // A connection that has ended has no queue.
         (self.out.unsent(&self.path) as usize).min(self.queued_send())
     }
 
@@ -83,27 +81,25 @@ impl Connection {
         self.inbound.queue.pinned()
     }
 
-    /// Bytes to be charged to the host's budget for what was received and not read, or is held
-    /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)): as much, but for pages shared with
-    /// other connections.
+    /// Bytes to charge to the host's budget ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)) for
+    /// received data that is unread or kept: its memory, without pages shared with other connections.
     pub fn receive_charge(&self) -> usize {
         self.inbound.queue.charge() + self.inbound.kept() as usize
     }
 
-    /// Bytes of memory that what is queued to be sent holds, for owners who charge it: where it was
-    /// received, its pages are missing for what comes in.
+    /// Bytes of memory that the send queue holds. A forwarder charges them to the connection that
+    /// received them.
     pub fn send_charge(&self) -> usize {
         self.out.queue.charge()
     }
 
-    /// So many bytes of memory of what was received and read still wait to be sent on elsewhere: they
-    /// count as unread for what is let in and for the window. Whether that is less than it was: then
-    /// [`after_release`](Self::after_release) is to be told.
+    /// Sets how many bytes of memory of read data still wait to be forwarded: they count as unread.
+    /// Returns whether that is less than before; then call [`after_release`](Self::after_release).
     pub fn set_held(&mut self, bytes: usize) -> bool {
         self.inbound.queue.set_held(bytes)
     }
 
-    /// The sequence number behind the last byte queued to be sent.
+    /// The sequence number after the last byte in the send queue.
     pub fn send_end(&self) -> Seq {
         self.out.queue.end()
     }
@@ -113,31 +109,28 @@ impl Connection {
         self.out.transfer.snd().nxt
     }
 
-    /// Bytes queued that the peer has not acknowledged.
+    /// Bytes in the send queue: those that the peer has not acknowledged.
     pub fn queued_send(&self) -> usize {
         self.out.queue.len() as usize
     }
 
-    /// Why the connection failed, if it did and the application was not told yet.
+    /// Why the connection failed, if the application was not told yet.
     pub fn error(&self) -> Option<TcpError> {
         self.life.error()
     }
 
-    /// Tells why the connection failed, once.
+    /// Why the connection failed, once.
     pub fn take_error(&mut self) -> Option<TcpError> {
         self.life.take_error()
     }
 
     /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
     pub fn loss_counts(&self) -> [u32; 3] {
-        [
-            self.out.transfer.stats().retransmits,
-            self.out.transfer.stats().timeouts,
-            self.out.transfer.stats().recoveries,
-        ]
+        let stats = self.out.transfer.stats();
+        [stats.retransmits, stats.timeouts, stats.recoveries]
     }
 
-    /// The counters, if the connection has accurate feedback.
+    /// The counters, if the connection has accurate ECN feedback.
     pub fn ecn_counts(&self) -> Option<EcnCounts> {
         self.out.transfer.ecn_counts()
     }
@@ -161,8 +154,7 @@ impl Connection {
         info
     }
 
-    /// A snapshot in which times count up to `now`; those of [`info`](Self::info) stand still between
-    /// segments.
+    /// A snapshot with times up to `now`; those of [`info`](Self::info) end at the last segment.
     pub fn info_at(&self, now: Instant) -> Info {
         let mut info = self.info();
         info.last_ack_received = now.saturating_since(self.path.heard_at());
@@ -171,11 +163,11 @@ impl Connection {
         info
     }
 
-    /// The connection is over, for the application with `error`. What was received stays to be
-    /// read; what was to be sent is released.
+    /// Ends the connection, for the application with `error`. Received data stays readable; the send queue
+    /// is dropped.
     pub(crate) fn finish(&mut self, event: Event, error: Option<TcpError>) {
         self.path.transition(event);
-        // All that ever came was a FIN beyond a gap: what came before it was swallowed.
+        // Only a FIN beyond a gap ever arrived: the path dropped the data before it.
         if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received() == 0 {
             self.life.suspect_black_hole();
         }
@@ -185,7 +177,7 @@ impl Connection {
         self.life.end(event, error);
     }
 
-    /// After work that may have left a queue empty: its memory goes back if that lasts.
+    /// Has empty queues freed if they stay empty.
     pub(crate) fn consider_shrinking(&mut self, now: Instant) {
         if self.out.has_heap() || self.inbound.has_heap() {
             self.life.shrink_at(now + self.path.config().shrink_after);

@@ -1,9 +1,9 @@
 //! Byte path, step R5: a segment arrives (RFC 9293 section 3.10.7).
 //!
-//! The steps stand in the order of section 3.10.7.4, one function each. A step looks first, and
-//! ends the processing with `Err(why)` if nothing further is to be done; what it changes, it
-//! changes last. SYN-SENT is in `handshake.rs`, TIME-WAIT in `time_wait.rs`. What most segments are is recognised beforehand (`predicted`) and skips the
-//! checks that cannot fail.
+//! The steps are in the order of section 3.10.7.4, one function each. A step checks first and changes
+//! state last; `Err(why)` ends the processing. SYN-SENT is in `life/handshake.rs`, TIME-WAIT in
+//! `life/time_wait.rs`. The next segment of an undisturbed transfer (`predicted`) skips the checks that
+//! cannot fail.
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
@@ -19,8 +19,8 @@ use crate::seq::Seq;
 use crate::shared::Env;
 
 impl Connection {
-    /// A segment to this connection arrived. `header` is a copy of its header, `payload` the bytes
-    /// behind it; its checksum has been verified.
+    /// Processes a segment to this connection. `header` is a copy of its header, `payload` the rest; its
+    /// checksum is verified.
     pub fn handle_segment(
         &mut self,
         env: &mut Env<'_>,
@@ -47,14 +47,14 @@ impl Connection {
         }
     }
 
-    /// A segment came that only the peer can have sent, as far as numbers tell.
+    /// A segment with valid numbers arrived: it comes from the peer.
     pub(crate) fn on_heard(&mut self, now: Instant) {
         self.path.on_heard(now);
         self.life.on_heard();
         self.out.on_heard();
     }
 
-    /// Has the acknowledgement in a segment taken in; see `Outbound::take_ack`.
+    /// Processes the acknowledgement in a segment; see `Outbound::take_ack`.
     pub(crate) fn hear_ack(
         &mut self,
         now: Instant,
@@ -137,7 +137,7 @@ impl Connection {
     }
 }
 
-/// Whether this is the next segment in an undisturbed transfer, in either direction.
+/// Whether this is the next segment of an undisturbed transfer, in either direction.
 fn predicted(conn: &Connection, header: &TcpHeader, len: u32) -> bool {
     const RELEVANT: Flags =
         Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
@@ -154,7 +154,7 @@ fn predicted(conn: &Connection, header: &TcpHeader, len: u32) -> bool {
         && conn.inbound.is_next(header.seq, len)
 }
 
-/// What is left of the steps when nothing can be wrong: acknowledgement and payload.
+/// The steps that a predicted segment needs: acknowledgement and payload.
 fn take_predicted(
     conn: &mut Connection,
     env: &mut Env<'_>,
@@ -270,14 +270,14 @@ fn second_reset(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> S
         // The application may have it already, or its data.
         State::SynReceived if conn.path.is_fast_open_server() => Some(TcpError::ConnectionReset),
         State::SynReceived => None,
-        // Linux: whoever has read the end of the stream learns it as a broken pipe.
+        // As Linux: after the end of the stream, the error is a broken pipe.
         State::CloseWait => Some(TcpError::BrokenPipe),
         // > any outstanding RECEIVEs and SEND should receive "reset" responses. All segment
         // > queues should be flushed. Users should also receive an unsolicited general
         // > "connection reset" signal.
         //
-        // As Linux, in CLOSING and LAST-ACK too, where the RFC has nobody left who could be told:
-        // our FIN is not acknowledged, and so perhaps data before it.
+        // As Linux, in CLOSING and LAST-ACK too, where the RFC has no user left: our FIN is not
+        // acknowledged, and perhaps data before it is not either.
         _ => Some(TcpError::ConnectionReset),
     };
     conn.finish(Event::Reset, error);
@@ -288,7 +288,7 @@ fn second_reset(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> S
 /// > SYN bit is set, irrespective of the sequence number, TCP endpoints MUST send a "challenge
 /// > ACK" to the remote peer
 ///
-/// But for the one that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
+/// Except the SYN that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
 fn fourth_syn(conn: &mut Connection, now: Instant, segment: &mut Segment<'_>) -> Step {
     if !segment.has(Flags::SYN) {
         return Ok(());
@@ -298,7 +298,7 @@ fn fourth_syn(conn: &mut Connection, now: Instant, segment: &mut Segment<'_>) ->
         && segment.seq == conn.inbound.irs()
         && segment.header.ack == conn.out.transfer.snd().nxt;
     if completes {
-        // It is the peer's SYN once more: as Linux, it is acknowledged as such.
+        // As Linux: the peer's repeated SYN is acknowledged as a duplicate.
         conn.inbound.note_twice(&conn.path, segment.seq, segment.seq + 1);
         conn.inbound.ack.at_once();
         segment.seq += 1;

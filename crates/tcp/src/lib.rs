@@ -5,28 +5,27 @@
 //!
 //! 1. **inputs**: [`handle_segment`](Connection::handle_segment),
 //!    [`handle_timeout`](Connection::handle_timeout), [`handle_icmp`](Connection::handle_icmp);
-//! 2. **verbs of the application**: [`send`](Connection::send), [`read`](Connection::read),
+//! 2. **calls of the application**: [`send`](Connection::send), [`read`](Connection::read),
 //!    [`close`](Connection::close) and so on;
 //! 3. **outputs**, after any of those: [`poll_transmit`](Connection::poll_transmit) until it
 //!    returns `None`, then [`poll_timeout`](Connection::poll_timeout);
 //! 4. **getters**, at any time.
 //!
-//! A connection has four parts. The fields of `outbound/` and `inbound/` are private to their folder:
+//! A connection has four parts, with fields private to their file or folder:
 //!
 //! ```text
-//!   path.rs     Path       settings, link, ports, state, what was agreed on: all may read it
+//!   path.rs     Path       settings, link, ports, state, negotiated options: all parts read it
 //!   life/       Life       opening, ending, keep-alive, errors
 //!   outbound/   Outbound   the send queue, and what leaves next
-//!               Transfer   what is under way: flight, loss and its repair, congestion, round trip
+//!               Transfer   the flight, loss recovery, congestion control, round trip
 //!   inbound/    Inbound    the receive queue, the window, acknowledgements
 //! ```
 //!
-//! A method of a part takes `&Path` and small values, and answers with small values: what an
-//! acknowledgement said, what is to be sent next (`Outgoing`), what a
-//! timer comes to (`Waited`). [`Connection`] carries them from one part to another.
+//! A method of a part takes `&Path` and small values, and returns small values: the next segment
+//! (`Outgoing`), the result of a timer (`Waited`). [`Connection`] carries them from one part to another.
 //!
 //! Read [`State`] first (the state machine as a table), then `connection.rs`, `input.rs` (the steps of
-//! RFC 9293 section 3.10.7 in their order), `output.rs` (what is sent, and when), and the `mod.rs` of
+//! RFC 9293 section 3.10.7 in their order), `output.rs` (the next segment to send), and the `mod.rs` of
 //! each part.
 
 #![forbid(unsafe_code)]

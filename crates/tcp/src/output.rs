@@ -1,8 +1,8 @@
-//! Byte path, step S3: which segment leaves next, and with what in it.
+//! Byte path, step S3: builds the next segment to send.
 //!
-//! `poll_transmit` asks in this order: a reset, the handshake, what is lost, what is new, what
-//! may be lost, a probe, a bare acknowledgement. Every segment that leaves carries the latest
-//! acknowledgement, so the later questions are often answered by the earlier ones.
+//! `poll_transmit` tries in this order: a reset, the handshake, a tail loss probe, lost data, new data,
+//! a probe, a bare acknowledgement. Every segment carries the latest acknowledgement, so a bare one is
+//! seldom needed.
 
 use pagewire_mem::{FragVec, Instant};
 
@@ -22,8 +22,7 @@ use crate::seq::Seq;
 use crate::shared::Env;
 
 impl Connection {
-    /// The next segment to be sent, until `None`; then look at
-    /// [`poll_timeout`](Self::poll_timeout).
+    /// The next segment to send, until `None`; then call [`poll_timeout`](Self::poll_timeout).
     pub fn poll_transmit(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
         let segment = next_segment(self, env);
         match &segment {
@@ -36,8 +35,8 @@ impl Connection {
         segment
     }
 
-    /// After a segment has left: whether [`poll_transmit`](Self::poll_transmit) would be in vain, for
-    /// nothing is left or the rest waits to become a full segment. It need not be asked then.
+    /// After a segment was sent: whether [`poll_transmit`](Self::poll_transmit) would return `None`, as
+    /// nothing is left or the rest waits to become a full segment. Then do not call it.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
         let quiet = self.inbound.ack.due() == AckDue::No && !self.out.transfer.is_repairing();
         if !quiet {
@@ -137,7 +136,7 @@ fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> 
     None
 }
 
-/// The SYN, or the SYN that also acknowledges.
+/// The SYN or SYN,ACK.
 fn poll_handshake(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     if conn.life.waits_for_data(&conn.path) && conn.out.queue.len() == 0 {
         return None;
@@ -157,7 +156,7 @@ fn poll_handshake(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     Some(syn)
 }
 
-/// What was lost and is to be sent again.
+/// The next retransmission.
 fn poll_lost(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     if !conn.out.transfer.flight().has_lost() {
         return None;
@@ -167,8 +166,8 @@ fn poll_lost(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     send_again(conn, now, start, len, mss)
 }
 
-/// One segment, new or the last again, whatever the congestion window says: somebody must
-/// answer (RFC 8985 section 7.3).
+/// A new segment or the last one again, regardless of the congestion window, to get an acknowledgement
+/// (RFC 8985 section 7.3).
 fn poll_tail_probe(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     let mss = mss_now(conn, now);
     let allowed = conn.out.transfer.send_edge().saturating_since(conn.out.transfer.snd().nxt);
@@ -204,7 +203,7 @@ fn send_again(
     Some(segment)
 }
 
-/// What was never sent: data, and the FIN behind it.
+/// Data that was never sent, and the FIN after it.
 fn poll_new(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     let start = conn.out.transfer.snd().nxt;
     let data_end = conn.out.queue.end();
@@ -229,7 +228,7 @@ fn poll_new(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     send_new(conn, now, len, mss)
 }
 
-/// Sends `len` bytes that were never sent, and the FIN if it follows.
+/// Sends `len` new bytes, and the FIN if it follows.
 fn send_new(conn: &mut Connection, now: Instant, len: u32, mss: u32) -> Option<SegmentOut> {
     let next = conn.out.cut_new(&conn.path, len, mss)?;
     let (start, end) = (next.start, next.end);
@@ -239,7 +238,7 @@ fn send_new(conn: &mut Connection, now: Instant, len: u32, mss: u32) -> Option<S
     Some(segment)
 }
 
-/// Payload of a full wire segment that left now.
+/// Payload of a full wire segment, if it leaves now.
 fn mss_now(conn: &Connection, now: Instant) -> u32 {
     if has_more_options(conn) {
         return conn.out.transfer.mss_beside(&conn.path, &options_of(conn, now, Flags::ACK, true));
@@ -302,7 +301,7 @@ fn build_segment(
     SegmentOut { header, payload, gso_size: None, ecn }
 }
 
-/// The options of a segment; `data`: it carries some.
+/// The options of a segment; `data`: it carries data.
 fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpOptions {
     let mut options = TcpOptions::default();
     if conn.path.has_timestamps() {
@@ -332,14 +331,13 @@ fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpO
     options
 }
 
-/// Whether the next data segment has options that others have not.
+/// Whether the next data segment has more options than timestamps.
 fn has_more_options(conn: &Connection) -> bool {
     conn.inbound.tells_blocks(&conn.path) || conn.out.transfer.tells_bytes(true)
 }
 
-/// An old sequence number and no data: it is not acceptable, so the peer answers with an
-/// acknowledgement (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it asks about the
-/// window too.
+/// A segment with an old sequence number and no data: it is not acceptable, so the peer acknowledges
+/// (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it probes the window, too.
 fn build_probe(conn: &mut Connection, now: Instant) -> SegmentOut {
     build_segment(conn, now, conn.out.transfer.snd().una - 1, Flags::ACK, FragVec::new())
 }

@@ -1,4 +1,4 @@
-//! Byte path, step R5, before anything flows: SYNs, what they say, and becoming established.
+//! Opening a connection: constructors, SYNs, SYN-SENT, and the transition to ESTABLISHED.
 
 use std::sync::Arc;
 
@@ -20,9 +20,8 @@ use crate::segment::{Disposition, Segment, Step, drop_for};
 use crate::shared::Env;
 
 impl Connection {
-    /// Opens actively (RFC 9293 section 3.10.1): in SYN-SENT, the SYN appears in
-    /// [`poll_transmit`](Self::poll_transmit). `iss` and `ts_offset` come from an
-    /// [`IsnGenerator`](crate::IsnGenerator).
+    /// Opens actively (RFC 9293 section 3.10.1), in SYN-SENT: [`poll_transmit`](Self::poll_transmit)
+    /// returns the SYN. `iss` and `ts_offset` come from an [`IsnGenerator`](crate::IsnGenerator).
     pub fn connect(
         now: Instant,
         config: Arc<Config>,
@@ -37,8 +36,8 @@ impl Connection {
         conn
     }
 
-    /// Opens passively, from the `syn` that a listener got: in SYN-RECEIVED, the SYN,ACK appears
-    /// in [`poll_transmit`](Self::poll_transmit).
+    /// Opens passively from a listener's `syn`, in SYN-RECEIVED: [`poll_transmit`](Self::poll_transmit)
+    /// returns the SYN,ACK.
     pub fn accept(
         now: Instant,
         config: Arc<Config>,
@@ -72,18 +71,18 @@ impl Connection {
 
 pub(crate) fn on_established(conn: &mut Connection, now: Instant) {
     conn.life.flags.insert(LifeFlags::CONNECTED);
-    // As Linux: silence is counted from here on.
+    // As Linux: idle time counts from here on.
     conn.inbound.note_beginning(now);
     conn.out.on_established(&conn.path, now, conn.life.flags.contains(LifeFlags::SYN_RESENT));
     conn.life.start_keepalive(&conn.path, now);
-    // The application closed before the handshake was done.
+    // The application closed during the handshake.
     if conn.out.is_closing() {
         conn.path.transition(Event::Close);
     }
 }
 
-/// Learns what a SYN says: the peer's first number, its window and its options. An option
-/// counts if both sides offer it. `ecn` are the ECN bits of its IP header.
+/// Reads the peer's first number, window and options from its SYN. An option counts if both sides offer
+/// it. `ecn` are the ECN bits of its IP header.
 pub(crate) fn take_syn(conn: &mut Connection, now: Instant, syn: &TcpHeader, ecn: u8) {
     conn.path.take_syn(now, syn);
     conn.out.transfer.take_syn(&conn.path, syn, ecn);
@@ -121,8 +120,8 @@ pub(crate) fn in_syn_sent(
         conn.finish(Event::Reset, Some(TcpError::ConnectionRefused));
         return Ok(());
     }
-    // As Linux (RFC 7323 names the check for SYN,ACKs in section 3.2 no more than as the use of
-    // TSecr): an answer to a SYN that was never sent is one to somebody else's.
+    // As Linux (section 3.2 of RFC 7323 only hints at it): a SYN,ACK that echoes a timestamp of no SYN
+    // of ours answers another connection.
     if let (true, Some((_, echo))) = (conn.path.has_timestamps(), header.options.timestamps)
         && acks_syn
         && segment.has(Flags::SYN)
@@ -144,7 +143,7 @@ pub(crate) fn in_syn_sent(
         // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
         // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
         //
-        // Text that came along is not kept: the peer will send it again.
+        // Text in the SYN is dropped: the peer will send it again.
         conn.path.transition(Event::Syn);
         conn.out.transfer.resend_syn();
         return Ok(());

@@ -1,4 +1,4 @@
-//! Whether a connection lives: its state, how it opens and ends, and how long it waits for what.
+//! The life of a connection: its states, how it opens and ends, its timers, its errors.
 
 pub(crate) mod defer;
 pub(crate) mod fast_open;
@@ -16,52 +16,52 @@ use crate::life::state::Event;
 use crate::seq::Seq;
 use crate::timer::Timer;
 
-/// The part of a connection that decides whether the connection goes on.
+/// The part of a connection that decides whether the connection continues.
 #[derive(Debug, Default)]
 pub(crate) struct Life {
     flags: LifeFlags,
-    /// Probes in a row without an answer, of keep-alive.
+    /// Keep-alive probes in a row without an answer.
     keepalive_probes: u8,
-    /// What the application has not been told yet.
+    /// The error that the application has not been told yet.
     error: Option<TcpError>,
-    /// What the network last complained of: the reason, should the connection time out.
+    /// The last ICMP error: the reason if the connection times out.
     soft_error: Option<TcpError>,
-    /// A reset to be sent.
+    /// A reset to send.
     reset: Option<Reset>,
-    /// Present while a handshake with Fast Open lasts.
+    /// Present during a handshake with Fast Open.
     fast_open: Option<Box<FastOpenState>>,
-    /// Nothing was heard of the peer for long (RFC 9293 section 3.8.4).
+    /// The peer was silent for long (RFC 9293 section 3.8.4).
     keepalive: Timer,
-    /// TIME-WAIT's 2 MSL, or FIN-WAIT-2 when the application is gone.
+    /// TIME-WAIT's 2 MSL, or FIN-WAIT-2 after the application has closed.
     linger: Timer,
-    /// Queues that have fallen empty give back their memory.
+    /// Frees empty queues.
     shrink: Timer,
 }
 
 bitflags::bitflags! {
-    /// How the connection opened, and who has it.
+    /// How the connection opened.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct LifeFlags: u8 {
-        /// It was established, once.
+        /// It was established.
         const CONNECTED = 1 << 0;
         /// A SYN was sent more than once.
         const SYN_RESENT = 1 << 1;
-        /// The peer has acknowledged our SYN,ACK, and its data is waited for (`defer.rs`).
+        /// The peer has acknowledged our SYN,ACK, and the listener waits for data (`defer.rs`).
         const DEFERRED = 1 << 2;
-        /// All data of a SYN was taken by the other side.
+        /// The receiver of a SYN accepted all of its data.
         const SYN_DATA_ACKED = 1 << 3;
         /// We sent the Fast Open option, or data in the SYN.
         const FAST_OPEN_CLIENT = 1 << 4;
-        /// The application has it since before the handshake was complete.
+        /// The application accepted it before the handshake was complete.
         const ACCEPTED_EARLY = 1 << 5;
         /// The acknowledgement of the SYN,ACK waits for data that the application has ready.
         const WRITE_PENDING = 1 << 6;
-        /// Something on the path seems to swallow Fast Open connections.
+        /// The path seems to drop Fast Open connections.
         const BLACK_HOLE = 1 << 7;
     }
 }
 
-/// A reset to be sent.
+/// A reset to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reset {
     pub(crate) seq: Seq,

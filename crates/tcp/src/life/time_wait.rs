@@ -1,5 +1,5 @@
-//! TIME-WAIT (RFC 9293 section 3.6.1): what is left of a connection, small, because there may be
-//! many; and how long its neighbour FIN-WAIT-2 may last.
+//! TIME-WAIT (RFC 9293 section 3.6.1) in a small record, because there may be many; and the limit of
+//! FIN-WAIT-2.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::segment::Disposition;
 use crate::segment::{Segment, Step, drop_for};
 use crate::seq::Seq;
 
-/// A connection in TIME-WAIT whose application has let go: enough to answer what is still under
-/// way, and to tell an old duplicate from a new connection.
+/// A connection in TIME-WAIT that its application has closed: enough to answer late segments, and to tell
+/// an old duplicate from a new connection.
 #[derive(Clone, Debug)]
 pub struct TimeWait {
     config: Arc<Config>,
@@ -28,24 +28,23 @@ pub struct TimeWait {
     rcv_nxt: Seq,
     timestamps: Option<Timestamps>,
     ports: Ports,
-    /// As it stands in headers.
+    /// The window field.
     window: u16,
-    /// The count of congestion marks that its segments tell (RFC 9768).
+    /// The count of congestion marks in its segments (RFC 9768).
     ecn: Flags,
 }
 
-/// What a segment does to a connection in TIME-WAIT.
+/// The result of a segment to a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum TimeWaitStep {
-    /// Nothing.
+    /// It was dropped.
     Ignored(DropReason),
-    /// It is noted.
+    /// It was accepted.
     Noted,
-    /// This is sent in answer; the segment was dropped for a reason, unless it was the peer's FIN
-    /// once more.
+    /// Send this answer. The segment was dropped for the reason, unless it repeats the peer's FIN.
     Answered(TcpHeader, Option<DropReason>),
-    /// The wait is over, for a reset.
+    /// A reset ended TIME-WAIT.
     Over,
     /// It may open a new connection in place of this one; see [`Disposition::SynInTimeWait`].
     Reopens {
@@ -55,18 +54,17 @@ pub enum TimeWaitStep {
 }
 
 impl TimeWait {
-    /// When the wait is over.
+    /// When TIME-WAIT ends.
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// The first number that a new connection of ours between the same ends may use must be beyond
-    /// this one, if there may be such a connection now.
+    /// If a new active connection between the same ends may begin now: its initial number must be beyond
+    /// this one.
     ///
-    /// > RFC 6191 section 2 goes for the passive side; the active one, who knows that its own
-    /// > timestamps grow, may do the same: the old incarnation's segments fall to PAWS.
-    ///
-    /// As Linux: more than a second after the last timestamp, so that ours have grown too.
+    /// RFC 6191 section 2 is about the passive side. The active side may do the same, because its
+    /// timestamps grow: PAWS drops segments of the old connection. As Linux: more than a second after the
+    /// last timestamp, so that ours have grown.
     pub fn reusable(&self, now: Instant) -> Option<Seq> {
         self.timestamps?.is_past(now).then_some(self.snd_nxt)
     }
@@ -74,7 +72,7 @@ impl TimeWait {
     /// > RFC 9293 section 3.10.7.4: The only thing that can arrive in this state is a
     /// > retransmission of the remote FIN. Acknowledge it, and restart the 2 MSL timeout.
     ///
-    /// What else arrives is treated as Linux does. `len` is the length of the payload.
+    /// Other segments are treated as in Linux. `len` is the length of the payload.
     pub fn handle_segment(&mut self, now: Instant, header: &TcpHeader, len: u32) -> TimeWaitStep {
         let has = |flags| header.flags.contains(flags);
         let space = len + u32::from(has(Flags::SYN)) + u32::from(has(Flags::FIN));
@@ -88,7 +86,7 @@ impl TimeWait {
         if has(Flags::RST) {
             // > RFC 1337 section 3: (F1) Ignore RST segments in TIME-WAIT state.
             //
-            // Linux does so if it is told to: who resets on purpose wants the ports back.
+            // Linux does so only by setting.
             if stale || header.seq != self.rcv_nxt || self.config.rfc1337 {
                 return TimeWaitStep::Ignored(DropReason::RstNotNext);
             }
@@ -99,7 +97,7 @@ impl TimeWait {
         // > connection request; [without timestamps] if the Sequence Number of the incoming SYN
         // > segment is greater than the last sequence number seen [...] honor it.
         //
-        // A SYN that also ends what it begins opens nothing: it is like any other.
+        // A SYN with FIN opens no connection.
         let reopens = has(Flags::SYN) && !header.flags.intersects(Flags::ACK | Flags::FIN);
         let reopens = reopens && !stale;
         if reopens && (newer || header.seq.gt(self.rcv_nxt)) {
@@ -112,7 +110,7 @@ impl TimeWait {
             return TimeWaitStep::Ignored(DropReason::AckMissing);
         }
         if space == 0 && header.seq == self.rcv_nxt && !stale {
-            // Nothing but an acknowledgement.
+            // A pure acknowledgement.
             self.restart(now);
             if let (Some(stamps), Some(value)) = (&mut self.timestamps, value) {
                 stamps.set_recent(now, value);
@@ -130,8 +128,8 @@ impl TimeWait {
         if has(Flags::FIN) && !has(Flags::SYN) && header.seq + space == self.rcv_nxt {
             return TimeWaitStep::Answered(self.acknowledgement(now), None);
         }
-        // An answer to data or a FIN cannot start an endless exchange of acknowledgements; to
-        // whatever else the rate of answers is limited.
+        // Only answers to segments without data and FIN are limited in rate: the others cannot start an
+        // endless exchange of acknowledgements.
         if space > 0 && !has(Flags::SYN) {
             return TimeWaitStep::Answered(self.acknowledgement(now), Some(reason));
         }
@@ -146,7 +144,7 @@ impl TimeWait {
         self.until = now + self.config.time_wait;
     }
 
-    /// What is said to whatever comes late.
+    /// The answer to a late segment.
     pub fn acknowledgement(&self, now: Instant) -> TcpHeader {
         let stamp = |t: Timestamps| (t.value(now), t.recent());
         let options =
@@ -165,8 +163,7 @@ impl TimeWait {
 }
 
 impl Connection {
-    /// What is left of this connection, if it is in TIME-WAIT and has nothing more to say: it can
-    /// take the connection's place.
+    /// The record that can replace this connection, if it is in TIME-WAIT.
     pub fn time_wait(&self) -> Option<TimeWait> {
         if self.path.state() != State::TimeWait {
             return None;
@@ -187,7 +184,7 @@ impl Connection {
     }
 }
 
-/// A segment in TIME-WAIT, while the application still holds the connection.
+/// Processes a segment in TIME-WAIT while the application still holds the connection.
 pub(crate) fn in_time_wait(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
     let Some(mut left) = conn.time_wait() else { return drop_for(DropReason::Closed) };
     let step = left.handle_segment(now, segment.header, segment.len);
@@ -221,7 +218,7 @@ pub(crate) fn enter_time_wait(conn: &mut Connection, now: Instant) {
 }
 
 impl Life {
-    /// A connection whose application is gone does not wait for the peer's FIN for ever.
+    /// A closed connection does not wait for the peer's FIN for ever.
     pub(crate) fn limit_fin_wait2(&mut self, path: &Path, now: Instant) {
         if path.state() == State::FinWait2 && path.is_orphan() {
             self.linger.set(now + path.config().fin_wait2);

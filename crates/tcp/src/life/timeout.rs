@@ -1,4 +1,4 @@
-//! What happens when a timer goes off.
+//! Timers: when the next one fires, and what it does.
 
 use pagewire_mem::Instant;
 
@@ -15,9 +15,9 @@ use crate::path::Path;
 use crate::shared::Env;
 
 impl Connection {
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// When to call [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Instant> {
-        // Without branches: it is asked for after every segment.
+        // Without branches: it is called after every segment.
         let (sent, life) = (self.out.next_timeout(), &self.life);
         let timers = [life.keepalive, life.linger, life.shrink];
         let delayed = sent.min(self.inbound.ack.next_timeout());
@@ -25,7 +25,7 @@ impl Connection {
         (first != Instant::FAR).then_some(first)
     }
 
-    /// Does what is due at `env.now`. Harmless when nothing is.
+    /// Fires the timers due at `env.now`, if any.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
         let now = env.now;
         loop {
@@ -45,7 +45,7 @@ impl Connection {
             } else if self.life.keepalive.pop(now) {
                 on_keepalive_timer(self, now);
             } else if self.inbound.ack.pop(&self.path, self.out.transfer.rtt(), now) {
-                // It leaves with the next that is polled.
+                // `poll_transmit` sends it.
             } else if self.life.shrink.pop(now) {
                 on_shrink_timer(self, now);
             } else {
@@ -55,7 +55,7 @@ impl Connection {
     }
 }
 
-/// Nobody answers.
+/// Ends the connection, because the peer does not answer.
 pub(crate) fn time_out(conn: &mut Connection) {
     if conn.out.transfer.loss().retries < 2 {
         conn.life.suspect_black_hole();
@@ -64,7 +64,7 @@ pub(crate) fn time_out(conn: &mut Connection) {
     conn.finish(Event::Expire, Some(error));
 }
 
-/// Has a reset sent to a peer that may think the connection is alive.
+/// Has a reset sent, if the peer may consider the connection alive.
 pub(crate) fn reset_peer(conn: &mut Connection) {
     let knows = matches!(
         conn.path.state(),
@@ -77,7 +77,7 @@ pub(crate) fn reset_peer(conn: &mut Connection) {
     if knows {
         // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
         //
-        // As Linux, not beyond the peer's window, where it would not count.
+        // As Linux, not beyond the peer's window, where the peer would ignore it.
         let edge = conn.out.transfer.send_edge();
         let seq =
             if edge.lt(conn.out.transfer.snd().nxt) { edge } else { conn.out.transfer.snd().nxt };
@@ -95,7 +95,7 @@ fn on_retransmit_timer(conn: &mut Connection, now: Instant) {
     after_waiting(conn, waited);
 }
 
-/// What comes of a timer of what was sent.
+/// Acts on the result of a timer of the sending side.
 fn after_waiting(conn: &mut Connection, waited: Waited) {
     match waited {
         Waited::Retry => {}

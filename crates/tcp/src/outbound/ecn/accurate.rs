@@ -1,5 +1,5 @@
 //! Accurate feedback (RFC 9768): each side counts the marked packets and bytes that it receives, and
-//! tells the counts. Three flags of the header are the low bits of the first, the *ACE field*:
+//! sends the counts. Three flags of the header are the low bits of the packet count, the *ACE field*:
 //!
 //! ```text
 //!     AE CWR ECE      r.cep: packets marked CE, from 5 on     in every segment but a SYN
@@ -7,8 +7,7 @@
 //! ```
 //!
 //! During the handshake the flags say how the other side's SYN arrived instead (`handshake_code`).
-//! As receiver see `take_accurate` and `of_segment`, as sender
-//! `take_accurate_feedback`.
+//! The receiver uses `take_accurate` and `of_segment`, the sender `take_accurate_feedback`.
 
 use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
 use crate::connection::Connection;
@@ -47,18 +46,18 @@ const MARKS_WITHOUT_DATA: u32 = 3;
 const SACKS_FIRST: usize = 2;
 
 bitflags::bitflags! {
-    /// What was found out.
+    /// What is known of the path and the peer.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Known: u8 {
         /// Nothing that we send may be marked any more.
         const NOT_CAPABLE = 1;
-        /// What the peer tells means nothing.
+        /// The peer's counts are invalid.
         const DEAF = 2;
-        /// We send the option no more: something on the path seems to swallow it.
+        /// We no longer send the option: the path seems to drop segments with it.
         const NO_OPTION = 4;
-        /// The peer's options mean nothing.
+        /// The peer's options are invalid.
         const OPTIONS_BROKEN = 8;
-        /// The peer has told its count since the handshake.
+        /// The peer has sent its count since the handshake.
         const HEARD = 16;
         /// The first data that we sent had the option.
         const OPTION_SENT = 32;
@@ -73,7 +72,7 @@ pub(crate) struct Accurate {
     /// r.cep, and r.e0b, r.ceb, r.e1b: what we received.
     packets: u32,
     bytes: [u32; 3],
-    /// s.cep, and s.e0b, s.ceb, s.e1b: what the peer received, as far as we know.
+    /// s.cep, and s.e0b, s.ceb, s.e1b: what the peer reported.
     peer_packets: u32,
     peer_bytes: [u32; 3],
     /// Marked packets that came since our last segment.
@@ -153,7 +152,7 @@ impl Accurate {
             .then(|| AccurateEcnOption::new(fields, told, ect1_first))
     }
 
-    /// Takes in what an option tells; the increase of bytes marked CE, `None` if it tells nothing.
+    /// Processes an option. Returns the increase of bytes marked CE.
     fn take_option(&mut self, option: &AccurateEcnOption) -> Option<u32> {
         let mut marked = None;
         for (at, told) in option.counters().into_iter().enumerate() {
@@ -187,7 +186,7 @@ fn code_of(flags: Flags) -> u32 {
     bit(Flags::AE, 4) | bit(Flags::CWR, 2) | bit(Flags::ECE, 1)
 }
 
-/// What a handshake says of the ECN bits of a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2, and
+/// The handshake's code for the ECN bits of a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2, and
 /// section 3.2.2.1, table 3).
 fn handshake_code(bits: u8) -> u32 {
     match bits {
@@ -199,8 +198,8 @@ fn handshake_code(bits: u8) -> u32 {
 }
 
 impl Connection {
-    /// How the SYN of a connection that was [accepted](Self::accept) was marked: the ECN bits of its IP
-    /// header. Without this they count as 0.
+    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection. The
+    /// default is 0.
     pub fn note_syn_mark(&mut self, bits: u8) {
         if let Some(accurate) = self.out.transfer.accurate_mut() {
             accurate.syn = bits;
@@ -228,7 +227,7 @@ impl Accurate {
 /// > dependable information, and it detects that the ACE field could have cycled, it SHOULD deem whether
 /// > it cycled by taking the safest likely case under the prevailing conditions.
 ///
-/// With the option the bytes tell: no more than a segment's are in a packet.
+/// With the option, the bytes bound the packets from below.
 fn marked_packets(least: u32, delivered: u32, bytes: Option<u32>, mss: u32) -> u32 {
     if delivered < CYCLE {
         return least;
@@ -250,7 +249,7 @@ impl Transfer {
         self.rare.as_deref()?.accurate.as_ref()
     }
 
-    /// A SYN came again, in a packet with these bits. Whether it contradicts the first.
+    /// A SYN came again, in a packet with these bits. Returns whether it contradicts the first.
     ///
     /// > RFC 9768 section 3.1.5: [Any implementation that supports AccECN] MUST reset the connection
     /// > with a RST packet, if it receives a 'Classic' ECN-setup SYN with (AE,CWR,ECE) = (0,1,1) and a
@@ -269,8 +268,7 @@ impl Transfer {
         code == 0b011
     }
 
-    /// The peer's SYN,ACK came again, in a packet with these bits: the acknowledgement that it gets
-    /// says how it was marked.
+    /// The peer's SYN,ACK came again, in a packet with these bits: its acknowledgement tells the mark.
     ///
     /// > RFC 9768 section 3.2.2.1: The TCP Client MUST also use the handshake encoding for the pure ACK
     /// > of any retransmitted SYN/ACK that confirms that the TCP Server supports AccECN.
@@ -284,7 +282,7 @@ impl Transfer {
         self.loss.ecn.insert(EcnFlags::TELL_SYN);
     }
 
-    /// A segment came that is acceptable; `payload` bytes are in it.
+    /// An acceptable segment with `payload` bytes arrived.
     ///
     /// > RFC 9768 section 3.2: The Data Receiver MUST increment the CE packet counter (r.cep), for every
     /// > Acceptable packet that it receives with the CE code point in the IP ECN field
@@ -292,7 +290,7 @@ impl Transfer {
     /// > section 3.2.2.5.1: An AccECN Data Receiver SHOULD emit an ACK whenever a data packet marked CE
     /// > arrives after the previous packet was not CE.
     ///
-    /// `waiting`: something was received and is not acknowledged yet. Whether an acknowledgement is due.
+    /// `waiting`: received data is not acknowledged yet. Returns whether an acknowledgement is due.
     pub(crate) fn take_accurate(&mut self, payload: u32, arrival: Arrival, waiting: bool) -> bool {
         let bits = arrival.ecn;
         let Some(accurate) = self.accurate_mut() else { return false };
@@ -327,7 +325,7 @@ impl Transfer {
         self.accurate().map_or(Flags::empty(), |accurate| flags_of(accurate.packets % CYCLE))
     }
 
-    /// Whether a pure acknowledgement goes before anything else.
+    /// Whether a pure acknowledgement leaves before any other segment.
     ///
     /// > RFC 9768 section 3.2.2.1: If an AccECN TCP Client intends to acknowledge the SYN/ACK with a
     /// > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
@@ -360,7 +358,7 @@ impl Transfer {
         options.accurate_ecn = accurate.option(MAX_OPTIONS_LEN.saturating_sub(taken));
     }
 
-    /// The first data is sent again: it had the option, which may be why it did not arrive.
+    /// The first data is retransmitted: it may have been dropped for its option.
     ///
     /// > RFC 9768 section 3.2.3.2.2: If the TCP Client detects that the first data segment it sent with
     /// > an AccECN Option was lost, [...] it SHOULD fall back to no AccECN Option on the retransmission.
@@ -374,8 +372,8 @@ impl Transfer {
         }
     }
 
-    /// Whether the header has CWR set for the count's sake. What cuts super-frames takes CWR off all
-    /// segments but the first (RFC 3168), so such a segment leaves by itself.
+    /// Whether the count sets CWR. Segmentation offload keeps CWR on the first segment only (RFC 3168),
+    /// so such a segment is not sent in a super-frame.
     ///
     /// > RFC 9768 section 3.3.4: Another way could be to allow TSO only as long as the CWR flag in the
     /// > TCP header is not set
@@ -385,7 +383,7 @@ impl Transfer {
             && self.accurate().is_some_and(|accurate| accurate.packets & 2 != 0)
     }
 
-    /// What an acknowledgement tells of marks, once it is known how much it delivers.
+    /// Reads the marks from an acknowledgement, after its delivered segments are counted.
     pub(crate) fn take_accurate_feedback(
         &mut self,
         path: &Path,
@@ -508,7 +506,7 @@ pub(super) fn of_segment(
     let told = options.accurate_ecn.is_some();
     let silent = accurate.known.contains(Known::NO_OPTION);
     let bits = if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
-    // Whoever gets something else first takes what follows for the count.
+    // After any other segment, the peer reads the flags as the count.
     let mut done = EcnFlags::TELL_SYN;
     if fresh && ecn.contains(EcnFlags::TELL_WITH_DATA) {
         accurate.known.set(Known::OPTION_SENT, told);
@@ -521,14 +519,13 @@ pub(super) fn of_segment(
     (flags_of(code), bits)
 }
 
-/// The path marked what opens the connection. As if it had been lost (RFC 5681 section 3.1): the
-/// mark says that there is congestion before anything was sent.
+/// The path marked the SYN or SYN,ACK: treated as its loss (RFC 5681 section 3.1).
 fn react_to_marked_syn(transfer: &mut Transfer) {
     transfer.congestion.on_syn_lost();
 }
 
-/// The pure acknowledgement of our SYN,ACK, which left as Not-ECT (RFC 9768 section 3.2.2.1, table
-/// 4).
+/// Reads the pure acknowledgement of our SYN,ACK, which left as Not-ECT (RFC 9768 section 3.2.2.1,
+/// table 4).
 ///
 /// > if it receives a value of zero [...], for the rest of the connection the Server MUST NOT set
 /// > ECT on outgoing packets and MUST NOT respond to AccECN feedback.
@@ -546,7 +543,7 @@ fn take_handshake_code(transfer: &mut Transfer, code: u32) {
     }
 }
 
-/// The first segment that may have the peer's option.
+/// Checks the first segment that may have the peer's option.
 ///
 /// > RFC 9768 section 3.2.3.2.4: If it runs a test and either initial value is zero, [it] will
 /// > switch into a mode that ignores AccECN Options for this half connection.

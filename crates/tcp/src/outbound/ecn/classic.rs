@@ -13,7 +13,7 @@ impl Transfer {
     /// > To provide robustness against the possibility of a dropped ACK packet [...] the TCP receiver
     /// > sets the ECN-Echo flag in a series of ACK packets [...] until it receives a CWR
     ///
-    /// Whether an acknowledgement is due, and how many after it leave without delay.
+    /// Returns whether an acknowledgement is due, and how many after it leave without delay.
     pub(crate) fn take_classic(
         &mut self,
         header: &TcpHeader,
@@ -26,7 +26,7 @@ impl Transfer {
         }
         if header.flags.contains(Flags::CWR) {
             self.loss.ecn.remove(EcnFlags::ECHO);
-            // As Linux: its window may be down to one segment, which waits for this.
+            // As Linux: the peer's window may be one segment, which waits for this.
             due = true;
         }
         match bits {
@@ -53,13 +53,13 @@ impl Transfer {
             && header.flags & (Flags::ECE | Flags::SYN) == Flags::ECE
     }
 
-    /// The window is being reduced.
+    /// The window is reduced: the next new data has CWR.
     pub(crate) fn queue_cwr(&mut self) {
         let on = self.loss.ecn.contains(EcnFlags::CLASSIC);
         self.loss.ecn.set(EcnFlags::QUEUE_CWR, on);
     }
 
-    /// The reduction was taken back.
+    /// The reduction was undone.
     pub(crate) fn withdraw_cwr(&mut self) {
         self.loss.ecn.remove(EcnFlags::QUEUE_CWR);
     }

@@ -8,7 +8,7 @@
 //! (`ecn_of_syn`, `negotiate_ecn`):
 //!
 //! - classic (RFC 3168, `classic.rs`): the receiver sets ECE until the sender says CWR;
-//! - accurate (RFC 9768, `accurate.rs`): the receiver counts, and tells the count in every segment.
+//! - accurate (RFC 9768, `accurate.rs`): every segment has the receiver's count.
 
 mod accurate;
 mod classic;
@@ -23,25 +23,24 @@ use crate::outbound::Transfer;
 use crate::path::Path;
 
 bitflags::bitflags! {
-    /// What is true of a connection. Empty without ECN, which is what the data path asks first.
+    /// State of ECN. Empty without ECN.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct EcnFlags: u8 {
         /// Both sides do classic feedback.
         const CLASSIC = 1;
-        /// Classic: our window was reduced, and the peer is to be told with the next new data.
+        /// Classic: our window was reduced; the next new data has CWR.
         const QUEUE_CWR = 2;
-        /// Classic: something of the peer's was marked, and it is told until it says that it has
-        /// reacted.
+        /// Classic: a segment of the peer was marked; segments have ECE until it sends CWR.
         const ECHO = 4;
         /// The peer sends packets that may be marked.
         const SEEN = 8;
         /// Both sides do accurate feedback; the counters are in [`Accurate`].
         const ACCURATE = 16;
-        /// Accurate: the next pure acknowledgement says how the peer's SYN,ACK was marked.
+        /// Accurate: the next pure acknowledgement tells the mark of the peer's SYN,ACK.
         const TELL_SYN = 32;
         /// Accurate: the next segment has the option, because a byte counter has changed.
         const TELL_BYTES = 64;
-        /// Accurate: the first data has the option, because the first acknowledgement may be lost.
+        /// Accurate: the first data has the option, as the first acknowledgement may be lost.
         const TELL_WITH_DATA = 128;
     }
 }
@@ -84,15 +83,15 @@ impl Transfer {
         }
     }
 
-    /// A SYN, or a SYN,ACK, says whether the peer takes part, and how (RFC 9768 section 3.1.2, table
-    /// 2). `bits` are the ECN bits of its IP header.
+    /// Reads the peer's ECN support from a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2). `bits` are
+    /// the ECN bits of its IP header.
     pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
         let (mode, said) = (path.config().ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
         self.loss.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
-            // A SYN,ACK that echoes all that the SYN said comes from a host that reflects what it
-            // does not know (RFC 3168 section 6.1.1; "Broken" in RFC 9768's table).
+            // A SYN,ACK that echoes all flags comes from a host that reflects unknown bits (RFC 3168
+            // section 6.1.1; "Broken" in RFC 9768's table).
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
                 accurate::begin(self, bits);
@@ -134,12 +133,10 @@ impl Transfer {
         }
     }
 
-    /// Whether the connection does explicit congestion notification.
     pub(crate) fn has_ecn(&self) -> bool {
         self.loss.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
     }
 
-    /// Counts what was delivered, and how much of it was marked.
     #[inline]
     pub(crate) fn count_delivered(&mut self, packets: u32, marked: u32) {
         self.loss.delivered = self.loss.delivered.wrapping_add(packets);
