@@ -9,8 +9,7 @@ use crate::inbound::{InFlags, Inbound};
 use crate::life::state::State;
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
-use crate::segment::Disposition;
-use crate::segment::{Segment, Step, drop_for};
+use crate::segment::{Disposition, Segment, Step, drop_for};
 use crate::seq::Seq;
 use crate::shared::Env;
 

@@ -126,7 +126,7 @@ impl Inbound {
     /// > pointer (RCV.UP) is in advance of the data consumed.
     pub(crate) fn sixth_urgent(&mut self, path: &Path, env: &mut Env<'_>, segment: &Segment<'_>) {
         if segment.has(Flags::URG) {
-            self.note_urgent(path, env, segment.header, segment.seq);
+            self.note_urgent(path, segment.header, segment.seq);
         }
         if !self.flags.contains(InFlags::URGENT_IN) {
             return;
@@ -147,7 +147,7 @@ impl Inbound {
         }
     }
 
-    fn note_urgent(&mut self, path: &Path, env: &mut Env<'_>, header: &TcpHeader, seq: Seq) {
+    fn note_urgent(&mut self, path: &Path, header: &TcpHeader, seq: Seq) {
         let seq = seq + u32::from(header.urgent.saturating_sub(1));
         let copied = self.copied();
         let known = self.urgent_in();
@@ -162,7 +162,6 @@ impl Inbound {
         {
             self.drop_queued(1);
         }
-        let _ = env;
         self.set_urgent_in(Some(UrgentIn { seq, what: Urgent::Announced }));
     }
 

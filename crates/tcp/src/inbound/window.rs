@@ -373,7 +373,7 @@ impl AckState {
         self.interactive = interactive;
     }
 
-    /// See [`Connection::set_quick_ack`](crate::Connection::set_quick_ack).
+    /// See [`Settings::set_quick_ack`](crate::Settings::set_quick_ack).
     pub(crate) fn set_quick_ack(&mut self, path: &Path, quick: bool) {
         self.interactive = !quick;
         if quick {

@@ -5,18 +5,17 @@ use std::sync::Arc;
 use pagewire_mem::Instant;
 
 use crate::config::{Config, LinkLimits};
-use crate::inbound::Inbound;
-use crate::outbound::Outbound;
-use crate::path::{Path, Ports};
-use crate::seq::Seq;
-
 use crate::connection::Connection;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
+use crate::inbound::Inbound;
 use crate::life::fast_open::client;
 use crate::life::state::Event;
 use crate::life::{Life, LifeFlags, Reset};
+use crate::outbound::Outbound;
+use crate::path::{Path, Ports};
 use crate::segment::{Disposition, Segment, Step, drop_for};
+use crate::seq::Seq;
 use crate::shared::Env;
 
 impl Connection {

@@ -13,8 +13,7 @@ use crate::life::Life;
 use crate::life::state::{Event, State};
 use crate::options::TcpOptions;
 use crate::path::{Path, Ports, Timestamps};
-use crate::segment::Disposition;
-use crate::segment::{Segment, Step, drop_for};
+use crate::segment::{Disposition, Segment, Step, drop_for};
 use crate::seq::Seq;
 
 /// A connection in TIME-WAIT that its application has closed: enough to answer late segments, and to tell

@@ -11,15 +11,8 @@ use crate::life::state::State;
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::flight::{Delivered, Mark};
 use crate::outbound::loss::CaState;
-use crate::outbound::mtu_probe;
-use crate::outbound::recovery::probe;
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::rack;
-use crate::outbound::recovery::sack;
-use crate::outbound::recovery::timer;
-use crate::outbound::recovery::undo;
-use crate::outbound::recovery::{Heard, News, Resend};
-use crate::outbound::{Outbound, Transfer};
+use crate::outbound::recovery::{Heard, News, Resend, probe, prr, rack, sack, timer, undo};
+use crate::outbound::{Outbound, Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 

@@ -4,8 +4,7 @@ use pagewire_mem::{FragVec, Instant};
 
 use crate::header::{Flags, TcpHeader};
 use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
-use crate::outbound::mtu_probe;
-use crate::outbound::{Outbound, Transfer};
+use crate::outbound::{Outbound, Transfer, mtu_probe};
 use crate::path::Path;
 
 impl Transfer {

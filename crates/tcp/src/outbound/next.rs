@@ -6,11 +6,9 @@ use crate::header::Flags;
 use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS, SUPER_FRAME_SEGMENTS};
 use crate::options::TcpOptions;
 use crate::outbound::loss::CaState;
-use crate::outbound::mtu_probe;
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::timer;
+use crate::outbound::recovery::{prr, timer};
 use crate::outbound::rtt::DEFER_WITHIN;
-use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer};
+use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 

@@ -13,11 +13,9 @@ use pagewire_mem::Instant;
 use crate::connection::Connection;
 use crate::limits::REFUSED_RETRY_MS;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::mtu_probe;
-use crate::outbound::recovery::probe;
-use crate::outbound::recovery::timer;
+use crate::outbound::recovery::{probe, timer};
 use crate::outbound::timeout::Waited;
-use crate::outbound::{OutFlags, Outbound, Transfer};
+use crate::outbound::{OutFlags, Outbound, Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 

@@ -7,8 +7,7 @@ use pagewire_mem::Instant;
 use crate::life::state::State;
 use crate::limits::FLUSH_AFTER_MS;
 use crate::outbound::loss::Due;
-use crate::outbound::mtu_probe;
-use crate::outbound::{OutFlags, Outbound, Transfer};
+use crate::outbound::{OutFlags, Outbound, Transfer, mtu_probe};
 use crate::path::Path;
 
 /// The result of a timer of the sending side.

@@ -10,13 +10,13 @@ use crate::path::Path;
 use crate::shared::Env;
 
 impl FastOpen<'_> {
-    /// Sends this cookie in the SYN,ACK. Call it after [`Connection::accept`].
+    /// Sends this cookie in the SYN,ACK. Call it after [`Connection::accept`](crate::Connection::accept).
     pub fn offer_cookie(&mut self, cookie: FastOpenCookie) {
         self.0.life.fast_open.get_or_insert_default().option = Some(cookie);
     }
 
     /// Opens with Fast Open: the cookie in the SYN was valid, `payload` is the SYN's. Call it after
-    /// [`Connection::accept`]. The application may use the connection at once: it reads the SYN's data,
+    /// [`Connection::accept`](crate::Connection::accept). The application may use the connection at once: it reads the SYN's data,
     /// and its own data leaves before the handshake is complete.
     ///
     /// > RFC 7413 section 4.2.2: Buffer the data and notify the application. [...] If the FastOpened

@@ -27,10 +27,9 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::options::SackBlocks;
-use crate::outbound::Transfer;
 use crate::outbound::flight::{Mark, Resent};
 use crate::outbound::loss::CaState;
-use crate::outbound::mtu_probe;
+use crate::outbound::{Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 

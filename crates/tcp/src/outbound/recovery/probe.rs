@@ -7,8 +7,7 @@ use super::{Heard, News};
 use crate::outbound::Transfer;
 use crate::outbound::flight::Mark;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::timer;
+use crate::outbound::recovery::{prr, timer};
 use crate::seq::Seq;
 
 /// > RFC 8985 section 7.3: When the PTO timer expires, the sender MUST check whether both of the

@@ -9,8 +9,7 @@ use crate::limits::{RACK_PERSIST_RECOVERIES, TIMER_SLACK_MS};
 use crate::outbound::Transfer;
 use crate::outbound::flight::{Aged, Delivered};
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::timer;
+use crate::outbound::recovery::{prr, timer};
 use crate::path::Path;
 
 /// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has

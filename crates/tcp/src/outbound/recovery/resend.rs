@@ -6,9 +6,7 @@ use super::Resend;
 use crate::outbound::Transfer;
 use crate::outbound::flight::Sent;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::timer;
-use crate::outbound::recovery::undo;
+use crate::outbound::recovery::{prr, timer, undo};
 use crate::path::Path;
 use crate::seq::Seq;
 
