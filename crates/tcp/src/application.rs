@@ -1,4 +1,5 @@
-//! Variant of steps S1 and R7, without a stack: the calls of the application (RFC 9293 section 3.10).
+//! Variant of steps S1 and R7, without a stack: the calls of the application (RFC 9293 section
+//! 3.10).
 
 use core::time::Duration;
 
@@ -58,8 +59,8 @@ impl Connection {
     /// Queues fragments that `make` returns for the front of `frags`, as much as there is room for.
     /// Takes the bytes out of `frags` and returns their number; `WouldBlock` if there is no room.
     ///
-    /// `make` gets a part that fits and returns fragments of the same length in its place. If it runs
-    /// out of memory it returns less, and the send ends there.
+    /// `make` gets a part that fits and returns fragments of the same length in its place. If it
+    /// runs out of memory it returns less, and the send ends there.
     pub fn send_with(
         &mut self,
         env: &mut Env<'_>,
@@ -97,8 +98,8 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Queues a copy of as much of `data` as there is room for, and returns how many bytes. `NoBuffers`
-    /// if the pool has no page left.
+    /// Queues a copy of as much of `data` as there is room for, and returns how many bytes.
+    /// `NoBuffers` if the pool has no page left.
     pub fn write(
         &mut self,
         env: &mut Env<'_>,
@@ -119,8 +120,8 @@ impl Connection {
         Ok(copied)
     }
 
-    /// Copies received data into `out`; returns how many bytes. 0 is the end of the stream (or an empty
-    /// `out`).
+    /// Copies received data into `out`; returns how many bytes. 0 is the end of the stream (or an
+    /// empty `out`).
     pub fn read(
         &mut self,
         env: &mut Env<'_>,
@@ -145,8 +146,8 @@ impl Connection {
         Ok(n)
     }
 
-    /// Moves up to `max` bytes of received data to `out` by reference; returns how many. 0 is the end of
-    /// the stream (or a `max` of 0).
+    /// Moves up to `max` bytes of received data to `out` by reference; returns how many. 0 is the
+    /// end of the stream (or a `max` of 0).
     pub fn recv_chunks(
         &mut self,
         env: &mut Env<'_>,
@@ -169,8 +170,8 @@ impl Connection {
         Ok(n)
     }
 
-    /// Replaces received data in a local sender's own memory by private copies, because the sender waits
-    /// for that memory. `false`: out of pages, the rest stays.
+    /// Replaces received data in a local sender's own memory by private copies, because the sender
+    /// waits for that memory. `false`: out of pages, the rest stays.
     pub fn give_back_received(&mut self, env: &mut Env<'_>) -> bool {
         self.inbound.queue.give_back(env)
     }
@@ -180,8 +181,8 @@ impl Connection {
         self.inbound.bytes_received().saturating_sub(self.inbound.queue.queued() as u64)
     }
 
-    /// Replaces lent memory ([`Frag::lent`]) in the send queue by private copies: the application wants
-    /// it back when it closes. `false`: out of pages.
+    /// Replaces lent memory ([`Frag::lent`]) in the send queue by private copies: the application
+    /// wants it back when it closes. `false`: out of pages.
     pub fn keep_lent(&mut self, env: &mut Env<'_>) -> bool {
         let Env { writer, pool, ledger, .. } = env;
         self.out.queue.keep_lent(|frag| {
@@ -228,7 +229,8 @@ impl Connection {
         }
     }
 
-    /// Ends the stream for the application after the queued data. As in Linux, the peer is not told.
+    /// Ends the stream for the application after the queued data. As in Linux, the peer is not
+    /// told.
     pub fn shutdown_read(&mut self, env: &mut Env<'_>) -> Result<(), TcpError> {
         let _ = env;
         if self.path.state() == State::Closed {
@@ -239,8 +241,8 @@ impl Connection {
     }
 
     /// Closes the connection. Queued data is still sent, and the connection lives on until
-    /// [`is_closed`](Self::is_closed). If data was not read it is lost, and the peer gets a reset. With a
-    /// [`linger`](crate::Config::linger) of zero, queued data is lost too.
+    /// [`is_closed`](Self::is_closed). If data was not read it is lost, and the peer gets a reset.
+    /// With a [`linger`](crate::Config::linger) of zero, queued data is lost too.
     ///
     /// > RFC 9293 section 3.6.1: A host MAY implement a "half-duplex" TCP close sequence [...] If such
     /// > a host issues a CLOSE call while received data is still pending in the TCP connection, or if
@@ -270,8 +272,8 @@ impl Connection {
         reset_and_finish(self, Some(TcpError::ConnectionAborted));
     }
 
-    /// Ends the connection with `error`, because the path to the peer is gone for good. Nothing more is
-    /// sent. Received data stays readable, its end included.
+    /// Ends the connection with `error`, because the path to the peer is gone for good. Nothing
+    /// more is sent. Received data stays readable, its end included.
     pub fn fail(&mut self, error: TcpError) {
         if self.path.state() != State::Closed {
             self.finish(Event::Reset, Some(error));

@@ -86,14 +86,15 @@ pub struct Config {
     /// Largest receive window in bytes; decides the window scale. Queued data may pin twice as much
     /// memory.
     pub recv_buffer: u32,
-    /// Initial receive buffer. It grows up to `recv_buffer` with the bytes that the application reads in a
-    /// round trip; equal values fix it.
+    /// Initial receive buffer. It grows up to `recv_buffer` with the bytes that the application
+    /// reads in a round trip; equal values fix it.
     pub recv_buffer_initial: u32,
     /// Most bytes in the send queue, unsent or unacknowledged; not above
     /// [`MAX_SEND_BUFFER`](crate::limits::MAX_SEND_BUFFER). As in Linux, data is charged by the
     /// super-segment: a send that finds room may fill one.
     pub send_buffer: u32,
-    /// Initial send buffer. It grows up to `send_buffer` with the congestion window; equal values fix it.
+    /// Initial send buffer. It grows up to `send_buffer` with the congestion window; equal values
+    /// fix it.
     pub send_buffer_initial: u32,
     /// Upper bound of the window that we announce, in bytes (Linux's `TCP_WINDOW_CLAMP`). 0 closes
     /// it: nothing is added to what was announced.
@@ -117,15 +118,15 @@ pub struct Config {
     pub dsack: bool,
     /// Explicit congestion notification (RFC 3168, RFC 9768).
     pub ecn: EcnMode,
-    /// Duplicate acknowledgements or selectively acknowledged segments that indicate a loss (RFC 5681's
-    /// DupThresh), until the path is seen to reorder more.
+    /// Duplicate acknowledgements or selectively acknowledged segments that indicate a loss (RFC
+    /// 5681's DupThresh), until the path is seen to reorder more.
     pub reordering: u8,
     /// Send a tail loss probe after two round trips without an answer (RFC 8985 section 7).
     pub tail_loss_probe: bool,
     /// Detect spurious retransmission timeouts (RFC 5682).
     pub frto: bool,
-    /// A super-frame that the congestion window limits waits until it is this part of the window, as a
-    /// divisor: 3 is a third.
+    /// A super-frame that the congestion window limits waits until it is this part of the window,
+    /// as a divisor: 3 is a third.
     pub super_frame_divisor: u32,
     /// Hold back small segments while one is unacknowledged (RFC 9293 section 3.7.4), in
     /// Minshall's variant.
@@ -150,11 +151,11 @@ pub struct Config {
     pub rto_min: Duration,
     /// Largest retransmission timeout (RFC 6298 section 2.5: at least 60 s).
     pub rto_max: Duration,
-    /// How long data, a SYN or a probe may stay unanswered before the connection ends (RFC 5482); `None`:
-    /// the counts below decide.
+    /// How long data, a SYN or a probe may stay unanswered before the connection ends (RFC 5482);
+    /// `None`: the counts below decide.
     pub user_timeout: Option<Duration>,
-    /// With zero, [`close`](crate::Connection::close) resets the connection and drops queued data; other
-    /// values only matter to the caller (`SO_LINGER`).
+    /// With zero, [`close`](crate::Connection::close) resets the connection and drops queued data;
+    /// other values only matter to the caller (`SO_LINGER`).
     pub linger: Option<Duration>,
     /// Least segments in a super-frame on a slow path (Linux's `tcp_min_tso_segs`).
     pub min_super_segments: u8,
@@ -164,9 +165,10 @@ pub struct Config {
     pub syn_linear_retries: u8,
     /// Retransmissions of a SYN,ACK before the half-open connection ends.
     pub synack_retries: u8,
-    /// Timeouts of a SYN,ACK during which an acknowledgement without data does not complete the handshake
-    /// ([`defer_accept_timeouts`](crate::defer_accept_timeouts)); 0: it always does. An active connection
-    /// with it delays the acknowledgement of the SYN,ACK a little, to send it with data.
+    /// Timeouts of a SYN,ACK during which an acknowledgement without data does not complete the
+    /// handshake ([`defer_accept_timeouts`](crate::defer_accept_timeouts)); 0: it always does. An
+    /// active connection with it delays the acknowledgement of the SYN,ACK a little, to send it
+    /// with data.
     pub defer_accept: u8,
     /// Retransmissions of data before the connection times out, as the time of so many doublings of
     /// `rto_min` (RFC 9293 section 3.8.3, R2: at least 100 s).
@@ -250,8 +252,8 @@ pub struct LinkLimits {
     /// > This MSS option value is used by the other end of the connection, which may be using an
     /// > unrelated PMTU value.
     pub recv_mss: u16,
-    /// Payload bytes in one super-frame; `mss` if there are none. More than an IP packet's 65,535 mean that
-    /// the path stays in memory.
+    /// Payload bytes in one super-frame; `mss` if there are none. More than an IP packet's 65,535
+    /// mean that the path stays in memory.
     pub max_super_payload: u32,
 }
 

@@ -1,8 +1,8 @@
 //! A connection: its four parts, its getters, its end.
 //!
-//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`). Work that involves several of
-//! them is in `input.rs`, `application.rs`, `output.rs` and `life/timeout.rs`. No input returns output:
-//! `poll_transmit` builds what is due.
+//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`). Work that involves several
+//! of them is in `input.rs`, `application.rs`, `output.rs` and `life/timeout.rs`. No input returns
+//! output: `poll_transmit` builds what is due.
 //!
 //! An idle connection owns no heap: empty queues free their memory, and state for losses is boxed.
 
@@ -81,8 +81,9 @@ impl Connection {
         self.inbound.queue.pinned()
     }
 
-    /// Bytes to charge to the host's budget ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)) for
-    /// received data that is unread or kept: its memory, without pages shared with other connections.
+    /// Bytes to charge to the host's budget
+    /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)) for received data that is unread
+    /// or kept: its memory, without pages shared with other connections.
     pub fn receive_charge(&self) -> usize {
         self.inbound.queue.charge() + self.inbound.kept() as usize
     }
@@ -163,8 +164,8 @@ impl Connection {
         info
     }
 
-    /// Ends the connection, for the application with `error`. Received data stays readable; the send queue
-    /// is dropped.
+    /// Ends the connection, for the application with `error`. Received data stays readable; the
+    /// send queue is dropped.
     pub(crate) fn finish(&mut self, event: Event, error: Option<TcpError>) {
         self.path.transition(event);
         // Only a FIN beyond a gap ever arrived: the path dropped the data before it.

@@ -13,8 +13,8 @@
 //! +---------------+---------------+---------------+---------------+
 //! ```
 //!
-//! Two views: [`HeaderView`] has bytes whose lengths were checked, [`TcpHeader`] is a plain value with
-//! [`parse`](TcpHeader::parse) and [`emit`](TcpHeader::emit). A property test compares them.
+//! Two views: [`HeaderView`] has bytes whose lengths were checked, [`TcpHeader`] is a plain value
+//! with [`parse`](TcpHeader::parse) and [`emit`](TcpHeader::emit). A property test compares them.
 
 use crate::error::DropReason;
 use crate::options::{OptionIter, TcpOptions};
@@ -52,8 +52,8 @@ bitflags::bitflags! {
     }
 }
 
-/// A TCP header as a value, without the checksum: the sender of the packet knows the addresses that it
-/// covers.
+/// A TCP header as a value, without the checksum: the sender of the packet knows the addresses that
+/// it covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpHeader {
     /// The sender's port.

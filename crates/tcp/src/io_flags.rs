@@ -7,8 +7,8 @@ bitflags::bitflags! {
         /// More data follows: a segment that is not full waits for it, until an acknowledgement
         /// arrives or a timer fires (Linux's `MSG_MORE`).
         const MORE = 1;
-        /// The last byte ends a record: no segment, retransmitted or not, holds bytes before and after
-        /// its end (Linux's `MSG_EOR`). Only if all data was queued.
+        /// The last byte ends a record: no segment, retransmitted or not, holds bytes before and
+        /// after its end (Linux's `MSG_EOR`). Only if all data was queued.
         const END_OF_RECORD = 2;
         /// The last byte is urgent (RFC 9293 section 3.8.5, `MSG_OOB`).
         const URGENT = 4;
@@ -21,8 +21,8 @@ bitflags::bitflags! {
     pub struct RecvFlags: u8 {
         /// The data stays in the queue (`MSG_PEEK`).
         const PEEK = 1;
-        /// Stops before an urgent byte out of line, with 0 if it is next, instead of skipping it. For
-        /// `splice(2)`.
+        /// Stops before an urgent byte out of line, with 0 if it is next, instead of skipping it.
+        /// For `splice(2)`.
         const STOP_AT_URGENT = 2;
     }
 }

@@ -42,8 +42,8 @@ impl IsnGenerator {
     /// > RFC 7323 section 5.4: A random offset may be added to the timestamp clock on a
     /// > per-connection basis.
     ///
-    /// The same ends always get the same offset, so that timestamps of successive connections grow, as RFC
-    /// 6191 requires.
+    /// The same ends always get the same offset, so that timestamps of successive connections grow,
+    /// as RFC 6191 requires.
     pub fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         self.hash(Purpose::Timestamp, local, remote)
     }
@@ -53,8 +53,8 @@ impl IsnGenerator {
     }
 }
 
-/// Hashes the word `before`, if there is one, and the two ends of a connection for a purpose (at most 24
-/// bits). One of the words has the IP version, so no two pairs of ends are the same input.
+/// Hashes the word `before`, if there is one, and the two ends of a connection for a purpose (at
+/// most 24 bits). One of the words has the IP version, so no two pairs of ends are the same input.
 #[inline]
 pub(crate) fn hash_ends(
     hasher: &SipHasher13,

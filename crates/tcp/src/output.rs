@@ -1,8 +1,8 @@
 //! Byte path, step S3: builds the next segment to send.
 //!
-//! `poll_transmit` tries in this order: a reset, the handshake, a tail loss probe, lost data, new data,
-//! a probe, a bare acknowledgement. Every segment carries the latest acknowledgement, so a bare one is
-//! seldom needed.
+//! `poll_transmit` tries in this order: a reset, the handshake, a tail loss probe, lost data, new
+//! data, a probe, a bare acknowledgement. Every segment carries the latest acknowledgement, so a
+//! bare one is seldom needed.
 
 use pagewire_mem::{FragVec, Instant};
 
@@ -34,8 +34,8 @@ impl Connection {
         segment
     }
 
-    /// After a segment was sent: whether [`poll_transmit`](Self::poll_transmit) would return `None`, as
-    /// nothing is left or the rest waits to become a full segment. Then do not call it.
+    /// After a segment was sent: whether [`poll_transmit`](Self::poll_transmit) would return
+    /// `None`, as nothing is left or the rest waits to become a full segment. Then do not call it.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
         let quiet = self.inbound.ack.due() == AckDue::No && !self.out.transfer.is_repairing();
         if !quiet {
@@ -165,8 +165,8 @@ fn poll_lost(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     send_again(conn, now, start, len, mss)
 }
 
-/// A new segment or the last one again, regardless of the congestion window, to get an acknowledgement
-/// (RFC 8985 section 7.3).
+/// A new segment or the last one again, regardless of the congestion window, to get an
+/// acknowledgement (RFC 8985 section 7.3).
 fn poll_tail_probe(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     let mss = mss_now(conn, now);
     let allowed = conn.out.transfer.send_edge().saturating_since(conn.out.transfer.snd().nxt);
@@ -335,8 +335,9 @@ fn has_more_options(conn: &Connection) -> bool {
     conn.inbound.tells_blocks(&conn.path) || conn.out.transfer.tells_bytes(true)
 }
 
-/// A segment with an old sequence number and no data: it is not acceptable, so the peer acknowledges
-/// (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it probes the window, too.
+/// A segment with an old sequence number and no data: it is not acceptable, so the peer
+/// acknowledges (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it probes the window,
+/// too.
 fn build_probe(conn: &mut Connection, now: Instant) -> SegmentOut {
     build_segment(conn, now, conn.out.transfer.snd().una - 1, Flags::ACK, FragVec::new())
 }

@@ -1,8 +1,8 @@
 //! Segments that carry whole pages, on links without super-frames: the MSS to announce and the MTU.
 //!
-//! A page can be mapped if consecutive bytes of the stream fill it. If each segment is read into pages of
-//! its own, its payload must be a multiple of the page. A sender fills a segment up to the MSS less its
-//! options (RFC 6691); timestamps (RFC 7323) take 12 bytes. So for `n` pages
+//! A page can be mapped if consecutive bytes of the stream fill it. If each segment is read into
+//! pages of its own, its payload must be a multiple of the page. A sender fills a segment up to the
+//! MSS less its options (RFC 6691); timestamps (RFC 7323) take 12 bytes. So for `n` pages
 //!
 //! ```text
 //!   MSS = n × 4096 + 12            announced: payload and options
@@ -26,8 +26,8 @@ use pagewire_mem::PAGE_SIZE;
 use crate::header::MIN_HEADER_LEN;
 use crate::limits::{MAX_PAYLOAD_PAGES, TIMESTAMPS_LEN};
 
-/// The MSS to announce, in bytes, so that full segments carry `pages` pages of 4096 bytes, clamped to 1
-/// to [`MAX_PAYLOAD_PAGES`].
+/// The MSS to announce, in bytes, so that full segments carry `pages` pages of 4096 bytes, clamped
+/// to 1 to [`MAX_PAYLOAD_PAGES`].
 ///
 /// ```
 /// assert_eq!(pagewire_tcp::mss_of_pages(1, true), 4096 + 12);

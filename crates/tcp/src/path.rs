@@ -1,5 +1,5 @@
-//! The path of a connection: its settings, its link, its ports, its state, and the options that both
-//! sides agreed on. All parts read it; only `Connection` changes it.
+//! The path of a connection: its settings, its link, its ports, its state, and the options that
+//! both sides agreed on. All parts read it; only `Connection` changes it.
 
 use core::time::Duration;
 
@@ -316,8 +316,8 @@ impl Path {
         if self.is_orphan() { self.config.orphan_retries } else { self.config.data_retries }
     }
 
-    /// The time that `retries` retransmissions take, the last wait included, when the timeout doubles
-    /// from its least value up to its greatest.
+    /// The time that `retries` retransmissions take, the last wait included, when the timeout
+    /// doubles from its least value up to its greatest.
     pub(crate) fn backed_off_for(&self, retries: u8) -> Duration {
         let (mut rto, max) = (self.config.rto_min, self.config.rto_max);
         let mut sum = Duration::ZERO;

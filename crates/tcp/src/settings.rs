@@ -20,14 +20,14 @@ impl Connection {
 }
 
 impl Settings<'_> {
-    /// Turns Nagle's algorithm off (`true`) or on. As in Linux, turning it off flushes the queue, even
-    /// with cork.
+    /// Turns Nagle's algorithm off (`true`) or on. As in Linux, turning it off flushes the queue,
+    /// even with cork.
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.0.out.set_nodelay(nodelay);
     }
 
-    /// Holds back every segment that is not full (`true`), or no longer. With nothing in flight it does
-    /// so for at most 200 ms.
+    /// Holds back every segment that is not full (`true`), or no longer. With nothing in flight it
+    /// does so for at most 200 ms.
     pub fn set_cork(&mut self, cork: bool) {
         self.0.out.set_cork(cork);
     }
@@ -40,7 +40,8 @@ impl Settings<'_> {
         }
     }
 
-    /// How long data may stay unacknowledged (RFC 5482); `None`: the counts of retransmissions decide.
+    /// How long data may stay unacknowledged (RFC 5482); `None`: the counts of retransmissions
+    /// decide.
     pub fn set_user_timeout(&mut self, limit: Option<Duration>) {
         self.0.path.own_config().user_timeout = limit;
     }
@@ -79,13 +80,15 @@ impl Settings<'_> {
         self.0.path.own_config().notsent_lowat = bytes;
     }
 
-    /// See [`Config::recv_lowat`](crate::Config::recv_lowat). As in Linux, the receive buffer grows to fit.
+    /// See [`Config::recv_lowat`](crate::Config::recv_lowat). As in Linux, the receive buffer grows
+    /// to fit.
     pub fn set_recv_lowat(&mut self, bytes: u32) {
         self.0.path.own_config().recv_lowat = bytes.max(1);
         self.make_room(bytes);
     }
 
-    /// Grows the receive buffer, within its limit, to queue `bytes`: twice as much, for pinned memory.
+    /// Grows the receive buffer, within its limit, to queue `bytes`: twice as much, for pinned
+    /// memory.
     pub fn make_room(&mut self, bytes: u32) {
         let buffer = bytes.saturating_mul(2).min(self.0.path.config().recv_buffer);
         self.0.inbound.widen_buffer(buffer);
@@ -103,8 +106,8 @@ impl Settings<'_> {
         self.0.path.own_config().window_clamp = bytes;
     }
 
-    /// Changes the congestion control. As in Linux the window and its threshold stay; the algorithm's
-    /// own state begins anew.
+    /// Changes the congestion control. As in Linux the window and its threshold stay; the
+    /// algorithm's own state begins anew.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.0.path.own_config().congestion = kind;
         self.0.out.transfer.set_congestion(kind);
@@ -122,8 +125,8 @@ impl Settings<'_> {
         (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
     }
 
-    /// Acknowledges at once (`true`), or delays acknowledgements again. As in Linux, the next events on
-    /// the connection may change it.
+    /// Acknowledges at once (`true`), or delays acknowledgements again. As in Linux, the next
+    /// events on the connection may change it.
     pub fn set_quick_ack(&mut self, quick: bool) {
         self.0.inbound.ack.set_quick_ack(&self.0.path, quick);
     }

@@ -34,17 +34,18 @@ pub struct Env<'a> {
 
 /// The memory that all connections together may pin for received data that is unread.
 ///
-/// One connection may pin a quarter of the free memory ([`RECEIVE_SHARE`]). So a few connections are
-/// not limited, each of many gets less, and some is always left for the next. Windows open only that
-/// far. In the last eighth of the budget ([`RECEIVE_RESERVE`]) even data within the window is refused,
-/// if the connection holds more than its share or the data lies beyond a gap. Half of that eighth is
-/// for connections that hold nothing, and half of that for those whose application has read before.
-/// There a super-frame counts up to the length of one on a wire
+/// One connection may pin a quarter of the free memory ([`RECEIVE_SHARE`]). So a few connections
+/// are not limited, each of many gets less, and some is always left for the next. Windows open only
+/// that far. In the last eighth of the budget ([`RECEIVE_RESERVE`]) even data within the window is
+/// refused, if the connection holds more than its share or the data lies beyond a gap. Half of that
+/// eighth is for connections that hold nothing, and half of that for those whose application has
+/// read before. There a super-frame counts up to the length of one on a wire
 /// ([`RESERVE_SEGMENT`](crate::limits::RESERVE_SEGMENT)). The budget is never exceeded.
 ///
 /// Datagrams in sockets count too, up to half of the budget
-/// ([`DATAGRAM_PART`](crate::limits::DATAGRAM_PART)): a socket may pin a quarter of what is free of it.
-/// A socket without a datagram gets one as long as a connection that holds nothing would get room.
+/// ([`DATAGRAM_PART`](crate::limits::DATAGRAM_PART)): a socket may pin a quarter of what is free of
+/// it. A socket without a datagram gets one as long as a connection that holds nothing would get
+/// room.
 #[derive(Clone, Debug)]
 pub struct ReceiveBudget {
     limit: usize,
@@ -117,8 +118,8 @@ impl ReceiveBudget {
         (self.limit - self.limit / RECEIVE_RESERVE).saturating_sub(self.used)
     }
 
-    /// Whether there is room for `len` bytes more. `reads`: the application has read before; `holds`: the
-    /// connection has unread data.
+    /// Whether there is room for `len` bytes more. `reads`: the application has read before;
+    /// `holds`: the connection has unread data.
     pub(crate) const fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
         let kept = match (reads, holds) {
             (true, _) => 0,
@@ -134,10 +135,10 @@ impl ReceiveBudget {
 /// > RFC 5961 section 7: An implementation SHOULD include an ACK throttling mechanism to be
 /// > conservative.
 ///
-/// Each connection has a limit of its own ([`Config::challenge_interval`]). This one is for all, and off
-/// by default, as in Linux: an attacker that exhausts it suppresses the answers to others. Within a
-/// second it allows a random number between half and one and a half times the rate, because a limit that
-/// an attacker can count is a side channel (CVE-2016-5696).
+/// Each connection has a limit of its own ([`Config::challenge_interval`]). This one is for all,
+/// and off by default, as in Linux: an attacker that exhausts it suppresses the answers to others.
+/// Within a second it allows a random number between half and one and a half times the rate,
+/// because a limit that an attacker can count is a side channel (CVE-2016-5696).
 ///
 /// [`Config::challenge_interval`]: crate::Config::challenge_interval
 #[derive(Clone, Default)]

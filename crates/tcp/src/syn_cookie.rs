@@ -9,9 +9,9 @@
 //!   timestamp                =  clock, its low bits | ECN (1) | SACK (1) | window scale (4) |
 //! ```
 //!
-//! The hash covers addresses, ports, the peer's number and the minute. A forged acknowledgement passes
-//! with a probability of [`MSS_TABLE`]`.len()` in 2^24 for each of the two valid minutes. As in Linux,
-//! options beside the MSS survive only with timestamps.
+//! The hash covers addresses, ports, the peer's number and the minute. A forged acknowledgement
+//! passes with a probability of [`MSS_TABLE`]`.len()` in 2^24 for each of the two valid minutes. As
+//! in Linux, options beside the MSS survive only with timestamps.
 
 use core::net::SocketAddr;
 
@@ -39,8 +39,8 @@ const MINUTES: u64 = 2;
 /// Seconds for which a cookie may be valid.
 pub(crate) const VALID_SECONDS: u64 = MINUTE * MINUTES;
 
-/// The MSS values of cookies: Ethernet's with and without tunnels, jumbo frames', and that of a link of
-/// super-frames. A cookie has the largest that is not above the peer's.
+/// The MSS values of cookies: Ethernet's with and without tunnels, jumbo frames', and that of a
+/// link of super-frames. A cookie has the largest that is not above the peer's.
 const MSS_TABLE: [u16; 8] = [DEFAULT_MSS, 1220, 1300, 1420, 1440, 1460, 8940, 61_440];
 
 /// Low bits of a timestamp that carry options.
@@ -78,7 +78,8 @@ impl CookieJar {
         core::time::Duration::from_secs(VALID_SECONDS)
     }
 
-    /// The SYN,ACK with a cookie. `ts_offset` is the offset of the connection's timestamps to the clock.
+    /// The SYN,ACK with a cookie. `ts_offset` is the offset of the connection's timestamps to the
+    /// clock.
     pub fn answer(
         &self,
         now: Instant,
@@ -122,8 +123,8 @@ impl CookieJar {
         syn.seq + ((minute as u32) << 24 | low)
     }
 
-    /// The cookie that `header` acknowledges, if it is a valid one. `header` is a segment to a listener
-    /// with ACK and without SYN.
+    /// The cookie that `header` acknowledges, if it is a valid one. `header` is a segment to a
+    /// listener with ACK and without SYN.
     pub fn check(
         &self,
         now: Instant,

@@ -27,8 +27,8 @@ impl Extend<Frag> for SendTail<'_> {
 }
 
 impl Connection {
-    /// Whether it may be forwarded from: it can receive, and has no end of the stream, no urgent byte and
-    /// no error for the application.
+    /// Whether it may be forwarded from: it can receive, and has no end of the stream, no urgent
+    /// byte and no error for the application.
     pub fn gives(&self) -> bool {
         self.path.state().can_receive() && self.life.error().is_none() && self.inbound.is_plain()
     }
@@ -38,13 +38,14 @@ impl Connection {
         self.inbound.ack.due() == AckDue::Now
     }
 
-    /// Marks the connection as one that sends forwarded data: autocorking applies even without delay.
+    /// Marks the connection as one that sends forwarded data: autocorking applies even without
+    /// delay.
     pub fn set_forwards(&mut self) {
         self.path.set_forwards();
     }
 
-    /// Whether it may be forwarded to: it can send, and has no error for the application and no send that
-    /// waits for room.
+    /// Whether it may be forwarded to: it can send, and has no error for the application and no
+    /// send that waits for room.
     pub fn takes(&self) -> bool {
         matches!(self.path.state(), State::Established | State::CloseWait)
             && self.life.error().is_none()
@@ -78,10 +79,10 @@ impl Connection {
 impl Inbound {
     /// The largest window of a forwarding connection whose sender is in the same machine.
     ///
-    /// More than the next send buffer would only wait here. It is a segment less than that buffer: a sender
-    /// that the window limits, not its own buffer, coalesces its data to longer segments. It is at least
-    /// two segments: a sender that knows of larger windows waits until a segment fits (RFC 9293 section
-    /// 3.8.6.2.1), which would take its timer.
+    /// More than the next send buffer would only wait here. It is a segment less than that buffer:
+    /// a sender that the window limits, not its own buffer, coalesces its data to longer segments.
+    /// It is at least two segments: a sender that knows of larger windows waits until a segment
+    /// fits (RFC 9293 section 3.8.6.2.1), which would take its timer.
     pub(crate) fn forward_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
         if !path.link().stays_in_memory() || !rtt.is_near() {
             return u32::MAX;

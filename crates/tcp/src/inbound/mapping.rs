@@ -1,7 +1,7 @@
 //! Variant of step R7, by mapping: finds whole pages in the receive queue and takes them.
 //!
-//! The caller's `prepare` gets the fragments of the pages ([`Parts`]) and finds a place for them. Only
-//! after that the bytes are consumed, as by a read.
+//! The caller's `prepare` gets the fragments of the pages ([`Parts`]) and finds a place for them.
+//! Only after that the bytes are consumed, as by a read.
 
 use pagewire_mem::{FragVec, PAGE_SIZE};
 
@@ -41,8 +41,8 @@ pub enum MapRefusal {
 pub struct Available<P> {
     /// A place and its fragments, whole pages. `None`: the queue does not begin with a page.
     pub mapped: Option<(P, FragVec)>,
-    /// Bytes to read by copy before the next page can be mapped; 0 if all was mapped, or another call can
-    /// map the rest.
+    /// Bytes to read by copy before the next page can be mapped; 0 if all was mapped, or another
+    /// call can map the rest.
     pub copy_next: usize,
 }
 
@@ -75,9 +75,9 @@ impl Connection {
         Ok((place, frags))
     }
 
-    /// Takes as many whole pages as `prepare` finds a place for, up to `max` bytes, and returns how far
-    /// the next page is. Handles an urgent byte as a read does. `prepare` also returns for how many bytes
-    /// it found a place.
+    /// Takes as many whole pages as `prepare` finds a place for, up to `max` bytes, and returns how
+    /// far the next page is. Handles an urgent byte as a read does. `prepare` also returns for how
+    /// many bytes it found a place.
     ///
     /// # Errors
     /// Those of `prepare`, except `NotPages`.

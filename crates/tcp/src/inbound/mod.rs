@@ -75,15 +75,15 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckState {
     due: AckDue,
-    /// Acknowledgements due after the next, one for each segment beyond a gap: a peer without SACK counts
-    /// them.
+    /// Acknowledgements due after the next, one for each segment beyond a gap: a peer without SACK
+    /// counts them.
     duplicates: u8,
     /// Acknowledgements still to send without delay.
     quick: u8,
     /// The application answers what it reads: acknowledgements leave with the answers.
     interactive: bool,
-    /// The delay of an acknowledgement in milliseconds: follows the time between segments. 0 before the
-    /// first.
+    /// The delay of an acknowledgement in milliseconds: follows the time between segments. 0 before
+    /// the first.
     timeout_ms: u16,
     /// Short segments with PSH since the last acknowledgement, up to 2.
     pushed: u8,
@@ -191,8 +191,8 @@ impl Inbound {
         self.data_at = now;
     }
 
-    /// Fast Open: queues the SYN's data; the SYN,ACK announces a window after it. Returns whether there
-    /// was any.
+    /// Fast Open: queues the SYN's data; the SYN,ACK announces a window after it. Returns whether
+    /// there was any.
     pub(crate) fn take_syn_data(
         &mut self,
         path: &Path,
@@ -299,8 +299,8 @@ impl Inbound {
         self.rare.get_or_insert_default()
     }
 
-    /// Whether as much is queued as the application waits for, or as can arrive. An urgent byte out of
-    /// line does not count.
+    /// Whether as much is queued as the application waits for, or as can arrive. An urgent byte out
+    /// of line does not count.
     pub(crate) fn is_readable(&self, path: &Path) -> bool {
         let urgent = usize::from(self.is_at_mark() && !path.config().oob_inline);
         let Some(queued) = self.queue.queued().checked_sub(urgent).filter(|&n| n > 0) else {

@@ -94,8 +94,8 @@ impl Inbound {
         }
     }
 
-    /// Processes the FIN of a segment, if it has one. `open`: the peer may still send. Returns whether the
-    /// peer's stream ends now.
+    /// Processes the FIN of a segment, if it has one. `open`: the peer may still send. Returns
+    /// whether the peer's stream ends now.
     pub(crate) fn take_fin(&mut self, fin: Option<Seq>, open: bool) -> bool {
         if let Some(fin) = fin {
             if self.has_fin() {
@@ -116,8 +116,8 @@ impl Inbound {
         ends
     }
 
-    /// Whether the peer repeats its SYN, because it did not get our SYN,ACK. As in Linux this comes before
-    /// the other checks: a SYN with data may begin before the acknowledged bytes.
+    /// Whether the peer repeats its SYN, because it did not get our SYN,ACK. As in Linux this comes
+    /// before the other checks: a SYN with data may begin before the acknowledged bytes.
     pub(crate) fn is_syn_again(&self, path: &Path, segment: &Segment<'_>) -> bool {
         path.state() == State::SynReceived
             && segment.has(Flags::SYN)
@@ -152,8 +152,8 @@ impl Inbound {
     /// > incoming segment [...] If an incoming segment is not acceptable, an acknowledgment should be
     /// > sent in reply (unless the RST bit is set, if so drop the segment and return)
     ///
-    /// As Linux, a little wider, so that the acknowledgement counts even if the text does not: the end
-    /// may be at our last acknowledgement, the start at the end of the window.
+    /// As Linux, a little wider, so that the acknowledgement counts even if the text does not: the
+    /// end may be at our last acknowledgement, the start at the end of the window.
     pub(crate) fn first_sequence(
         &mut self,
         path: &Path,
@@ -171,8 +171,8 @@ impl Inbound {
         drop_for(DropReason::OutsideWindow)
     }
 
-    /// Answers an unacceptable segment. Only answers to segments without data are limited in rate: the
-    /// others cannot start an endless exchange of acknowledgements.
+    /// Answers an unacceptable segment. Only answers to segments without data are limited in rate:
+    /// the others cannot start an endless exchange of acknowledgements.
     fn answer_unacceptable(&mut self, path: &Path, now: Instant, segment: &Segment<'_>) {
         if segment.len > 0 && !segment.has(Flags::SYN) {
             let (seq, nxt) = (segment.seq, self.rcv_nxt());

@@ -1,5 +1,5 @@
-//! The size of the receive buffer: it follows what the application reads in a round trip, as in Linux
-//! ("dynamic right-sizing").
+//! The size of the receive buffer: it follows what the application reads in a round trip, as in
+//! Linux ("dynamic right-sizing").
 //!
 //! ```text
 //!   announced at most: the least of  ssthresh   grows with every full segment that arrives
@@ -114,8 +114,8 @@ impl Inbound {
         }
     }
 
-    /// The application has read data: the buffer must fit what it reads in a round trip twice, for losses,
-    /// and more while that grows.
+    /// The application has read data: the buffer must fit what it reads in a round trip twice, for
+    /// losses, and more while that grows.
     pub(crate) fn tune_recv_buffer(&mut self, path: &Path, now: Instant) {
         let copied = self.copied();
         let advmss = u64::from(path.announced_mss());

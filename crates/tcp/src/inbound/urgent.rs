@@ -57,8 +57,8 @@ impl Connection {
     /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
     ///
     /// # Errors
-    /// `InvalidInput` if there is none, it was read, or it is in line; `WouldBlock` if it is announced and
-    /// has not arrived; `BrokenPipe` if it can no longer arrive.
+    /// `InvalidInput` if there is none, it was read, or it is in line; `WouldBlock` if it is
+    /// announced and has not arrived; `BrokenPipe` if it can no longer arrive.
     pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
         let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config().oob_inline)
         else {
@@ -171,8 +171,8 @@ impl Inbound {
         self.queue.take(n, &mut dropped)
     }
 
-    /// The bounds of a read of `max` bytes: it stops at the mark, and one that begins there skips the
-    /// urgent byte, unless that is in line.
+    /// The bounds of a read of `max` bytes: it stops at the mark, and one that begins there skips
+    /// the urgent byte, unless that is in line.
     pub(crate) fn bounds(&self, path: &Path, max: usize, flags: RecvFlags) -> Bounds {
         let Some(urgent) = self.urgent_in() else { return Bounds { skip: 0, max } };
         match urgent.seq.saturating_since(self.copied()) as usize {

@@ -41,8 +41,8 @@ impl Connection {
         }
     }
 
-    /// Whether memory that the application keeps makes the window much smaller. When the application
-    /// returns it, call [`after_return`](Self::after_return).
+    /// Whether memory that the application keeps makes the window much smaller. When the
+    /// application returns it, call [`after_return`](Self::after_return).
     pub fn is_held_back(&self) -> bool {
         self.inbound.kept() > 0
             && self.inbound.allowed(&self.path, u32::from(self.inbound.mss))
@@ -55,8 +55,8 @@ impl Connection {
         self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
     }
 
-    /// Less received data waits to be forwarded ([`set_held`](Self::set_held)): announces a window that
-    /// was closed for it. Nothing else changes, as the application has read nothing.
+    /// Less received data waits to be forwarded ([`set_held`](Self::set_held)): announces a window
+    /// that was closed for it. Nothing else changes, as the application has read nothing.
     pub fn after_release(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
         if self.path.state().is_synchronized() && self.inbound.fin.is_none() {
@@ -98,17 +98,17 @@ impl Inbound {
         limit.min(u32::from(u16::MAX) << self.scale)
     }
 
-    /// The used part of the buffer: queued bytes, or half of the memory that they pin, if that is more
-    /// than for full segments in their pages.
+    /// The used part of the buffer: queued bytes, or half of the memory that they pin, if that is
+    /// more than for full segments in their pages.
     #[inline]
     pub(crate) fn buffer_used(&self) -> u32 {
         let used = self.queue.buffered().max(self.queue.pinned() / 2);
         u32::try_from(used).unwrap_or(u32::MAX)
     }
 
-    /// The window that memory allows: the host's free memory, and the largest receive buffer less the
-    /// memory that the application keeps. As Linux under pressure, a connection that holds nothing gets
-    /// a few segments.
+    /// The window that memory allows: the host's free memory, and the largest receive buffer less
+    /// the memory that the application keeps. As Linux under pressure, a connection that holds
+    /// nothing gets a few segments.
     pub(crate) fn allowed(&self, path: &Path, mss: u32) -> u32 {
         let charged = self.queue.charge_with_held() + self.kept() as usize;
         let by_host = match u32::try_from(charged).unwrap_or(u32::MAX) {
@@ -163,8 +163,8 @@ impl Inbound {
         worth.max(open)
     }
 
-    /// The window field of a SYN. A SYN sent again may announce another size; the largest counts. `first`
-    /// is the peer's first number, 0 before it is known.
+    /// The window field of a SYN. A SYN sent again may announce another size; the largest counts.
+    /// `first` is the peer's first number, 0 before it is known.
     pub(crate) fn announce_first_window(&mut self, path: &Path, first: Seq) -> u16 {
         let window = initial(path.config());
         self.edge = self.edge.max(first + window);
@@ -176,8 +176,8 @@ impl Inbound {
         let scale = self.scale;
         let granule = 1u64 << scale;
         let offer = u64::from(self.window_to_offer(path, rtt));
-        // Rounding down would shrink the offered window. Rounding up exceeds the buffer a little: allowed
-        // once, but not repeatedly to a peer that sends byte by byte.
+        // Rounding down would shrink the offered window. Rounding up exceeds the buffer a little:
+        // allowed once, but not repeatedly to a peer that sends byte by byte.
         let limit = u64::from(self.buffer_limit(path)) + granule - 1;
         // A power of two: avoids the division.
         let up = (offer + granule - 1) & !(granule - 1);
@@ -211,8 +211,8 @@ impl Inbound {
         }
     }
 
-    /// Data leaves. If it answers data that has just arrived, acknowledgements leave with answers from now
-    /// on.
+    /// Data leaves. If it answers data that has just arrived, acknowledgements leave with answers
+    /// from now on.
     #[inline]
     pub(crate) fn note_answer(&mut self, now: Instant) {
         let soon = Duration::from_millis(u64::from(self.ack.timeout_ms));
@@ -294,9 +294,9 @@ impl Inbound {
 
     /// The application has read data: decides whether an acknowledgement leaves now.
     ///
-    /// As Linux: a delayed acknowledgement leaves if it is for more than one segment, or if the application
-    /// has read all of a short segment with PSH and does not answer. A window update leaves if the window
-    /// has at least doubled.
+    /// As Linux: a delayed acknowledgement leaves if it is for more than one segment, or if the
+    /// application has read all of a short segment with PSH and does not answer. A window update
+    /// leaves if the window has at least doubled.
     pub(crate) fn on_data_taken(&mut self, path: &Path, rtt: &RttEstimator) {
         if !path.state().is_synchronized() || self.fin.is_some() {
             return;
@@ -351,8 +351,8 @@ impl AckState {
         self.delayed_ack.stop();
     }
 
-    /// A challenge ACK leaves (`answers`), or the limit forbids it. A delayed acknowledgement leaves with
-    /// it, or keeps its timer.
+    /// A challenge ACK leaves (`answers`), or the limit forbids it. A delayed acknowledgement
+    /// leaves with it, or keeps its timer.
     pub(crate) fn settle_challenge(&mut self, answers: bool) {
         self.due = match answers {
             true => AckDue::Now,
@@ -391,8 +391,8 @@ impl AckState {
         }
     }
 
-    /// The delay of an acknowledgement: about the time between two segments, so that one acknowledges
-    /// both; not longer than a round trip.
+    /// The delay of an acknowledgement: about the time between two segments, so that one
+    /// acknowledges both; not longer than a round trip.
     fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
         let least = path.config().delayed_ack;
         let timeout = Duration::from_millis(u64::from(self.timeout_ms)).max(least);
@@ -402,8 +402,8 @@ impl AckState {
         timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
     }
 
-    /// The timer of a delayed acknowledgement has fired. In an exchange of requests and answers no answer
-    /// came, so it is over; otherwise the peer is slower than estimated.
+    /// The timer of a delayed acknowledgement has fired. In an exchange of requests and answers no
+    /// answer came, so it is over; otherwise the peer is slower than estimated.
     pub(crate) fn on_ack_waited(&mut self, path: &Path, rtt: &RttEstimator) {
         let least = path.least_ack_timeout();
         self.timeout_ms = if self.interactive {

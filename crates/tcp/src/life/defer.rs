@@ -1,8 +1,9 @@
-//! Deferred accept: a listener's connection is complete only with data (Linux's `TCP_DEFER_ACCEPT`).
+//! Deferred accept: a listener's connection is complete only with data (Linux's
+//! `TCP_DEFER_ACCEPT`).
 //!
-//! The acknowledgement that would complete the handshake is dropped. The SYN,ACK's timer runs on without
-//! retransmissions. At its last timeout the SYN,ACK leaves again, and the answer completes the
-//! handshake, with data or without.
+//! The acknowledgement that would complete the handshake is dropped. The SYN,ACK's timer runs on
+//! without retransmissions. At its last timeout the SYN,ACK leaves again, and the answer completes
+//! the handshake, with data or without.
 
 use core::time::Duration;
 
@@ -14,8 +15,8 @@ use crate::life::LifeFlags;
 use crate::limits::{DEFER_FIRST_SECONDS, DEFER_LONGEST_SECONDS};
 use crate::segment::{Segment, Step, drop_for};
 
-/// How many timeouts of a SYN,ACK cover `time`, as Linux counts them: 1 s, 2 s, 4 s and so on, up to
-/// 120 s each. At most 255.
+/// How many timeouts of a SYN,ACK cover `time`, as Linux counts them: 1 s, 2 s, 4 s and so on, up
+/// to 120 s each. At most 255.
 pub fn defer_accept_timeouts(time: Duration) -> u8 {
     let enough = (0..u8::MAX).find(|&timeouts| defer_accept_time(timeouts) >= time);
     enough.unwrap_or(u8::MAX)

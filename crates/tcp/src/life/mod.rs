@@ -114,7 +114,8 @@ impl Life {
         self.keepalive_probes
     }
 
-    /// The device refused a probe: the next leaves at `soon`, and the one of keep-alive does not count.
+    /// The device refused a probe: the next leaves at `soon`, and the one of keep-alive does not
+    /// count.
     pub(crate) fn on_probe_refused(&mut self, soon: Instant, of_keepalive: bool) {
         self.keepalive.hasten(soon);
         self.keepalive_probes = self.keepalive_probes.saturating_sub(u8::from(of_keepalive));

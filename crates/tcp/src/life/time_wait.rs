@@ -1,5 +1,5 @@
-//! TIME-WAIT (RFC 9293 section 3.6.1) in a small record, because there may be many; and the limit of
-//! FIN-WAIT-2.
+//! TIME-WAIT (RFC 9293 section 3.6.1) in a small record, because there may be many; and the limit
+//! of FIN-WAIT-2.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::path::{Path, Ports, Timestamps};
 use crate::segment::{Disposition, Segment, Step, drop_for};
 use crate::seq::Seq;
 
-/// A connection in TIME-WAIT that its application has closed: enough to answer late segments, and to tell
-/// an old duplicate from a new connection.
+/// A connection in TIME-WAIT that its application has closed: enough to answer late segments, and
+/// to tell an old duplicate from a new connection.
 #[derive(Clone, Debug)]
 pub struct TimeWait {
     config: Arc<Config>,
@@ -58,12 +58,12 @@ impl TimeWait {
         self.until
     }
 
-    /// If a new active connection between the same ends may begin now: its initial number must be beyond
-    /// this one.
+    /// If a new active connection between the same ends may begin now: its initial number must be
+    /// beyond this one.
     ///
     /// RFC 6191 section 2 is about the passive side. The active side may do the same, because its
-    /// timestamps grow: PAWS drops segments of the old connection. As Linux: more than a second after the
-    /// last timestamp, so that ours have grown.
+    /// timestamps grow: PAWS drops segments of the old connection. As Linux: more than a second
+    /// after the last timestamp, so that ours have grown.
     pub fn reusable(&self, now: Instant) -> Option<Seq> {
         self.timestamps?.is_past(now).then_some(self.snd_nxt)
     }
@@ -127,8 +127,8 @@ impl TimeWait {
         if has(Flags::FIN) && !has(Flags::SYN) && header.seq + space == self.rcv_nxt {
             return TimeWaitStep::Answered(self.acknowledgement(now), None);
         }
-        // Only answers to segments without data and FIN are limited in rate: the others cannot start an
-        // endless exchange of acknowledgements.
+        // Only answers to segments without data and FIN are limited in rate: the others cannot
+        // start an endless exchange of acknowledgements.
         if space > 0 && !has(Flags::SYN) {
             return TimeWaitStep::Answered(self.acknowledgement(now), Some(reason));
         }

@@ -1,14 +1,14 @@
 //! TCP options: the checked iterator over their bytes, and the plain value [`TcpOptions`].
 //!
-//! Malformed options are handled as in Linux. An option with a length below 2 or beyond the header ends
-//! the list; options before it count, and the segment is kept. An option with the wrong length for its
-//! kind is skipped. RFC 9293 section 3.1 asks for no more:
+//! Malformed options are handled as in Linux. An option with a length below 2 or beyond the header
+//! ends the list; options before it count, and the segment is kept. An option with the wrong length
+//! for its kind is skipped. RFC 9293 section 3.1 asks for no more:
 //!
 //! > TCP implementations MUST be prepared to handle an illegal option length (e.g., zero); a
 //! > suggested procedure is to reset the connection and log the error cause (MUST-7).
 //!
-//! A reset for a malformed option would be a weapon for middleboxes; [`TcpOptions::malformed`] reports
-//! it for a counter.
+//! A reset for a malformed option would be a weapon for middleboxes; [`TcpOptions::malformed`]
+//! reports it for a counter.
 
 mod accurate_ecn;
 
@@ -249,8 +249,8 @@ impl TcpOptions {
         mss + stamps + scale + self.fast_open_len()
     }
 
-    /// The counts of marked bytes that fit beside the other options. RFC 9768 section 3.2.3 allows to
-    /// omit fields from the end.
+    /// The counts of marked bytes that fit beside the other options. RFC 9768 section 3.2.3 allows
+    /// to omit fields from the end.
     fn emitted_ecn(&self) -> Option<AccurateEcnOption> {
         let room = MAX_OPTIONS_LEN.saturating_sub(self.fixed_len());
         self.accurate_ecn.and_then(|option| option.within(room))
@@ -281,8 +281,8 @@ impl TcpOptions {
     /// otherwise               nop, nop, TS, AccECN, nop, nop, nop, SACK
     /// ```
     ///
-    /// If 40 bytes are too few, counts of marked bytes and then SACK blocks are left out. `out` has at
-    /// least [`len`](Self::len) bytes.
+    /// If 40 bytes are too few, counts of marked bytes and then SACK blocks are left out. `out` has
+    /// at least [`len`](Self::len) bytes.
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let mut out = Cursor(out);
         if let Some(mss) = self.mss {

@@ -1,5 +1,5 @@
-//! The acknowledgement field of a segment (RFC 9293 section 3.10.7.4, fifth step, from ESTABLISHED on)
-//! and its effect on the sending side: acknowledged data leaves the send queue.
+//! The acknowledgement field of a segment (RFC 9293 section 3.10.7.4, fifth step, from ESTABLISHED
+//! on) and its effect on the sending side: acknowledged data leaves the send queue.
 
 use core::time::Duration;
 
@@ -30,9 +30,9 @@ enum AckRange {
 }
 
 impl Outbound {
-    /// Processes the acknowledgement, window and SACK blocks of a segment that passed the checks before.
-    /// `len` is how many sequence numbers the segment itself takes up. Returns whether it acknowledged
-    /// everything in flight. The caller answers a refused one.
+    /// Processes the acknowledgement, window and SACK blocks of a segment that passed the checks
+    /// before. `len` is how many sequence numbers the segment itself takes up. Returns whether it
+    /// acknowledged everything in flight. The caller answers a refused one.
     pub(crate) fn take_ack(
         &mut self,
         path: &Path,
@@ -173,8 +173,8 @@ fn learn_reordering(transfer: &mut Transfer, path: &Path, delivered: &mut Delive
     }
 }
 
-/// Removes cumulatively acknowledged segments from the flight and measures the round trip. `prior_una`
-/// and `prior_high` are what was acknowledged before, cumulatively and selectively.
+/// Removes cumulatively acknowledged segments from the flight and measures the round trip.
+/// `prior_una` and `prior_high` are what was acknowledged before, cumulatively and selectively.
 fn take_cumulative(
     transfer: &mut Transfer,
     path: &Path,
@@ -237,8 +237,9 @@ fn react(
         rack::adapt_reordering_window(transfer, heard);
         probe::take_probe_answer(transfer, heard);
     }
-    // Whether or not data in a SYN was accepted, the transfer begins with the initial window. Data that
-    // the SYN,ACK does not acknowledge is sent again without a congestion response (`fast_open/`).
+    // Whether or not data in a SYN was accepted, the transfer begins with the initial window. Data
+    // that the SYN,ACK does not acknowledge is sent again without a congestion response
+    // (`fast_open/`).
     let opening = path.state() == State::SynSent;
     if !opening && transfer.is_dubious(heard.news) {
         let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;

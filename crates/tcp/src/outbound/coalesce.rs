@@ -1,8 +1,8 @@
 //! Variant of step S1: sends that only add to a segment held back by Nagle's algorithm or by
 //! autocorking.
 //!
-//! Such a send changes the queue and nothing else: no segment leaves, no timer is set, readiness stays.
-//! So it needs no clock, and nothing is polled after it. Most small sends are of this kind.
+//! Such a send changes the queue and nothing else: no segment leaves, no timer is set, readiness
+//! stays. So it needs no clock, and nothing is polled after it. Most small sends are of this kind.
 
 use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PagePool, PageWriter};
 
@@ -25,8 +25,8 @@ const DUE: OutFlags = OutFlags::FIN_QUEUED
     .union(OutFlags::WAITS_FOR_ROOM);
 
 impl Connection {
-    /// Whether all unsent data waits to become a full segment: [`poll_transmit`](Self::poll_transmit)
-    /// would return nothing new.
+    /// Whether all unsent data waits to become a full segment:
+    /// [`poll_transmit`](Self::poll_transmit) would return nothing new.
     #[inline]
     pub fn is_coalescing(&self) -> bool {
         let mss = self.out.transfer.send_mss(&self.path);
@@ -58,8 +58,8 @@ impl Connection {
         Some(grown)
     }
 
-    /// Adds `len` bytes to the fragment queued last, if a part of it was never sent and there is room
-    /// for all of them. `grow` adds them to the fragment, or returns `None`. On `None`,
+    /// Adds `len` bytes to the fragment queued last, if a part of it was never sent and there is
+    /// room for all of them. `grow` adds them to the fragment, or returns `None`. On `None`,
     /// [send](Self::send) them.
     pub fn extend_last<T>(
         &mut self,
@@ -132,8 +132,8 @@ impl Outbound {
             && path.config().mtu_probing.is_none()
     }
 
-    /// Whether all unsent data, and `more` bytes, wait to become a full segment. `blocks`: SACK blocks
-    /// are due.
+    /// Whether all unsent data, and `more` bytes, wait to become a full segment. `blocks`: SACK
+    /// blocks are due.
     pub(crate) fn coalesces(
         &self,
         path: &Path,
@@ -177,11 +177,12 @@ impl Outbound {
     /// waits while more is in flight than the peer delays an acknowledgement for: the peer
     /// acknowledges that at once, and then the waiting data leaves.
     ///
-    /// A connection without delay (`TCP_NODELAY`) does not wait, unless it forwards: there the option
-    /// is for a segment that comes alone, and such a segment leaves at once.
+    /// A connection without delay (`TCP_NODELAY`) does not wait, unless it forwards: there the
+    /// option is for a segment that comes alone, and such a segment leaves at once.
     pub(crate) fn autocorks(&self, path: &Path, unsent: u32, mss: u32, super_len: u32) -> bool {
         path.link().stays_in_memory()
-            // The peer delays an acknowledgement for one of its segments, which may be longer than ours.
+            // The peer delays an acknowledgement for one of its segments, which may be longer than
+            // ours.
             && self.transfer.in_flight() > u32::from(path.link().mss.max(self.transfer.snd.peer_mss))
             && !self.flags.intersects(DUE)
             && (!self.flags.contains(OutFlags::NODELAY) || path.forwards())
@@ -193,8 +194,8 @@ impl Outbound {
             && self.left_of_super_segment(unsent.saturating_add(1), super_len) > unsent
     }
 
-    /// Where the super-segment begins that `len` more bytes fill further, if they only join a segment
-    /// that is held back. There is always room to fill a super-segment (see `room.rs`).
+    /// Where the super-segment begins that `len` more bytes fill further, if they only join a
+    /// segment that is held back. There is always room to fill a super-segment (see `room.rs`).
     pub(crate) fn begun_super_segment(
         &self,
         path: &Path,
@@ -219,8 +220,8 @@ impl Outbound {
     }
 }
 
-/// Payload of the longest super-frame that can leave now. Waiting for more than the congestion window
-/// allows would keep the window unused, and an unused window does not grow.
+/// Payload of the longest super-frame that can leave now. Waiting for more than the congestion
+/// window allows would keep the window unused, and an unused window does not grow.
 fn longest_now(transfer: &Transfer, path: &Path, mss: u32) -> u32 {
     let segments = mss.saturating_mul(SUPER_FRAME_SEGMENTS);
     let longest = path.link().max_super_payload.min(segments).min(transfer.cwnd_room(mss));

@@ -1,5 +1,5 @@
-//! The part of loss recovery that every connection has, in a few bytes. The part needed only during a
-//! recovery is boxed: [`Recovery`](crate::outbound::recovery::Recovery).
+//! The part of loss recovery that every connection has, in a few bytes. The part needed only during
+//! a recovery is boxed: [`Recovery`](crate::outbound::recovery::Recovery).
 
 use pagewire_mem::Instant;
 
@@ -60,7 +60,8 @@ pub(crate) struct Loss {
     pub(crate) dsack_dups: u32,
     /// Times that reordering was seen.
     pub(crate) reord_seen: u32,
-    /// Most wire segments in flight in the current round trip of `validate_cwnd`, and where it ends.
+    /// Most wire segments in flight in the current round trip of `validate_cwnd`, and where it
+    /// ends.
     pub(crate) max_packets: u32,
     pub(crate) usage_end: Seq,
     /// The degree of reordering, in wire segments.

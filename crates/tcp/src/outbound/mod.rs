@@ -48,8 +48,8 @@ pub(crate) struct Outbound {
     pub(crate) transfer: Transfer,
     pub(crate) queue: SendQueue,
     limit: Limit,
-    /// Data is queued, none is in flight, and none can leave: for zero-window probes (RFC 9293 section
-    /// 3.8.6.1), and to flush a segment that is held back.
+    /// Data is queued, none is in flight, and none can leave: for zero-window probes (RFC 9293
+    /// section 3.8.6.1), and to flush a segment that is held back.
     persist: Timer,
     /// Doublings of the time between zero-window probes.
     persist_backoff: u8,

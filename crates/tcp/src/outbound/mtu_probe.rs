@@ -1,5 +1,5 @@
-//! Path MTU discovery by probing (RFC 4821): the connection sends a longer segment now and then, and
-//! sees whether it arrives. For paths that drop long packets without an ICMP message.
+//! Path MTU discovery by probing (RFC 4821): the connection sends a longer segment now and then,
+//! and sees whether it arrives. For paths that drop long packets without an ICMP message.
 //!
 //! ```text
 //!    low (known to pass) ------ cap: what segments are bounded to ------ high (worth trying)
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! As in Linux (`tcp_mtu_probing`), probes are part of the stream, and leave only when much data is
-//! queued and nothing is lost. The third timeout in a row indicates a black hole. Sizes are those of an
-//! MSS without options.
+//! queued and nothing is lost. The third timeout in a row indicates a black hole. Sizes are those
+//! of an MSS without options.
 
 use pagewire_mem::Instant;
 
@@ -178,8 +178,8 @@ pub(crate) fn is_probe_lost(transfer: &mut Transfer, path: &Path) -> bool {
 
 /// The retransmission timer has fired on data, after `retries` times before.
 ///
-/// RFC 4821 section 7.7: a full-stop timeout, one that repeats, indicates a routing change to a path
-/// with a smaller MTU. The result of a probe is unknown then (section 7.6.4).
+/// RFC 4821 section 7.7: a full-stop timeout, one that repeats, indicates a routing change to a
+/// path with a smaller MTU. The result of a probe is unknown then (section 7.6.4).
 pub(crate) fn suspect_mtu(transfer: &mut Transfer, path: &Path, now: Instant, retries: u8) {
     let Some(probing) = path.config().mtu_probing else { return };
     let options = path.option_bytes();

@@ -1,4 +1,5 @@
-//! Which bytes leave next: how many, in how long a super-frame, and when they wait for more (Nagle).
+//! Which bytes leave next: how many, in how long a super-frame, and when they wait for more
+//! (Nagle).
 
 use pagewire_mem::Instant;
 
@@ -12,8 +13,8 @@ use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Bytes of a super-frame beyond those that leave in a millisecond; halved for each half millisecond of
-/// the shortest round trip.
+/// Bytes of a super-frame beyond those that leave in a millisecond; halved for each half
+/// millisecond of the shortest round trip.
 const LONGEST_SUPER: u64 = 65_536;
 
 /// Microseconds, as a power of two, of the shortest round trip that halve a super-frame.
@@ -54,8 +55,8 @@ impl Outbound {
         let mut end = start + taken;
         let allowed = self.transfer.send_edge().saturating_since(start);
         let flush = self.flags.contains(OutFlags::FLUSH_DUE);
-        // As in Linux, PSH is set on a segment that runs out of fragments, ends a record or is sent by
-        // a timer, and on a super-segment after half of the peer's window without PSH.
+        // As in Linux, PSH is set on a segment that runs out of fragments, ends a record or is sent
+        // by a timer, and on a super-segment after half of the peer's window without PSH.
         let far = end.saturating_since(self.push_sent) > self.transfer.snd.max_window / 2
             && self.left_of_super_segment(
                 data_end.saturating_since(start),
@@ -146,8 +147,8 @@ impl Outbound {
         Some(len)
     }
 
-    /// Whether a segment that is not full leaves with the full ones before it. In memory all are one
-    /// frame, so Nagle's algorithm would save nothing and cause one more frame later.
+    /// Whether a segment that is not full leaves with the full ones before it. In memory all are
+    /// one frame, so Nagle's algorithm would save nothing and cause one more frame later.
     fn small_rides_along(&self, path: &Path) -> bool {
         path.link().stays_in_memory()
             && self.transfer.rtt.is_near()
@@ -155,8 +156,8 @@ impl Outbound {
             && !self.sends_urgent()
     }
 
-    /// Nagle's algorithm in Minshall's variant, as in Linux: whether a segment that is not full waits. It
-    /// waits for the acknowledgement of small segments only.
+    /// Nagle's algorithm in Minshall's variant, as in Linux: whether a segment that is not full
+    /// waits. It waits for the acknowledgement of small segments only.
     #[inline]
     pub(crate) fn holds_back_small(&self) -> bool {
         // Equality, because the end never lies before `flush_to`, and 2 GiB later no order holds.
@@ -184,9 +185,10 @@ impl Outbound {
             || self.queue.begins_segment(end)
     }
 
-    /// Whether more than a segment waits for the next acknowledgement, to become a longer super-frame.
-    /// As in Linux: if the acknowledgement is expected within half a round trip and a millisecond, data
-    /// was sent in the last millisecond, and the windows allow less than a third of their size.
+    /// Whether more than a segment waits for the next acknowledgement, to become a longer
+    /// super-frame. As in Linux: if the acknowledgement is expected within half a round trip and a
+    /// millisecond, data was sent in the last millisecond, and the windows allow less than a third
+    /// of their size.
     fn waits_for_more(
         &self,
         path: &Path,
@@ -336,8 +338,8 @@ fn whole_window(transfer: &Transfer, mss: u32) -> u32 {
 fn base_mss(transfer: &Transfer, path: &Path) -> u32 {
     let mss =
         u32::from(path.path_mss().min(transfer.snd.peer_mss).min(mtu_probe::probed_mss(transfer)));
-    // As Linux: at most half of the largest window that the peer ever offered, so that full segments
-    // can fill it.
+    // As Linux: at most half of the largest window that the peer ever offered, so that full
+    // segments can fill it.
     let window = transfer.snd.max_window;
     let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
     let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };

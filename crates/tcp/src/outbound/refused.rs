@@ -31,14 +31,14 @@ pub(crate) struct Refused {
 }
 
 impl Connection {
-    /// The device refused a segment from [`poll_transmit`](Self::poll_transmit). `seq` is its number, and
-    /// `space` how many numbers it takes up: its payload, and one each for SYN and FIN. Report the last
-    /// of several segments first.
+    /// The device refused a segment from [`poll_transmit`](Self::poll_transmit). `seq` is its
+    /// number, and `space` how many numbers it takes up: its payload, and one each for SYN and FIN.
+    /// Report the last of several segments first.
     ///
-    /// As in Linux, neither the congestion window nor the timeout changes. New data becomes unsent again,
-    /// a retransmission stays lost. Both are tried again when a segment arrives, or soon, until the user
-    /// timeout or as long as retransmissions would be. A SYN has its own timer, and an acknowledgement
-    /// needs no retry.
+    /// As in Linux, neither the congestion window nor the timeout changes. New data becomes unsent
+    /// again, a retransmission stays lost. Both are tried again when a segment arrives, or soon,
+    /// until the user timeout or as long as retransmissions would be. A SYN has its own timer, and
+    /// an acknowledgement needs no retry.
     pub fn handle_refused(&mut self, now: Instant, seq: Seq, space: u32) {
         if !self.path.state().is_synchronized() {
             return;

@@ -1,9 +1,9 @@
 //! Room in the send buffer: how much a send may queue, and when the connection is writable again.
 //!
-//! The send buffer is charged as Linux charges it, so that applications meet the same limits. Data is
-//! queued in super-segments, of at most a super-frame each. A super-segment costs its payload and a
-//! fixed overhead. A new one begins while the buffer has room (and not too much is unsent); one that
-//! has begun is always filled. Data that can leave at once counts as sent.
+//! The send buffer is charged as Linux charges it, so that applications meet the same limits. Data
+//! is queued in super-segments, of at most a super-frame each. A super-segment costs its payload
+//! and a fixed overhead. A new one begins while the buffer has room (and not too much is unsent);
+//! one that has begun is always filled. Data that can leave at once counts as sent.
 
 use pagewire_mem::Instant;
 
@@ -95,7 +95,8 @@ impl Outbound {
         u64::from(bytes) + u64::from(count) * u64::from(SUPER_SEGMENT_OVERHEAD)
     }
 
-    /// How many of `wanted` bytes may be queued now, and where the super-segment begins that they end in.
+    /// How many of `wanted` bytes may be queued now, and where the super-segment begins that they
+    /// end in.
     pub(crate) fn admit(&self, path: &Path, wanted: u32) -> (u32, Seq) {
         let mss = self.transfer.send_mss(path);
         let super_len = self.transfer.super_segment_len(path, mss);
@@ -164,7 +165,8 @@ impl Outbound {
         self.note_busy(now);
     }
 
-    /// Writable again: a third of the buffer is free, and less than half of the allowed bytes are unsent.
+    /// Writable again: a third of the buffer is free, and less than half of the allowed bytes are
+    /// unsent.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
         let queued = self.queue.len();
         let is_third_free = |used: u64| used + used / 2 <= u64::from(self.send_buffer(path));
@@ -179,8 +181,8 @@ impl Outbound {
             && !waits_unsent(&self.transfer, path, self.queue.end(), 2, mss)
     }
 
-    /// Lets the send buffer follow the congestion window: room for two windows, one in flight and one
-    /// to follow, at the size of Linux's frames in memory.
+    /// Lets the send buffer follow the congestion window: room for two windows, one in flight and
+    /// one to follow, at the size of Linux's frames in memory.
     pub(crate) fn grow_send_buffer(&mut self, path: &Path) {
         let mss = self.transfer.snd.peer_mss.min(path.path_mss());
         let frame =
@@ -189,8 +191,8 @@ impl Outbound {
         self.buffer = self.buffer.max(frame.saturating_mul(2).saturating_mul(segments));
     }
 
-    /// Nothing more can leave after an acknowledgement: grows the buffer unless the congestion window is
-    /// full, and ends the application's wait for room.
+    /// Nothing more can leave after an acknowledgement: grows the buffer unless the congestion
+    /// window is full, and ends the application's wait for room.
     pub(crate) fn check_room(&mut self, path: &Path) {
         if !self.flags.contains(OutFlags::ACKED | OutFlags::WAITS_FOR_ROOM) {
             return;
@@ -206,8 +208,8 @@ impl Outbound {
 }
 
 impl Transfer {
-    /// Payload of a full super-segment: whole segments of `mss` ([`send_mss`](Self::send_mss)), at most
-    /// half of the peer's largest window.
+    /// Payload of a full super-segment: whole segments of `mss` ([`send_mss`](Self::send_mss)), at
+    /// most half of the peer's largest window.
     #[inline]
     pub(crate) fn super_segment_len(&self, path: &Path, mss: u32) -> u32 {
         let window = self.snd.max_window;

@@ -46,8 +46,8 @@ impl RttEstimator {
         }
     }
 
-    /// Adds a sample. None of a retransmitted segment, unless a timestamp tells which transmission was
-    /// answered (Karn's algorithm, RFC 6298 section 3).
+    /// Adds a sample. None of a retransmitted segment, unless a timestamp tells which transmission
+    /// was answered (Karn's algorithm, RFC 6298 section 3).
     ///
     /// `rtt` is that of the oldest segment that an acknowledgement answers, its delay included;
     /// `newest` is that of the newest, which bounds the path's own.
@@ -71,9 +71,9 @@ impl RttEstimator {
     ///
     /// > RFC 6298 section 2.3: RTO <- SRTT + max (G, K*RTTVAR) where K = 4.
     ///
-    /// As in Linux, the lower bound replaces the granularity G: a timeout is at least that much *longer*
-    /// than the round trip, which leaves room for a delayed acknowledgement on any path. RFC 6298
-    /// section 2.4 asks for at least 1 second; no stack does that.
+    /// As in Linux, the lower bound replaces the granularity G: a timeout is at least that much
+    /// *longer* than the round trip, which leaves room for a delayed acknowledgement on any path.
+    /// RFC 6298 section 2.4 asks for at least 1 second; no stack does that.
     pub(crate) fn rto(&self) -> Duration {
         let base = if self.srtt == 0 {
             u64::from(self.first_rto_ms) * 1_000_000
@@ -119,8 +119,8 @@ impl RttEstimator {
         Duration::from_nanos(self.rttvar)
     }
 
-    /// Whether the peer ever answered as fast as only a peer in the same machine can: the link may stay
-    /// in memory and lead to a forwarder.
+    /// Whether the peer ever answered as fast as only a peer in the same machine can: the link may
+    /// stay in memory and lead to a forwarder.
     #[inline]
     pub(crate) fn is_near(&self) -> bool {
         self.min().is_none_or(|least| least < DEFER_WITHIN)

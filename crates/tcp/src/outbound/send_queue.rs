@@ -1,4 +1,5 @@
-//! Byte path, step S2: the send queue keeps the application's data until the peer has acknowledged it.
+//! Byte path, step S2: the send queue keeps the application's data until the peer has acknowledged
+//! it.
 //!
 //! ```text
 //!   start            acked so far                 sent so far             end
@@ -6,9 +7,9 @@
 //!                        ^ una                  ^ cursor: where the last slice ended
 //! ```
 //!
-//! The queue knows fragments by the sequence number of their first byte; `flight/` knows which bytes
-//! were sent. A fragment is released when its last byte is acknowledged; slices of it that a device
-//! still holds keep the memory alive.
+//! The queue knows fragments by the sequence number of their first byte; `flight/` knows which
+//! bytes were sent. A fragment is released when its last byte is acknowledged; slices of it that a
+//! device still holds keep the memory alive.
 
 use std::collections::VecDeque;
 
@@ -110,8 +111,8 @@ impl SendQueue {
         self.push_entry(frag, false);
     }
 
-    /// Lets `grow` add bytes to the last fragment, unless it ends a record, and returns its result. Bytes
-    /// beyond `longest` become the next fragment.
+    /// Lets `grow` add bytes to the last fragment, unless it ends a record, and returns its result.
+    /// Bytes beyond `longest` become the next fragment.
     pub(crate) fn grow_last<T>(
         &mut self,
         longest: usize,
@@ -176,8 +177,8 @@ impl SendQueue {
         acked
     }
 
-    /// Slices up to `len` bytes from `start` on: at most [`MAX_FRAGS`] fragments, up to the next that
-    /// begins a segment. Returns the slices and their bytes.
+    /// Slices up to `len` bytes from `start` on: at most [`MAX_FRAGS`] fragments, up to the next
+    /// that begins a segment. Returns the slices and their bytes.
     pub(crate) fn slice(&mut self, start: Seq, len: u32) -> (FragVec, u32) {
         let mut out = FragVec::new();
         let mut taken = 0;
@@ -205,7 +206,8 @@ impl SendQueue {
         (out, taken)
     }
 
-    /// Replaces lent memory by copies from `copy`. `false`: some copies failed, and that memory stays.
+    /// Replaces lent memory by copies from `copy`. `false`: some copies failed, and that memory
+    /// stays.
     pub(crate) fn keep_lent(&mut self, mut copy: impl FnMut(&Frag) -> Option<FragVec>) -> bool {
         let mut all = true;
         let is_lent = |frag: &Frag| frag.completion().is_some_and(Completion::lends);
@@ -244,8 +246,8 @@ impl SendQueue {
         self.entries.partition_point(|e| e.end().le(seq))
     }
 
-    /// Drops everything: first the bytes never sent (from `unsent` on), then the rest. Completions follow
-    /// this order, as in Linux.
+    /// Drops everything: first the bytes never sent (from `unsent` on), then the rest. Completions
+    /// follow this order, as in Linux.
     pub(crate) fn clear(&mut self, unsent: Seq) {
         let first = self.entries.partition_point(|e| e.start.lt(unsent));
         drop(self.entries.split_off(first));

@@ -46,7 +46,8 @@ impl Outbound {
     /// > expires on a segment in the retransmission queue, send the segment at the front of the
     /// > retransmission queue again, reinitialize the retransmission timer, and return.
     ///
-    /// `deferred`: the peer acknowledged our SYN,ACK, and the listener waits for data (`life/defer.rs`).
+    /// `deferred`: the peer acknowledged our SYN,ACK, and the listener waits for data
+    /// (`life/defer.rs`).
     pub(crate) fn on_retransmit_timer(
         &mut self,
         path: &Path,
@@ -143,8 +144,8 @@ impl Outbound {
     /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
     /// > unacknowledged before a connection is forcefully closed.
     ///
-    /// As in Linux, it starts when a timer fires for the first time (`first`), and replaces the number
-    /// of retransmissions.
+    /// As in Linux, it starts when a timer fires for the first time (`first`), and replaces the
+    /// number of retransmissions.
     pub(crate) fn has_waited_too_long(&mut self, path: &Path, now: Instant, first: bool) -> bool {
         let Some(limit) = path.config().user_timeout else { return false };
         let rare = self.transfer.rare();
@@ -184,9 +185,9 @@ impl Outbound {
 }
 
 impl Transfer {
-    /// How many timeouts the handshake waits for data; 0 if it does not. Neither a connection from a SYN
-    /// cookie waits, which has no SYN,ACK in flight, nor one that the application has already (active,
-    /// or with Fast Open).
+    /// How many timeouts the handshake waits for data; 0 if it does not. Neither a connection from
+    /// a SYN cookie waits, which has no SYN,ACK in flight, nor one that the application has already
+    /// (active, or with Fast Open).
     pub(crate) fn deferral(&self, path: &Path) -> u8 {
         let never = path.is_active() || path.is_fast_open_server();
         if never || self.flight.is_empty() { 0 } else { path.config().defer_accept }
@@ -197,8 +198,8 @@ impl Transfer {
         self.loss.retries < self.deferral(path)
     }
 
-    /// Whether the peer has acknowledged nothing for the time of the configured number of doublings. As
-    /// in Linux, doublings start at the shortest timeout, whatever the round trip.
+    /// Whether the peer has acknowledged nothing for the time of the configured number of
+    /// doublings. As in Linux, doublings start at the shortest timeout, whatever the round trip.
     ///
     /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
     /// > reaches a threshold R2 greater than R1, close the connection.

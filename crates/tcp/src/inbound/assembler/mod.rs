@@ -1,4 +1,5 @@
-//! Byte path, step R6: the receive queue keeps payload, by reference, until the application takes it.
+//! Byte path, step R6: the receive queue keeps payload, by reference, until the application takes
+//! it.
 //!
 //! ```text
 //!          in_order                        out_of_order (boxed, only after a loss)
@@ -8,12 +9,13 @@
 //!                     (rcv_nxt)     \__ a range _/   \_ range _/
 //! ```
 //!
-//! It counts bytes *buffered*, and bytes of memory *pinned* for them, which the window is charged with.
-//! A peer that sends a byte at a time must not pin a page for each: a small segment is copied into shared
-//! pages ([`SMALL_SEGMENT`]), and beyond a threshold the whole queue is compacted ([`COMPACT_FACTOR`]).
-//! The copy ledger counts both.
+//! It counts bytes *buffered*, and bytes of memory *pinned* for them, which the window is charged
+//! with. A peer that sends a byte at a time must not pin a page for each: a small segment is copied
+//! into shared pages ([`SMALL_SEGMENT`]), and beyond a threshold the whole queue is compacted
+//! ([`COMPACT_FACTOR`]). The copy ledger counts both.
 //!
-//! Of bytes that arrive twice the first stay: bytes that were acknowledged selectively never change.
+//! Of bytes that arrive twice the first stay: bytes that were acknowledged selectively never
+//! change.
 
 mod out_of_order;
 mod pages;
@@ -117,18 +119,20 @@ impl ReceiveQueue {
         self.in_order.pinned() + self.out_of_order.as_ref().map_or(0, |o| o.pinned())
     }
 
-    /// The charge to the host's budget: pinned memory, without the pages of small segments, which are
-    /// shared with other connections.
+    /// The charge to the host's budget: pinned memory, without the pages of small segments, which
+    /// are shared with other connections.
     pub(crate) fn charge(&self) -> usize {
         self.pinned().min(COMPACT_FACTOR * self.buffered() + SMALL_SEGMENT)
     }
 
-    /// The charge with data that waits to be forwarded, which is charged to the connection that sends it.
+    /// The charge with data that waits to be forwarded, which is charged to the connection that
+    /// sends it.
     pub(crate) fn charge_with_held(&self) -> usize {
         self.charge() + self.held as usize
     }
 
-    /// Sets the bytes of memory that wait to be forwarded. Returns whether they are fewer than before.
+    /// Sets the bytes of memory that wait to be forwarded. Returns whether they are fewer than
+    /// before.
     pub(crate) fn set_held(&mut self, bytes: usize) -> bool {
         let held = saturated(bytes);
         core::mem::replace(&mut self.held, held) > held
@@ -138,8 +142,8 @@ impl ReceiveQueue {
         self.out_of_order.as_ref().is_some_and(|o| !o.is_empty())
     }
 
-    /// Queues the payload `frags` from `seq` on. The caller has cut it to the window: nothing in it is 2^30
-    /// or more from [`next`](Self::next).
+    /// Queues the payload `frags` from `seq` on. The caller has cut it to the window: nothing in it
+    /// is 2^30 or more from [`next`](Self::next).
     pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, mut frags: FragVec) -> Inserted {
         let mut len = frags.iter().map(Frag::len).sum::<usize>() as u32;
         if len == 0 {
@@ -176,9 +180,9 @@ impl ReceiveQueue {
         inserted
     }
 
-    /// How much of a segment to queue when the host's memory is short. A connection that holds nothing may
-    /// exceed its share, but not by a super-frame that leaves nothing to others: the peer retransmits the
-    /// rest.
+    /// How much of a segment to queue when the host's memory is short. A connection that holds
+    /// nothing may exceed its share, but not by a super-frame that leaves nothing to others: the
+    /// peer retransmits the rest.
     #[cold]
     fn most_at_once(&self, env: &Env<'_>, seq: Seq, len: u32) -> u32 {
         if seq != self.next || !self.in_order.is_empty() || self.held > 0 {
@@ -242,8 +246,8 @@ impl ReceiveQueue {
         if self.pins_too_much() && self.starved && env.pool.stats().free > 0 {
             self.compact(env);
         }
-        // If the application has nothing to read, the next byte in order is always queued: otherwise
-        // the gap would never be filled.
+        // If the application has nothing to read, the next byte in order is always queued:
+        // otherwise the gap would never be filled.
         if self.pins_too_much() && (inserted.out_of_order || !self.in_order.is_empty()) {
             inserted.dropped = Some(DropReason::ReceiveMemory);
             return inserted;
@@ -313,8 +317,8 @@ impl ReceiveQueue {
         self.in_order.peek(env, skip, dst)
     }
 
-    /// Appends references to up to `max` in-order bytes after the first `skip` to `out`, and keeps the
-    /// bytes; returns how many.
+    /// Appends references to up to `max` in-order bytes after the first `skip` to `out`, and keeps
+    /// the bytes; returns how many.
     pub(crate) fn peek_frags(&self, skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
         self.in_order.peek_frags(skip, max, out)
     }
@@ -344,8 +348,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Replaces memory with a completion, which its owner waits for, by private copies, as far as there
-    /// are pages.
+    /// Replaces memory with a completion, which its owner waits for, by private copies, as far as
+    /// there are pages.
     #[cold]
     pub(crate) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
         let copied = self.in_order.give_back(env);

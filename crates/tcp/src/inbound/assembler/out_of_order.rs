@@ -17,8 +17,8 @@ pub(super) struct OutOfOrder {
     ranges: VecDeque<Range>,
     len: usize,
     pinned: usize,
-    /// A byte in each of the ranges that changed last, the latest first. Some may now lie in the same
-    /// range, or in none.
+    /// A byte in each of the ranges that changed last, the latest first. Some may now lie in the
+    /// same range, or in none.
     recent: [Option<Seq>; SackBlocks::MAX],
 }
 
@@ -84,8 +84,8 @@ impl OutOfOrder {
         self.touch(first);
     }
 
-    /// Inserts `len` bytes before range `i`, in a gap of at least that size, and joins them with ranges
-    /// that they touch. `false`: there are too many ranges.
+    /// Inserts `len` bytes before range `i`, in a gap of at least that size, and joins them with
+    /// ranges that they touch. `false`: there are too many ranges.
     fn fill_gap(
         &mut self,
         env: &mut Env<'_>,

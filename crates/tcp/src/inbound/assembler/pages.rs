@@ -28,7 +28,8 @@ impl<'a> Iterator for Parts<'a> {
 }
 
 impl Run {
-    /// Bytes at the front that lie in whole pages, aligned and full of consecutive bytes; at most `max`.
+    /// Bytes at the front that lie in whole pages, aligned and full of consecutive bytes; at most
+    /// `max`.
     pub(super) fn whole_pages(&self, max: usize) -> usize {
         let mut at = 0;
         for frag in self.frags() {

@@ -9,7 +9,8 @@ use crate::shared::Env;
 
 /// Consecutive bytes of the stream.
 ///
-/// `pinned` is the sum of [`charge`] over the fragments, less [`shared`] for each pair of neighbours.
+/// `pinned` is the sum of [`charge`] over the fragments, less [`shared`] for each pair of
+/// neighbours.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     frags: VecDeque<Frag>,
@@ -17,17 +18,17 @@ pub(super) struct Run {
     pinned: usize,
 }
 
-/// Memory that a fragment pins alone, its entry in the deque included: otherwise many tiny fragments of
-/// one page would cost nothing.
+/// Memory that a fragment pins alone, its entry in the deque included: otherwise many tiny
+/// fragments of one page would cost nothing.
 fn charge(frag: &Frag) -> usize {
     frag.pinned() + size_of::<Frag>()
 }
 
-/// What is counted twice when `b` follows `a`: the page that both use. Frames of a burst lie in the same
-/// pages, with their headers between the payloads.
+/// What is counted twice when `b` follows `a`: the page that both use. Frames of a burst lie in the
+/// same pages, with their headers between the payloads.
 ///
-/// Depends only on where `a` ends and `b` begins, so it stays true when either changes at its other end.
-/// Memory counted in pages pins more than its length if an end is not on a page boundary.
+/// Depends only on where `a` ends and `b` begins, so it stays true when either changes at its other
+/// end. Memory counted in pages pins more than its length if an end is not on a page boundary.
 fn shared(a: &Frag, b: &Frag) -> usize {
     let (end, start) = (a.addr() + a.len(), b.addr());
     let one_page = !end.is_multiple_of(PAGE_SIZE)
@@ -168,8 +169,8 @@ impl Run {
         max - left
     }
 
-    /// Copies every fragment shorter than a page, to merge neighbours. Longer ones pin less than four times
-    /// their length. `false`: out of pages, the rest stays.
+    /// Copies every fragment shorter than a page, to merge neighbours. Longer ones pin less than
+    /// four times their length. `false`: out of pages, the rest stays.
     pub(super) fn compact(&mut self, env: &mut Env<'_>) -> bool {
         self.copy(env, CopyReason::Compact, |frag| frag.len() < PAGE_SIZE)
     }
@@ -278,8 +279,8 @@ impl Run {
     }
 }
 
-/// A fragment of a small segment: a copy in shared pages, if it pins far more memory than it has bytes.
-/// Without free pages it stays.
+/// A fragment of a small segment: a copy in shared pages, if it pins far more memory than it has
+/// bytes. Without free pages it stays.
 fn small(env: &mut Env<'_>, frag: Frag) -> FragVec {
     if frag.pinned() > SMALL_SEGMENT_PINNED_FACTOR * frag.len() {
         let (copies, copied) =

@@ -18,7 +18,8 @@ pub struct FastOpenConnect {
     pub option: Option<FastOpenCookie>,
     /// The MSS that the peer announced last, if known: data in the SYN must fit it.
     pub mss: Option<u16>,
-    /// The SYN waits for the application's first data. Only with a cookie, or without the need of one.
+    /// The SYN waits for the application's first data. Only with a cookie, or without the need of
+    /// one.
     pub deferred: bool,
 }
 
@@ -191,8 +192,8 @@ impl FastOpen<'_> {
         }
     }
 
-    /// The application has more data than fits the SYN (`true`): the acknowledgement of the SYN,ACK waits
-    /// for that data, as a delayed acknowledgement.
+    /// The application has more data than fits the SYN (`true`): the acknowledgement of the SYN,ACK
+    /// waits for that data, as a delayed acknowledgement.
     pub fn set_write_pending(&mut self, pending: bool) {
         self.0.life.flags.set(LifeFlags::WRITE_PENDING, pending);
     }
@@ -211,7 +212,8 @@ impl FastOpen<'_> {
         outcome
     }
 
-    /// Whether the path seems to drop Fast Open connections, once: do without Fast Open for a while.
+    /// Whether the path seems to drop Fast Open connections, once: do without Fast Open for a
+    /// while.
     pub fn take_black_hole(&mut self) -> bool {
         let suspected = self.0.life.flags.contains(LifeFlags::BLACK_HOLE);
         self.0.life.flags.remove(LifeFlags::BLACK_HOLE);
@@ -240,8 +242,8 @@ impl Life {
     ///
     /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
     ///
-    /// As Linux: the link's MSS as the default, because a SYN that is too long is sent again without data;
-    /// and 40 less, because middleboxes may add options.
+    /// As Linux: the link's MSS as the default, because a SYN that is too long is sent again
+    /// without data; and 40 less, because middleboxes may add options.
     pub(crate) fn syn_data_room(&self, path: &Path) -> u32 {
         let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
         u32::from(path.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
@@ -265,9 +267,9 @@ impl Life {
         });
     }
 
-    /// As Linux, very conservative: the third timeout in a row of a connection opened with Fast Open, or
-    /// its end before, means that the path drops such connections. [`FastOpenOutcome`] has the result for
-    /// a single server.
+    /// As Linux, very conservative: the third timeout in a row of a connection opened with Fast
+    /// Open, or its end before, means that the path drops such connections. [`FastOpenOutcome`] has
+    /// the result for a single server.
     pub(crate) fn suspect_black_hole(&mut self) {
         if self.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
             self.flags.insert(LifeFlags::BLACK_HOLE);

@@ -1,7 +1,9 @@
-//! TCP Fast Open (RFC 7413): data in the SYN, for a client with a cookie from an earlier connection.
+//! TCP Fast Open (RFC 7413): data in the SYN, for a client with a cookie from an earlier
+//! connection.
 //!
-//! This file has the state during the handshake. `cookie.rs` has cookies and their keys, `client.rs` the
-//! active side, `server.rs` the passive side. The stack stores the cookies of peers.
+//! This file has the state during the handshake. `cookie.rs` has cookies and their keys,
+//! `client.rs` the active side, `server.rs` the passive side. The stack stores the cookies of
+//! peers.
 
 pub(crate) mod client;
 mod cookie;
@@ -11,8 +13,8 @@ pub use client::{FastOpen, FastOpenConnect, FastOpenOutcome, SynData, TryExperim
 pub use cookie::{CookieCheck, FastOpenCookie, FastOpenKeys};
 
 bitflags::bitflags! {
-    /// A host's use of Fast Open. The bits are those of Linux's `net.ipv4.tcp_fastopen`; those without a
-    /// name have no meaning in Linux either.
+    /// A host's use of Fast Open. The bits are those of Linux's `net.ipv4.tcp_fastopen`; those
+    /// without a name have no meaning in Linux either.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct FastOpenMode: u32 {
         /// Connections may send data in the SYN.

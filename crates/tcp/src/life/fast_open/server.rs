@@ -10,14 +10,15 @@ use crate::path::Path;
 use crate::shared::Env;
 
 impl FastOpen<'_> {
-    /// Sends this cookie in the SYN,ACK. Call it after [`Connection::accept`](crate::Connection::accept).
+    /// Sends this cookie in the SYN,ACK. Call it after
+    /// [`Connection::accept`](crate::Connection::accept).
     pub fn offer_cookie(&mut self, cookie: FastOpenCookie) {
         self.0.life.fast_open.get_or_insert_default().option = Some(cookie);
     }
 
     /// Opens with Fast Open: the cookie in the SYN was valid, `payload` is the SYN's. Call it after
-    /// [`Connection::accept`](crate::Connection::accept). The application may use the connection at once: it reads the SYN's data,
-    /// and its own data leaves before the handshake is complete.
+    /// [`Connection::accept`](crate::Connection::accept). The application may use the connection at
+    /// once: it reads the SYN's data, and its own data leaves before the handshake is complete.
     ///
     /// > RFC 7413 section 4.2.2: Buffer the data and notify the application. [...] If the FastOpened
     /// > flag is set, the packet acknowledges the SYN and data sequence.
@@ -28,8 +29,8 @@ impl FastOpen<'_> {
         }
     }
 
-    /// The application has accepted the connection: from now on an ICMP error during the handshake does
-    /// not end it.
+    /// The application has accepted the connection: from now on an ICMP error during the handshake
+    /// does not end it.
     pub fn on_accepted(&mut self) {
         if self.0.path.state() == State::SynReceived {
             self.0.life.flags.insert(LifeFlags::ACCEPTED_EARLY);
@@ -38,8 +39,8 @@ impl FastOpen<'_> {
 }
 
 impl Life {
-    /// Whether the application may send data: in states that send, for a SYN that waits for data, and after
-    /// a SYN with a valid cookie.
+    /// Whether the application may send data: in states that send, for a SYN that waits for data,
+    /// and after a SYN with a valid cookie.
     #[inline]
     pub(crate) fn takes_data(&self, path: &Path) -> bool {
         path.state().can_send()

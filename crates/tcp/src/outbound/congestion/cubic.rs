@@ -1,6 +1,6 @@
 //! CUBIC (RFC 9438), in integers: windows in segments, times in ticks of 1/1024 second, so that the
-//! cube of a time in seconds is a shift. Section numbers are the RFC's; intervals and rounding that it
-//! leaves open are Linux's.
+//! cube of a time in seconds is a shift. Section numbers are the RFC's; intervals and rounding that
+//! it leaves open are Linux's.
 
 use pagewire_mem::Instant;
 

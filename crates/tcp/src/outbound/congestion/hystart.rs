@@ -1,9 +1,9 @@
 //! The end of slow start before a loss: the round trip grows, so a queue grows.
 //!
-//! Two algorithms: Linux's HyStart, which leaves slow start at once, and HyStart++ (RFC 9406), which
-//! first grows more slowly for some round trips, and resumes if the delay was temporary. Of Linux's two
-//! criteria only the delay is used; RFC 9406 dropped the length of acknowledgement trains, because
-//! acknowledgements come in bursts for many reasons.
+//! Two algorithms: Linux's HyStart, which leaves slow start at once, and HyStart++ (RFC 9406),
+//! which first grows more slowly for some round trips, and resumes if the delay was temporary. Of
+//! Linux's two criteria only the delay is used; RFC 9406 dropped the length of acknowledgement
+//! trains, because acknowledgements come in bursts for many reasons.
 
 use core::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Congestion control: how many wire segments may be in flight.
 //!
-//! Read [`Congestion`] first: it has what all algorithms share. [`newreno`] and [`cubic`] have the growth
-//! in congestion avoidance and the cut after a loss; [`hystart`] ends slow start before a loss.
-//! `recovery` detects losses and reduces the window.
+//! Read [`Congestion`] first: it has what all algorithms share. [`newreno`] and [`cubic`] have the
+//! growth in congestion avoidance and the cut after a loss; [`hystart`] ends slow start before a
+//! loss. `recovery` detects losses and reduces the window.
 //!
 //! ```text
 //!            on_ack (cwnd < ssthresh)              on_ack (cwnd >= ssthresh)
@@ -77,8 +77,8 @@ impl Algorithm {
 impl Congestion {
     /// In slow start, with a window of `initial` segments (RFC 6928: 10).
     ///
-    /// RFC 6928 section 2 bounds the initial window by max(2*MSS, 14600) bytes. As in Linux there is no
-    /// such bound: it matters only on links with a large MTU, which it would slow down.
+    /// RFC 6928 section 2 bounds the initial window by max(2*MSS, 14600) bytes. As in Linux there
+    /// is no such bound: it matters only on links with a large MTU, which it would slow down.
     pub(crate) fn new(kind: CongestionKind, initial: u32, exit: SlowStartExit) -> Self {
         let algorithm = Algorithm::new(kind);
         let initial = initial.clamp(1, 255);
@@ -129,8 +129,8 @@ impl Congestion {
         }
     }
 
-    /// A round trip was measured, before the window grows: slow start may end. `una` and `nxt` tell where
-    /// round trips end.
+    /// A round trip was measured, before the window grows: slow start may end. `una` and `nxt` tell
+    /// where round trips end.
     pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: Seq, nxt: Seq) {
         // As Linux: a sample right after a loss measures a full queue that drains.
         if let Algorithm::Cubic(cubic) = &self.algorithm
@@ -227,8 +227,8 @@ impl Congestion {
         }
     }
 
-    /// Undoes the last cut, which was spurious (RFC 5682, RFC 9438 section 4.9). Returns whether the
-    /// threshold was restored.
+    /// Undoes the last cut, which was spurious (RFC 5682, RFC 9438 section 4.9). Returns whether
+    /// the threshold was restored.
     ///
     /// > RFC 9438 section 4.9.2: CUBIC MAY restore the original values of the above-mentioned
     /// > variables as follows if the current cwnd is lower than cwnd_prior.

@@ -1,5 +1,6 @@
-//! Accurate feedback (RFC 9768): each side counts the marked packets and bytes that it receives, and
-//! sends the counts. Three flags of the header are the low bits of the packet count, the *ACE field*:
+//! Accurate feedback (RFC 9768): each side counts the marked packets and bytes that it receives,
+//! and sends the counts. Three flags of the header are the low bits of the packet count, the *ACE
+//! field*:
 //!
 //! ```text
 //!     AE CWR ECE      r.cep: packets marked CE, from 5 on     in every segment but a SYN
@@ -268,7 +269,8 @@ impl Transfer {
         code == 0b011
     }
 
-    /// The peer's SYN,ACK came again, in a packet with these bits: its acknowledgement tells the mark.
+    /// The peer's SYN,ACK came again, in a packet with these bits: its acknowledgement tells the
+    /// mark.
     ///
     /// > RFC 9768 section 3.2.2.1: The TCP Client MUST also use the handshake encoding for the pure ACK
     /// > of any retransmitted SYN/ACK that confirms that the TCP Server supports AccECN.
@@ -372,8 +374,8 @@ impl Transfer {
         }
     }
 
-    /// Whether the count sets CWR. Segmentation offload keeps CWR on the first segment only (RFC 3168),
-    /// so such a segment is not sent in a super-frame.
+    /// Whether the count sets CWR. Segmentation offload keeps CWR on the first segment only (RFC
+    /// 3168), so such a segment is not sent in a super-frame.
     ///
     /// > RFC 9768 section 3.3.4: Another way could be to allow TSO only as long as the CWR flag in the
     /// > TCP header is not set

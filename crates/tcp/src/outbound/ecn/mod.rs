@@ -55,7 +55,8 @@ pub(crate) const CE: u8 = 0b11;
 const ALL: Flags = Flags::AE.union(Flags::CWR).union(Flags::ECE);
 
 impl Transfer {
-    /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it was sent before.
+    /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it was sent
+    /// before.
     ///
     /// > RFC 3168 section 6.1.1: a host [...] sends a SYN with both ECE and CWR set [...] If the
     /// > responding host is willing it sets the ECE flag in the SYN-ACK; the CWR flag is cleared.
@@ -83,15 +84,15 @@ impl Transfer {
         }
     }
 
-    /// Reads the peer's ECN support from a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2). `bits` are
-    /// the ECN bits of its IP header.
+    /// Reads the peer's ECN support from a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2). `bits`
+    /// are the ECN bits of its IP header.
     pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
         let (mode, said) = (path.config().ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
         self.loss.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
-            // A SYN,ACK that echoes all flags comes from a host that reflects unknown bits (RFC 3168
-            // section 6.1.1; "Broken" in RFC 9768's table).
+            // A SYN,ACK that echoes all flags comes from a host that reflects unknown bits (RFC
+            // 3168 section 6.1.1; "Broken" in RFC 9768's table).
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
                 accurate::begin(self, bits);
@@ -116,8 +117,8 @@ impl Transfer {
         }
     }
 
-    /// The flags and the ECN bits of a segment that is no SYN. `fresh`: it carries data that was never
-    /// sent; `pure`: it is nothing but an acknowledgement.
+    /// The flags and the ECN bits of a segment that is no SYN. `fresh`: it carries data that was
+    /// never sent; `pure`: it is nothing but an acknowledgement.
     pub(crate) fn ecn_of_segment(
         &mut self,
         fresh: bool,

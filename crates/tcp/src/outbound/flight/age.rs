@@ -1,8 +1,8 @@
 //! Which transmissions are too old to be still in flight (RFC 8985 section 6.2, step 5).
 //!
-//! RFC 8985 walks over all records in the order of their last transmission. Records sent once lie in
-//! that order; [`Resent`] lists retransmissions as they leave. A walk starts where the last one ended,
-//! so the cost of an acknowledgement follows from what is new in it.
+//! RFC 8985 walks over all records in the order of their last transmission. Records sent once lie
+//! in that order; [`Resent`] lists retransmissions as they leave. A walk starts where the last one
+//! ended, so the cost of an acknowledgement follows from what is new in it.
 
 use core::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::seq::Seq;
 #[derive(Debug, Default)]
 pub(crate) struct Resent(VecDeque<(Seq, Seq, Instant)>);
 
-/// Retransmissions beyond twice the records after which the list is cleaned of those that arrived, or
-/// were sent again: without SACK, or while nothing is delivered, no walk removes them.
+/// Retransmissions beyond twice the records after which the list is cleaned of those that arrived,
+/// or were sent again: without SACK, or while nothing is delivered, no walk removes them.
 pub(super) const RESENT_SLACK: usize = 64;
 
 /// The result of a walk.
@@ -68,8 +68,8 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent before `newest` (a delivered transmission and its end), and at least
-    /// `age` ago. `judged` is where the last walk ended.
+    /// Marks as lost what was sent before `newest` (a delivered transmission and its end), and at
+    /// least `age` ago. `judged` is where the last walk ended.
     pub(crate) fn mark_aged(
         &mut self,
         now: Instant,

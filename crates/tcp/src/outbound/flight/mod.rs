@@ -5,9 +5,9 @@
 //!   |-- acked away --|- lost, sent again -|- lost -|-- sacked --|-- under way --|
 //! ```
 //!
-//! The records have no gaps. A record is as long as the segment that was sent, super-frame or not. It
-//! is cut where an acknowledgement or a retransmission needs it, in units of the MSS, so that there are
-//! never more records than wire segments. A SYN or FIN counts as one byte.
+//! The records have no gaps. A record is as long as the segment that was sent, super-frame or not.
+//! It is cut where an acknowledgement or a retransmission needs it, in units of the MSS, so that
+//! there are never more records than wire segments. A SYN or FIN counts as one byte.
 //!
 //! Counts are in wire segments, as in Linux (RFC 6675 section 4, "pipe"): `in flight = all - sacked -
 //! lost + retransmitted`. [`age`] finds the records that are too old; `recovery` reacts.
@@ -115,8 +115,8 @@ pub(crate) struct Delivered {
     pub(crate) packets: u32,
     /// Bytes acknowledged for the first time, cumulatively or selectively.
     pub(crate) bytes: u32,
-    /// When the first and the last of the records were sent that are newly acknowledged cumulatively
-    /// and were sent once.
+    /// When the first and the last of the records were sent that are newly acknowledged
+    /// cumulatively and were sent once.
     pub(crate) acked_at: Option<(Instant, Instant)>,
     /// When the first and the last of those were sent that are newly acknowledged selectively.
     pub(crate) sacked_at: Option<(Instant, Instant)>,
@@ -291,8 +291,8 @@ impl Flight {
         self.lose(0)
     }
 
-    /// Marks as lost, and not retransmitted, every record with wire segments longer than `mss` that is
-    /// not sacked.
+    /// Marks as lost, and not retransmitted, every record with wire segments longer than `mss` that
+    /// is not sacked.
     pub(crate) fn mark_long_lost(&mut self, mss: u32) {
         for index in 0..self.records.len() {
             if self.records.get(index).is_some_and(|r| r.len().min(u32::from(r.mss)) > mss) {
@@ -313,8 +313,8 @@ impl Flight {
         }
     }
 
-    /// Marks the record at `index` as lost, and not retransmitted, unless it is sacked. Returns how many
-    /// wire segments are newly lost.
+    /// Marks the record at `index` as lost, and not retransmitted, unless it is sacked. Returns how
+    /// many wire segments are newly lost.
     fn lose(&mut self, index: usize) -> u32 {
         let Some(record) = self.records.get_mut(index) else { return 0 };
         let packets = record.packets();
@@ -378,8 +378,8 @@ impl Flight {
         }
     }
 
-    /// The lost record that starts at `start` was retransmitted up to `end`, in wire segments of `mss`
-    /// payload bytes. Returns how many.
+    /// The lost record that starts at `start` was retransmitted up to `end`, in wire segments of
+    /// `mss` payload bytes. Returns how many.
     pub(crate) fn on_retransmit(&mut self, start: Seq, end: Seq, at: Instant, mss: u32) -> u32 {
         let Some(index) = self.cut_out(start, end) else { return 0 };
         let Some(record) = self.records.get_mut(index) else { return 0 };
@@ -395,7 +395,8 @@ impl Flight {
         packets
     }
 
-    /// Removes the end of the last record from `start` on: it has not left. `false` if it was sent before.
+    /// Removes the end of the last record from `start` on: it has not left. `false` if it was sent
+    /// before.
     pub(crate) fn unsend(&mut self, start: Seq) -> bool {
         let marked = |r: &Sent| !(r.mark - Mark::FIN).is_empty();
         let Some(last) = self.records.back_mut().filter(|r| r.start.le(start) && !marked(r)) else {
@@ -411,8 +412,8 @@ impl Flight {
         true
     }
 
-    /// The device refused the retransmission of `start..end`: it is lost as before. Returns how many wire
-    /// segments; `None` if it was not retransmitted.
+    /// The device refused the retransmission of `start..end`: it is lost as before. Returns how
+    /// many wire segments; `None` if it was not retransmitted.
     pub(crate) fn on_refused(&mut self, start: Seq, end: Seq) -> Option<u32> {
         let index = self.cut_out(start, end)?;
         let record = self.records.get_mut(index)?;
@@ -435,7 +436,8 @@ impl Flight {
         }
     }
 
-    /// The index of a record that begins at `start` and ends at `end` or before; cuts a record if needed.
+    /// The index of a record that begins at `start` and ends at `end` or before; cuts a record if
+    /// needed.
     fn cut_out(&mut self, start: Seq, end: Seq) -> Option<usize> {
         let mut index = self.records.partition_point(|r| r.end.le(start));
         let record = *self.records.get(index)?;
@@ -450,8 +452,8 @@ impl Flight {
         Some(index)
     }
 
-    /// Cuts the record at `index` after `bytes` bytes. If that is no multiple of the MSS, the parts have
-    /// one more wire segment than the whole.
+    /// Cuts the record at `index` after `bytes` bytes. If that is no multiple of the MSS, the parts
+    /// have one more wire segment than the whole.
     fn split(&mut self, index: usize, bytes: u32) {
         let Some(front) = self.records.get_mut(index) else { return };
         let (mut back, whole) = (*front, front.packets());

@@ -1,9 +1,11 @@
-//! Selective acknowledgements (RFC 2018, 2883): marks records, and walks over marked ones only once.
+//! Selective acknowledgements (RFC 2018, 2883): marks records, and walks over marked ones only
+//! once.
 //!
 //! A peer repeats its blocks, of any width. So that a block costs what is new in it, every sacked
-//! record remembers how far the sacked records after it reach (`Sent::run_end`). A walk jumps from one
-//! such end to the next, and then stores its result in each record that it touched: a union-find with
-//! path compression. Its steps grow with the logarithm of the records, whatever blocks arrive.
+//! record remembers how far the sacked records after it reach (`Sent::run_end`). A walk jumps from
+//! one such end to the next, and then stores its result in each record that it touched: a
+//! union-find with path compression. Its steps grow with the logarithm of the records, whatever
+//! blocks arrive.
 //!
 //! ```text
 //!   record     | 1 S | 2 S | 3 S | 4 S | 5   | 6 S |
@@ -112,8 +114,8 @@ impl Flight {
         self.sacked += packets;
     }
 
-    /// The peer received `left..right` twice: how many wire segments of it were retransmitted and end
-    /// after `marker`. Looks at a limited number of records.
+    /// The peer received `left..right` twice: how many wire segments of it were retransmitted and
+    /// end after `marker`. Looks at a limited number of records.
     ///
     /// The acknowledgement or another block must cover the range too; otherwise the report is a lie
     /// and has no effect.

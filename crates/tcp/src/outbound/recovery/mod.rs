@@ -10,9 +10,9 @@
 //! ```
 //!
 //! `flight` has the records of transmissions. This file has the states, as in Linux; its parts are
-//! [`sack`] (selective acknowledgements, and their emulation without SACK), [`rack`] (loss by time),
-//! [`probe`] (tail loss probes), [`prr`] (the window during recovery), [`undo`] (spurious recoveries,
-//! F-RTO), [`resend`] (retransmissions) and [`timer`].
+//! [`sack`] (selective acknowledgements, and their emulation without SACK), [`rack`] (loss by
+//! time), [`probe`] (tail loss probes), [`prr`] (the window during recovery), [`undo`] (spurious
+//! recoveries, F-RTO), [`resend`] (retransmissions) and [`timer`].
 
 pub(crate) mod probe;
 pub(crate) mod prr;
@@ -359,8 +359,8 @@ impl Transfer {
         }
     }
 
-    /// Every segment in flight longer than `mss` was dropped for its length: sends it again in shorter
-    /// ones, without a congestion response.
+    /// Every segment in flight longer than `mss` was dropped for its length: sends it again in
+    /// shorter ones, without a congestion response.
     pub(crate) fn on_too_big(&mut self, mss: u32) {
         self.flight.mark_long_lost(mss);
         self.resend_without_blame();

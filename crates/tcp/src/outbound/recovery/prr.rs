@@ -33,8 +33,8 @@ pub(crate) fn begin_reduction(transfer: &mut Transfer) {
 /// > limit = MAX(prr_delivered - prr_out, DeliveredData) + MSS; sndcnt = MIN(ssthresh - pipe,
 /// > limit) } On any data transmission or retransmission: prr_out += (data sent)
 ///
-/// RFC 6937bis, as Linux: one more only when the acknowledgement advances without a new loss. After a
-/// mark alone nothing was lost, so delivered segments bound those that leave.
+/// RFC 6937bis, as Linux: one more only when the acknowledgement advances without a new loss. After
+/// a mark alone nothing was lost, so delivered segments bound those that leave.
 pub(crate) fn reduce(transfer: &mut Transfer, heard: &Heard) {
     let (in_flight, ssthresh) = (transfer.packets_in_flight(), transfer.congestion.ssthresh());
     let recovering = transfer.loss.state == CaState::Recovery;

@@ -30,8 +30,8 @@ impl Transfer {
         }
     }
 
-    /// The next retransmission: its start and how many sequence numbers it has. `mss` is the payload of
-    /// a full segment now.
+    /// The next retransmission: its start and how many sequence numbers it has. `mss` is the
+    /// payload of a full segment now.
     pub(crate) fn next_retransmission(&mut self, path: &Path, mss: u32) -> Option<(Seq, u32)> {
         let una = self.snd.una;
         let recovery = self.recovery.as_deref_mut()?;
@@ -64,7 +64,8 @@ impl Transfer {
         }
     }
 
-    /// The device refused `packets` retransmitted wire segments from `start` on: they are due again.
+    /// The device refused `packets` retransmitted wire segments from `start` on: they are due
+    /// again.
     pub(crate) fn on_retransmission_refused(&mut self, start: Seq, packets: u32) {
         self.stats.retransmits = self.stats.retransmits.saturating_sub(packets);
         let reducing = self.loss.is_reducing();

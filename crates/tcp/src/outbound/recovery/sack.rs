@@ -89,8 +89,8 @@ pub(crate) fn emulate_sacks(transfer: &mut Transfer, path: &Path, heard: &mut He
     heard.delivered += transfer.recovery_mut().emulated.saturating_sub(before);
 }
 
-/// `acked` wire segments were acknowledged: the first filled the gap, duplicates stood for the others.
-/// Returns how many of them are newly delivered.
+/// `acked` wire segments were acknowledged: the first filled the gap, duplicates stood for the
+/// others. Returns how many of them are newly delivered.
 pub(crate) fn spend_emulated(transfer: &mut Transfer, acked: u32) -> u32 {
     let Some(recovery) = transfer.recovery.as_deref_mut() else { return acked };
     if acked == 0 {
