@@ -1,5 +1,4 @@
-//! Variant of steps S1 and R7, without a stack: the calls of the application (RFC 9293 section
-//! 3.10).
+//! Variant of steps S1 and R7, without a stack: the application's calls (RFC 9293 section 3.10).
 
 use core::time::Duration;
 
@@ -229,8 +228,7 @@ impl Connection {
         }
     }
 
-    /// Ends the stream for the application after the queued data. As in Linux, the peer is not
-    /// told.
+    /// Ends the stream for the application after the queued data. As in Linux, no segment is sent.
     pub fn shutdown_read(&mut self, env: &mut Env<'_>) -> Result<(), TcpError> {
         let _ = env;
         if self.path.state() == State::Closed {
@@ -261,8 +259,7 @@ impl Connection {
         self.life.limit_fin_wait2(&self.path, env.now);
     }
 
-    /// Ends the connection at once, with a reset if the peer knows of it. Drops queued data in both
-    /// directions.
+    /// Ends the connection at once, with a reset if the peer knows of it. Drops all queued data.
     ///
     /// > RFC 9293 section 3.10.5: All queued SENDs and RECEIVEs should be given "connection reset"
     /// > notification.

@@ -83,8 +83,8 @@ impl Default for MtuProbing {
 /// Settings of a connection.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Largest receive window in bytes; decides the window scale. Queued data may pin twice as much
-    /// memory.
+    /// Largest receive window in bytes; decides the window scale. Queued data may pin twice as
+    /// much.
     pub recv_buffer: u32,
     /// Initial receive buffer. It grows up to `recv_buffer` with the bytes that the application
     /// reads in a round trip; equal values fix it.
@@ -93,8 +93,8 @@ pub struct Config {
     /// [`MAX_SEND_BUFFER`](crate::limits::MAX_SEND_BUFFER). As in Linux, data is charged by the
     /// super-segment: a send that finds room may fill one.
     pub send_buffer: u32,
-    /// Initial send buffer. It grows up to `send_buffer` with the congestion window; equal values
-    /// fix it.
+    /// Initial send buffer. It grows up to `send_buffer` with the congestion window; if equal, it
+    /// is fixed.
     pub send_buffer_initial: u32,
     /// Upper bound of the window that we announce, in bytes (Linux's `TCP_WINDOW_CLAMP`). 0 closes
     /// it: nothing is added to what was announced.
@@ -167,8 +167,7 @@ pub struct Config {
     pub synack_retries: u8,
     /// Timeouts of a SYN,ACK during which an acknowledgement without data does not complete the
     /// handshake ([`defer_accept_timeouts`](crate::defer_accept_timeouts)); 0: it always does. An
-    /// active connection with it delays the acknowledgement of the SYN,ACK a little, to send it
-    /// with data.
+    /// active connection with it delays the acknowledgement of the SYN,ACK to send it with data.
     pub defer_accept: u8,
     /// Retransmissions of data before the connection times out, as the time of so many doublings of
     /// `rto_min` (RFC 9293 section 3.8.3, R2: at least 100 s).

@@ -52,8 +52,7 @@ bitflags::bitflags! {
     }
 }
 
-/// A TCP header as a value, without the checksum: the sender of the packet knows the addresses that
-/// it covers.
+/// A TCP header as a value, without the checksum: it covers addresses that TCP does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpHeader {
     /// The sender's port.

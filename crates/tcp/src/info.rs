@@ -100,8 +100,8 @@ pub struct Info {
     pub reord_seen: u32,
     /// Wire segments delivered according to acknowledgements.
     pub delivered: u32,
-    /// Of these, the marked ones (RFC 9768), or those delivered while the peer reported congestion
-    /// (RFC 3168).
+    /// Of these, the marked ones (RFC 9768), or those delivered during reported congestion (RFC
+    /// 3168).
     pub delivered_ce: u32,
     /// Segments that the peer reported to have received twice (RFC 2883).
     pub dsack_dups: u32,
@@ -127,8 +127,7 @@ pub struct Info {
     pub recv_scale: u8,
     /// The present delay of acknowledgements.
     pub ack_timeout: Duration,
-    /// Payload bytes of a wire segment without options on the path: its MTU less 40 (IPv4) or 60
-    /// (IPv6).
+    /// Payload bytes of a wire segment without options: the path's MTU less 40 (IPv4) or 60 (IPv6).
     pub path_mss: u16,
     /// The MSS that we announced.
     pub announced_mss: u16,

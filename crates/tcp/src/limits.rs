@@ -81,8 +81,8 @@ pub const MAX_REORDERING: u16 = 300;
 /// Milliseconds added to the times of RACK and of probes: Linux's two ticks of a millisecond.
 pub const TIMER_SLACK_MS: u64 = 2;
 
-/// Acknowledgements sent at once after a congestion mark (Linux's), as the sender's window may be
-/// very small.
+/// Acknowledgements sent at once after a congestion mark (Linux's), as the peer's window may be
+/// small.
 pub const QUICK_ACKS_AFTER_MARK: u8 = 2;
 
 /// Largest segment on the wire, in bytes of payload: the MSS option has 16 bits (RFC 9293
@@ -168,12 +168,11 @@ pub const MIN_RECV_BUFFER: u32 = 2048;
 /// Age in seconds up to which TS.Recent is valid: 24 days (RFC 7323 section 5.5).
 pub const TIMESTAMP_VALID_SECONDS: u64 = 24 * 24 * 60 * 60;
 
-/// Most duplicate acknowledgements due to a peer without SACK. It needs three; more only inflate
-/// its window.
+/// Most duplicate acknowledgements due to a peer without SACK. It needs three; more inflate its
+/// window.
 pub const MAX_DUPLICATE_ACKS_OWED: u8 = 16;
 
-/// How long a segment held back by cork or by a small window waits, in milliseconds (Linux's 200
-/// ms).
+/// How long a segment waits for cork or a small window, in milliseconds (Linux's 200 ms).
 pub const FLUSH_AFTER_MS: u64 = 200;
 
 /// How long a segment that the device refused waits at most, in milliseconds: Linux's

@@ -336,8 +336,8 @@ fn has_more_options(conn: &Connection) -> bool {
 }
 
 /// A segment with an old sequence number and no data: it is not acceptable, so the peer
-/// acknowledges (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it probes the window,
-/// too.
+/// acknowledges (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the
+/// window.
 fn build_probe(conn: &mut Connection, now: Instant) -> SegmentOut {
     build_segment(conn, now, conn.out.transfer.snd().una - 1, Flags::ACK, FragVec::new())
 }

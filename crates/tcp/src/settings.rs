@@ -40,8 +40,7 @@ impl Settings<'_> {
         }
     }
 
-    /// How long data may stay unacknowledged (RFC 5482); `None`: the counts of retransmissions
-    /// decide.
+    /// How long data may stay unacknowledged (RFC 5482); `None`: retransmissions are counted.
     pub fn set_user_timeout(&mut self, limit: Option<Duration>) {
         self.0.path.own_config().user_timeout = limit;
     }
@@ -80,15 +79,13 @@ impl Settings<'_> {
         self.0.path.own_config().notsent_lowat = bytes;
     }
 
-    /// See [`Config::recv_lowat`](crate::Config::recv_lowat). As in Linux, the receive buffer grows
-    /// to fit.
+    /// See [`Config::recv_lowat`](crate::Config::recv_lowat). The receive buffer grows to fit.
     pub fn set_recv_lowat(&mut self, bytes: u32) {
         self.0.path.own_config().recv_lowat = bytes.max(1);
         self.make_room(bytes);
     }
 
-    /// Grows the receive buffer, within its limit, to queue `bytes`: twice as much, for pinned
-    /// memory.
+    /// Grows the receive buffer, within its limit, to queue `bytes`: twice as much for pages.
     pub fn make_room(&mut self, bytes: u32) {
         let buffer = bytes.saturating_mul(2).min(self.0.path.config().recv_buffer);
         self.0.inbound.widen_buffer(buffer);

@@ -44,8 +44,7 @@ pub struct Env<'a> {
 ///
 /// Datagrams in sockets count too, up to half of the budget
 /// ([`DATAGRAM_PART`](crate::limits::DATAGRAM_PART)): a socket may pin a quarter of what is free of
-/// it. A socket without a datagram gets one as long as a connection that holds nothing would get
-/// room.
+/// it. A socket without a datagram gets one if a connection that holds nothing would get room.
 #[derive(Clone, Debug)]
 pub struct ReceiveBudget {
     limit: usize,

@@ -78,8 +78,7 @@ impl CookieJar {
         core::time::Duration::from_secs(VALID_SECONDS)
     }
 
-    /// The SYN,ACK with a cookie. `ts_offset` is the offset of the connection's timestamps to the
-    /// clock.
+    /// The SYN,ACK with a cookie. `ts_offset` is the offset of its timestamps to the clock.
     pub fn answer(
         &self,
         now: Instant,

@@ -38,8 +38,7 @@ impl Connection {
         self.inbound.ack.due() == AckDue::Now
     }
 
-    /// Marks the connection as one that sends forwarded data: autocorking applies even without
-    /// delay.
+    /// Marks it as a sender of forwarded data: autocorking applies even without delay.
     pub fn set_forwards(&mut self) {
         self.path.set_forwards();
     }

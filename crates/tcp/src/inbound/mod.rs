@@ -82,8 +82,8 @@ pub(crate) struct AckState {
     quick: u8,
     /// The application answers what it reads: acknowledgements leave with the answers.
     interactive: bool,
-    /// The delay of an acknowledgement in milliseconds: follows the time between segments. 0 before
-    /// the first.
+    /// The delay of an acknowledgement in milliseconds: the time between segments. 0 before the
+    /// first.
     timeout_ms: u16,
     /// Short segments with PSH since the last acknowledgement, up to 2.
     pushed: u8,

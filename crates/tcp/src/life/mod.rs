@@ -114,7 +114,7 @@ impl Life {
         self.keepalive_probes
     }
 
-    /// The device refused a probe: the next leaves at `soon`, and the one of keep-alive does not
+    /// The device refused a probe: the next leaves at `soon`, and a keep-alive probe does not
     /// count.
     pub(crate) fn on_probe_refused(&mut self, soon: Instant, of_keepalive: bool) {
         self.keepalive.hasten(soon);

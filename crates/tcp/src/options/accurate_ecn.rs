@@ -79,8 +79,8 @@ impl AccurateEcnOption {
         (HEADER_LEN + FIELD_LEN * fields).next_multiple_of(4)
     }
 
-    /// With as many of the fields as fit into `room` bytes; `None` if not even an empty option
-    /// does.
+    /// With as many of the fields as fit into `room` bytes; `None` if even an empty option does
+    /// not.
     pub(crate) fn within(mut self, room: usize) -> Option<Self> {
         while self.padded_len() > room {
             self.len = self.len.checked_sub(1)?;

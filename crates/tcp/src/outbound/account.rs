@@ -92,8 +92,7 @@ impl Outbound {
         self.limit = limit;
     }
 
-    /// Time with data in the send queue; of this, limited by the peer's window, and by the send
-    /// buffer.
+    /// Time with data in the send queue; of this, limited by the peer's window, and by the buffer.
     pub(crate) fn busy_times(&self, now: Option<Instant>) -> [Duration; 3] {
         let running = now.map_or(Duration::ZERO, |now| now.saturating_since(self.account.since));
         let mut times = [Duration::from_nanos(self.account.busy), Duration::ZERO, Duration::ZERO];

@@ -181,8 +181,7 @@ impl Outbound {
     /// option is for a segment that comes alone, and such a segment leaves at once.
     pub(crate) fn autocorks(&self, path: &Path, unsent: u32, mss: u32, super_len: u32) -> bool {
         path.link().stays_in_memory()
-            // The peer delays an acknowledgement for one of its segments, which may be longer than
-            // ours.
+            // The peer delays an acknowledgement for one segment of its size, not of ours.
             && self.transfer.in_flight() > u32::from(path.link().mss.max(self.transfer.snd.peer_mss))
             && !self.flags.intersects(DUE)
             && (!self.flags.contains(OutFlags::NODELAY) || path.forwards())

@@ -18,8 +18,7 @@ impl Transfer {
         self.flight.mark_first_lost();
     }
 
-    /// Has data of the SYN sent again that the SYN,ACK did not acknowledge, without a congestion
-    /// response.
+    /// Has unacknowledged data of the SYN sent again, without a congestion response.
     pub(crate) fn resend_all(&mut self) {
         self.flight.mark_all_lost();
         self.resend_without_blame();

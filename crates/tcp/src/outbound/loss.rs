@@ -60,8 +60,7 @@ pub(crate) struct Loss {
     pub(crate) dsack_dups: u32,
     /// Times that reordering was seen.
     pub(crate) reord_seen: u32,
-    /// Most wire segments in flight in the current round trip of `validate_cwnd`, and where it
-    /// ends.
+    /// Most wire segments in flight in a round trip of `validate_cwnd`, and its end.
     pub(crate) max_packets: u32,
     pub(crate) usage_end: Seq,
     /// The degree of reordering, in wire segments.

@@ -1,5 +1,4 @@
-//! Which bytes leave next: how many, in how long a super-frame, and when they wait for more
-//! (Nagle).
+//! Which bytes leave next: how many, in how long a super-frame, and when they wait (Nagle).
 
 use pagewire_mem::Instant;
 

@@ -95,8 +95,7 @@ impl Outbound {
         u64::from(bytes) + u64::from(count) * u64::from(SUPER_SEGMENT_OVERHEAD)
     }
 
-    /// How many of `wanted` bytes may be queued now, and where the super-segment begins that they
-    /// end in.
+    /// How many of `wanted` bytes may be queued now, and where their last super-segment begins.
     pub(crate) fn admit(&self, path: &Path, wanted: u32) -> (u32, Seq) {
         let mss = self.transfer.send_mss(path);
         let super_len = self.transfer.super_segment_len(path, mss);
@@ -165,8 +164,8 @@ impl Outbound {
         self.note_busy(now);
     }
 
-    /// Writable again: a third of the buffer is free, and less than half of the allowed bytes are
-    /// unsent.
+    /// Writable again: a third of the buffer is free, and the unsent bytes are below half of their
+    /// limit.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
         let queued = self.queue.len();
         let is_third_free = |used: u64| used + used / 2 <= u64::from(self.send_buffer(path));

@@ -1,5 +1,4 @@
-//! Byte path, step S2: the send queue keeps the application's data until the peer has acknowledged
-//! it.
+//! Byte path, step S2: the send queue keeps data until the peer has acknowledged it.
 //!
 //! ```text
 //!   start            acked so far                 sent so far             end
@@ -206,8 +205,7 @@ impl SendQueue {
         (out, taken)
     }
 
-    /// Replaces lent memory by copies from `copy`. `false`: some copies failed, and that memory
-    /// stays.
+    /// Replaces lent memory by copies from `copy`. `false`: some memory stays, as copies failed.
     pub(crate) fn keep_lent(&mut self, mut copy: impl FnMut(&Frag) -> Option<FragVec>) -> bool {
         let mut all = true;
         let is_lent = |frag: &Frag| frag.completion().is_some_and(Completion::lends);

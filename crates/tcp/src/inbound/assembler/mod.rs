@@ -1,5 +1,4 @@
-//! Byte path, step R6: the receive queue keeps payload, by reference, until the application takes
-//! it.
+//! Byte path, step R6: the receive queue keeps payload until the application takes it.
 //!
 //! ```text
 //!          in_order                        out_of_order (boxed, only after a loss)
@@ -14,8 +13,7 @@
 //! into shared pages ([`SMALL_SEGMENT`]), and beyond a threshold the whole queue is compacted
 //! ([`COMPACT_FACTOR`]). The copy ledger counts both.
 //!
-//! Of bytes that arrive twice the first stay: bytes that were acknowledged selectively never
-//! change.
+//! Of bytes that arrive twice the first stay: selectively acknowledged bytes never change.
 
 mod out_of_order;
 mod pages;
@@ -125,14 +123,12 @@ impl ReceiveQueue {
         self.pinned().min(COMPACT_FACTOR * self.buffered() + SMALL_SEGMENT)
     }
 
-    /// The charge with data that waits to be forwarded, which is charged to the connection that
-    /// sends it.
+    /// The charge with data that waits to be forwarded, charged to the connection that sends it.
     pub(crate) fn charge_with_held(&self) -> usize {
         self.charge() + self.held as usize
     }
 
-    /// Sets the bytes of memory that wait to be forwarded. Returns whether they are fewer than
-    /// before.
+    /// Sets the bytes of memory that wait to be forwarded. Returns whether they are fewer.
     pub(crate) fn set_held(&mut self, bytes: usize) -> bool {
         let held = saturated(bytes);
         core::mem::replace(&mut self.held, held) > held

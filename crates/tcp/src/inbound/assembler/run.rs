@@ -9,8 +9,7 @@ use crate::shared::Env;
 
 /// Consecutive bytes of the stream.
 ///
-/// `pinned` is the sum of [`charge`] over the fragments, less [`shared`] for each pair of
-/// neighbours.
+/// `pinned` is the sum of [`charge`] over the fragments, less [`shared`] for each two neighbours.
 #[derive(Debug, Default)]
 pub(super) struct Run {
     frags: VecDeque<Frag>,

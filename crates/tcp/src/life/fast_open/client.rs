@@ -18,8 +18,7 @@ pub struct FastOpenConnect {
     pub option: Option<FastOpenCookie>,
     /// The MSS that the peer announced last, if known: data in the SYN must fit it.
     pub mss: Option<u16>,
-    /// The SYN waits for the application's first data. Only with a cookie, or without the need of
-    /// one.
+    /// The SYN waits for the application's first data. Only with a cookie, or if none is needed.
     pub deferred: bool,
 }
 
@@ -212,8 +211,7 @@ impl FastOpen<'_> {
         outcome
     }
 
-    /// Whether the path seems to drop Fast Open connections, once: do without Fast Open for a
-    /// while.
+    /// Whether the path seems to drop Fast Open connections, once: pause Fast Open for a while.
     pub fn take_black_hole(&mut self) -> bool {
         let suspected = self.0.life.flags.contains(LifeFlags::BLACK_HOLE);
         self.0.life.flags.remove(LifeFlags::BLACK_HOLE);

@@ -1,9 +1,7 @@
-//! TCP Fast Open (RFC 7413): data in the SYN, for a client with a cookie from an earlier
-//! connection.
+//! TCP Fast Open (RFC 7413): data in the SYN, for a client with a cookie from before.
 //!
 //! This file has the state during the handshake. `cookie.rs` has cookies and their keys,
-//! `client.rs` the active side, `server.rs` the passive side. The stack stores the cookies of
-//! peers.
+//! `client.rs` the active side, `server.rs` the passive side. The stack stores peers' cookies.
 
 pub(crate) mod client;
 mod cookie;

@@ -172,8 +172,7 @@ impl Cubic {
         *self = Self { undo_w_max: self.undo_w_max, ..Self::new() };
     }
 
-    /// Takes back the last [`decrease`](Self::decrease); the next stage begins at the restored
-    /// window.
+    /// Takes back the last [`decrease`](Self::decrease); the next stage begins at that window.
     pub(super) fn undo(&mut self) {
         self.w_max = self.undo_w_max;
         self.begun = false;

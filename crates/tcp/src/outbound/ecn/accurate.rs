@@ -1,6 +1,5 @@
 //! Accurate feedback (RFC 9768): each side counts the marked packets and bytes that it receives,
-//! and sends the counts. Three flags of the header are the low bits of the packet count, the *ACE
-//! field*:
+//! and sends the counts. Three header flags have the low bits of the packet count, the *ACE field*:
 //!
 //! ```text
 //!     AE CWR ECE      r.cep: packets marked CE, from 5 on     in every segment but a SYN
@@ -269,8 +268,7 @@ impl Transfer {
         code == 0b011
     }
 
-    /// The peer's SYN,ACK came again, in a packet with these bits: its acknowledgement tells the
-    /// mark.
+    /// The peer's SYN,ACK came again, with these bits: its acknowledgement tells the mark.
     ///
     /// > RFC 9768 section 3.2.2.1: The TCP Client MUST also use the handshake encoding for the pure ACK
     /// > of any retransmitted SYN/ACK that confirms that the TCP Server supports AccECN.
@@ -526,8 +524,7 @@ fn react_to_marked_syn(transfer: &mut Transfer) {
     transfer.congestion.on_syn_lost();
 }
 
-/// Reads the pure acknowledgement of our SYN,ACK, which left as Not-ECT (RFC 9768 section 3.2.2.1,
-/// table 4).
+/// Reads the pure acknowledgement of our Not-ECT SYN,ACK (RFC 9768 section 3.2.2.1, table 4).
 ///
 /// > if it receives a value of zero [...], for the rest of the connection the Server MUST NOT set
 /// > ECT on outgoing packets and MUST NOT respond to AccECN feedback.

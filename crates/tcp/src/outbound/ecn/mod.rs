@@ -55,8 +55,7 @@ pub(crate) const CE: u8 = 0b11;
 const ALL: Flags = Flags::AE.union(Flags::CWR).union(Flags::ECE);
 
 impl Transfer {
-    /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it was sent
-    /// before.
+    /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it has left.
     ///
     /// > RFC 3168 section 6.1.1: a host [...] sends a SYN with both ECE and CWR set [...] If the
     /// > responding host is willing it sets the ECE flag in the SYN-ACK; the CWR flag is cleared.

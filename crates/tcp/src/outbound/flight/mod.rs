@@ -395,8 +395,8 @@ impl Flight {
         packets
     }
 
-    /// Removes the end of the last record from `start` on: it has not left. `false` if it was sent
-    /// before.
+    /// Removes the end of the last record from `start` on, which has not left. `false` if it was
+    /// sent before.
     pub(crate) fn unsend(&mut self, start: Seq) -> bool {
         let marked = |r: &Sent| !(r.mark - Mark::FIN).is_empty();
         let Some(last) = self.records.back_mut().filter(|r| r.start.le(start) && !marked(r)) else {
@@ -436,8 +436,7 @@ impl Flight {
         }
     }
 
-    /// The index of a record that begins at `start` and ends at `end` or before; cuts a record if
-    /// needed.
+    /// The index of a record that begins at `start` and ends at most at `end`; cuts one if needed.
     fn cut_out(&mut self, start: Seq, end: Seq) -> Option<usize> {
         let mut index = self.records.partition_point(|r| r.end.le(start));
         let record = *self.records.get(index)?;

@@ -1,5 +1,4 @@
-//! Selective acknowledgements (RFC 2018, 2883): marks records, and walks over marked ones only
-//! once.
+//! Selective acknowledgements (RFC 2018, 2883): marks records, and walks over each mark once.
 //!
 //! A peer repeats its blocks, of any width. So that a block costs what is new in it, every sacked
 //! record remembers how far the sacked records after it reach (`Sent::run_end`). A walk jumps from

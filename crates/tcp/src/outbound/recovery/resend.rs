@@ -64,8 +64,7 @@ impl Transfer {
         }
     }
 
-    /// The device refused `packets` retransmitted wire segments from `start` on: they are due
-    /// again.
+    /// The device refused `packets` retransmitted wire segments from `start` on.
     pub(crate) fn on_retransmission_refused(&mut self, start: Seq, packets: u32) {
         self.stats.retransmits = self.stats.retransmits.saturating_sub(packets);
         let reducing = self.loss.is_reducing();

@@ -8,8 +8,7 @@ use crate::outbound::flight::Delivered;
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Processes SACK blocks and adds new ranges to `delivered`. `ack` is the segment's acknowledgement
-/// number.
+/// Processes SACK blocks and adds new ranges to `delivered`. `ack` is the acknowledgement number.
 ///
 /// > RFC 2018 section 4: the first SACK block [...] MUST specify the contiguous block of data
 /// > containing the segment which triggered this ACK [...] the SACK option SHOULD be filled out
@@ -45,8 +44,7 @@ pub(crate) fn take_sacks(
             }
         }
         if from.lt(to) {
-            // Units are counted from the start of a record, and the known part may have ended
-            // within one.
+            // Units are counted from the start of a record, and the known part may end within one.
             transfer.flight.sack(left.max(from - from.since(left).min(mss)), to, delivered);
         }
     }

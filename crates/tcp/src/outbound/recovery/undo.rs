@@ -1,5 +1,4 @@
-//! Undo of spurious reductions: D-SACK (RFC 3708), timestamps (Eifel, RFC 3522 and 4015), F-RTO
-//! (RFC 5682).
+//! Undo of reductions: D-SACK (RFC 3708), timestamps (Eifel, RFC 3522 and 4015), F-RTO (RFC 5682).
 
 use pagewire_mem::Instant;
 
