@@ -104,7 +104,7 @@ impl Life {
         self.give_up_fast_open(event);
     }
 
-    /// A segment came that only the peer can have sent.
+    /// A valid segment of the peer arrived.
     #[inline]
     pub(crate) fn on_heard(&mut self) {
         self.keepalive_probes = 0;
@@ -114,8 +114,7 @@ impl Life {
         self.keepalive_probes
     }
 
-    /// The device refused a probe: the next leaves at `soon`, and a keep-alive probe does not
-    /// count.
+    /// The device refused a probe: the next leaves at `soon`. One of keep-alive does not count.
     pub(crate) fn on_probe_refused(&mut self, soon: Instant, of_keepalive: bool) {
         self.keepalive.hasten(soon);
         self.keepalive_probes = self.keepalive_probes.saturating_sub(u8::from(of_keepalive));
@@ -135,12 +134,12 @@ impl Life {
         self.reset = Some(reset);
     }
 
-    /// The handshake is complete: nothing of Fast Open is to be remembered.
+    /// The handshake is complete: forgets the state of Fast Open.
     pub(crate) fn forget_fast_open(&mut self) {
         self.fast_open = None;
     }
 
-    /// Empty queues are to give back their memory at `at`.
+    /// Has empty queues freed at `at`.
     #[inline]
     pub(crate) fn shrink_at(&mut self, at: Instant) {
         self.shrink.set_once(at);

@@ -29,16 +29,11 @@ impl Connection {
     /// [`poll_transmit`](Self::poll_transmit) would return nothing new.
     #[inline]
     pub fn is_coalescing(&self) -> bool {
-        let mss = self.out.transfer.send_mss(&self.path);
-        let blocks = || self.inbound.tells_blocks(&self.path);
-        !self.life.owes_reset()
-            && self.out.coalesces(
-                &self.path,
-                0,
-                mss,
-                self.out.transfer.super_segment_len(&self.path, mss),
-                blocks,
-            )
+        let (path, out) = (&self.path, &self.out);
+        let mss = out.transfer.send_mss(path);
+        let super_len = out.transfer.super_segment_len(path, mss);
+        let blocks = || self.inbound.tells_blocks(path);
+        !self.life.owes_reset() && out.coalesces(path, 0, mss, super_len, blocks)
     }
 
     /// Adds `len` bytes to the fragment queued last, if they only join a segment that is held back.

@@ -54,10 +54,8 @@ impl Connection {
             let room = self.life.syn_data_room(&self.path).saturating_sub(self.out.queue.len());
             return wanted.min(room as usize);
         }
-        let (room, _) = self
-            .out
-            .admit(&self.path, u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER));
-        room as usize
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
+        self.out.admit(&self.path, wanted).0 as usize
     }
 }
 
