@@ -1,35 +1,33 @@
-//! Byte path, steps S1 and R7: what the application does with a connection (RFC 9293 section 3.10).
+//! Variant of steps S1 and R7, without a stack: the application's calls (RFC 9293 section 3.10).
 
 use core::time::Duration;
 
 use pagewire_mem::{CopyReason, Frag, FragVec, Instant};
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::inbound::urgent::Bounds;
 use crate::io_flags::{RecvFlags, SendFlags};
 use crate::life::state::{Event, State};
 use crate::life::timeout;
-use crate::path::PathFlags;
+use crate::shared::Env;
 
-/// How fragments become part of the send queue.
+/// Whether fragments in the send queue are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pieces {
-    /// One that continues the last in memory becomes part of it.
-    Joined,
-    /// Each stays one, so that a segment has at most 17 of them.
-    Single,
-    /// As `Single`, and the first begins a segment.
-    Apart,
+pub enum Merge {
+    /// A fragment that continues the last one in memory becomes part of it.
+    Adjacent,
+    /// Each fragment stays apart, and a segment has at most 17 of them.
+    Never,
+    /// As `Never`, and the first fragment begins a segment.
+    NewSegment,
 }
 
 impl Connection {
-    // ---- sending ----
-
-    /// Queues fragments by reference. Takes as much from the front of `frags` as there is room
-    /// for, and returns how many bytes; `WouldBlock` if there is no room at all.
+    /// Queues fragments by reference. Takes as much from the front of `frags` as there is room for,
+    /// and returns how many bytes; `WouldBlock` if there is no room.
     ///
-    /// The memory is released when the peer has acknowledged it and the device let go of it.
+    /// The memory is released when the peer has acknowledged it and the device has dropped it.
     pub fn send(
         &mut self,
         env: &mut Env<'_>,
@@ -57,16 +55,16 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Queues what `make` makes of the front of `frags`, as much as there is room for. Returns how
-    /// many bytes that were and takes them out of `frags`; `WouldBlock` if there is no room at all.
+    /// Queues fragments that `make` returns for the front of `frags`, as much as there is room for.
+    /// Takes the bytes out of `frags` and returns their number; `WouldBlock` if there is no room.
     ///
-    /// `make` gets a part that fits and returns the fragments to be sent in its place, of the same
-    /// length unless it ran out of memory: then sending ends there.
-    pub fn send_pieces(
+    /// `make` gets a part that fits and returns fragments of the same length in its place. If it
+    /// runs out of memory it returns less, and the send ends there.
+    pub fn send_with(
         &mut self,
         env: &mut Env<'_>,
         frags: &mut FragVec,
-        pieces: Pieces,
+        merge: Merge,
         flags: SendFlags,
         mut make: impl FnMut(&mut Env<'_>, Frag) -> FragVec,
     ) -> Result<usize, TcpError> {
@@ -74,17 +72,17 @@ impl Connection {
         let room = check_send(self, wanted)?;
         let longest = self.path.longest_frag();
         let (mut sent, mut whole) = (0, 0);
-        let mut apart = pieces == Pieces::Apart;
+        let mut apart = merge == Merge::NewSegment;
         for frag in frags.iter_mut() {
             if sent == room || !self.out.queue.has_entry_room() {
                 break;
             }
             let mut made = 0;
-            for piece in make(env, frag.slice(0..room - sent)) {
-                made += piece.len();
-                match pieces {
-                    Pieces::Joined => self.out.queue.push(piece, longest),
-                    _ => self.out.queue.push_piece(piece, core::mem::take(&mut apart)),
+            for part in make(env, frag.slice(0..room - sent)) {
+                made += part.len();
+                match merge {
+                    Merge::Adjacent => self.out.queue.push(part, longest),
+                    _ => self.out.queue.push_single(part, core::mem::take(&mut apart)),
                 }
             }
             sent += made;
@@ -99,7 +97,7 @@ impl Connection {
         Ok(sent)
     }
 
-    /// Queues a copy of `data`, or of as much of it as there is room for; returns how many bytes.
+    /// Queues a copy of as much of `data` as there is room for, and returns how many bytes.
     /// `NoBuffers` if the pool has no page left.
     pub fn write(
         &mut self,
@@ -121,9 +119,7 @@ impl Connection {
         Ok(copied)
     }
 
-    // ---- receiving ----
-
-    /// Copies queued data into `out`; returns how many bytes. 0 is the end of the stream (or an
+    /// Copies received data into `out`; returns how many bytes. 0 is the end of the stream (or an
     /// empty `out`).
     pub fn read(
         &mut self,
@@ -149,8 +145,8 @@ impl Connection {
         Ok(n)
     }
 
-    /// Moves queued data to `out` by reference, up to `max` bytes; returns how many. 0 is the end
-    /// of the stream (or a `max` of 0).
+    /// Moves up to `max` bytes of received data to `out` by reference; returns how many. 0 is the
+    /// end of the stream (or a `max` of 0).
     pub fn recv_chunks(
         &mut self,
         env: &mut Env<'_>,
@@ -173,19 +169,19 @@ impl Connection {
         Ok(n)
     }
 
-    /// Replaces received data that is a sender's own memory, passed by reference, by private copies:
-    /// the sender waits for it. `false`: out of pages, the rest stays.
+    /// Replaces received data in a local sender's own memory by private copies, because the sender
+    /// waits for that memory. `false`: out of pages, the rest stays.
     pub fn give_back_received(&mut self, env: &mut Env<'_>) -> bool {
         self.inbound.queue.give_back(env)
     }
 
-    /// Payload bytes that arrived in order and were read, since the connection began.
+    /// Payload bytes read since the connection began.
     pub fn bytes_read(&self) -> u64 {
         self.inbound.bytes_received().saturating_sub(self.inbound.queue.queued() as u64)
     }
 
-    /// Replaces memory that is to be sent, and that the application wants back as soon as it has
-    /// closed ([`Frag::lent`]), by private copies. `false`: out of pages.
+    /// Replaces lent memory ([`Frag::lent`]) in the send queue by private copies: the application
+    /// wants it back when it closes. `false`: out of pages.
     pub fn keep_lent(&mut self, env: &mut Env<'_>) -> bool {
         let Env { writer, pool, ledger, .. } = env;
         self.out.queue.keep_lent(|frag| {
@@ -203,12 +199,10 @@ impl Connection {
         }
     }
 
-    // ---- closing ----
-
     /// Closes our sending direction: a FIN follows what is queued. Repeated calls do nothing.
     pub fn shutdown_write(&mut self, env: &mut Env<'_>) -> Result<(), TcpError> {
         let _ = env;
-        match self.path.state {
+        match self.path.state() {
             State::Closed => Err(TcpError::NotConnected),
             // > RFC 9293 section 3.10.4: SYN-SENT STATE [...] Delete the TCB and return "error: closing"
             // > responses to any queued SENDs, or RECEIVEs.
@@ -234,31 +228,28 @@ impl Connection {
         }
     }
 
-    /// The application reads no more than what is queued: then the end of the stream. As in Linux,
-    /// the peer is not told.
+    /// Ends the stream for the application after the queued data. As in Linux, no segment is sent.
     pub fn shutdown_read(&mut self, env: &mut Env<'_>) -> Result<(), TcpError> {
         let _ = env;
-        if self.path.state == State::Closed {
+        if self.path.state() == State::Closed {
             return Err(TcpError::NotConnected);
         }
         self.inbound.shut();
         Ok(())
     }
 
-    /// The application lets go. What is queued is still sent; the connection lingers by itself
-    /// until [`is_closed`](Self::is_closed). Data that was not read is lost, and the peer is told
-    /// with a reset:
-    ///
-    /// With a [`linger`](crate::Config::linger) of zero, what is queued to be sent is lost as well.
+    /// Closes the connection. Queued data is still sent, and the connection lives on until
+    /// [`is_closed`](Self::is_closed). If data was not read it is lost, and the peer gets a reset.
+    /// With a [`linger`](crate::Config::linger) of zero, queued data is lost too.
     ///
     /// > RFC 9293 section 3.6.1: A host MAY implement a "half-duplex" TCP close sequence [...] If such
     /// > a host issues a CLOSE call while received data is still pending in the TCP connection, or if
     /// > new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show
     /// > that data was lost (SHLD-3).
     pub fn close(&mut self, env: &mut Env<'_>) {
-        self.path.flags.insert(PathFlags::ORPHAN);
-        let at_once = self.path.config.linger == Some(Duration::ZERO);
-        if (self.inbound.queue.queued() > 0 || at_once) && self.path.state != State::TimeWait {
+        self.path.set_orphan();
+        let at_once = self.path.config().linger == Some(Duration::ZERO);
+        if (self.inbound.queue.queued() > 0 || at_once) && self.path.state() != State::TimeWait {
             self.inbound.drop_received();
             reset_and_finish(self, None);
             return;
@@ -268,35 +259,34 @@ impl Connection {
         self.life.limit_fin_wait2(&self.path, env.now);
     }
 
-    /// Ends the connection at once, with a reset if the peer knows of it. What is queued in either
-    /// direction is released.
+    /// Ends the connection at once, with a reset if the peer knows of it. Drops all queued data.
     ///
     /// > RFC 9293 section 3.10.5: All queued SENDs and RECEIVEs should be given "connection reset"
     /// > notification.
     pub fn abort(&mut self) {
-        self.path.flags.insert(PathFlags::ORPHAN);
+        self.path.set_orphan();
         self.inbound.drop_received();
         reset_and_finish(self, Some(TcpError::ConnectionAborted));
     }
 
-    /// The way to the peer is gone for good: the connection is over for the application, with `error`,
-    /// and nothing is sent any more. What was received stays to be read, its end included.
+    /// Ends the connection with `error`, because the path to the peer is gone for good. Nothing
+    /// more is sent. Received data stays readable, its end included.
     pub fn fail(&mut self, error: TcpError) {
-        if self.path.state != State::Closed {
+        if self.path.state() != State::Closed {
             self.finish(Event::Reset, Some(error));
         }
     }
 }
 
-/// How many of `wanted` bytes can be queued now; at least one.
+/// How many of `wanted` bytes can be queued now: at least one, or an error.
 fn check_send(conn: &mut Connection, wanted: usize) -> Result<usize, TcpError> {
-    if let Some(error) = conn.life.error.take() {
+    if let Some(error) = conn.life.take_error() {
         return Err(error);
     }
     if conn.out.is_closing() {
         return Err(TcpError::BrokenPipe);
     }
-    match conn.path.state {
+    match conn.path.state() {
         State::Established | State::CloseWait => {}
         _ if conn.life.takes_data(&conn.path) => {}
         State::SynSent | State::SynReceived => return Err(TcpError::WouldBlock),
@@ -311,33 +301,31 @@ fn check_send(conn: &mut Connection, wanted: usize) -> Result<usize, TcpError> {
     }
 }
 
-/// What a read of up to `max` bytes may take; an error, or nothing to be taken, if there is
-/// nothing.
+/// The bounds of a read of up to `max` bytes, or why there is nothing to read.
 fn begin_reading(conn: &mut Connection, max: usize, flags: RecvFlags) -> Result<Bounds, TcpError> {
     let bounds = conn.inbound.bounds(&conn.path, max, flags);
     if conn.inbound.queue.queued() > bounds.skip {
         return Ok(bounds);
     }
-    // Nothing but an urgent byte, which is stepped over.
+    // Only an urgent byte is queued: skips it.
     conn.inbound.drop_queued(bounds.skip);
     conn.inbound.forget_urgent();
     nothing_to_read(conn).map(|max| Bounds { skip: 0, max })
 }
 
 fn nothing_to_read(conn: &mut Connection) -> Result<usize, TcpError> {
-    // As in Linux: whoever has read all up to the peer's FIN is told of the end, not of what became
-    // of the connection after it.
+    // As in Linux: after the peer's FIN a read returns the end, not a later error.
     if conn.inbound.has_fin() {
         return Ok(0);
     }
-    if let Some(error) = conn.life.error.take() {
+    if let Some(error) = conn.life.take_error() {
         return Err(error);
     }
     if conn.has_end() { Ok(0) } else { Err(TcpError::WouldBlock) }
 }
 
 fn reset_and_finish(conn: &mut Connection, error: Option<TcpError>) {
-    if conn.path.state != State::Closed {
+    if conn.path.state() != State::Closed {
         timeout::reset_peer(conn);
         conn.finish(Event::Reset, error);
     }

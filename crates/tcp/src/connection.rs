@@ -1,44 +1,23 @@
-//! What one connection remembers, how it begins, and what it tells.
+//! A connection: its four parts, its getters, its end.
 //!
-//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`); what a segment, a timer or the
-//! application asks of several of them is filed by direction: `input.rs`, `application.rs`, `output.rs`,
-//! `life/timeout.rs`. Nothing takes input and emits output: whatever is due is remembered until
-//! `poll_transmit` asks.
+//! The parts do the work (`path.rs`, `life/`, `outbound/`, `inbound/`). Work that involves several
+//! of them is in `input.rs`, `application.rs`, `output.rs` and `life/timeout.rs`. No input returns
+//! output: `poll_transmit` builds what is due.
 //!
-//! An idle connection owns no heap: queues give theirs back, and what only a loss needs is boxed.
+//! An idle connection owns no heap: empty queues free their memory, and state for losses is boxed.
 
-use std::sync::Arc;
+use pagewire_mem::Instant;
 
-use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
-
-use crate::config::{Config, LinkLimits};
+use crate::config::Config;
 use crate::error::TcpError;
-use crate::header::TcpHeader;
 use crate::inbound::Inbound;
-use crate::info::Readiness;
-use crate::life::fast_open::client;
-use crate::life::handshake;
+use crate::info::{Info, Readiness};
+use crate::life::Life;
 use crate::life::state::{Event, State};
-use crate::life::{Life, LifeFlags};
 use crate::outbound::Outbound;
-use crate::path::{Path, PathFlags, Ports, Timestamps};
+use crate::outbound::ecn::EcnCounts;
+use crate::path::Path;
 use crate::seq::Seq;
-use crate::shared::Shared;
-
-/// What a connection borrows from its host while it works.
-#[allow(missing_debug_implementations, reason = "borrows of the host's own things")]
-pub struct Env<'a> {
-    /// The time of this turn.
-    pub now: Instant,
-    /// Where copies are counted.
-    pub ledger: &'a mut CopyLedger,
-    /// Where pages come from.
-    pub pool: &'a mut PagePool,
-    /// Where bytes are written into pages.
-    pub writer: &'a mut PageWriter,
-    /// What it shares with the host's other connections.
-    pub shared: &'a mut Shared,
-}
 
 /// One TCP connection.
 #[derive(Debug)]
@@ -50,77 +29,14 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Opens actively (RFC 9293 section 3.10.1): in SYN-SENT, the SYN appears in
-    /// [`poll_transmit`](Self::poll_transmit). `iss` and `ts_offset` come from an
-    /// [`IsnGenerator`](crate::IsnGenerator).
-    pub fn connect(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        iss: Seq,
-        ts_offset: u32,
-    ) -> Self {
-        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
-        conn.path.flags.insert(PathFlags::ACTIVE);
-        conn.path.flags.set(PathFlags::TIMESTAMPS, conn.path.config.timestamps);
-        conn.path.flags.set(PathFlags::SACK, conn.path.config.sack);
-        conn.path.transition(Event::OpenActive);
-        conn
-    }
-
-    /// Opens passively, from the `syn` that a listener got: in SYN-RECEIVED, the SYN,ACK appears
-    /// in [`poll_transmit`](Self::poll_transmit).
-    pub fn accept(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        iss: Seq,
-        ts_offset: u32,
-        syn: &TcpHeader,
-    ) -> Self {
-        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
-        conn.path.flags.set(PathFlags::TIMESTAMPS, conn.path.config.timestamps);
-        conn.path.flags.set(PathFlags::SACK, conn.path.config.sack);
-        conn.path.state = State::Listen;
-        handshake::take_syn(&mut conn, now, syn, 0);
-        conn.path.transition(Event::Syn);
-        conn
-    }
-
-    fn new(
-        now: Instant,
-        config: Arc<Config>,
-        link: LinkLimits,
-        ports: Ports,
-        iss: Seq,
-        ts_offset: u32,
-    ) -> Self {
-        let out = Outbound::new(now, &config, iss);
-        let inbound = Inbound::new(now, &config, link);
-        let path = Path {
-            config,
-            link,
-            ports,
-            state: State::Closed,
-            flags: PathFlags::empty(),
-            ts: Timestamps { offset: ts_offset, recent: 0, recent_at: 0 },
-            heard_at: now,
-        };
-        Self { path, life: Life::default(), out, inbound }
-    }
-
-    // ---- getters ----
-
     /// The state.
     pub fn state(&self) -> State {
-        self.path.state
+        self.path.state()
     }
 
     /// What the application can do now.
     pub fn readiness(&self) -> Readiness {
-        let closed = self.path.state == State::Closed;
+        let closed = self.path.state() == State::Closed;
         let fin = self.inbound.has_fin();
         let mut ready = Readiness::empty();
         ready.set(Readiness::READABLE, self.inbound.is_readable(&self.path));
@@ -128,31 +44,30 @@ impl Connection {
         ready.set(Readiness::READ_CLOSED, closed || fin || self.inbound.is_shut());
         ready.set(Readiness::WRITE_CLOSED, closed || self.out.is_closing());
         ready.set(Readiness::WRITABLE, self.is_writable());
-        ready.set(Readiness::ERROR, self.life.error.is_some());
-        ready.set(Readiness::CONNECTED, self.life.flags.contains(LifeFlags::CONNECTED));
+        ready.set(Readiness::ERROR, self.life.error().is_some());
+        ready.set(Readiness::CONNECTED, self.life.is_connected());
         ready
     }
 
-    /// Whether it is [`WRITABLE`](Readiness::WRITABLE), the one part of its readiness that a send may
-    /// end.
+    /// Whether it is [`WRITABLE`](Readiness::WRITABLE), the only readiness that a send may end.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.life.takes_data(&self.path) && self.out.is_writable(&self.path)
     }
 
-    /// Whether nothing is left to be done, not even a reset to be sent: it can be removed.
+    /// Whether it can be removed: it is closed, and no reset is due.
     pub fn is_closed(&self) -> bool {
-        self.path.state == State::Closed && self.life.reset.is_none()
+        self.path.state() == State::Closed && !self.life.owes_reset()
     }
 
     /// The settings.
     pub fn config(&self) -> &Config {
-        &self.path.config
+        self.path.config()
     }
 
     /// Bytes queued that were never sent (`SIOCOUTQNSD`).
     pub fn queued_unsent(&self) -> usize {
-        // Nothing is left of a connection that ended.
+        // A connection that has ended has no queue.
         (self.out.unsent(&self.path) as usize).min(self.queued_send())
     }
 
@@ -166,27 +81,26 @@ impl Connection {
         self.inbound.queue.pinned()
     }
 
-    /// Bytes to be charged to the host's budget for what was received and not read, or is held
-    /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)): as much, but for pages shared with
-    /// other connections.
+    /// Bytes to charge to the host's budget
+    /// ([`ReceiveBudget::charge`](crate::ReceiveBudget::charge)) for received data that is unread
+    /// or kept: its memory, without pages shared with other connections.
     pub fn receive_charge(&self) -> usize {
         self.inbound.queue.charge() + self.inbound.kept() as usize
     }
 
-    /// Bytes of memory that what is queued to be sent holds, for owners who charge it: where it was
-    /// received, its pages are missing for what comes in.
+    /// Bytes of memory that the send queue holds. A forwarder charges them to the connection that
+    /// received them.
     pub fn send_charge(&self) -> usize {
         self.out.queue.charge()
     }
 
-    /// So many bytes of memory of what was received and read still wait to be sent on elsewhere: they
-    /// count as unread for what is let in and for the window. Whether that is less than it was: then
-    /// [`after_release`](Self::after_release) is to be told.
+    /// Sets how many bytes of memory of read data still wait to be forwarded: they count as unread.
+    /// Returns whether that is less than before; then call [`after_release`](Self::after_release).
     pub fn set_held(&mut self, bytes: usize) -> bool {
         self.inbound.queue.set_held(bytes)
     }
 
-    /// The sequence number behind the last byte queued to be sent.
+    /// The sequence number after the last byte in the send queue.
     pub fn send_end(&self) -> Seq {
         self.out.queue.end()
     }
@@ -196,49 +110,78 @@ impl Connection {
         self.out.transfer.snd().nxt
     }
 
-    /// Bytes queued that the peer has not acknowledged.
+    /// Bytes in the send queue: those that the peer has not acknowledged.
     pub fn queued_send(&self) -> usize {
         self.out.queue.len() as usize
     }
 
-    /// Why the connection failed, if it did and the application was not told yet.
+    /// Why the connection failed, if the application was not told yet.
     pub fn error(&self) -> Option<TcpError> {
-        self.life.error
+        self.life.error()
     }
 
-    /// Tells why the connection failed, once.
+    /// Why the connection failed, once.
     pub fn take_error(&mut self) -> Option<TcpError> {
-        self.life.error.take()
+        self.life.take_error()
     }
 
     /// Retransmissions, timeouts and fast recoveries so far; cheaper than [`info`](Self::info).
     pub fn loss_counts(&self) -> [u32; 3] {
-        [
-            self.out.transfer.stats().retransmits,
-            self.out.transfer.stats().timeouts,
-            self.out.transfer.stats().recoveries,
-        ]
+        let stats = self.out.transfer.stats();
+        [stats.retransmits, stats.timeouts, stats.recoveries]
     }
 
-    /// The connection is over, for the application with `error`. What was received stays to be
-    /// read; what was to be sent is released.
+    /// The counters, if the connection has accurate ECN feedback.
+    pub fn ecn_counts(&self) -> Option<EcnCounts> {
+        self.out.transfer.ecn_counts()
+    }
+
+    /// A snapshot.
+    pub fn info(&self) -> Info {
+        let (path, life) = (&self.path, &self.life);
+        let mut info = Info {
+            state: path.state(),
+            timestamps: path.has_timestamps(),
+            sack: path.has_sack(),
+            scaling: path.has_scaling(),
+            syn_data: life.is_syn_data_acked(),
+            path_mss: path.link().mss,
+            announced_mss: path.announced_mss(),
+            probes: life.keepalive_probes(),
+            ..Info::default()
+        };
+        self.out.fill_info(path, &mut info);
+        self.inbound.fill_info(path, &mut info);
+        info
+    }
+
+    /// A snapshot with times up to `now`; those of [`info`](Self::info) end at the last segment.
+    pub fn info_at(&self, now: Instant) -> Info {
+        let mut info = self.info();
+        info.last_ack_received = now.saturating_since(self.path.heard_at());
+        self.out.fill_times(now, &mut info);
+        self.inbound.fill_times(now, &mut info);
+        info
+    }
+
+    /// Ends the connection, for the application with `error`. Received data stays readable; the
+    /// send queue is dropped.
     pub(crate) fn finish(&mut self, event: Event, error: Option<TcpError>) {
-        if self.life.error.is_none() {
-            self.life.error = error;
-        }
         self.path.transition(event);
-        client::suspect_lost_start(self);
+        // Only a FIN beyond a gap ever arrived: the path dropped the data before it.
+        if self.inbound.has_fin_beyond_gap() && self.inbound.bytes_received() == 0 {
+            self.life.suspect_black_hole();
+        }
         self.out.end();
         self.out.forget_due();
         self.inbound.end();
-        self.life.stop_timers();
-        self.life.give_up_fast_open(event);
+        self.life.end(event, error);
     }
 
-    /// After work that may have left a queue empty: its memory goes back if that lasts.
+    /// Has empty queues freed if they stay empty.
     pub(crate) fn consider_shrinking(&mut self, now: Instant) {
         if self.out.has_heap() || self.inbound.has_heap() {
-            self.life.shrink.set_once(now + self.path.config.shrink_after);
+            self.life.shrink_at(now + self.path.config().shrink_after);
         }
     }
 }

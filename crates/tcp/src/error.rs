@@ -1,10 +1,10 @@
-//! What applications are told ([`TcpError`]), and what counters are told ([`DropReason`]).
+//! Errors for applications ([`TcpError`]), and reasons for counters ([`DropReason`]).
 
 /// Why an operation on a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum TcpError {
-    /// Nothing can be done right now; readiness will say when.
+    /// The operation would block; wait for readiness.
     #[error("operation would block")]
     WouldBlock,
     /// The peer answered the attempt to connect with a reset.
@@ -22,10 +22,10 @@ pub enum TcpError {
     /// The device that leads to the peer is gone for good.
     #[error("network is down")]
     NetworkDown,
-    /// The network said that the peer's host cannot be reached.
+    /// The network reported that the peer's host is unreachable.
     #[error("no route to host")]
     HostUnreachable,
-    /// The network said that the peer's network cannot be reached.
+    /// The network reported that the peer's network is unreachable.
     #[error("network is unreachable")]
     NetworkUnreachable,
     /// The peer's host does not speak TCP.
@@ -37,10 +37,10 @@ pub enum TcpError {
     /// This side has already closed its sending direction, or the connection is gone.
     #[error("broken pipe: sending is closed")]
     BrokenPipe,
-    /// There is a connection already.
+    /// The socket is already connected.
     #[error("already connected")]
     AlreadyConnected,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     #[error("invalid argument")]
     InvalidInput,
     /// A limit on memory was reached.
@@ -80,7 +80,7 @@ pagewire_mem::drop_reasons! {
     HeaderOffsetSmall = "tcp_header_offset_small",
     /// The data offset points beyond the segment.
     HeaderOffsetBeyond = "tcp_header_offset_beyond",
-    /// No bit among SYN, ACK and RST is set, or a combination that no state takes.
+    /// No bit among SYN, ACK and RST is set, or no state accepts the combination.
     Flags = "tcp_flags",
     /// The connection is closed.
     Closed = "tcp_closed",
@@ -100,19 +100,17 @@ pagewire_mem::drop_reasons! {
     AckMissing = "tcp_ack_missing",
     /// It acknowledges what was never sent.
     AckUnsent = "tcp_ack_unsent",
-    /// It acknowledges the SYN,ACK without data, where the application wants only connections that
-    /// have some.
+    /// It acknowledges the SYN,ACK without data, with deferred accept.
     Deferred = "tcp_deferred",
     /// It acknowledges what is more than a window behind (RFC 5961 section 5).
     AckTooOld = "tcp_ack_too_old",
     /// Data for an application that has closed.
     ReceiveClosed = "tcp_receive_closed",
-    /// Data behind the peer's FIN.
+    /// Data after the peer's FIN.
     AfterFin = "tcp_after_fin",
     /// Too many separate ranges wait for the gaps before them.
     OutOfOrderLimit = "tcp_out_of_order_limit",
-    /// The receive queue pins too much memory for what it carries, and no pages are free to
-    /// pack it.
+    /// The receive queue pins too much memory for its data, and no pages are free to compact it.
     ReceiveMemory = "tcp_receive_memory",
     /// All connections together hold as much unread data as the host has memory for.
     HostMemory = "tcp_host_memory",

@@ -1,4 +1,4 @@
-//! Byte path, steps R5 and S3: the TCP header (RFC 9293 section 3.1).
+//! The TCP header (RFC 9293 section 3.1).
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -13,8 +13,8 @@
 //! +---------------+---------------+---------------+---------------+
 //! ```
 //!
-//! Two views: [`HeaderView`] is bytes whose lengths have been checked, [`TcpHeader`] a plain value
-//! with [`parse`](TcpHeader::parse) and [`emit`](TcpHeader::emit). A property test ties them.
+//! Two views: [`HeaderView`] has bytes whose lengths were checked, [`TcpHeader`] is a plain value
+//! with [`parse`](TcpHeader::parse) and [`emit`](TcpHeader::emit). A property test compares them.
 
 use crate::error::DropReason;
 use crate::options::{OptionIter, TcpOptions};
@@ -37,7 +37,7 @@ bitflags::bitflags! {
         const SYN = 0x02;
         /// Reset the connection.
         const RST = 0x04;
-        /// Hand over what there is.
+        /// Push: deliver the data to the application.
         const PSH = 0x08;
         /// The acknowledgement number means something.
         const ACK = 0x10;
@@ -52,8 +52,7 @@ bitflags::bitflags! {
     }
 }
 
-/// A TCP header as a value. The checksum is not part of it: who puts the segment on the wire knows
-/// the addresses that it covers.
+/// A TCP header as a value, without the checksum: it covers addresses that TCP does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpHeader {
     /// The sender's port.

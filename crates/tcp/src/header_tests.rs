@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::life::fast_open::FastOpenCookie;
+use crate::options::AccurateEcnOption;
 use crate::options::{OptionError, SackBlocks};
-use crate::outbound::ecn::AccurateEcnOption;
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();

@@ -1,26 +1,21 @@
-//! What a connection tells about itself.
+//! Readiness and the snapshot of a connection.
 
 use core::time::Duration;
 
-use pagewire_mem::Instant;
-
-use crate::connection::Connection;
-use crate::life::LifeFlags;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
 use crate::outbound::ecn::EcnCounts;
 use crate::outbound::loss::CaState;
-use crate::path::PathFlags;
 
 bitflags::bitflags! {
-    /// What an application can do now without blocking.
+    /// Operations that do not block now.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Readiness: u8 {
-        /// Data is queued, as much as was asked for.
+        /// As much data is queued as the application waits for.
         const READABLE = 1;
         /// A third of the send buffer is free, and not too much of it unsent.
         const WRITABLE = 2;
-        /// No more data will come than is queued.
+        /// No data can arrive after the queued data.
         const READ_CLOSED = 4;
         /// No data can be sent any more.
         const WRITE_CLOSED = 8;
@@ -28,19 +23,19 @@ bitflags::bitflags! {
         const ERROR = 16;
         /// The handshake is complete (or was, once).
         const CONNECTED = 32;
-        /// An urgent byte waits.
+        /// An urgent byte can be read.
         const URGENT = 128;
     }
 }
 
-/// A snapshot of a connection, for people and for tests.
+/// A snapshot of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// State.
     pub state: State,
     /// Payload bytes in a full wire segment that we send.
     pub send_mss: u16,
-    /// Payload bytes in the largest wire segment that the peer seems to send.
+    /// Payload bytes in a full wire segment of the peer, by estimate.
     pub recv_mss: u16,
     /// Smoothed round-trip time, zero before the first measurement.
     pub srtt: Duration,
@@ -62,15 +57,15 @@ pub struct Info {
     pub unacked: u32,
     /// Of these, bytes acknowledged selectively.
     pub sacked: u32,
-    /// Of these, bytes held for lost.
+    /// Of these, bytes considered lost.
     pub lost: u32,
-    /// Of these, bytes sent again and thought to be on their way.
+    /// Of these, bytes retransmitted and in flight.
     pub retransmitting: u32,
     /// Bytes queued that have never been sent.
     pub unsent: u32,
     /// The peer's window, bytes.
     pub send_window: u32,
-    /// The window that we announced last, as far as it is still open, bytes.
+    /// The open part of the window that we announced, bytes.
     pub recv_window: u32,
     /// Payload bytes acknowledged by the peer.
     pub bytes_acked: u64,
@@ -82,10 +77,10 @@ pub struct Info {
     pub timeouts: u32,
     /// Fast recoveries.
     pub recoveries: u32,
-    /// Pieces of SACK blocks that were ignored because too many were known already
+    /// Parts of SACK blocks that were ignored, because too many were known
     /// ([`MAX_SACKED_RECORDS`](crate::limits::MAX_SACKED_RECORDS)).
     pub sacks_ignored: u32,
-    /// What loss recovery is about.
+    /// State of loss recovery.
     pub ca_state: CaState,
     /// Congestion window, segments.
     pub cwnd_segments: u32,
@@ -95,28 +90,28 @@ pub struct Info {
     pub unacked_segments: u32,
     /// Of these, acknowledged selectively.
     pub sacked_segments: u32,
-    /// Of these, held for lost.
+    /// Of these, considered lost.
     pub lost_segments: u32,
-    /// Of these, sent again and thought to be on their way.
+    /// Of these, retransmitted and in flight.
     pub retransmitting_segments: u32,
-    /// How far the path is thought to reorder, in segments.
+    /// The degree of reordering on the path, in segments.
     pub reordering: u32,
-    /// How often it was seen to reorder.
+    /// How often reordering was seen.
     pub reord_seen: u32,
-    /// Wire segments delivered, as far as acknowledgements tell.
+    /// Wire segments delivered according to acknowledgements.
     pub delivered: u32,
-    /// Of these, those that were marked (RFC 9768), or all that were delivered while the peer reported
-    /// congestion (RFC 3168).
+    /// Of these, the marked ones (RFC 9768), or those delivered during reported congestion (RFC
+    /// 3168).
     pub delivered_ce: u32,
     /// Segments that the peer reported to have received twice (RFC 2883).
     pub dsack_dups: u32,
     /// Both sides do explicit congestion notification.
     pub ecn: bool,
-    /// The peer was seen to send packets that may be marked.
+    /// The peer has sent packets that may be marked.
     pub ecn_seen: bool,
-    /// What both sides have counted, where they do accurate feedback (RFC 9768).
+    /// The counts of both sides with accurate feedback (RFC 9768).
     pub ecn_counts: Option<EcnCounts>,
-    /// Probes without an answer: of keep-alive, or of a closed window.
+    /// Unanswered probes: of keep-alive, or of a closed window.
     pub probes: u8,
     /// Both sides do timestamps (RFC 7323).
     pub timestamps: bool,
@@ -124,41 +119,39 @@ pub struct Info {
     pub sack: bool,
     /// Both sides do window scaling (RFC 7323).
     pub scaling: bool,
-    /// All data in our SYN was acknowledged, or the peer's taken (RFC 7413).
+    /// All data in our SYN was acknowledged, or the peer's accepted (RFC 7413).
     pub syn_data: bool,
     /// Shift of the windows that the peer announces.
     pub send_scale: u8,
     /// Shift of the windows that we announce.
     pub recv_scale: u8,
-    /// How long an acknowledgement may wait at present.
+    /// The present delay of acknowledgements.
     pub ack_timeout: Duration,
-    /// Payload bytes of a wire segment without options that the path to the peer takes: its MTU less
-    /// 40 (IPv4) or 60 (IPv6).
+    /// Payload bytes of a wire segment without options: the path's MTU less 40 (IPv4) or 60 (IPv6).
     pub path_mss: u16,
     /// The MSS that we announced.
     pub announced_mss: u16,
-    /// Time since data was sent last; since the connection began, if none was.
+    /// Time since data was last sent, or since the connection began.
     pub last_data_sent: Duration,
-    /// Time since data was received last; since the connection began, if none was.
+    /// Time since data was last received, or since the connection began.
     pub last_data_received: Duration,
     /// Time since an acknowledgement was received last.
     pub last_ack_received: Duration,
-    /// What the window that we announce may grow to for now, bytes.
+    /// The present bound of the window that we announce, bytes.
     pub recv_ssthresh: u32,
-    /// The round trip as the receiving side sees it, zero before the first measurement.
+    /// The round trip measured by the receiving side, zero before the first measurement.
     pub recv_rtt: Duration,
-    /// Bytes that the application took in the last of these round trips.
+    /// Bytes that the application read in the last of these round trips.
     pub recv_space: u32,
-    /// The receive buffer as it is now, bytes.
+    /// Present size of the receive buffer, bytes.
     pub recv_buffer: u32,
-    /// The send buffer as it is now, bytes.
+    /// Present size of the send buffer, bytes.
     pub send_buffer: u32,
-    /// Payload bytes sent, those sent again included.
+    /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Payload bytes sent again.
+    /// Payload bytes retransmitted.
     pub bytes_retransmitted: u64,
-    /// Wire segments sent, as far as we cut them ourselves: a super-frame counts for as many as it
-    /// is cut into.
+    /// Wire segments sent: a super-frame counts as many as it is cut into.
     pub segments_out: u32,
     /// Segments received; those that the device coalesced count once.
     pub segments_in: u32,
@@ -166,48 +159,10 @@ pub struct Info {
     pub data_segments_out: u32,
     /// Of `segments_in`, those with payload.
     pub data_segments_in: u32,
-    /// Time with something in the send queue.
+    /// Time with data in the send queue.
     pub busy: Duration,
-    /// Of this, time in which the peer's window held it back.
+    /// Of this, time limited by the peer's window.
     pub window_limited: Duration,
-    /// Of this, time in which the send buffer held the application back.
+    /// Of this, time limited by the send buffer.
     pub buffer_limited: Duration,
-}
-
-impl Connection {}
-
-impl Connection {
-    /// The counters, if the connection has accurate feedback.
-    pub fn ecn_counts(&self) -> Option<EcnCounts> {
-        self.out.transfer.ecn_counts()
-    }
-
-    /// A snapshot.
-    pub fn info(&self) -> Info {
-        let (path, life) = (&self.path, &self.life);
-        let mut info = Info {
-            state: path.state,
-            timestamps: path.has_timestamps(),
-            sack: path.has_sack(),
-            scaling: path.flags.contains(PathFlags::SCALING),
-            syn_data: life.flags.contains(LifeFlags::SYN_DATA_ACKED),
-            path_mss: path.link.mss,
-            announced_mss: path.announced_mss(),
-            probes: life.keepalive_probes,
-            ..Info::default()
-        };
-        self.out.tell(path, &mut info);
-        self.inbound.tell(path, &mut info);
-        info
-    }
-
-    /// A snapshot in which times count up to `now`; those of [`info`](Self::info) stand still between
-    /// segments.
-    pub fn info_at(&self, now: Instant) -> Info {
-        let mut info = self.info();
-        info.last_ack_received = now.saturating_since(self.path.heard_at);
-        self.out.tell_times(now, &mut info);
-        self.inbound.tell_times(now, &mut info);
-        info
-    }
 }

@@ -1,59 +1,25 @@
 //! Byte path, step R5: a segment arrives (RFC 9293 section 3.10.7).
 //!
-//! The steps stand in the order of section 3.10.7.4, one function each. A step looks first, and
-//! ends the processing with `Err(why)` if nothing further is to be done; what it changes, it
-//! changes last. SYN-SENT is in `handshake.rs`, TIME-WAIT in `time_wait.rs`. What most segments are is recognised beforehand (`predicted`) and skips the
-//! checks that cannot fail.
+//! The steps are in the order of section 3.10.7.4, one function each. A step checks first and
+//! changes state last; `Err(why)` ends the processing. SYN-SENT is in `life/handshake.rs`,
+//! TIME-WAIT in `life/time_wait.rs`. The next segment of an undisturbed transfer (`predicted`)
+//! skips the checks that cannot fail.
 
 use pagewire_mem::{Frag, FragVec, Instant};
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
-use crate::life::Reset;
 use crate::life::state::{Event, State};
-use crate::life::{defer, handshake, time_wait};
+use crate::life::{Reset, defer, handshake, time_wait};
 use crate::outbound::ecn::EcnFlags;
-use crate::path::{PathFlags, seconds};
-use crate::segment::{Arrival, Disposition};
+use crate::segment::{Arrival, Disposition, Segment, Step, drop_for};
 use crate::seq::Seq;
-
-/// A segment on its way through the steps.
-pub(crate) struct Segment<'a> {
-    pub(crate) header: &'a TcpHeader,
-    pub(crate) payload: FragVec,
-    /// Bytes in `payload`.
-    pub(crate) len: u32,
-    /// The number of the first byte in `payload`.
-    pub(crate) seq: Seq,
-    pub(crate) arrival: Arrival,
-}
-
-impl Segment<'_> {
-    pub(crate) fn has(&self, flags: Flags) -> bool {
-        self.header.flags.contains(flags)
-    }
-
-    /// SEG.LEN: the payload, and one each for SYN and FIN.
-    pub(crate) fn space(&self) -> u32 {
-        self.len + u32::from(self.has(Flags::SYN)) + u32::from(self.has(Flags::FIN))
-    }
-
-    pub(crate) fn end(&self) -> Seq {
-        self.seq + self.space()
-    }
-}
-
-/// `Err` ends the processing.
-pub(crate) type Step = Result<(), Disposition>;
-
-pub(crate) const fn drop_for(reason: DropReason) -> Step {
-    Err(Disposition::Dropped(reason))
-}
+use crate::shared::Env;
 
 impl Connection {
-    /// A segment to this connection arrived. `header` is a copy of its header, `payload` the bytes
-    /// behind it; its checksum has been verified.
+    /// Processes a segment to this connection. `header` is a copy of its header, `payload` the
+    /// rest; its checksum is verified.
     pub fn handle_segment(
         &mut self,
         env: &mut Env<'_>,
@@ -68,7 +34,7 @@ impl Connection {
             return take_predicted(self, env, header, payload, len, arrival);
         }
         let mut segment = Segment { header, payload, len, seq: header.seq, arrival };
-        let step = match self.path.state {
+        let step = match self.path.state() {
             State::Closed | State::Listen => drop_for(DropReason::Closed),
             State::SynSent => handshake::in_syn_sent(self, env, &mut segment),
             State::TimeWait => time_wait::in_time_wait(self, env.now, &segment),
@@ -80,14 +46,14 @@ impl Connection {
         }
     }
 
-    /// A segment came that only the peer can have sent, as far as numbers tell.
+    /// A segment with valid numbers arrived: it comes from the peer.
     pub(crate) fn on_heard(&mut self, now: Instant) {
-        self.path.heard_at = now;
-        self.life.keepalive_probes = 0;
+        self.path.on_heard(now);
+        self.life.on_heard();
         self.out.on_heard();
     }
 
-    /// Has the acknowledgement in a segment taken in; see `Outbound::take_ack`.
+    /// Processes the acknowledgement in a segment; see `Outbound::take_ack`.
     pub(crate) fn hear_ack(
         &mut self,
         now: Instant,
@@ -107,17 +73,14 @@ impl Connection {
         }
     }
 
-    // ---- 3.10.7.4: all other states ----
-
     /// > RFC 7323 section 4.3: If: SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent then SEG.TSval
     /// > is copied to TS.Recent; otherwise, it is ignored.
     pub(crate) fn remember_timestamp(&mut self, now: Instant, header: &TcpHeader, seq: Seq) {
         if let (true, Some((value, _))) = (self.path.has_timestamps(), header.options.timestamps)
             && seq.le(self.inbound.acked())
-            && !self.path.is_stale(now, value)
+            && !self.path.timestamps().is_stale(now, value)
         {
-            self.path.ts.recent = value;
-            self.path.ts.recent_at = seconds(now);
+            self.path.timestamps_mut().set_recent(now, value);
         }
     }
 
@@ -129,7 +92,7 @@ impl Connection {
         if segment.len == 0 {
             return Ok(());
         }
-        if !self.path.state.can_receive() {
+        if !self.path.state().can_receive() {
             // > This should not occur since a FIN has been received from the remote side. Ignore
             // > the segment text.
             self.inbound.ack.duplicate(&self.path);
@@ -141,15 +104,15 @@ impl Connection {
         }
         let fresh = (segment.seq + segment.len).gt(self.inbound.rcv_nxt());
         if fresh
-            && self.path.state != State::Established
-            && (self.inbound.is_shut() || self.path.flags.contains(PathFlags::ORPHAN))
+            && self.path.state() != State::Established
+            && (self.inbound.is_shut() || self.path.is_orphan())
         {
             // > RFC 9293 section 3.6.1: If such a host issues a CLOSE call while received data is
             // > still pending in the TCP connection, or if new data is received after CLOSE is
             // > called, its TCP implementation SHOULD send a RST to show that data was lost.
             let reset = Reset { seq: segment.header.ack, ack: false };
             self.finish(Event::Reset, None);
-            self.life.reset = Some(reset);
+            self.life.send_reset(reset);
             return drop_for(DropReason::ReceiveClosed);
         }
         let cut = self.inbound.trim(&self.path, segment)?;
@@ -163,9 +126,9 @@ impl Connection {
     /// > delivered to the user.
     pub(crate) fn eighth_fin(&mut self, now: Instant, segment: &Segment<'_>) -> Step {
         let fin = segment.has(Flags::FIN).then_some(segment.seq + segment.len);
-        if self.inbound.take_fin(fin, self.path.state.can_receive()) {
+        if self.inbound.take_fin(fin, self.path.state().can_receive()) {
             self.path.transition(Event::Fin);
-            if self.path.state == State::TimeWait {
+            if self.path.state() == State::TimeWait {
                 time_wait::enter_time_wait(self, now);
             }
         }
@@ -173,16 +136,16 @@ impl Connection {
     }
 }
 
-/// Whether this is the next segment in an undisturbed transfer, in either direction.
+/// Whether this is the next segment of an undisturbed transfer, in either direction.
 fn predicted(conn: &Connection, header: &TcpHeader, len: u32) -> bool {
     const RELEVANT: Flags =
         Flags::SYN.union(Flags::FIN).union(Flags::RST).union(Flags::URG).union(Flags::ACK);
     let fresh = match (conn.path.has_timestamps(), header.options.timestamps) {
-        (true, Some((value, _))) => value.wrapping_sub(conn.path.ts.recent) as i32 >= 0,
+        (true, Some((value, _))) => !conn.path.timestamps().is_older(value),
         (true, None) => false,
         (false, _) => true,
     };
-    conn.path.state == State::Established
+    conn.path.state() == State::Established
         && header.flags & RELEVANT == Flags::ACK
         && header.ack.between(conn.out.transfer.snd().una, conn.out.transfer.snd().nxt)
         && fresh
@@ -190,7 +153,7 @@ fn predicted(conn: &Connection, header: &TcpHeader, len: u32) -> bool {
         && conn.inbound.is_next(header.seq, len)
 }
 
-/// What is left of the steps when nothing can be wrong: acknowledgement and payload.
+/// The steps that a predicted segment needs: acknowledgement and payload.
 fn take_predicted(
     conn: &mut Connection,
     env: &mut Env<'_>,
@@ -251,7 +214,7 @@ fn take_classic_mark(conn: &mut Connection, header: &TcpHeader, len: u32, bits: 
 fn in_order(conn: &mut Connection, env: &mut Env<'_>, segment: &mut Segment<'_>) -> Step {
     if conn.inbound.is_syn_again(&conn.path, segment) {
         if conn.out.transfer.take_syn_again(&conn.path, segment.header, segment.arrival.ecn) {
-            conn.life.reset = Some(Reset { seq: conn.out.transfer.snd().nxt, ack: true });
+            conn.life.send_reset(Reset { seq: conn.out.transfer.snd().nxt, ack: true });
             conn.finish(Event::Reset, None);
             return drop_for(DropReason::Flags);
         }
@@ -290,13 +253,13 @@ fn second_reset(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> S
     }
     if segment.seq != conn.inbound.rcv_nxt() {
         conn.inbound.ack.challenge(&conn.path, now);
-        if conn.path.state == State::Established && conn.inbound.bytes_received() == 0 {
+        if conn.path.state() == State::Established && conn.inbound.bytes_received() == 0 {
             conn.life.suspect_black_hole();
         }
         return drop_for(DropReason::RstNotNext);
     }
-    let active = conn.path.flags.contains(PathFlags::ACTIVE);
-    let error = match conn.path.state {
+    let active = conn.path.is_active();
+    let error = match conn.path.state() {
         // > If this connection was initiated with a passive OPEN (i.e., came from
         // > the LISTEN state), then return this connection to LISTEN state and return. The user
         // > need not be informed. If this connection was initiated with an active OPEN (i.e.,
@@ -304,18 +267,16 @@ fn second_reset(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> S
         // > "connection refused".
         State::SynReceived if active => Some(TcpError::ConnectionRefused),
         // The application may have it already, or its data.
-        State::SynReceived if conn.path.flags.contains(PathFlags::FAST_OPEN_SERVER) => {
-            Some(TcpError::ConnectionReset)
-        }
+        State::SynReceived if conn.path.is_fast_open_server() => Some(TcpError::ConnectionReset),
         State::SynReceived => None,
-        // Linux: whoever has read the end of the stream learns it as a broken pipe.
+        // As Linux: after the end of the stream, the error is a broken pipe.
         State::CloseWait => Some(TcpError::BrokenPipe),
         // > any outstanding RECEIVEs and SEND should receive "reset" responses. All segment
         // > queues should be flushed. Users should also receive an unsolicited general
         // > "connection reset" signal.
         //
-        // As Linux, in CLOSING and LAST-ACK too, where the RFC has nobody left who could be told:
-        // our FIN is not acknowledged, and so perhaps data before it.
+        // As Linux, in CLOSING and LAST-ACK too, where the RFC has no user left: our FIN is not
+        // acknowledged, and perhaps data before it is not either.
         _ => Some(TcpError::ConnectionReset),
     };
     conn.finish(Event::Reset, error);
@@ -326,17 +287,17 @@ fn second_reset(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> S
 /// > SYN bit is set, irrespective of the sequence number, TCP endpoints MUST send a "challenge
 /// > ACK" to the remote peer
 ///
-/// But for the one that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
+/// Except the SYN that completes a simultaneous open (RFC 9293 section 3.5, figure 8).
 fn fourth_syn(conn: &mut Connection, now: Instant, segment: &mut Segment<'_>) -> Step {
     if !segment.has(Flags::SYN) {
         return Ok(());
     }
-    let completes = conn.path.state == State::SynReceived
+    let completes = conn.path.state() == State::SynReceived
         && segment.has(Flags::ACK)
         && segment.seq == conn.inbound.irs()
         && segment.header.ack == conn.out.transfer.snd().nxt;
     if completes {
-        // It is the peer's SYN once more: as Linux, it is acknowledged as such.
+        // As Linux: the peer's repeated SYN is acknowledged as a duplicate.
         conn.inbound.note_twice(&conn.path, segment.seq, segment.seq + 1);
         conn.inbound.ack.at_once();
         segment.seq += 1;
@@ -352,14 +313,14 @@ fn fifth_ack(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step
         return drop_for(DropReason::AckMissing);
     }
     let header = segment.header;
-    if conn.path.state == State::SynReceived {
+    if conn.path.state() == State::SynReceived {
         // > If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state and continue
         // > processing [...] If the segment acknowledgment is not acceptable, form a reset
         // > segment <SEQ=SEG.ACK><CTL=RST> and send it.
         if !(header.ack.gt(conn.out.transfer.snd().una)
             && header.ack.le(conn.out.transfer.snd().nxt))
         {
-            conn.life.reset = Some(Reset { seq: header.ack, ack: false });
+            conn.life.send_reset(Reset { seq: header.ack, ack: false });
             return drop_for(DropReason::AckUnsent);
         }
         if conn.out.transfer.is_deferring(&conn.path) && segment.end() == conn.inbound.irs() + 1 {
@@ -367,15 +328,15 @@ fn fifth_ack(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step
         }
     }
     conn.hear_ack(now, header, segment.space()).map_err(Disposition::Dropped)?;
-    if conn.path.state == State::SynReceived {
+    if conn.path.state() == State::SynReceived {
         conn.path.transition(Event::AckOfSyn);
-        conn.life.fast_open = None;
+        conn.life.forget_fast_open();
         handshake::on_established(conn, now);
     }
 
     // What is new once our FIN is acknowledged.
     let fin_acked = conn.out.is_closed();
-    match conn.path.state {
+    match conn.path.state() {
         // > if the FIN segment is now acknowledged, then enter FIN-WAIT-2
         State::FinWait1 if fin_acked => {
             conn.path.transition(Event::AckOfFin);

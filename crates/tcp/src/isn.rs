@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::seq::Seq;
 
-/// Makes numbers that a stranger cannot guess, from a secret that the host draws once.
+/// Makes numbers that an attacker cannot guess, from a secret of the host.
 #[derive(Clone)]
 pub struct IsnGenerator {
     hasher: SipHasher13,
@@ -37,13 +37,13 @@ impl IsnGenerator {
         Seq(m.wrapping_add(self.hash(Purpose::Sequence, local, remote)))
     }
 
-    /// What to add to the clock to get the values of the timestamp option.
+    /// The offset of timestamps to the clock.
     ///
     /// > RFC 7323 section 5.4: A random offset may be added to the timestamp clock on a
     /// > per-connection basis.
     ///
-    /// The same connection gets the same offset again, so that timestamps of successive
-    /// incarnations grow (RFC 6191 leans on it).
+    /// The same ends always get the same offset, so that timestamps of successive connections grow,
+    /// as RFC 6191 requires.
     pub fn timestamp_offset(&self, local: SocketAddr, remote: SocketAddr) -> u32 {
         self.hash(Purpose::Timestamp, local, remote)
     }
@@ -53,11 +53,8 @@ impl IsnGenerator {
     }
 }
 
-/// Hashes the two ends of a connection for a purpose (at most 24 bits), behind the word `before`
-/// if there is one.
-///
-/// One of the words tells how many addresses follow, so no two pairs of ends give the same. Whole
-/// words in one piece, because that is quick.
+/// Hashes the word `before`, if there is one, and the two ends of a connection for a purpose (at
+/// most 24 bits). One of the words has the IP version, so no two pairs of ends are the same input.
 #[inline]
 pub(crate) fn hash_ends(
     hasher: &SipHasher13,

@@ -5,29 +5,28 @@
 //!
 //! 1. **inputs**: [`handle_segment`](Connection::handle_segment),
 //!    [`handle_timeout`](Connection::handle_timeout), [`handle_icmp`](Connection::handle_icmp);
-//! 2. **verbs of the application**: [`send`](Connection::send), [`read`](Connection::read),
+//! 2. **calls of the application**: [`send`](Connection::send), [`read`](Connection::read),
 //!    [`close`](Connection::close) and so on;
 //! 3. **outputs**, after any of those: [`poll_transmit`](Connection::poll_transmit) until it
 //!    returns `None`, then [`poll_timeout`](Connection::poll_timeout);
 //! 4. **getters**, at any time.
 //!
-//! A connection has four parts. The fields of `outbound/` and `inbound/` are private to their folder:
+//! A connection has four parts, with fields private to their file or folder:
 //!
 //! ```text
-//!   path.rs     Path       settings, link, ports, state, what was agreed on: all may read it
+//!   path.rs     Path       settings, link, ports, state, negotiated options: all parts read it
 //!   life/       Life       opening, ending, keep-alive, errors
 //!   outbound/   Outbound   the send queue, and what leaves next
-//!               Transfer   what is under way: flight, loss and its repair, congestion, round trip
+//!               Transfer   the flight, loss recovery, congestion control, round trip
 //!   inbound/    Inbound    the receive queue, the window, acknowledgements
 //! ```
 //!
-//! A method of a part takes `&Path` and small values, and answers with small values: what an
-//! acknowledgement said, what is to be sent next (`Outgoing`), what a
-//! timer comes to (`Waited`). [`Connection`] carries them from one part to another.
+//! A method of a part takes `&Path` and small values, and returns small values: the next segment
+//! (`Outgoing`), the result of a timer (`Waited`). [`Connection`] carries them between parts.
 //!
-//! Read [`State`] first (the state machine as a table), then `connection.rs`, `input.rs` (the steps of
-//! RFC 9293 section 3.10.7 in their order), `output.rs` (what is sent, and when), and the `mod.rs` of
-//! each part.
+//! Read [`State`] first (the state machine as a table), then `connection.rs`, `input.rs` (the steps
+//! of RFC 9293 section 3.10.7 in their order), `output.rs` (the next segment to send), and the
+//! `mod.rs` of each part.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -60,9 +59,9 @@ mod shared;
 mod syn_cookie;
 mod timer;
 
-pub use application::Pieces;
-pub use config::{Config, KeepAlive, LinkLimits, MtuProbing};
-pub use connection::{Connection, Env};
+pub use application::Merge;
+pub use config::{Config, EcnMode, KeepAlive, LinkLimits, MtuProbing};
+pub use connection::Connection;
 pub use error::{DropReason, TcpError};
 pub use header::{
     CHECKSUM_OFFSET, Flags, HeaderError, HeaderView, MAX_HEADER_LEN, MIN_HEADER_LEN, TcpHeader,
@@ -79,9 +78,9 @@ pub use life::fast_open::{
 };
 pub use life::state::{Event, State};
 pub use life::time_wait::{TimeWait, TimeWaitStep};
-pub use options::{OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
+pub use options::{AccurateEcnOption, OptionError, OptionItem, OptionIter, SackBlocks, TcpOptions};
 pub use outbound::congestion::{CongestionKind, SlowStartExit};
-pub use outbound::ecn::{AccurateEcnOption, EcnCounts, EcnMode};
+pub use outbound::ecn::EcnCounts;
 pub use outbound::loss::CaState;
 pub use pages::{mss_of_pages, mtu_of_pages};
 pub use path::Ports;
@@ -89,5 +88,5 @@ pub use reset::reset_for;
 pub use segment::{Arrival, Disposition, IcmpKind, IcmpNotice, SegmentOut};
 pub use seq::Seq;
 pub use settings::Settings;
-pub use shared::{ChallengeLimit, ReceiveBudget, Shared};
+pub use shared::{ChallengeLimit, Env, ReceiveBudget, Shared};
 pub use syn_cookie::{Cookie, CookieJar};

@@ -1,12 +1,12 @@
-//! Byte path, step S3: which segment leaves next, and with what in it.
+//! Byte path, step S3: builds the next segment to send.
 //!
-//! `poll_transmit` asks in this order: a reset, the handshake, what is lost, what is new, what
-//! may be lost, a probe, a bare acknowledgement. Every segment that leaves carries the latest
-//! acknowledgement, so the later questions are often answered by the earlier ones.
+//! `poll_transmit` tries in this order: a reset, the handshake, a tail loss probe, lost data, new
+//! data, a probe, a bare acknowledgement. Every segment carries the latest acknowledgement, so a
+//! bare one is seldom needed.
 
 use pagewire_mem::{FragVec, Instant};
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::{AckDue, window};
 use crate::life::Reset;
@@ -15,15 +15,13 @@ use crate::life::state::State;
 use crate::options::{SackBlocks, TcpOptions};
 use crate::outbound::Outgoing;
 use crate::outbound::mtu_probe::ProbeStep;
-use crate::outbound::recovery::probe;
-use crate::outbound::recovery::timer;
-use crate::path::PathFlags;
+use crate::outbound::recovery::{probe, timer};
 use crate::segment::SegmentOut;
 use crate::seq::Seq;
+use crate::shared::Env;
 
 impl Connection {
-    /// The next segment to be sent, until `None`; then look at
-    /// [`poll_timeout`](Self::poll_timeout).
+    /// The next segment to send, until `None`; then call [`poll_timeout`](Self::poll_timeout).
     pub fn poll_transmit(&mut self, env: &mut Env<'_>) -> Option<SegmentOut> {
         let segment = next_segment(self, env);
         match &segment {
@@ -36,8 +34,8 @@ impl Connection {
         segment
     }
 
-    /// After a segment has left: whether [`poll_transmit`](Self::poll_transmit) would be in vain, for
-    /// nothing is left or the rest waits to become a full segment. It need not be asked then.
+    /// After a segment was sent: whether [`poll_transmit`](Self::poll_transmit) would return
+    /// `None`, as nothing is left or the rest waits to become a full segment. Then do not call it.
     pub fn ends_burst(&mut self, now: Instant) -> bool {
         let quiet = self.inbound.ack.due() == AckDue::No && !self.out.transfer.is_repairing();
         if !quiet {
@@ -45,9 +43,9 @@ impl Connection {
         }
         let unsent = self.out.unsent(&self.path);
         let ends = if unsent == 0 {
-            self.life.reset.is_none() && self.out.has_sent_all(&self.path)
+            !self.life.owes_reset() && self.out.has_sent_all(&self.path)
         } else {
-            self.is_collecting()
+            self.is_coalescing()
         };
         if !ends {
             return false;
@@ -61,19 +59,15 @@ impl Connection {
         self.out.note_limit(&self.path, now);
         true
     }
-
-    // ---- what leaves ----
-
-    // ---- headers ----
 }
 
 fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> {
     let now = env.now;
     conn.inbound.note_allowance(env);
-    if let Some(reset) = conn.life.reset.take() {
+    if let Some(reset) = conn.life.take_reset() {
         return Some(build_reset(conn, now, reset));
     }
-    if matches!(conn.path.state, State::SynSent | State::SynReceived)
+    if matches!(conn.path.state(), State::SynSent | State::SynReceived)
         && let Some(syn) = poll_handshake(conn, now)
     {
         return Some(syn);
@@ -95,7 +89,7 @@ fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> 
             FragVec::new(),
         ));
     }
-    if conn.path.state.may_transmit() && !conn.out.is_refused() {
+    if conn.path.state().may_transmit() && !conn.out.is_refused() {
         if probe::take_probe_due(&mut conn.out.transfer)
             && let Some(probe) = poll_tail_probe(conn, now)
         {
@@ -141,7 +135,7 @@ fn next_segment(conn: &mut Connection, env: &mut Env<'_>) -> Option<SegmentOut> 
     None
 }
 
-/// The SYN, or the SYN that also acknowledges.
+/// The SYN or SYN,ACK.
 fn poll_handshake(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     if conn.life.waits_for_data(&conn.path) && conn.out.queue.len() == 0 {
         return None;
@@ -152,7 +146,7 @@ fn poll_handshake(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
         (option, payload) = client::begin_fast_open(conn, now);
     }
     let sent = conn.out.transfer.stats().retransmits;
-    let flags = match conn.path.state {
+    let flags = match conn.path.state() {
         State::SynSent => Flags::SYN | conn.out.transfer.ecn_of_syn(&conn.path, false, sent),
         _ => Flags::SYN | Flags::ACK | conn.out.transfer.ecn_of_syn(&conn.path, true, sent),
     };
@@ -161,7 +155,7 @@ fn poll_handshake(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     Some(syn)
 }
 
-/// What was lost and is to be sent again.
+/// The next retransmission.
 fn poll_lost(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     if !conn.out.transfer.flight().has_lost() {
         return None;
@@ -171,8 +165,8 @@ fn poll_lost(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     send_again(conn, now, start, len, mss)
 }
 
-/// One segment, new or the last again, whatever the congestion window says: somebody must
-/// answer (RFC 8985 section 7.3).
+/// A new segment or the last one again, regardless of the congestion window, to get an
+/// acknowledgement (RFC 8985 section 7.3).
 fn poll_tail_probe(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     let mss = mss_now(conn, now);
     let allowed = conn.out.transfer.send_edge().saturating_since(conn.out.transfer.snd().nxt);
@@ -208,7 +202,7 @@ fn send_again(
     Some(segment)
 }
 
-/// What was never sent: data, and the FIN behind it.
+/// Data that was never sent, and the FIN after it.
 fn poll_new(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     let start = conn.out.transfer.snd().nxt;
     let data_end = conn.out.queue.end();
@@ -219,12 +213,12 @@ fn poll_new(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     }
     conn.out.transfer.restart_after_idle(&conn.path, now);
     let most = conn.out.transfer.send_mss(&conn.path);
-    let piece = conn.out.transfer.piece(&conn.path, most);
-    if conn.out.gathers(&conn.path, unsent, most, piece) {
+    let super_len = conn.out.transfer.super_segment_len(&conn.path, most);
+    if conn.out.autocorks(&conn.path, unsent, most, super_len) {
         return None;
     }
     let mss = if has_more_options(conn) { mss_now(conn, now) } else { most };
-    let Some(len) = conn.out.plan(&conn.path, now, unsent, fin, mss, piece) else {
+    let Some(len) = conn.out.plan(&conn.path, now, unsent, fin, mss, super_len) else {
         if conn.out.transfer.is_held_by_cwnd(unsent, mss) {
             conn.out.transfer.validate_cwnd(true);
         }
@@ -233,7 +227,7 @@ fn poll_new(conn: &mut Connection, now: Instant) -> Option<SegmentOut> {
     send_new(conn, now, len, mss)
 }
 
-/// Sends `len` bytes that were never sent, and the FIN if it follows.
+/// Sends `len` new bytes, and the FIN if it follows.
 fn send_new(conn: &mut Connection, now: Instant, len: u32, mss: u32) -> Option<SegmentOut> {
     let next = conn.out.cut_new(&conn.path, len, mss)?;
     let (start, end) = (next.start, next.end);
@@ -243,7 +237,7 @@ fn send_new(conn: &mut Connection, now: Instant, len: u32, mss: u32) -> Option<S
     Some(segment)
 }
 
-/// Payload of a full wire segment that left now.
+/// Payload of a full wire segment, if it leaves now.
 fn mss_now(conn: &Connection, now: Instant) -> u32 {
     if has_more_options(conn) {
         return conn.out.transfer.mss_beside(&conn.path, &options_of(conn, now, Flags::ACK, true));
@@ -291,11 +285,11 @@ fn build_segment(
     } else if flags.contains(Flags::SYN) {
         (Seq(0), conn.inbound.announce_first_window(&conn.path, Seq(0)))
     } else {
-        (Seq(0), window::initial(&conn.path.config) as u16)
+        (Seq(0), window::initial(conn.path.config()) as u16)
     };
     let header = TcpHeader {
-        src_port: conn.path.ports.local,
-        dst_port: conn.path.ports.remote,
+        src_port: conn.path.ports().local,
+        dst_port: conn.path.ports().remote,
         seq,
         ack,
         flags,
@@ -306,18 +300,18 @@ fn build_segment(
     SegmentOut { header, payload, gso_size: None, ecn }
 }
 
-/// The options of a segment; `data`: it carries some.
+/// The options of a segment; `data`: it carries data.
 fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpOptions {
     let mut options = TcpOptions::default();
     if conn.path.has_timestamps() {
         // > RFC 7323 section 3.2: If the ACK bit is not set in the outgoing TCP header, the sender
         // > of that segment SHOULD set the TSecr field to zero.
-        let echo = if flags.contains(Flags::ACK) { conn.path.ts.recent } else { 0 };
-        options.timestamps = Some((conn.path.ts.value(now), echo));
+        let echo = if flags.contains(Flags::ACK) { conn.path.timestamps().recent() } else { 0 };
+        options.timestamps = Some((conn.path.timestamps().value(now), echo));
     }
     if flags.contains(Flags::SYN) {
         options.mss = Some(conn.path.announced_mss());
-        options.sack_permitted = conn.path.flags.contains(PathFlags::SACK);
+        options.sack_permitted = conn.path.has_sack();
         options.window_scale = conn.path.offers_scale().then_some(conn.inbound.scale());
     } else if conn.inbound.tells_blocks(&conn.path) {
         let mut blocks = SackBlocks::new();
@@ -336,14 +330,14 @@ fn options_of(conn: &Connection, now: Instant, flags: Flags, data: bool) -> TcpO
     options
 }
 
-/// Whether the next data segment has options that others have not.
+/// Whether the next data segment has more options than timestamps.
 fn has_more_options(conn: &Connection) -> bool {
     conn.inbound.tells_blocks(&conn.path) || conn.out.transfer.tells_bytes(true)
 }
 
-/// An old sequence number and no data: it is not acceptable, so the peer answers with an
-/// acknowledgement (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it asks about the
-/// window too.
+/// A segment with an old sequence number and no data: it is not acceptable, so the peer
+/// acknowledges (RFC 9293 section 3.8.4: SEG.SEQ = SND.NXT-1). As in Linux it also probes the
+/// window.
 fn build_probe(conn: &mut Connection, now: Instant) -> SegmentOut {
     build_segment(conn, now, conn.out.transfer.snd().una - 1, Flags::ACK, FragVec::new())
 }
@@ -357,8 +351,8 @@ fn build_reset(conn: &mut Connection, now: Instant, reset: Reset) -> SegmentOut 
         options.accurate_ecn = None;
     }
     let header = TcpHeader {
-        src_port: conn.path.ports.local,
-        dst_port: conn.path.ports.remote,
+        src_port: conn.path.ports().local,
+        dst_port: conn.path.ports().remote,
         seq: reset.seq,
         ack: if reset.ack { conn.inbound.rcv_nxt() } else { Seq(0) },
         flags,

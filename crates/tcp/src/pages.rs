@@ -1,10 +1,8 @@
-//! Segments that carry whole pages, on links without super-frames: which MSS to announce, and what
-//! MTU it takes.
+//! Segments that carry whole pages, on links without super-frames: the MSS to announce and the MTU.
 //!
-//! A page can be mapped if it was filled by one stretch of the stream. Where each segment is read
-//! into pages of its own, its payload must therefore be a multiple of the page. A sender puts as
-//! much into a segment as the MSS says less the options that it adds (RFC 6691), and with timestamps
-//! (RFC 7323) these are 12 bytes. So for `n` pages
+//! A page can be mapped if consecutive bytes of the stream fill it. If each segment is read into
+//! pages of its own, its payload must be a multiple of the page. A sender fills a segment up to the
+//! MSS less its options (RFC 6691); timestamps (RFC 7323) take 12 bytes. So for `n` pages
 //!
 //! ```text
 //!   MSS = n × 4096 + 12            announced: payload and options
@@ -17,20 +15,19 @@
 //!   15   61452      61492       61512      the largest for IP packets of 64 KiB
 //! ```
 //!
-//! One MTU serves both versions: IPv6's. Over IPv4 it has room for 20 bytes more, which the announced
-//! MSS keeps out. A peer that refuses timestamps sends 12 bytes more than whole pages; for such, offer
-//! none ([`Config::timestamps`](crate::Config::timestamps)), and the MSS is `n × 4096`.
+//! IPv6's MTU serves both versions: over IPv4 the announced MSS leaves 20 bytes unused. A peer that
+//! refuses timestamps sends 12 bytes more than whole pages; for such peers turn
+//! [`Config::timestamps`](crate::Config::timestamps) off, and the MSS is `n × 4096`.
 //!
-//! With super-frames (TSO, the pair link) nothing of this is needed: a flow's payload is read behind
-//! its last, whatever the lengths.
+//! Super-frames (TSO, the pair link) do not need this: the payload of a flow is contiguous there.
 
 use pagewire_mem::PAGE_SIZE;
 
 use crate::header::MIN_HEADER_LEN;
 use crate::limits::{MAX_PAYLOAD_PAGES, TIMESTAMPS_LEN};
 
-/// The MSS to announce, in bytes, so that full segments carry `pages` pages of 4096 bytes; `pages` is
-/// brought within 1 to [`MAX_PAYLOAD_PAGES`].
+/// The MSS to announce, in bytes, so that full segments carry `pages` pages of 4096 bytes, clamped
+/// to 1 to [`MAX_PAYLOAD_PAGES`].
 ///
 /// ```
 /// assert_eq!(pagewire_tcp::mss_of_pages(1, true), 4096 + 12);

@@ -1,4 +1,5 @@
-//! What all parts of a connection may read, and only the connection itself changes.
+//! The path of a connection: its settings, its link, its ports, its state, and the options that
+//! both sides agreed on. All parts read it; only `Connection` changes it.
 
 use core::time::Duration;
 
@@ -23,23 +24,23 @@ pub struct Ports {
 /// What is given, and what was agreed on with the peer.
 #[derive(Debug)]
 pub(crate) struct Path {
-    pub(crate) config: Arc<Config>,
-    pub(crate) link: LinkLimits,
-    pub(crate) ports: Ports,
-    pub(crate) state: State,
-    pub(crate) flags: PathFlags,
-    pub(crate) ts: Timestamps,
-    /// When a segment arrived last.
-    pub(crate) heard_at: Instant,
+    config: Arc<Config>,
+    link: LinkLimits,
+    ports: Ports,
+    state: State,
+    flags: PathFlags,
+    timestamps: Timestamps,
+    /// When the last segment arrived.
+    heard_at: Instant,
 }
 
 bitflags::bitflags! {
     /// What is true of a connection as a whole.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct PathFlags: u8 {
+    struct PathFlags: u8 {
         /// We opened actively.
         const ACTIVE = 1 << 0;
-        /// The application has let go.
+        /// The application has closed the connection.
         const ORPHAN = 1 << 1;
         /// Both sides do timestamps.
         const TIMESTAMPS = 1 << 2;
@@ -47,21 +48,21 @@ bitflags::bitflags! {
         const SACK = 1 << 3;
         /// Both sides do window scaling.
         const SCALING = 1 << 4;
-        /// What it sends was received elsewhere (`forward.rs`).
+        /// It sends what another connection received (`inbound/forward.rs`).
         const FORWARDS = 1 << 5;
-        /// Data flows from SYN-RECEIVED on: a listener took this with Fast Open.
+        /// A listener accepted it with Fast Open: data flows from SYN-RECEIVED on.
         const FAST_OPEN_SERVER = 1 << 6;
     }
 }
 
 /// The state of the timestamps option (RFC 7323 sections 3 and 4).
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Timestamps {
-    /// What our clock is ahead of `now`.
-    pub(crate) offset: u32,
+    /// Our clock is this much ahead of `now`.
+    offset: u32,
     /// TS.Recent, and when it was set, in seconds.
-    pub(crate) recent: u32,
-    pub(crate) recent_at: u32,
+    recent: u32,
+    recent_at: u32,
 }
 
 impl Timestamps {
@@ -70,15 +71,171 @@ impl Timestamps {
     pub(crate) fn value(&self, now: Instant) -> u32 {
         (now.as_millis() as u32).wrapping_add(self.offset)
     }
+
+    /// TS.Recent.
+    #[inline]
+    pub(crate) fn recent(&self) -> u32 {
+        self.recent
+    }
+
+    #[inline]
+    pub(crate) fn set_recent(&mut self, now: Instant, value: u32) {
+        (self.recent, self.recent_at) = (value, seconds(now));
+    }
+
+    /// Whether TS.Recent was set more than a second ago.
+    pub(crate) fn is_past(&self, now: Instant) -> bool {
+        seconds(now).wrapping_sub(self.recent_at) > 1
+    }
+
+    /// Whether `value` is older than TS.Recent.
+    #[inline]
+    pub(crate) fn is_older(&self, value: u32) -> bool {
+        (value.wrapping_sub(self.recent) as i32) < 0
+    }
+
+    /// Whether `value` is older than TS.Recent, and TS.Recent is still valid.
+    #[inline]
+    pub(crate) fn is_stale(&self, now: Instant, value: u32) -> bool {
+        let age = u64::from(seconds(now).wrapping_sub(self.recent_at));
+        self.is_older(value) && age < TIMESTAMP_VALID_SECONDS
+    }
 }
 
-/// Whole seconds of a moment.
-pub(crate) fn seconds(now: Instant) -> u32 {
+fn seconds(now: Instant) -> u32 {
     (now.as_millis() / 1000) as u32
 }
 
 impl Path {
-    /// What a SYN says of the options that both sides must offer.
+    /// A closed connection that offers the options of `config`.
+    pub(crate) fn new(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        ts_offset: u32,
+    ) -> Self {
+        let mut flags = PathFlags::empty();
+        flags.set(PathFlags::TIMESTAMPS, config.timestamps);
+        flags.set(PathFlags::SACK, config.sack);
+        let timestamps = Timestamps { offset: ts_offset, recent: 0, recent_at: 0 };
+        Self { config, link, ports, state: State::Closed, flags, timestamps, heard_at: now }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn flags(&self) -> impl core::fmt::Debug + PartialEq + use<> {
+        self.flags
+    }
+
+    #[inline]
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn share_config(&self) -> Arc<Config> {
+        Arc::clone(&self.config)
+    }
+
+    #[inline]
+    pub(crate) fn link(&self) -> LinkLimits {
+        self.link
+    }
+
+    pub(crate) fn set_link(&mut self, link: LinkLimits) {
+        self.link = link;
+    }
+
+    #[inline]
+    pub(crate) fn ports(&self) -> Ports {
+        self.ports
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// When the last segment arrived.
+    #[inline]
+    pub(crate) fn heard_at(&self) -> Instant {
+        self.heard_at
+    }
+
+    #[inline]
+    pub(crate) fn on_heard(&mut self, now: Instant) {
+        self.heard_at = now;
+    }
+
+    #[inline]
+    pub(crate) fn timestamps(&self) -> &Timestamps {
+        &self.timestamps
+    }
+
+    #[inline]
+    pub(crate) fn timestamps_mut(&mut self) -> &mut Timestamps {
+        &mut self.timestamps
+    }
+
+    /// When our timestamp was `value`, in milliseconds.
+    #[inline]
+    pub(crate) fn time_of(&self, value: u32) -> u32 {
+        value.wrapping_sub(self.timestamps.offset)
+    }
+
+    /// Whether we opened actively.
+    pub(crate) fn is_active(&self) -> bool {
+        self.flags.contains(PathFlags::ACTIVE)
+    }
+
+    pub(crate) fn set_active(&mut self) {
+        self.flags.insert(PathFlags::ACTIVE);
+    }
+
+    /// Whether the application has closed the connection.
+    #[inline]
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.flags.contains(PathFlags::ORPHAN)
+    }
+
+    pub(crate) fn set_orphan(&mut self) {
+        self.flags.insert(PathFlags::ORPHAN);
+    }
+
+    /// Whether it sends what another connection received.
+    #[inline]
+    pub(crate) fn forwards(&self) -> bool {
+        self.flags.contains(PathFlags::FORWARDS)
+    }
+
+    pub(crate) fn set_forwards(&mut self) {
+        self.flags.insert(PathFlags::FORWARDS);
+    }
+
+    /// Whether a listener accepted it with Fast Open.
+    #[inline]
+    pub(crate) fn is_fast_open_server(&self) -> bool {
+        self.flags.contains(PathFlags::FAST_OPEN_SERVER)
+    }
+
+    pub(crate) fn set_fast_open_server(&mut self) {
+        self.flags.insert(PathFlags::FAST_OPEN_SERVER);
+    }
+
+    pub(crate) fn has_scaling(&self) -> bool {
+        self.flags.contains(PathFlags::SCALING)
+    }
+
+    #[inline]
+    pub(crate) fn has_sack(&self) -> bool {
+        self.flags.contains(PathFlags::SACK)
+    }
+
+    #[inline]
+    pub(crate) fn has_timestamps(&self) -> bool {
+        self.flags.contains(PathFlags::TIMESTAMPS)
+    }
+
+    /// Reads the options of a SYN that both sides must offer.
     pub(crate) fn take_syn(&mut self, now: Instant, syn: &TcpHeader) {
         // > RFC 7323 section 2.2: both sides MUST send Window Scale options in their <SYN>
         // > segments to enable window scaling in either direction.
@@ -87,8 +244,7 @@ impl Path {
         }
         match syn.options.timestamps {
             Some((value, _)) if self.has_timestamps() => {
-                self.ts.recent = value;
-                self.ts.recent_at = seconds(now);
+                self.timestamps.set_recent(now, value);
             }
             _ => self.flags.remove(PathFlags::TIMESTAMPS),
         }
@@ -105,21 +261,14 @@ impl Path {
     /// > RFC 7323 section 2.2: If a Window Scale option was received in the initial <SYN> segment,
     /// > then this option MAY be sent in the <SYN,ACK> segment.
     pub(crate) fn offers_scale(&self) -> bool {
-        self.config.window_scaling
-            && (self.state == State::SynSent || self.flags.contains(PathFlags::SCALING))
+        self.config.window_scaling && (self.state == State::SynSent || self.has_scaling())
     }
 
-    #[inline]
-    pub(crate) fn is_stale(&self, now: Instant, value: u32) -> bool {
-        let age = u64::from(seconds(now).wrapping_sub(self.ts.recent_at));
-        (value.wrapping_sub(self.ts.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
-    }
-
-    /// Whether a SYN of ours may have carried this timestamp: none was sent before `heard_at`, which
-    /// is the moment of the beginning until something is heard.
+    /// Whether a SYN of ours may have carried this timestamp. Before the first segment arrives,
+    /// `heard_at` is when the connection began.
     pub(crate) fn sent_timestamp(&self, now: Instant, value: u32) -> bool {
-        let since = self.ts.value(self.heard_at);
-        value.wrapping_sub(since) <= self.ts.value(now).wrapping_sub(since)
+        let since = self.timestamps.value(self.heard_at);
+        value.wrapping_sub(since) <= self.timestamps.value(now).wrapping_sub(since)
     }
 
     /// The MSS that we announce.
@@ -128,20 +277,13 @@ impl Path {
         self.link.recv_mss.min(self.config.max_mss.unwrap_or(u16::MAX))
     }
 
-    /// The MSS of what we send, as far as it does not depend on the peer.
+    /// The MSS of what we send, before the peer's limit.
     #[inline]
     pub(crate) fn path_mss(&self) -> u16 {
         self.link.mss.min(self.config.max_mss.unwrap_or(u16::MAX))
     }
 
-    /// Whether this connection's timestamps option is on.
-    #[inline]
-    pub(crate) fn has_timestamps(&self) -> bool {
-        self.flags.contains(PathFlags::TIMESTAMPS)
-    }
-
-    /// Moves to the next state. The table is asked; an event that it does not know is a mistake
-    /// of ours and changes nothing.
+    /// Moves to the next state. An event that the table does not know changes nothing.
     pub(crate) fn transition(&mut self, event: Event) {
         match self.state.on(event) {
             Some(next) => self.state = next,
@@ -149,13 +291,13 @@ impl Path {
         }
     }
 
-    /// Bytes up to which pieces that lie side by side in memory become one fragment.
+    /// The longest fragment in bytes that neighbours in memory are merged to.
     #[inline]
     pub(crate) fn longest_frag(&self) -> usize {
         MAX_MERGED_FRAG.max(self.link.max_super_payload as usize)
     }
 
-    /// Settings are shared; who wants other ones gets its own copy.
+    /// Settings for this connection alone: copies them if they are shared.
     pub(crate) fn own_config(&mut self) -> &mut Config {
         Arc::make_mut(&mut self.config)
     }
@@ -166,25 +308,16 @@ impl Path {
         if self.has_timestamps() { TIMESTAMPS_LEN } else { 0 }
     }
 
-    #[inline]
-    pub(crate) fn has_sack(&self) -> bool {
-        self.flags.contains(PathFlags::SACK)
-    }
-
     pub(crate) fn least_ack_timeout(&self) -> u16 {
         u16::try_from(self.config.delayed_ack.as_millis()).unwrap_or(u16::MAX)
     }
 
     pub(crate) fn allowed_retries(&self) -> u8 {
-        if self.flags.contains(PathFlags::ORPHAN) {
-            self.config.orphan_retries
-        } else {
-            self.config.data_retries
-        }
+        if self.is_orphan() { self.config.orphan_retries } else { self.config.data_retries }
     }
 
-    /// The time that `retries` retransmissions take when the timeout starts at its least value and
-    /// doubles up to its greatest, the last one's waiting time included.
+    /// The time that `retries` retransmissions take, the last wait included, when the timeout
+    /// doubles from its least value up to its greatest.
     pub(crate) fn backed_off_for(&self, retries: u8) -> Duration {
         let (mut rto, max) = (self.config.rto_min, self.config.rto_max);
         let mut sum = Duration::ZERO;

@@ -1,28 +1,25 @@
-//! What goes in and out of a connection besides headers.
+//! Segments in and out of a connection, and ICMP errors about them.
 
 use pagewire_mem::FragVec;
 
 use crate::error::{DropReason, TcpError};
-use crate::header::TcpHeader;
+use crate::header::{Flags, TcpHeader};
 use crate::seq::Seq;
 
-/// A segment to be sent: one header and slices of what the application handed over.
+/// A segment to send: a header and slices of the application's data.
 #[derive(Clone, Debug)]
 pub struct SegmentOut {
     /// The header, checksum left out.
     pub header: TcpHeader,
     /// The payload, in at most [`MAX_FRAGS`](pagewire_mem::MAX_FRAGS) fragments.
     pub payload: FragVec,
-    /// A super-frame: to be cut into wire segments with this many payload bytes each. `Some` if
-    /// and only if the payload is longer than one.
+    /// Set for a super-frame: the device cuts it into wire segments of this many payload bytes.
     pub gso_size: Option<u16>,
     /// The ECN bits for the IP header (RFC 3168 section 5).
     pub ecn: u8,
 }
 
-/// How a segment arrived, beside its header: what its IP header and the device say.
-///
-/// From a plain number: the ECN bits.
+/// What the IP header and the device say about a received segment. From a number: the ECN bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
     /// The ECN bits of the IP header (RFC 3168 section 5).
@@ -38,24 +35,24 @@ impl From<u8> for Arrival {
 }
 
 impl Arrival {
-    /// Wire segments in a segment with so many bytes of payload.
+    /// Wire segments in a segment with `payload` bytes.
     pub(crate) fn segments(self, payload: u32) -> u32 {
         let size = self.gso_size.map_or(u32::MAX, u32::from);
         payload.div_ceil(size.max(1)).max(1)
     }
 }
 
-/// What became of a segment.
+/// The result of processing a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Disposition {
     /// It was processed, at least in part.
     Accepted,
-    /// Nothing of it was of use; an answer may be due all the same.
+    /// It was dropped; an answer may be due.
     Dropped(DropReason),
-    /// A SYN that may open a new connection in place of this one, which is in TIME-WAIT: if
-    /// somebody listens, abort this connection and hand the SYN to a new one whose initial
-    /// sequence number is beyond `iss_above`.
+    /// A SYN that may open a new connection in place of this one in TIME-WAIT. If there is a
+    /// listener, abort this connection and pass the SYN to a new one whose initial sequence number
+    /// is beyond `iss_above`.
     ///
     /// > RFC 9293 section 3.6.1: When a connection is closed actively, it MUST linger in the
     /// > TIME-WAIT state for a time 2xMSL (Maximum Segment Lifetime) (MUST-13). However, it MAY accept a new SYN from the remote TCP
@@ -69,16 +66,16 @@ pub enum Disposition {
     },
 }
 
-/// An ICMP error about a segment that we sent, as far as TCP cares.
+/// An ICMP error about a segment that we sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpNotice {
     /// The sequence number quoted in the message.
     pub seq: Seq,
-    /// What it says.
+    /// The error.
     pub kind: IcmpKind,
 }
 
-/// What an ICMP error says.
+/// The kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpKind {
     /// The path's MTU is smaller than a packet of ours.
@@ -86,12 +83,44 @@ pub enum IcmpKind {
         /// Payload bytes of a wire segment that fits: the MTU less 40 (IPv4) or 60 (IPv6).
         mss: u16,
     },
-    /// The packet did not get there.
+    /// The packet did not arrive.
     Unreachable {
-        /// Whether trying again is pointless (protocol or port unreachable, RFC 1122 section
-        /// 4.2.3.9).
+        /// Whether a retry is pointless (protocol or port unreachable, RFC 1122 section 4.2.3.9).
         hard: bool,
-        /// What the application is told when the connection fails for it.
+        /// The application's error, if the connection fails for it.
         error: TcpError,
     },
+}
+
+/// A received segment in the steps of section 3.10.7.
+pub(crate) struct Segment<'a> {
+    pub(crate) header: &'a TcpHeader,
+    pub(crate) payload: FragVec,
+    /// Bytes in `payload`.
+    pub(crate) len: u32,
+    /// The number of the first byte in `payload`.
+    pub(crate) seq: Seq,
+    pub(crate) arrival: Arrival,
+}
+
+impl Segment<'_> {
+    pub(crate) fn has(&self, flags: Flags) -> bool {
+        self.header.flags.contains(flags)
+    }
+
+    /// SEG.LEN: the payload, and one each for SYN and FIN.
+    pub(crate) fn space(&self) -> u32 {
+        self.len + u32::from(self.has(Flags::SYN)) + u32::from(self.has(Flags::FIN))
+    }
+
+    pub(crate) fn end(&self) -> Seq {
+        self.seq + self.space()
+    }
+}
+
+/// `Err` ends the processing.
+pub(crate) type Step = Result<(), Disposition>;
+
+pub(crate) const fn drop_for(reason: DropReason) -> Step {
+    Err(Disposition::Dropped(reason))
 }

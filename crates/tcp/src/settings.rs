@@ -1,4 +1,4 @@
-//! What an application sets of a connection while it exists.
+//! Settings of a connection that the application changes while it exists.
 
 use core::time::Duration;
 
@@ -6,11 +6,10 @@ use pagewire_mem::Instant;
 
 use crate::config::KeepAlive;
 use crate::connection::Connection;
-use crate::life::LifeFlags;
 use crate::life::state::State;
 use crate::outbound::congestion::CongestionKind;
 
-/// What can be set of a connection: each holds from the next thing that happens on it.
+/// The settings of a connection. A change has effect from the next event on.
 pub struct Settings<'a>(&'a mut Connection);
 
 impl Connection {
@@ -21,14 +20,14 @@ impl Connection {
 }
 
 impl Settings<'_> {
-    /// Turns Nagle's algorithm off (`true`) or on. Turning it off sends what is queued, cork or not, as
-    /// in Linux.
+    /// Turns Nagle's algorithm off (`true`) or on. As in Linux, turning it off flushes the queue,
+    /// even with cork.
     pub fn set_nodelay(&mut self, nodelay: bool) {
         self.0.out.set_nodelay(nodelay);
     }
 
-    /// Holds back every segment that is not full (`true`), for 200 ms at most when nothing is under
-    /// way, or does so no longer.
+    /// Holds back every segment that is not full (`true`), or no longer. With nothing in flight it
+    /// does so for at most 200 ms.
     pub fn set_cork(&mut self, cork: bool) {
         self.0.out.set_cork(cork);
     }
@@ -36,13 +35,12 @@ impl Settings<'_> {
     /// Turns keep-alive on or off.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<KeepAlive>) {
         self.0.path.own_config().keepalive = keepalive;
-        if self.0.life.flags.contains(LifeFlags::CONNECTED) && self.0.path.state != State::TimeWait
-        {
+        if self.0.life.is_connected() && self.0.path.state() != State::TimeWait {
             self.0.life.start_keepalive(&self.0.path, now);
         }
     }
 
-    /// How long data may go unanswered (RFC 5482); `None`: the counts of retransmissions rule.
+    /// How long data may stay unacknowledged (RFC 5482); `None`: retransmissions are counted.
     pub fn set_user_timeout(&mut self, limit: Option<Duration>) {
         self.0.path.own_config().user_timeout = limit;
     }
@@ -59,9 +57,9 @@ impl Settings<'_> {
         config.syn_linear_retries = 0;
     }
 
-    /// See [`Config::defer_accept`](crate::Config::defer_accept): of a connection whose SYN is not answered yet.
+    /// See [`Config::defer_accept`](crate::Config::defer_accept). For connections in SYN-SENT.
     pub fn set_defer_accept(&mut self, timeouts: u8) {
-        if self.0.path.state == State::SynSent {
+        if self.0.path.state() == State::SynSent {
             self.0.path.own_config().defer_accept = timeouts;
         }
     }
@@ -81,18 +79,17 @@ impl Settings<'_> {
         self.0.path.own_config().notsent_lowat = bytes;
     }
 
-    /// See [`Config::recv_lowat`](crate::Config::recv_lowat). As in Linux, the receive buffer grows so that they fit.
+    /// See [`Config::recv_lowat`](crate::Config::recv_lowat). The receive buffer grows to fit.
     pub fn set_recv_lowat(&mut self, bytes: u32) {
         self.0.path.own_config().recv_lowat = bytes.max(1);
         self.make_room(bytes);
     }
 
-    /// Has the receive buffer grow, within its limit, so that `bytes` can be queued: twice as much,
-    /// for the memory that they pin.
+    /// Grows the receive buffer, within its limit, to queue `bytes`: twice as much for pages.
     pub fn make_room(&mut self, bytes: u32) {
-        let buffer = bytes.saturating_mul(2).min(self.0.path.config.recv_buffer);
+        let buffer = bytes.saturating_mul(2).min(self.0.path.config().recv_buffer);
         self.0.inbound.widen_buffer(buffer);
-        // A window that was shut may open.
+        // A closed window may open.
         self.0.inbound.on_data_taken(&self.0.path, self.0.out.transfer.rtt());
     }
 
@@ -106,27 +103,27 @@ impl Settings<'_> {
         self.0.path.own_config().window_clamp = bytes;
     }
 
-    /// Changes the congestion control. As in Linux the window and its threshold stay; what the new
-    /// algorithm knows of the path begins anew.
+    /// Changes the congestion control. As in Linux the window and its threshold stay; the
+    /// algorithm's own state begins anew.
     pub fn set_congestion(&mut self, kind: CongestionKind) {
         self.0.path.own_config().congestion = kind;
         self.0.out.transfer.set_congestion(kind);
     }
 
-    /// Fixes the send buffer at `bytes`: it grows by itself no longer.
+    /// Fixes the size of the send buffer.
     pub fn set_send_buffer(&mut self, bytes: u32) {
         let config = self.0.path.own_config();
         (config.send_buffer, config.send_buffer_initial) = (bytes, bytes);
     }
 
-    /// Fixes the receive buffer at `bytes`: it grows by itself no longer.
+    /// Fixes the size of the receive buffer.
     pub fn set_recv_buffer(&mut self, bytes: u32) {
         let config = self.0.path.own_config();
         (config.recv_buffer, config.recv_buffer_initial) = (bytes, bytes);
     }
 
-    /// Acknowledges at once (`true`), or delays acknowledgements again; for now only, as in Linux:
-    /// what happens next on the connection may change it.
+    /// Acknowledges at once (`true`), or delays acknowledgements again. As in Linux, the next
+    /// events on the connection may change it.
     pub fn set_quick_ack(&mut self, quick: bool) {
         self.0.inbound.ack.set_quick_ack(&self.0.path, quick);
     }

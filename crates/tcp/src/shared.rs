@@ -1,37 +1,50 @@
-//! What all connections of a host share: memory for what they receive, and answers to segments
-//! that make no sense. Lent to a connection in [`Env`](crate::Env).
+//! Limits that all connections of a host share: memory for received data, and challenge ACKs; and
+//! [`Env`], which lends them to a connection.
 
 use core::hash::Hasher;
 
-use pagewire_mem::Instant;
+use pagewire_mem::{CopyLedger, Instant, PagePool, PageWriter};
 use siphasher::sip::SipHasher13;
 
 use crate::limits::{DATAGRAM_PART, RECEIVE_RESERVE, RECEIVE_SHARE};
 
-/// What all connections of a host share.
+/// Limits that all connections of a host share.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
-    /// Memory for what is received.
+    /// Memory for received data.
     pub receive: ReceiveBudget,
-    /// Answers to segments that make no sense.
+    /// The rate of challenge ACKs.
     pub challenges: ChallengeLimit,
 }
 
-/// The memory that all connections together may pin for what they received and nobody has read.
+/// What a host lends to a connection during a call.
+#[allow(missing_debug_implementations, reason = "borrows of the host's own things")]
+pub struct Env<'a> {
+    /// The time of this turn.
+    pub now: Instant,
+    /// Where copies are counted.
+    pub ledger: &'a mut CopyLedger,
+    /// Where pages come from.
+    pub pool: &'a mut PagePool,
+    /// Where bytes are written into pages.
+    pub writer: &'a mut PageWriter,
+    /// Limits shared with the host's other connections.
+    pub shared: &'a mut Shared,
+}
+
+/// The memory that all connections together may pin for received data that is unread.
 ///
-/// One connection may pin a quarter of what is free ([`RECEIVE_SHARE`]): a host with few
-/// connections notices nothing, and of many that nobody reads each gets less the more there are,
-/// while something is always left for the next. Windows open only as far as that. Data that was
-/// invited earlier is refused when the last eighth of the budget is begun ([`RECEIVE_RESERVE`]),
-/// by connections that hold more than their share, or beyond a gap; half of that eighth is for
-/// connections that hold nothing, and half of that for those whose program has read something.
-/// Of a super-frame it takes no more than one on a wire has
-/// ([`RESERVE_SEGMENT`](crate::limits::RESERVE_SEGMENT)). Nothing is let in beyond the budget.
+/// One connection may pin a quarter of the free memory ([`RECEIVE_SHARE`]). So a few connections
+/// are not limited, each of many gets less, and some is always left for the next. Windows open only
+/// that far. In the last eighth of the budget ([`RECEIVE_RESERVE`]) even data within the window is
+/// refused, if the connection holds more than its share or the data lies beyond a gap. Half of that
+/// eighth is for connections that hold nothing, and half of that for those whose application has
+/// read before. There a super-frame counts up to the length of one on a wire
+/// ([`RESERVE_SEGMENT`](crate::limits::RESERVE_SEGMENT)). The budget is never exceeded.
 ///
-/// Datagrams that wait in sockets count too. Half of the budget is the most that they get
-/// ([`DATAGRAM_PART`](crate::limits::DATAGRAM_PART)), and it is shared in the same way: a socket may
-/// pin a quarter of what is free of it. One datagram is taken by a socket that has none, as long as
-/// a connection that holds nothing would be given room.
+/// Datagrams in sockets count too, up to half of the budget
+/// ([`DATAGRAM_PART`](crate::limits::DATAGRAM_PART)): a socket may pin a quarter of what is free of
+/// it. A socket without a datagram gets one if a connection that holds nothing would get room.
 #[derive(Clone, Debug)]
 pub struct ReceiveBudget {
     limit: usize,
@@ -104,8 +117,8 @@ impl ReceiveBudget {
         (self.limit - self.limit / RECEIVE_RESERVE).saturating_sub(self.used)
     }
 
-    /// Whether there is room for `len` bytes more, in a connection whose program has read something
-    /// or not, and which holds something for it or not.
+    /// Whether there is room for `len` bytes more. `reads`: the application has read before;
+    /// `holds`: the connection has unread data.
     pub(crate) const fn has_room(&self, len: usize, reads: bool, holds: bool) -> bool {
         let kept = match (reads, holds) {
             (true, _) => 0,
@@ -116,15 +129,15 @@ impl ReceiveBudget {
     }
 }
 
-/// How many answers per second all connections together give to segments that make no sense.
+/// How many challenge ACKs per second all connections together may send.
 ///
 /// > RFC 5961 section 7: An implementation SHOULD include an ACK throttling mechanism to be
 /// > conservative.
 ///
-/// Each connection has a limit of its own ([`Config::challenge_interval`]); this one stands above
-/// them all and is off unless set, as in Linux: who uses it up keeps others from being answered.
-/// Within a second it allows between half and one and a half times the rate, at random, because
-/// a limit that a stranger can count is a channel (CVE-2016-5696).
+/// Each connection has a limit of its own ([`Config::challenge_interval`]). This one is for all,
+/// and off by default, as in Linux: an attacker that exhausts it suppresses the answers to others.
+/// Within a second it allows a random number between half and one and a half times the rate,
+/// because a limit that an attacker can count is a side channel (CVE-2016-5696).
 ///
 /// [`Config::challenge_interval`]: crate::Config::challenge_interval
 #[derive(Clone, Default)]
@@ -137,7 +150,7 @@ pub struct ChallengeLimit {
 }
 
 impl ChallengeLimit {
-    /// A limit of so many per second on average, `None` for none; `key` is secret.
+    /// A limit per second on average, or none; `key` is secret.
     pub const fn new(key: [u8; 16], per_second: Option<u32>) -> Self {
         Self { key, per_second, second: u64::MAX, left: 0, refused: 0 }
     }

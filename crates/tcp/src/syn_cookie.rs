@@ -1,4 +1,4 @@
-//! SYN cookies: half-open connections that are remembered by the peer.
+//! SYN cookies: half-open connections without state.
 //!
 //! > RFC 4987 section 3.6: SYN cookies go further and allocate no state at all for connections in
 //! > SYN-RECEIVED. Instead, they encode most of the state (and all of the strictly required) state
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The hash covers addresses, ports, the peer's number and the minute. A forged acknowledgement
-//! passes with a probability of [`MSS_TABLE`]`.len()` in 2^24 for each of the two minutes that
-//! count. What a SYN says beyond its MSS is kept only by peers with timestamps, as in Linux.
+//! passes with a probability of [`MSS_TABLE`]`.len()` in 2^24 for each of the two valid minutes. As
+//! in Linux, options beside the MSS survive only with timestamps.
 
 use core::net::SocketAddr;
 
@@ -33,38 +33,37 @@ use crate::seq::Seq;
 /// Seconds in a cookie's minute: a power of two.
 const MINUTE: u64 = 64;
 
-/// Minutes for which a cookie counts, the one in which it was made included (Linux's
-/// `MAX_SYNCOOKIE_AGE`).
+/// Minutes for which a cookie is valid, the first included (Linux's `MAX_SYNCOOKIE_AGE`).
 const MINUTES: u64 = 2;
 
-/// Seconds for which a cookie may count.
+/// Seconds for which a cookie may be valid.
 pub(crate) const VALID_SECONDS: u64 = MINUTE * MINUTES;
 
-/// What MSS a cookie can say: the largest that is not above the peer's. Ethernet's with and
-/// without tunnels, jumbo frames', and that of a link of super-frames.
+/// The MSS values of cookies: Ethernet's with and without tunnels, jumbo frames', and that of a
+/// link of super-frames. A cookie has the largest that is not above the peer's.
 const MSS_TABLE: [u16; 8] = [DEFAULT_MSS, 1220, 1300, 1420, 1440, 1460, 8940, 61_440];
 
 /// Low bits of a timestamp that carry options.
 const OPTION_BITS: u32 = 6;
 const OPTION_MASK: u32 = (1 << OPTION_BITS) - 1;
 const SCALE_MASK: u32 = 0xf;
-/// In place of a window scale: none was offered.
+/// No window scale was offered.
 const NO_SCALE: u32 = 0xf;
 const SACK_BIT: u32 = 1 << 4;
 const ECN_BIT: u32 = 1 << 5;
 
-/// Makes cookies, and knows them again.
+/// Makes and checks cookies.
 #[derive(Clone)]
 pub struct CookieJar {
     hasher: SipHasher13,
 }
 
-/// What a valid cookie says of the SYN that it was made for.
+/// The SYN behind a valid cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
     /// Our initial sequence number, which was the cookie.
     iss: Seq,
-    /// The peer's SYN, as far as it is known still.
+    /// The known parts of the peer's SYN.
     syn: TcpHeader,
 }
 
@@ -74,13 +73,12 @@ impl CookieJar {
         Self { hasher: SipHasher13::new_with_key(&key) }
     }
 
-    /// How long after the last cookie was made one may come back.
+    /// How long after the last cookie was made one may return.
     pub const fn valid_for() -> core::time::Duration {
         core::time::Duration::from_secs(VALID_SECONDS)
     }
 
-    /// The SYN,ACK for a SYN that is not remembered. `ts_offset` is what the connection's
-    /// timestamps are ahead of the clock.
+    /// The SYN,ACK with a cookie. `ts_offset` is the offset of its timestamps to the clock.
     pub fn answer(
         &self,
         now: Instant,
@@ -124,8 +122,8 @@ impl CookieJar {
         syn.seq + ((minute as u32) << 24 | low)
     }
 
-    /// Whether `header`, a segment to a listener that acknowledges something and is no SYN,
-    /// acknowledges a cookie of ours; and what it was made for.
+    /// The cookie that `header` acknowledges, if it is a valid one. `header` is a segment to a
+    /// listener with ACK and without SYN.
     pub fn check(
         &self,
         now: Instant,
@@ -135,7 +133,7 @@ impl CookieJar {
     ) -> Option<Cookie> {
         let (irs, iss) = (header.seq - 1, header.ack - 1);
         let cookie = iss.since(irs);
-        // The minute that the cookie says, among the latest.
+        // The minute in the cookie, if it is one of the latest.
         let present = minute(now);
         let age = u64::from((present as u8).wrapping_sub((cookie >> 24) as u8));
         let made = present.checked_sub(age).filter(|_| age < MINUTES)?;
@@ -187,7 +185,7 @@ fn minute(now: Instant) -> u64 {
     now.as_millis() / 1000 / MINUTE
 }
 
-/// The clock with `bits` for its last ones, never ahead of it.
+/// The clock with `bits` as its low bits, never ahead of the clock.
 fn stamp(now: Instant, bits: u32) -> u32 {
     let clock = now.as_millis() as u32;
     let stamp = clock & !OPTION_MASK | bits;
@@ -195,8 +193,8 @@ fn stamp(now: Instant, bits: u32) -> u32 {
 }
 
 impl Connection {
-    /// Opens passively, from a cookie that came back: in SYN-RECEIVED, the SYN,ACK sent. The
-    /// segment that brought the cookie is to be handed in next.
+    /// Opens passively from a cookie, in SYN-RECEIVED, with the SYN,ACK sent. Pass the segment that
+    /// returned the cookie to it next.
     pub fn from_cookie(
         now: Instant,
         config: Arc<Config>,

@@ -1,8 +1,8 @@
-//! A moment that a connection waits for. What happens when it has come is the owner's to know.
+//! A timer: a moment that its owner polls for.
 
 use pagewire_mem::Instant;
 
-/// When a timer goes off; `FAR` means never.
+/// When a timer fires; `FAR` means never.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer(Instant);
 
@@ -14,7 +14,6 @@ impl Default for Timer {
 }
 
 impl Timer {
-    /// Sets the timer, whether or not it was set before.
     #[inline]
     pub(crate) fn set(&mut self, at: Instant) {
         self.0 = at;
@@ -28,25 +27,30 @@ impl Timer {
         }
     }
 
-    /// Turns the timer off.
+    /// Lets a timer that is set fire at `at` or earlier.
+    pub(crate) fn hasten(&mut self, at: Instant) {
+        if self.is_set() {
+            self.0 = self.0.min(at);
+        }
+    }
+
     #[inline]
     pub(crate) fn stop(&mut self) {
         self.0 = Instant::FAR;
     }
 
-    /// When it goes off.
+    /// When it fires.
     #[inline]
     pub(crate) fn get(self) -> Instant {
         self.0
     }
 
-    /// Whether it is on.
     #[inline]
     pub(crate) fn is_set(self) -> bool {
         self.0 != Instant::FAR
     }
 
-    /// Turns the timer off if its moment has come; whether it has.
+    /// Whether the timer fires now. Then it is off.
     #[inline]
     pub(crate) fn pop(&mut self, now: Instant) -> bool {
         let due = self.is_set() && self.0 <= now;

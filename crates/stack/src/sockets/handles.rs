@@ -186,7 +186,7 @@ impl Tcp<'_> {
 
     /// Marks the socket after something was queued, unless that waits to be coalesced.
     pub(super) fn after_queueing(&mut self) {
-        if !self.socket.conn.is_collecting() {
+        if !self.socket.conn.is_coalescing() {
             if self.socket.reported.contains(Readiness::WRITABLE) && !self.socket.conn.is_writable()
             {
                 self.socket.reported &= !Readiness::WRITABLE;

@@ -82,7 +82,7 @@ impl<T: AsRef<[u8]> + ?Sized> Payload for &T {
         let Mem { pool, writer, ledger, .. } = &mut *tcp.mem;
         let coalesced = plain
             && socket.forwards.is_none()
-            && socket.conn.collect_copy(pool, writer, ledger, data);
+            && socket.conn.coalesce_copy(pool, writer, ledger, data);
         coalesced.then_some(data.len())
     }
 

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use pagewire_mem::{Completed, Completion, CompletionQueue, CopyReason, Frag, FragVec, Instant};
-use pagewire_tcp::{Connection, Env, Pieces, SendFlags};
+use pagewire_tcp::{Connection, Env, Merge, SendFlags};
 
 use super::Sockets;
 use super::handles::{Tcp, Udp};
@@ -82,7 +82,7 @@ impl Tcp<'_> {
         call: &mut ZeroCopyCall,
         flags: SendFlags,
     ) -> Result<usize, Error> {
-        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.send_behind(now, len, grow);
+        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.extend_last(now, len, grow);
         if flags.is_empty()
             && let Some(len) = self.join_last_send(frags, call, behind)
         {
@@ -118,11 +118,11 @@ impl Tcp<'_> {
         else {
             return Err(Error::InvalidInput);
         };
-        let pieces = match &begun {
-            Some(begun) if linux && open && !begun.joined => Pieces::Apart,
-            _ if linux => Pieces::Single,
-            // Pieces with completions of their own do not join.
-            _ => Pieces::Joined,
+        let merge = match &begun {
+            Some(begun) if linux && open && !begun.joined => Merge::NewSegment,
+            _ if linux => Merge::Never,
+            // Super-segments with completions of their own do not merge.
+            _ => Merge::Adjacent,
         };
         // The first piece may continue the send before, or the last try of this one.
         let mut behind = !linux && begun.as_ref().is_none_or(|begun| begun.joined);
@@ -143,7 +143,7 @@ impl Tcp<'_> {
                 let copies = writer.write_frag(pool, &part, ledger, CopyReason::AppWrite).0;
                 copies.into_iter().map(|copy| completion.attach(copy)).collect()
             };
-            conn.send_pieces(env, frags, pieces, flags, attach)
+            conn.send_with(env, frags, merge, flags, attach)
         };
         let sent = self.with_sender(now, attach);
         self.note_sent(begun, &completion, call, len, matches!(sent, Ok(n) if n > 0));
@@ -184,7 +184,7 @@ impl Tcp<'_> {
         frags: &mut FragVec,
         call: &mut ZeroCopyCall,
     ) -> Option<usize> {
-        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.collect(len, grow);
+        let behind = |conn: &mut Connection, len, grow: Grow<'_>| conn.coalesce(len, grow);
         self.join_last_send(frags, call, behind)
     }
 
@@ -239,9 +239,8 @@ impl Tcp<'_> {
         let copy = |env: &mut Env<'_>, part: Frag| {
             env.writer.write_frag(env.pool, &part, env.ledger, CopyReason::AppWrite).0
         };
-        let copied = self.with_sender(now, |conn, env| {
-            conn.send_pieces(env, frags, Pieces::Joined, flags, copy)
-        });
+        let copied = self
+            .with_sender(now, |conn, env| conn.send_with(env, frags, Merge::Adjacent, flags, copy));
         self.unless_starved(now, copied)
     }
 }

@@ -1,24 +1,24 @@
-//! Byte path, from R6 of one connection to S2 of another: what was received is queued to be sent, as
-//! one step, for hosts that pass on what comes.
+//! Forwarding: received data moves from one connection's receive queue to another's send queue.
 
 use pagewire_mem::Frag;
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::inbound::{AckDue, Inbound};
 use crate::io_flags::SendFlags;
 use crate::life::state::State;
 use crate::limits::MIN_RECV_BUFFER;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
+use crate::shared::Env;
 
-/// A send queue that what is taken from a receive queue goes to.
-struct Behind<'a> {
+/// The end of a send queue.
+struct SendTail<'a> {
     queue: &'a mut SendQueue,
     longest: usize,
 }
 
-impl Extend<Frag> for Behind<'_> {
+impl Extend<Frag> for SendTail<'_> {
     fn extend<T: IntoIterator<Item = Frag>>(&mut self, frags: T) {
         for frag in frags {
             self.queue.push(frag, self.longest);
@@ -27,10 +27,10 @@ impl Extend<Frag> for Behind<'_> {
 }
 
 impl Connection {
-    /// Whether what was received is nothing but data, with more of it to come: no end of the stream, no
-    /// urgent byte, no error that the application is to be told first.
+    /// Whether it may be forwarded from: it can receive, and has no end of the stream, no urgent
+    /// byte and no error for the application.
     pub fn gives(&self) -> bool {
-        self.path.state.can_receive() && self.life.error.is_none() && self.inbound.is_plain()
+        self.path.state().can_receive() && self.life.error().is_none() && self.inbound.is_plain()
     }
 
     /// Whether an acknowledgement is to leave now.
@@ -38,27 +38,26 @@ impl Connection {
         self.inbound.ack.due() == AckDue::Now
     }
 
-    /// What is sent from now on was received elsewhere, and sent on as it came: it waits for company
-    /// only where that takes no time.
+    /// Marks it as a sender of forwarded data: autocorking applies even without delay.
     pub fn set_forwards(&mut self) {
-        self.path.flags.insert(PathFlags::FORWARDS);
+        self.path.set_forwards();
     }
 
-    /// Whether a send would be welcome: the stream is not ended, there is no error that the application
-    /// is to be told first, and no send waits for room.
+    /// Whether it may be forwarded to: it can send, and has no error for the application and no
+    /// send that waits for room.
     pub fn takes(&self) -> bool {
-        matches!(self.path.state, State::Established | State::CloseWait)
-            && self.life.error.is_none()
+        matches!(self.path.state(), State::Established | State::CloseWait)
+            && self.life.error().is_none()
             && self.out.is_open()
     }
 
-    /// Moves up to `most` received bytes to the send queue of `to`, by reference; returns how many.
-    /// The same as [`recv_chunks`](Self::recv_chunks) of what [`room_for`](Self::room_for) has room
-    /// for, and a [`send`](Self::send) of that, for a connection that [`gives`](Self::gives) to one
-    /// that [`takes`](Self::takes). What there is no room for stays, and is not waited for.
+    /// Moves up to `most` received bytes to the send queue of `to` by reference; returns how many.
+    /// Equals [`recv_chunks`](Self::recv_chunks) up to [`room_for`](Self::room_for) and a
+    /// [`send`](Self::send), for a connection that [`gives`](Self::gives) to one that
+    /// [`takes`](Self::takes). Bytes without room stay, and `to` does not wait for room.
     pub fn forward(&mut self, env: &mut Env<'_>, to: &mut Self, most: usize) -> usize {
-        debug_assert!(self.gives() && to.takes(), "{} to {}", self.path.state, to.path.state);
-        // What is received counts its fragments when it is read: here they need places.
+        debug_assert!(self.gives() && to.takes(), "{} to {}", self.path.state(), to.path.state());
+        // Every fragment needs an entry in the send queue.
         if self.inbound.queue.frags() > to.out.queue.entry_room() {
             return 0;
         }
@@ -68,7 +67,7 @@ impl Connection {
         }
         let longest = to.path.longest_frag();
         let moved =
-            self.inbound.queue.take(room, &mut Behind { queue: &mut to.out.queue, longest });
+            self.inbound.queue.take(room, &mut SendTail { queue: &mut to.out.queue, longest });
         to.out.after_queueing(env.now, moved, moved, SendFlags::empty());
         self.inbound.note_allowance(env);
         self.after_reading(env.now);
@@ -77,18 +76,17 @@ impl Connection {
 }
 
 impl Inbound {
-    /// What the window may be where what comes is sent on.
+    /// The largest window of a forwarding connection whose sender is in the same machine.
     ///
-    /// From a sender in the same machine, more than the send buffer takes that it goes to would come no
-    /// sooner, and only wait here. And a sender that is held up by the window, not by its own buffer,
-    /// joins what it is given meanwhile to longer segments: so it is a segment less, for those whose
-    /// buffers are as long as ours. It is never less than two segments: a sender that has heard of more
-    /// waits until the window takes one (RFC 9293 section 3.8.6.2.1), which would be for its timer.
+    /// More than the next send buffer would only wait here. It is a segment less than that buffer:
+    /// a sender that the window limits, not its own buffer, coalesces its data to longer segments.
+    /// It is at least two segments: a sender that knows of larger windows waits until a segment
+    /// fits (RFC 9293 section 3.8.6.2.1), which would take its timer.
     pub(crate) fn forward_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
-        if !path.link.stays_in_memory() || !rtt.is_near() {
+        if !path.link().stays_in_memory() || !rtt.is_near() {
             return u32::MAX;
         }
-        let (buffer, segment) = (path.config.send_buffer, u32::from(path.announced_mss()));
+        let (buffer, segment) = (path.config().send_buffer, u32::from(path.announced_mss()));
         buffer.saturating_sub(segment).max(2 * segment).max(MIN_RECV_BUFFER)
     }
 }

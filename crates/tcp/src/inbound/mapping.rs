@@ -1,17 +1,18 @@
-//! Byte path, step R7 by mapping: what may be mapped, and taking it once it is.
+//! Variant of step R7, by mapping: finds whole pages in the receive queue and takes them.
 //!
-//! Whoever calls brings the memory's side: `prepare` sees the fragments that the pages lie in
-//! ([`Parts`]) and finds them a place. Only when it has is anything consumed, as by a read.
+//! The caller's `prepare` gets the fragments of the pages ([`Parts`]) and finds a place for them.
+//! Only after that the bytes are consumed, as by a read.
 
 use pagewire_mem::{FragVec, PAGE_SIZE};
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::inbound::InFlags;
 use crate::inbound::assembler::Parts;
 use crate::io_flags::RecvFlags;
 use crate::life::state::State;
+use crate::shared::Env;
 
-/// Why nothing is mapped, in the order in which it is looked for. Nothing was consumed.
+/// Why nothing is mapped, in the order of the checks. Nothing was consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapRefusal {
@@ -27,7 +28,7 @@ pub enum MapRefusal {
     /// An urgent byte lies in the range.
     #[error("urgent data lies in the range: read past it")]
     Urgent,
-    /// There is no memory for it.
+    /// There is no memory for the mapping.
     #[error("out of memory for the mapping")]
     NoMemory,
     /// A part of the range does not lie in whole pages.
@@ -35,13 +36,13 @@ pub enum MapRefusal {
     NotPages,
 }
 
-/// What [`Connection::map_available`] found.
+/// The result of [`Connection::map_available`].
 #[derive(Debug)]
 pub struct Available<P> {
-    /// A place, and the fragments that belong there: whole pages. `None`: none at the front.
+    /// A place and its fragments, whole pages. `None`: the queue does not begin with a page.
     pub mapped: Option<(P, FragVec)>,
-    /// Bytes to be read by copy before the next page can be mapped; 0 when as much was mapped as
-    /// was asked for, or the rest can be mapped by another call.
+    /// Bytes to read by copy before the next page can be mapped; 0 if all was mapped, or another
+    /// call can map the rest.
     pub copy_next: usize,
 }
 
@@ -49,7 +50,7 @@ impl Connection {
     /// Takes the next `len` bytes as whole pages, for which `prepare` finds a place.
     ///
     /// # Errors
-    /// The first that applies of [`MapRefusal`], in its order; then nothing is consumed.
+    /// The first [`MapRefusal`] that applies; then nothing is consumed.
     pub fn map<P>(
         &mut self,
         env: &mut Env<'_>,
@@ -74,12 +75,12 @@ impl Connection {
         Ok((place, frags))
     }
 
-    /// Takes as many whole pages as `prepare` finds a place for, up to `max` bytes, and says how far
-    /// it is to the next that can be mapped. Stops before an urgent byte, and steps over one as a
-    /// read does. `prepare` also says for how many bytes it found a place.
+    /// Takes as many whole pages as `prepare` finds a place for, up to `max` bytes, and returns how
+    /// far the next page is. Handles an urgent byte as a read does. `prepare` also returns for how
+    /// many bytes it found a place.
     ///
     /// # Errors
-    /// What `prepare` met, but for `NotPages`.
+    /// Those of `prepare`, except `NotPages`.
     pub fn map_available<P>(
         &mut self,
         env: &mut Env<'_>,
@@ -113,14 +114,14 @@ impl Connection {
         let copy_next = if taken > 0 && taken == max / PAGE_SIZE * PAGE_SIZE {
             0
         } else if taken == 0 && whole > 0 {
-            // What has no place can be had by copy.
+            // Pages without a place can be read by copy.
             whole
         } else if max < PAGE_SIZE {
             reach
         } else {
             match ahead.map(|ahead| ahead - taken) {
                 None => next,
-                // In line: the byte itself, and what comes behind it.
+                // In line: the byte itself, and up to the next page.
                 Some(0) => 1 + self.inbound.queue.to_next_page(1),
                 Some(ahead) if next + PAGE_SIZE <= ahead => next,
                 Some(ahead) => ahead,
@@ -135,17 +136,17 @@ impl Connection {
         self.inbound.has_fin()
     }
 
-    /// Whether no more bytes can come behind those that are queued.
+    /// Whether no more bytes can arrive after the queued ones.
     pub fn has_end(&self) -> bool {
         self.inbound.flags.intersects(InFlags::FIN_RECEIVED | InFlags::READ_SHUT)
-            || self.path.state == State::Closed
+            || self.path.state() == State::Closed
     }
 
-    /// Whether `len` bytes will never be queued at once, because the window closes before.
+    /// Whether `len` bytes will never be queued together, because the window closes before.
     pub fn is_beyond_window(&self, len: usize) -> bool {
         self.inbound.queue.queued() < len
             && !self.has_end()
-            && self.path.state.is_synchronized()
+            && self.path.state().is_synchronized()
             && self.inbound.window_to_offer(&self.path, self.out.transfer.rtt())
                 <= u32::from(self.inbound.mss)
     }
@@ -158,7 +159,7 @@ fn take_mapped(conn: &mut Connection, env: &mut Env<'_>, len: usize, frags: &mut
     conn.after_reading(env.now);
 }
 
-/// Whether a mapping may have this length: looked at before the socket is.
+/// Checks the length of a mapping.
 pub const fn check_map_len(len: usize) -> Result<(), MapRefusal> {
     match len > 0 && len.is_multiple_of(PAGE_SIZE) {
         true => Ok(()),

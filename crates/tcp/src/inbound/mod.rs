@@ -1,4 +1,4 @@
-//! What comes in: the receive queue, the window, and when what came is acknowledged.
+//! The receiving side: the receive queue, the window, and acknowledgements.
 
 pub(crate) mod assembler;
 mod forward;
@@ -13,15 +13,15 @@ use core::time::Duration;
 use pagewire_mem::{FragVec, Instant};
 
 use crate::config::{Config, LinkLimits};
-use crate::connection::Env;
 use crate::header::TcpHeader;
 use crate::inbound::assembler::ReceiveQueue;
 use crate::inbound::tuning::Tuning;
 use crate::inbound::urgent::UrgentIn;
 use crate::info::Info;
 use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS};
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
+use crate::shared::Env;
 use crate::timer::Timer;
 
 /// The part of a connection that receives.
@@ -29,25 +29,23 @@ use crate::timer::Timer;
 pub(crate) struct Inbound {
     flags: InFlags,
     irs: Seq,
-    /// Byte path, step R6. Its `next` is RCV.NXT, less the FIN.
+    /// Its `next` is RCV.NXT, less the FIN.
     pub(crate) queue: ReceiveQueue,
-    /// One past the last byte that we ever allowed the peer to send. Never moves back.
+    /// One past the last byte that the peer may send. Never moves back.
     edge: Seq,
     /// The acknowledgement number sent last.
     acked: Seq,
-    /// The number of the peer's FIN, once seen.
+    /// The number of the peer's FIN, if one arrived.
     fin: Option<Seq>,
-    /// Bytes of memory that may be pinned for what is received, as of the last turn: what the host's
-    /// other connections leave.
+    /// Bytes of memory that the host allowed to pin in the last call.
     allowance: u32,
-    /// What the buffer has grown to, and up to where the window may be told at present.
+    /// The size that the buffer has grown to, and the bound of the window (`tuning.rs`).
     buffer: u32,
     ssthresh: u32,
-    /// Present once data has come.
+    /// Present once data has arrived.
     tuning: Option<Box<Tuning>>,
-    /// When data arrived last.
     data_at: Instant,
-    /// Payload of the largest wire segment that the peer seems to send.
+    /// Payload of the peer's full wire segments, by estimate.
     mss: u16,
     /// Shift of the windows that we announce.
     scale: u8,
@@ -57,15 +55,14 @@ pub(crate) struct Inbound {
     /// Segments received, and those of them with payload.
     segments_in: u32,
     data_segments_in: u32,
-    /// What few connections need.
     rare: Option<Box<Rare>>,
 }
 
 bitflags::bitflags! {
-    /// What is true of what is received.
+    /// The state of the receiving side.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct InFlags: u8 {
-        /// The application reads no more.
+        /// The application has shut down reading.
         const READ_SHUT = 1 << 0;
         /// The peer's FIN is in order and counted.
         const FIN_RECEIVED = 1 << 1;
@@ -78,44 +75,44 @@ bitflags::bitflags! {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AckState {
     due: AckDue,
-    /// Acknowledgements to be sent beyond the next, one for each segment beyond a gap, to a peer
-    /// that counts them because it has no SACK.
+    /// Acknowledgements due after the next, one for each segment beyond a gap: a peer without SACK
+    /// counts them.
     duplicates: u8,
-    /// Acknowledgements still to be sent without delay.
+    /// Acknowledgements still to send without delay.
     quick: u8,
-    /// The application answers what it gets: acknowledgements ride on the answers.
+    /// The application answers what it reads: acknowledgements leave with the answers.
     interactive: bool,
-    /// How long an acknowledgement waits, in milliseconds: follows the time between segments. 0
-    /// before the first.
+    /// The delay of an acknowledgement in milliseconds: the time between segments. 0 before the
+    /// first.
     timeout_ms: u16,
-    /// Segments that were pushed and not full since the last acknowledgement, up to 2.
+    /// Short segments with PSH since the last acknowledgement, up to 2.
     pushed: u8,
-    /// An acknowledgement waits for company (RFC 9293 section 3.8.6.3).
+    /// Delayed acknowledgement (RFC 9293 section 3.8.6.3).
     delayed_ack: Timer,
-    /// Before this, no more answers to segments that make no sense.
+    /// No challenge ACK before this.
     challenge_after: Instant,
 }
 
-/// How much an acknowledgement is wanted.
+/// When an acknowledgement is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AckDue {
     #[default]
     No,
-    /// When the timer goes off, or on the next segment.
+    /// When the timer fires, or on the next segment.
     Delayed,
-    /// In answer to nonsense, if the host still answers such.
+    /// A challenge ACK, if the host's limit allows it.
     Challenge,
     Now,
 }
 
-/// What few connections need, or none most of the time: boxed, so that the others do not pay.
+/// State that few connections need. Boxed to keep the others small.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
-    /// Bytes of memory that the application took by reference and keeps.
+    /// Bytes of memory that the application took by reference and has not returned.
     pub(crate) kept: u32,
     /// The urgent byte that the peer has announced.
     pub(crate) urgent_in: Option<UrgentIn>,
-    /// What has come twice and is to be reported (RFC 2883).
+    /// A range that arrived twice, to report (RFC 2883).
     pub(crate) twice: Option<(Seq, Seq)>,
 }
 
@@ -136,19 +133,16 @@ impl Inbound {
         self.irs
     }
 
-    /// The acknowledgement number sent last.
     #[inline]
     pub(crate) fn acked(&self) -> Seq {
         self.acked
     }
 
-    /// Shift of the windows that we announce.
     #[inline]
     pub(crate) fn scale(&self) -> u8 {
         self.scale
     }
 
-    /// Payload bytes that arrived in order.
     #[inline]
     pub(crate) fn bytes_received(&self) -> u64 {
         self.bytes_received
@@ -160,12 +154,11 @@ impl Inbound {
         self.flags.contains(InFlags::FIN_RECEIVED)
     }
 
-    /// Whether the peer's FIN came, and something before it did not.
+    /// Whether the peer's FIN arrived, and data before it is missing.
     pub(crate) fn has_fin_beyond_gap(&self) -> bool {
         self.fin.is_some() && !self.has_fin()
     }
 
-    /// The application reads no more.
     pub(crate) fn shut(&mut self) {
         self.flags.insert(InFlags::READ_SHUT);
     }
@@ -175,7 +168,7 @@ impl Inbound {
         self.flags.contains(InFlags::READ_SHUT)
     }
 
-    /// Whether what is queued is nothing but data, with more of it to come.
+    /// Whether the queue has only data: no end, no urgent byte.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         const ENDS: InFlags =
@@ -183,24 +176,23 @@ impl Inbound {
         !self.flags.intersects(ENDS)
     }
 
-    /// Whether it owns memory that an idle connection gives back.
     #[inline]
     pub(crate) fn has_heap(&self) -> bool {
         self.tuning.is_some()
     }
 
-    /// Has the buffer grow to `bytes`.
+    /// Grows the buffer to `bytes`.
     pub(crate) fn widen_buffer(&mut self, bytes: u32) {
         self.buffer = self.buffer.max(bytes);
     }
 
-    /// Silence is counted from here on.
+    /// Idle time counts from here on.
     pub(crate) fn note_beginning(&mut self, now: Instant) {
         self.data_at = now;
     }
 
-    /// Fast Open: the SYN's data is queued, and the SYN,ACK announces a window behind it. Whether there
-    /// was any.
+    /// Fast Open: queues the SYN's data; the SYN,ACK announces a window after it. Returns whether
+    /// there was any.
     pub(crate) fn take_syn_data(
         &mut self,
         path: &Path,
@@ -208,12 +200,12 @@ impl Inbound {
         payload: FragVec,
     ) -> bool {
         let inserted = self.insert(env, self.irs + 1, payload);
-        self.edge = self.rcv_nxt() + window::initial(&path.config);
-        self.ack.quicken(path.config.quick_acks);
+        self.edge = self.rcv_nxt() + window::initial(path.config());
+        self.ack.quicken(path.config().quick_acks);
         inserted.advanced > 0
     }
 
-    /// Nothing is known of the peer.
+    /// Before the peer's SYN.
     pub(crate) fn new(now: Instant, config: &Config, link: LinkLimits) -> Self {
         Self {
             flags: InFlags::empty(),
@@ -237,7 +229,7 @@ impl Inbound {
         }
     }
 
-    /// The connection is over: nothing is acknowledged any more. What was received stays to be read.
+    /// The connection is closed: nothing is acknowledged any more. Received data stays readable.
     pub(crate) fn end(&mut self) {
         self.tuning = None;
         let challenge_after = self.ack.challenge_after;
@@ -245,24 +237,23 @@ impl Inbound {
         self.forget_twice();
     }
 
-    /// What a SYN says of the way in.
+    /// Reads the peer's SYN.
     pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader) {
         let first = syn.seq + 1;
         self.irs = syn.seq;
         self.queue = ReceiveQueue::new(first);
         self.acked = first;
-        // Before the peer's numbers are known, the edge counts from 0: what our SYN told.
-        self.edge = first + window::initial(&path.config).max(self.edge.0);
-        if !path.flags.contains(PathFlags::SCALING) {
+        // Before the peer's numbers are known, the edge counts from 0: the window of our SYN.
+        self.edge = first + window::initial(path.config()).max(self.edge.0);
+        if !path.has_scaling() {
             self.scale = 0;
         }
-        // A first guess at what the peer will send, until it has.
+        // An estimate until the peer sends data.
         let theirs = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
         self.mss = theirs.min(path.announced_mss());
     }
 
-    /// Fills in what this part knows.
-    pub(crate) fn tell(&self, path: &Path, info: &mut Info) {
+    pub(crate) fn fill_info(&self, path: &Path, info: &mut Info) {
         let (rtt, space) = self.recv_tuning();
         info.recv_mss = self.mss;
         info.recv_window = self.recv_window();
@@ -277,12 +268,11 @@ impl Inbound {
         info.data_segments_in = self.data_segments_in;
     }
 
-    /// Fills in times that count up to `now`.
-    pub(crate) fn tell_times(&self, now: Instant, info: &mut Info) {
+    pub(crate) fn fill_times(&self, now: Instant, info: &mut Info) {
         info.last_data_received = now.saturating_since(self.data_at);
     }
 
-    /// What has come twice and is to be reported.
+    /// The range that arrived twice, to report.
     #[inline]
     pub(crate) fn twice(&self) -> Option<(Seq, Seq)> {
         self.rare.as_ref()?.twice
@@ -295,7 +285,7 @@ impl Inbound {
         }
     }
 
-    /// Gives back what an idle connection does not need.
+    /// Frees the memory of empty queues.
     pub(crate) fn shrink(&mut self) {
         self.queue.shrink();
         self.tuning = None;
@@ -308,36 +298,32 @@ impl Inbound {
     pub(crate) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
-}
 
-impl Inbound {
-    /// Whether as much is queued as the application waits for, or as can come. An urgent byte that is
-    /// not in line is none of it.
+    /// Whether as much is queued as the application waits for, or as can arrive. An urgent byte out
+    /// of line does not count.
     pub(crate) fn is_readable(&self, path: &Path) -> bool {
-        let urgent = usize::from(self.is_at_mark() && !path.config.oob_inline);
+        let urgent = usize::from(self.is_at_mark() && !path.config().oob_inline);
         let Some(queued) = self.queue.queued().checked_sub(urgent).filter(|&n| n > 0) else {
             return false;
         };
-        queued >= path.config.recv_lowat as usize
+        queued >= path.config().recv_lowat as usize
             || self.flags.contains(InFlags::FIN_RECEIVED)
             || self.recv_window() <= u32::from(self.mss)
     }
 
-    // ---- what all parts ask ----
-
-    /// Looks at how much memory the host has for what is received: windows open only so far.
+    /// Notes how much memory the host allows, which bounds the window.
     pub(crate) fn note_allowance(&mut self, env: &Env<'_>) {
         self.allowance = u32::try_from(env.shared.receive.allowance()).unwrap_or(u32::MAX);
     }
 
-    /// RCV.NXT: the next number expected, the peer's FIN counted.
+    /// RCV.NXT: the next number expected, after the peer's FIN.
     #[inline]
     pub(crate) fn rcv_nxt(&self) -> Seq {
         self.queue.next() + u32::from(self.flags.contains(InFlags::FIN_RECEIVED))
     }
 
     pub(crate) fn drop_received(&mut self) {
-        // The window stays as it was announced; only the memory goes.
+        // The announced window stays; only the memory goes.
         while self.queue.queued() > 0 {
             let mut dropped = Vec::new();
             if self.queue.take(usize::MAX, &mut dropped) == 0 {
@@ -347,7 +333,6 @@ impl Inbound {
         self.queue.shrink();
     }
 
-    /// A segment arrived.
     #[inline]
     pub(crate) fn count_in(&mut self, len: u32) {
         self.segments_in = self.segments_in.wrapping_add(1);

@@ -1,21 +1,20 @@
-//! Byte path, part of step R5: whether a segment is the next, an old one, or somebody else's.
+//! Sequence checks: whether a segment is the next one, a duplicate, or not acceptable.
 
 use pagewire_mem::{FragVec, Instant};
 
-use crate::connection::Env;
 use crate::error::DropReason;
 use crate::header::Flags;
 use crate::inbound::assembler::Inserted;
 use crate::inbound::{InFlags, Inbound};
-use crate::input::{Segment, Step, drop_for};
 use crate::life::state::State;
 use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
-use crate::segment::Disposition;
+use crate::segment::{Disposition, Segment, Step, drop_for};
 use crate::seq::Seq;
+use crate::shared::Env;
 
 impl Inbound {
-    /// Whether `len` bytes from `seq` on are what is expected next, with nothing out of the ordinary.
+    /// Whether `len` bytes from `seq` on are the next, with no gap, FIN or urgent byte.
     #[inline]
     pub(crate) fn is_next(&self, seq: Seq, len: u32) -> bool {
         seq == self.queue.next()
@@ -25,7 +24,6 @@ impl Inbound {
             && len <= self.edge.saturating_since(seq)
     }
 
-    /// Puts payload into the queue.
     #[inline]
     pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, payload: FragVec) -> Inserted {
         let inserted = self.queue.insert(env, seq, payload);
@@ -33,7 +31,7 @@ impl Inbound {
         inserted
     }
 
-    /// Cuts off what lies outside the window. Whether anything did.
+    /// Cuts off payload outside the window. Returns whether there was any.
     pub(crate) fn trim(
         &mut self,
         path: &Path,
@@ -58,7 +56,7 @@ impl Inbound {
         Ok(cut)
     }
 
-    /// Takes in the text of a segment, of which what was outside the window is `cut` off.
+    /// Queues the text of a segment; `cut`: a part outside the window was cut off.
     pub(crate) fn take_text(
         &mut self,
         path: &Path,
@@ -96,8 +94,8 @@ impl Inbound {
         }
     }
 
-    /// A segment with a FIN whose number is `fin`, or without; `open`: the peer may still send. Whether
-    /// the peer's stream has ended with it.
+    /// Processes the FIN of a segment, if it has one. `open`: the peer may still send. Returns
+    /// whether the peer's stream ends now.
     pub(crate) fn take_fin(&mut self, fin: Option<Seq>, open: bool) -> bool {
         if let Some(fin) = fin {
             if self.has_fin() {
@@ -105,8 +103,7 @@ impl Inbound {
                 // > in the LAST-ACK state.
                 self.ack.at_once();
             } else if open && fin.le(self.edge) && fin.ge(self.queue.next()) {
-                // A FIN beyond a gap is remembered; what comes before it decides. Two different
-                // ones: the first stays.
+                // A FIN beyond a gap is remembered. Of two different ones, the first stays.
                 self.fin.get_or_insert(fin);
                 self.ack.at_once();
             }
@@ -119,10 +116,10 @@ impl Inbound {
         ends
     }
 
-    /// Whether the peer did not get our SYN,ACK, and says its SYN again. Before the other checks, as
-    /// in Linux: with data in it, the SYN may begin before what is acknowledged already.
+    /// Whether the peer repeats its SYN, because it did not get our SYN,ACK. As in Linux this comes
+    /// before the other checks: a SYN with data may begin before the acknowledged bytes.
     pub(crate) fn is_syn_again(&self, path: &Path, segment: &Segment<'_>) -> bool {
-        path.state == State::SynReceived
+        path.state() == State::SynReceived
             && segment.has(Flags::SYN)
             && !segment.header.flags.intersects(Flags::ACK | Flags::RST)
             && segment.seq == self.irs
@@ -141,7 +138,10 @@ impl Inbound {
         segment: &Segment<'_>,
     ) -> Step {
         let Some((value, _)) = segment.header.options.timestamps else { return Ok(()) };
-        if !path.has_timestamps() || segment.has(Flags::RST) || !path.is_stale(now, value) {
+        if !path.has_timestamps()
+            || segment.has(Flags::RST)
+            || !path.timestamps().is_stale(now, value)
+        {
             return Ok(());
         }
         self.answer_unacceptable(path, now, segment);
@@ -152,8 +152,8 @@ impl Inbound {
     /// > incoming segment [...] If an incoming segment is not acceptable, an acknowledgment should be
     /// > sent in reply (unless the RST bit is set, if so drop the segment and return)
     ///
-    /// As Linux, a little wider, so that the acknowledgement of a segment counts whose text does
-    /// not: the end may be where our last acknowledgement was, the start where the window ends.
+    /// As Linux, a little wider, so that the acknowledgement counts even if the text does not: the
+    /// end may be at our last acknowledgement, the start at the end of the window.
     pub(crate) fn first_sequence(
         &mut self,
         path: &Path,
@@ -171,8 +171,8 @@ impl Inbound {
         drop_for(DropReason::OutsideWindow)
     }
 
-    /// Answers a segment that does not fit. An answer to data cannot start an endless exchange of
-    /// acknowledgements, so only the others are limited in rate.
+    /// Answers an unacceptable segment. Only answers to segments without data are limited in rate:
+    /// the others cannot start an endless exchange of acknowledgements.
     fn answer_unacceptable(&mut self, path: &Path, now: Instant, segment: &Segment<'_>) {
         if segment.len > 0 && !segment.has(Flags::SYN) {
             let (seq, nxt) = (segment.seq, self.rcv_nxt());

@@ -1,8 +1,8 @@
-//! How large the receive buffer is: it follows what the application reads in a round trip, as in
+//! The size of the receive buffer: it follows what the application reads in a round trip, as in
 //! Linux ("dynamic right-sizing").
 //!
 //! ```text
-//!   announced at most: the least of  ssthresh   grows with every full segment that comes
+//!   announced at most: the least of  ssthresh   grows with every full segment that arrives
 //!                                    buffer     grows with what is read in a round trip
 //!                                    config.recv_buffer, config.window_clamp
 //! ```
@@ -16,15 +16,15 @@ use crate::outbound::rtt::RttEstimator;
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Payload bytes from which on a segment is worth a wider window.
+/// Payload bytes of a segment from which on the window may widen.
 const WORTH: u32 = 128;
 
-/// What the receive buffer is chosen by. Only a connection on which data comes in has one.
+/// Measurements for the receive buffer. Only a connection that receives data has one.
 #[derive(Debug)]
 pub(crate) struct Tuning {
     /// Microseconds, eight times; 0 before the first measurement.
     rtt: u32,
-    /// When the number `rtt_seq` has come, a round trip has passed since `rtt_at`.
+    /// When the number `rtt_seq` arrives, a round trip has passed since `rtt_at`.
     rtt_seq: Seq,
     rtt_at: Instant,
     /// The echo that was measured last.
@@ -42,7 +42,7 @@ impl Tuning {
         self.rtt = match (self.rtt, by_window) {
             (0, _) => sample * 8,
             (old, false) => old - old / 8 + sample,
-            // A window takes a round trip at least: the shortest is the truest.
+            // A window takes at least a round trip: the shortest time is the best estimate.
             (old, true) => old.min(sample * 8),
         };
     }
@@ -52,11 +52,11 @@ impl Inbound {
     /// The receive buffer as it is now, within its limits.
     #[inline]
     pub(crate) fn recv_buffer(&self, path: &Path) -> u32 {
-        let max = path.config.recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER);
-        path.config.recv_buffer_initial.max(self.buffer).clamp(MIN_RECV_BUFFER, max)
+        let max = path.config().recv_buffer.clamp(MIN_RECV_BUFFER, MAX_RECV_BUFFER);
+        path.config().recv_buffer_initial.max(self.buffer).clamp(MIN_RECV_BUFFER, max)
     }
 
-    /// `len` bytes of payload have come, `full` as long as the peer's segments are.
+    /// `len` bytes of payload have arrived.
     pub(crate) fn on_data_arrived(
         &mut self,
         path: &Path,
@@ -69,7 +69,7 @@ impl Inbound {
         let (copied, advmss) = (self.copied(), u32::from(path.announced_mss()));
         let ms = match (path.has_timestamps(), header.options.timestamps) {
             (true, Some((_, echo))) if echo != 0 && len >= u32::from(self.mss) => {
-                Some((echo, path.ts.value(now).wrapping_sub(echo)))
+                Some((echo, path.timestamps().value(now).wrapping_sub(echo)))
             }
             _ => None,
         };
@@ -102,24 +102,24 @@ impl Inbound {
         }
     }
 
-    /// Full segments come, so the window may be wider.
+    /// Full segments arrive: widens the window.
     fn widen(&mut self, path: &Path, rtt: &RttEstimator, len: u32) {
         let limit = self.window_limit(path, rtt);
         let free = limit.saturating_sub(self.buffer_used());
         if self.ssthresh < free {
             let by = len.max(u32::from(path.announced_mss())).saturating_mul(2);
             self.ssthresh = self.ssthresh.saturating_add(by).min(free);
-            // The peer shall see it.
+            // Tells the peer soon.
             self.ack.quick |= 1;
         }
     }
 
-    /// The application has taken data: what it takes in a round trip must fit the buffer twice, for
-    /// losses, and more while it grows.
+    /// The application has read data: the buffer must fit what it reads in a round trip twice, for
+    /// losses, and more while that grows.
     pub(crate) fn tune_recv_buffer(&mut self, path: &Path, now: Instant) {
         let copied = self.copied();
         let advmss = u64::from(path.announced_mss());
-        let (buffer, max) = (self.recv_buffer(path), path.config.recv_buffer);
+        let (buffer, max) = (self.recv_buffer(path), path.config().recv_buffer);
         let Some(tuning) = self.tuning.as_deref_mut() else { return };
         let micros = now.saturating_since(tuning.space_at).as_micros();
         if tuning.rtt == 0 || micros < u128::from(tuning.rtt / 8) {
@@ -129,7 +129,7 @@ impl Inbound {
         if taken > tuning.space {
             let (taken, space) = (u64::from(taken), u64::from(tuning.space.max(1)));
             let mut window = taken * 2 + advmss * 16;
-            // A sender in slow start takes twice as much in the next round trip.
+            // A sender in slow start sends twice as much in the next round trip.
             window += (window.saturating_mul(taken - space) / space).saturating_mul(2);
             if window > u64::from(buffer) {
                 self.buffer = u32::try_from(window).unwrap_or(u32::MAX).min(max);
@@ -139,7 +139,7 @@ impl Inbound {
         (tuning.space_seq, tuning.space_at) = (copied, now);
     }
 
-    /// The round trip in microseconds as this side sees it, and the bytes read in the last one.
+    /// The receiver's round trip in microseconds, and the bytes read in the last one.
     pub(crate) fn recv_tuning(&self) -> (u32, u32) {
         self.tuning.as_ref().map_or((0, 0), |t| (t.rtt / 8, t.space))
     }

@@ -1,5 +1,5 @@
-//! Urgent data (RFC 9293 section 3.8.5, RFC 6093), as Linux has it: one byte, out of line unless
-//! the application asks for it in line.
+//! Urgent data (RFC 9293 section 3.8.5, RFC 6093), as in Linux: one byte, out of line unless the
+//! application asks for it in line.
 //!
 //! > RFC 6093 section 6.1: new applications SHOULD NOT employ the TCP urgent mechanism. However,
 //! > TCP implementations MUST still include support for the urgent mechanism
@@ -10,21 +10,22 @@
 //! ```text
 //!    read so far          next to be read    urgent byte
 //!   -----------------|-----------------------|u|---------------
-//!                    copied                   ^ what the pointer says, less 1
+//!                    copied                   ^ urgent pointer, less 1
 //!                    \__ one read ends here __/
 //! ```
 
 use pagewire_mem::CopyReason;
 
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::header::{Flags, TcpHeader};
 use crate::inbound::{InFlags, Inbound};
-use crate::input::Segment;
 use crate::io_flags::RecvFlags;
 use crate::life::state::State;
 use crate::path::Path;
+use crate::segment::Segment;
 use crate::seq::Seq;
+use crate::shared::Env;
 
 /// The urgent byte that the peer has announced last.
 #[derive(Clone, Copy, Debug)]
@@ -36,19 +37,19 @@ pub(crate) struct UrgentIn {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Urgent {
-    /// Still to come.
+    /// It has not arrived.
     Announced,
-    /// Here.
+    /// It has arrived.
     Byte(u8),
-    /// The application has it.
+    /// The application has read it.
     Read,
 }
 
-/// Where a read has to look and to stop.
+/// The bounds of a read.
 pub(crate) struct Bounds {
-    /// Bytes to be stepped over first.
+    /// Bytes to skip first.
     pub(crate) skip: usize,
-    /// Bytes to be read at most.
+    /// Bytes to read at most.
     pub(crate) max: usize,
 }
 
@@ -56,10 +57,11 @@ impl Connection {
     /// The urgent byte, once, or again and again with [`RecvFlags::PEEK`] (`MSG_OOB`).
     ///
     /// # Errors
-    /// `InvalidInput` if there is none, it has been read, or it is in line; `WouldBlock` if it has
-    /// been announced and is still to come; `BrokenPipe` if it cannot come any more.
+    /// `InvalidInput` if there is none, it was read, or it is in line; `WouldBlock` if it is
+    /// announced and has not arrived; `BrokenPipe` if it can no longer arrive.
     pub fn read_urgent(&mut self, flags: RecvFlags) -> Result<u8, TcpError> {
-        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config.oob_inline) else {
+        let Some(urgent) = self.inbound.urgent_in().filter(|_| !self.path.config().oob_inline)
+        else {
             return Err(TcpError::InvalidInput);
         };
         match urgent.what {
@@ -72,7 +74,7 @@ impl Connection {
             }
             Urgent::Announced => {
                 let over = InFlags::FIN_RECEIVED | InFlags::READ_SHUT;
-                if self.path.state == State::Closed || self.inbound.flags.intersects(over) {
+                if self.path.state() == State::Closed || self.inbound.flags.intersects(over) {
                     return Err(TcpError::BrokenPipe);
                 }
                 Err(TcpError::WouldBlock)
@@ -85,12 +87,12 @@ impl Connection {
         self.inbound.is_at_mark()
     }
 
-    /// Bytes that a read can get before it has to stop for an urgent byte (`SIOCINQ`).
+    /// Bytes to read before an urgent byte (`SIOCINQ`).
     pub fn queued_to_mark(&self) -> usize {
         let queued = self.inbound.queue.queued();
         match self.inbound.urgent_in() {
             Some(urgent)
-                if !self.path.config.oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
+                if !self.path.config().oob_inline && urgent.seq.lt(self.inbound.rcv_nxt()) =>
             {
                 queued.min(urgent.seq.saturating_since(self.inbound.copied()) as usize)
             }
@@ -124,7 +126,7 @@ impl Inbound {
     /// > pointer (RCV.UP) is in advance of the data consumed.
     pub(crate) fn sixth_urgent(&mut self, path: &Path, env: &mut Env<'_>, segment: &Segment<'_>) {
         if segment.has(Flags::URG) {
-            self.note_urgent(path, env, segment.header, segment.seq);
+            self.note_urgent(path, segment.header, segment.seq);
         }
         if !self.flags.contains(InFlags::URGENT_IN) {
             return;
@@ -145,51 +147,49 @@ impl Inbound {
         }
     }
 
-    fn note_urgent(&mut self, path: &Path, env: &mut Env<'_>, header: &TcpHeader, seq: Seq) {
+    fn note_urgent(&mut self, path: &Path, header: &TcpHeader, seq: Seq) {
         let seq = seq + u32::from(header.urgent.saturating_sub(1));
         let copied = self.copied();
         let known = self.urgent_in();
-        // Old news: read, received without the announcement, or announced before.
+        // Not new: read, received without the announcement, or announced before.
         if copied.gt(seq) || seq.lt(self.rcv_nxt()) || known.is_some_and(|k| seq.le(k.seq)) {
             return;
         }
-        // A second urgent byte while the first has not been read, with the stream read up to it:
-        // the first is lost.
+        // A second urgent byte: the first is lost if it is the next unread byte.
         if known.is_some_and(|k| k.seq == copied)
-            && !path.config.oob_inline
+            && !path.config().oob_inline
             && self.queue.queued() > 0
         {
             self.drop_queued(1);
         }
-        let _ = env;
         self.set_urgent_in(Some(UrgentIn { seq, what: Urgent::Announced }));
     }
 
-    /// Throws away the first `n` bytes of what is queued.
+    /// Drops the first `n` queued bytes.
     pub(crate) fn drop_queued(&mut self, n: usize) -> usize {
         let mut dropped = Vec::new();
         self.queue.take(n, &mut dropped)
     }
 
-    /// Where a read of `max` bytes begins and ends: it stops at the mark, and one that begins there
-    /// steps over the byte, unless that is in line.
+    /// The bounds of a read of `max` bytes: it stops at the mark, and one that begins there skips
+    /// the urgent byte, unless that is in line.
     pub(crate) fn bounds(&self, path: &Path, max: usize, flags: RecvFlags) -> Bounds {
         let Some(urgent) = self.urgent_in() else { return Bounds { skip: 0, max } };
         match urgent.seq.saturating_since(self.copied()) as usize {
-            0 if path.config.oob_inline || self.queue.queued() == 0 => Bounds { skip: 0, max },
+            0 if path.config().oob_inline || self.queue.queued() == 0 => Bounds { skip: 0, max },
             0 if flags.contains(RecvFlags::STOP_AT_URGENT) => Bounds { skip: 0, max: 0 },
             0 => Bounds { skip: 1, max },
             ahead => Bounds { skip: 0, max: max.min(ahead) },
         }
     }
 
-    /// How far ahead the urgent byte lies, whether the application has it already or not.
+    /// The distance to the urgent byte, read or not.
     pub(crate) fn urgent_ahead(&self) -> Option<usize> {
         let urgent = self.urgent_in()?;
         Some(urgent.seq.saturating_since(self.copied()) as usize)
     }
 
-    /// The application has read on: an urgent byte behind it is gone.
+    /// Forgets an urgent byte before the next byte to read.
     pub(crate) fn forget_urgent(&mut self) {
         if self.flags.contains(InFlags::URGENT_IN)
             && self.urgent_in().is_none_or(|u| self.copied().gt(u.seq))

@@ -1,18 +1,19 @@
-//! The receive window and when to acknowledge: what we tell the peer, and when.
+//! The receive window, and when acknowledgements leave.
 
 use core::time::Duration;
 
 use pagewire_mem::Instant;
 
 use crate::config::Config;
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::inbound::{AckDue, AckState, Inbound};
 use crate::limits::{MAX_DUPLICATE_ACKS_OWED, MAX_RECV_BUFFER, MAX_WINDOW_SCALE, MIN_RECV_BUFFER};
 use crate::outbound::rtt::RttEstimator;
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
+use crate::shared::Env;
 
-/// Longest time that an acknowledgement waits in an exchange of questions and answers, as in Linux.
+/// Longest delay of an acknowledgement in an exchange of requests and answers, as in Linux.
 const MAX_DELAYED_ACK: Duration = Duration::from_millis(200);
 
 /// The largest receive buffer within its limits.
@@ -32,7 +33,7 @@ pub(crate) fn initial(config: &Config) -> u32 {
 }
 
 impl Connection {
-    /// Notes how much memory the application took by reference and keeps.
+    /// Sets how much memory the application took by reference and has not returned.
     pub fn set_kept(&mut self, bytes: usize) {
         let kept = u32::try_from(bytes).unwrap_or(u32::MAX);
         if kept != self.inbound.kept() {
@@ -40,26 +41,25 @@ impl Connection {
         }
     }
 
-    /// Whether the window is kept much smaller by what the application holds: it opens when that
-    /// comes back, of which [`after_return`](Self::after_return) is to be told.
+    /// Whether memory that the application keeps makes the window much smaller. When the
+    /// application returns it, call [`after_return`](Self::after_return).
     pub fn is_held_back(&self) -> bool {
         self.inbound.kept() > 0
             && self.inbound.allowed(&self.path, u32::from(self.inbound.mss))
                 < self.inbound.window_limit(&self.path, self.out.transfer.rtt()) / 2
     }
 
-    /// Something of what the application held came back: the window may open.
+    /// The application returned memory: the window may open.
     pub fn after_return(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
         self.inbound.on_data_taken(&self.path, self.out.transfer.rtt());
     }
 
-    /// Less is held of what was received here and waits to be sent on elsewhere
-    /// ([`set_held`](Self::set_held)): a window that was closed for that is offered again. Nothing else
-    /// comes of it, because the application has taken nothing.
+    /// Less received data waits to be forwarded ([`set_held`](Self::set_held)): announces a window
+    /// that was closed for it. Nothing else changes, as the application has read nothing.
     pub fn after_release(&mut self, env: &mut Env<'_>) {
         self.inbound.note_allowance(env);
-        if self.path.state.is_synchronized() && self.inbound.fin.is_none() {
+        if self.path.state().is_synchronized() && self.inbound.fin.is_none() {
             self.inbound.offer_window(&self.path, self.out.transfer.rtt());
         }
     }
@@ -69,46 +69,46 @@ impl Inbound {
     /// Whether the next segment has SACK blocks.
     #[inline]
     pub(crate) fn tells_blocks(&self, path: &Path) -> bool {
-        path.flags.contains(PathFlags::SACK) && (self.queue.has_gaps() || self.twice().is_some())
+        path.has_sack() && (self.queue.has_gaps() || self.twice().is_some())
     }
 
-    /// RCV.WND: bytes that the peer may still send of what we have announced.
+    /// RCV.WND: bytes of the announced window that the peer may still send.
     #[inline]
     pub(crate) fn recv_window(&self) -> u32 {
         self.edge.saturating_since(self.rcv_nxt())
     }
 
-    /// What the window may grow to while the buffer is what it is, as far as the header can say it.
+    /// The largest window with the present buffer, as far as the header can express it.
     pub(crate) fn window_limit(&self, path: &Path, rtt: &RttEstimator) -> u32 {
         let limit = self.buffer_limit(path);
-        match path.flags.contains(PathFlags::FORWARDS) {
+        match path.forwards() {
             true => limit.min(self.forward_limit(path, rtt)),
             false => limit,
         }
     }
 
-    /// The same for what the buffer has room for, wanted or not.
+    /// The same without the limit of a forwarder.
     #[inline]
     fn buffer_limit(&self, path: &Path) -> u32 {
-        // 0 is no small window but none: what is announced already stays, nothing is added.
-        if path.config.window_clamp == Some(0) {
+        // 0 closes the window: nothing is added to the announced one.
+        if path.config().window_clamp == Some(0) {
             return 0;
         }
-        let limit = self.recv_buffer(path).min(largest(&path.config));
+        let limit = self.recv_buffer(path).min(largest(path.config()));
         limit.min(u32::from(u16::MAX) << self.scale)
     }
 
-    /// How much of the buffer is used: what is queued, or half of the memory that is pinned for
-    /// it, if that is more (an honest peer's full segments in their pages).
+    /// The used part of the buffer: queued bytes, or half of the memory that they pin, if that is
+    /// more than for full segments in their pages.
     #[inline]
     pub(crate) fn buffer_used(&self) -> u32 {
         let used = self.queue.buffered().max(self.queue.pinned() / 2);
         u32::try_from(used).unwrap_or(u32::MAX)
     }
 
-    /// What memory allows beyond what is pinned already: the host's, and for what the application
-    /// holds, the largest receive buffer. As Linux under pressure, a few segments where nothing is:
-    /// whoever reads gets on.
+    /// The window that memory allows: the host's free memory, and the largest receive buffer less
+    /// the memory that the application keeps. As Linux under pressure, a connection that holds
+    /// nothing gets a few segments.
     pub(crate) fn allowed(&self, path: &Path, mss: u32) -> u32 {
         let charged = self.queue.charge_with_held() + self.kept() as usize;
         let by_host = match u32::try_from(charged).unwrap_or(u32::MAX) {
@@ -117,8 +117,9 @@ impl Inbound {
         };
         match self.kept() {
             0 => by_host,
-            kept => by_host
-                .min(largest(&path.config).saturating_sub(kept.saturating_add(self.buffer_used()))),
+            kept => by_host.min(
+                largest(path.config()).saturating_sub(kept.saturating_add(self.buffer_used())),
+            ),
         }
     }
 
@@ -136,7 +137,7 @@ impl Inbound {
     /// > RFC 9293 section 3.8.6: A TCP receiver SHOULD NOT shrink the window, i.e., move the right
     /// > window edge to the left
     ///
-    /// As Linux: less than a segment, or than a sixteenth of the buffer, is nothing.
+    /// As Linux: less than a segment, or than a sixteenth of the buffer, counts as 0.
     pub(crate) fn window_to_offer(&self, path: &Path, rtt: &RttEstimator) -> u32 {
         let open = self.recv_window();
         let capacity = self.window_limit(path, rtt);
@@ -144,15 +145,15 @@ impl Inbound {
         let mss = u32::from(self.mss).min(capacity).max(1);
         let small = free < mss || free < capacity >> 4;
         let free = free.min(self.ssthresh);
-        // What may be announced may be less than a segment of the peer's as far as we know it: then
-        // all of that is a step, or the window would never open again.
+        // If less than a full segment may be announced, all of it is one step; otherwise the window
+        // would never open again.
         let step = mss.min(self.ssthresh).max(1);
         let worth = if small {
             0
         } else if self.scale > 0 {
             free
         } else if open > free || open + step <= free {
-            // Without a scale small steps could be told: in whole segments, and only then.
+            // Without a scale the header could express small steps: only whole segments.
             free - free % step
         } else {
             open
@@ -162,10 +163,10 @@ impl Inbound {
         worth.max(open)
     }
 
-    /// The window field of a SYN, which may be sent again after the buffer was set to another size:
-    /// the largest that was told counts. `first` is the peer's first number, 0 before it is known.
+    /// The window field of a SYN. A SYN sent again may announce another size; the largest counts.
+    /// `first` is the peer's first number, 0 before it is known.
     pub(crate) fn announce_first_window(&mut self, path: &Path, first: Seq) -> u16 {
-        let window = initial(&path.config);
+        let window = initial(path.config());
         self.edge = self.edge.max(first + window);
         window as u16
     }
@@ -175,11 +176,10 @@ impl Inbound {
         let scale = self.scale;
         let granule = 1u64 << scale;
         let offer = u64::from(self.window_to_offer(path, rtt));
-        // Rounding down would take back a little of what was offered. Rounding up gives a little
-        // that is not there: once, not again and again to a peer that sends byte by byte. Where only
-        // less is wanted than was offered, it is there.
+        // Rounding down would shrink the offered window. Rounding up exceeds the buffer a little:
+        // allowed once, but not repeatedly to a peer that sends byte by byte.
         let limit = u64::from(self.buffer_limit(path)) + granule - 1;
-        // A power of two, which the compiler cannot know: a division is slow.
+        // A power of two: avoids the division.
         let up = (offer + granule - 1) & !(granule - 1);
         let bytes = if up + u64::from(self.buffer_used()) <= limit { up } else { offer };
         let units = (bytes >> scale).min(u64::from(u16::MAX)) as u16;
@@ -188,8 +188,7 @@ impl Inbound {
         units
     }
 
-    /// Data that was not there before has arrived in order: `advanced` bytes, `pushed` and not
-    /// filling a segment or not.
+    /// New data has arrived in order: `payload` bytes, `pushed` if with PSH.
     ///
     /// > RFC 9293 section 3.8.6.3: an ACK should not be excessively delayed; in particular, the
     /// > delay MUST be less than 0.5 seconds (MUST-40). An ACK SHOULD be generated for at least every second
@@ -212,8 +211,8 @@ impl Inbound {
         }
     }
 
-    /// Data leaves. If that is an answer to what has just arrived, the acknowledgements of this
-    /// application's peer can ride on answers from now on.
+    /// Data leaves. If it answers data that has just arrived, acknowledgements leave with answers
+    /// from now on.
     #[inline]
     pub(crate) fn note_answer(&mut self, now: Instant) {
         let soon = Duration::from_millis(u64::from(self.ack.timeout_ms));
@@ -222,7 +221,7 @@ impl Inbound {
         }
     }
 
-    /// Learns from a segment how the peer sends.
+    /// Adapts the estimates to a segment: full payload, and the delay of acknowledgements.
     fn note_arrival(
         &mut self,
         path: &Path,
@@ -240,9 +239,9 @@ impl Inbound {
         let silence = now.saturating_since(self.data_at);
         let least = path.least_ack_timeout();
         let (ms, timeout) = (silence.as_millis(), u128::from(self.ack.timeout_ms));
-        // The peer starts, or starts again from a small window: help it to open it.
+        // The peer starts, or restarts, with a small window: quick acknowledgements open it.
         if timeout == 0 || silence > rtt.rto() {
-            self.ack.quicken(path.config.quick_acks);
+            self.ack.quicken(path.config().quick_acks);
         }
         self.ack.timeout_ms = if timeout == 0 {
             least.max(1)
@@ -257,7 +256,7 @@ impl Inbound {
         self.data_at = now;
     }
 
-    /// `left..right` has come twice: the next acknowledgement says so.
+    /// `left..right` arrived twice: the next acknowledgement reports it.
     ///
     /// > RFC 2883 section 4: (1) A D-SACK block is only used to report a duplicate contiguous
     /// > sequence of data received by the receiver in the most recent packet. [...] (3) The left edge
@@ -265,10 +264,9 @@ impl Inbound {
     /// > and the right edge of the D-SACK block specifies the sequence number immediately following the
     /// > last sequence in the duplicate contiguous sequence.
     ///
-    /// What was reported and not sent yet stays if the new one continues it; else the first of an
-    /// acknowledgement counts, as in Linux.
+    /// A range that continues a waiting one extends it; otherwise the first counts, as in Linux.
     pub(crate) fn note_twice(&mut self, path: &Path, left: Seq, right: Seq) {
-        if !path.config.dsack || !path.flags.contains(PathFlags::SACK) || !left.lt(right) {
+        if !path.config().dsack || !path.has_sack() || !left.lt(right) {
             return;
         }
         match &mut self.rare().twice {
@@ -278,7 +276,6 @@ impl Inbound {
         }
     }
 
-    /// A segment with an acknowledgement leaves.
     pub(crate) fn on_ack_sent(&mut self) {
         self.acked = self.rcv_nxt();
         self.forget_twice();
@@ -295,13 +292,13 @@ impl Inbound {
         self.ack.delayed_ack.stop();
     }
 
-    /// The application has taken data: is it worth a segment of its own to say so?
+    /// The application has read data: decides whether an acknowledgement leaves now.
     ///
-    /// As Linux: an acknowledgement that was delayed leaves when more than one segment waits for
-    /// it, or when the application has taken all there was of a pushed piece and does not answer;
-    /// a new window is told when it is at least twice what the peer knows of.
+    /// As Linux: a delayed acknowledgement leaves if it is for more than one segment, or if the
+    /// application has read all of a short segment with PSH and does not answer. A window update
+    /// leaves if the window has at least doubled.
     pub(crate) fn on_data_taken(&mut self, path: &Path, rtt: &RttEstimator) {
-        if !path.state.is_synchronized() || self.fin.is_some() {
+        if !path.state().is_synchronized() || self.fin.is_some() {
             return;
         }
         if self.ack.due == AckDue::Delayed {
@@ -316,7 +313,7 @@ impl Inbound {
         self.offer_window(path, rtt);
     }
 
-    /// Whether there is a window that is worth a segment of its own.
+    /// Has a window update sent if the window has at least doubled.
     pub(crate) fn offer_window(&mut self, path: &Path, rtt: &RttEstimator) {
         let known = self.recv_window();
         if known <= self.window_limit(path, rtt) / 2 {
@@ -329,19 +326,17 @@ impl Inbound {
 }
 
 impl AckState {
-    /// How much an acknowledgement is wanted.
     #[inline]
     pub(crate) fn due(&self) -> AckDue {
         self.due
     }
 
-    /// When an acknowledgement that was delayed leaves.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Instant {
         self.delayed_ack.get()
     }
 
-    /// Whether a delayed acknowledgement has waited in vain; then it is due.
+    /// Whether the timer of a delayed acknowledgement fires: then the acknowledgement is due.
     #[inline]
     pub(crate) fn pop(&mut self, path: &Path, rtt: &RttEstimator, now: Instant) -> bool {
         let popped = self.delayed_ack.pop(now);
@@ -356,8 +351,8 @@ impl AckState {
         self.delayed_ack.stop();
     }
 
-    /// A challenge that was due leaves, or not. An acknowledgement that was delayed leaves with it, or
-    /// has its timer still.
+    /// A challenge ACK leaves (`answers`), or the limit forbids it. A delayed acknowledgement
+    /// leaves with it, or keeps its timer.
     pub(crate) fn settle_challenge(&mut self, answers: bool) {
         self.due = match answers {
             true => AckDue::Now,
@@ -374,16 +369,15 @@ impl AckState {
         self.challenge_after = at;
     }
 
-    /// The application answers what it gets, or does not.
     pub(crate) fn set_interactive(&mut self, interactive: bool) {
         self.interactive = interactive;
     }
 
-    /// See [`Connection::set_quick_ack`](crate::Connection::set_quick_ack).
+    /// See [`Settings::set_quick_ack`](crate::Settings::set_quick_ack).
     pub(crate) fn set_quick_ack(&mut self, path: &Path, quick: bool) {
         self.interactive = !quick;
         if quick {
-            self.quicken(path.config.quick_acks);
+            self.quicken(path.config().quick_acks);
             if self.due == AckDue::Delayed {
                 self.at_once();
             }
@@ -397,10 +391,10 @@ impl AckState {
         }
     }
 
-    /// How long an acknowledgement waits: about as long as the peer takes between two segments, so
-    /// that one does for both; not longer than a round trip.
+    /// The delay of an acknowledgement: about the time between two segments, so that one
+    /// acknowledges both; not longer than a round trip.
     fn ack_timeout(&self, path: &Path, rtt: &RttEstimator) -> Duration {
-        let least = path.config.delayed_ack;
+        let least = path.config().delayed_ack;
         let timeout = Duration::from_millis(u64::from(self.timeout_ms)).max(least);
         let waits = self.interactive || self.pushed > 0;
         let most = if waits { MAX_DELAYED_ACK } else { 2 * MAX_DELAYED_ACK };
@@ -408,8 +402,8 @@ impl AckState {
         timeout.min(most).min(round_trip.max(least)).min(MAX_DELAYED_ACK.max(least))
     }
 
-    /// An acknowledgement has waited in vain. In an exchange of questions and answers none came: it
-    /// is over. Otherwise the peer is slower than was thought.
+    /// The timer of a delayed acknowledgement has fired. In an exchange of requests and answers no
+    /// answer came, so it is over; otherwise the peer is slower than estimated.
     pub(crate) fn on_ack_waited(&mut self, path: &Path, rtt: &RttEstimator) {
         let least = path.least_ack_timeout();
         self.timeout_ms = if self.interactive {
@@ -427,31 +421,28 @@ impl AckState {
         self.quick = self.quick.max(acks);
     }
 
-    /// An acknowledgement is due at once.
     #[inline]
     pub(crate) fn at_once(&mut self) {
         self.due = AckDue::Now;
     }
 
-    /// An acknowledgement is due for a segment beyond a gap, or for one that came twice.
+    /// An acknowledgement is due for a segment beyond a gap, or for a duplicate.
     ///
     /// > RFC 5681 section 3.2: A TCP receiver SHOULD send an immediate duplicate ACK when an
     /// > out-of-order segment arrives.
     pub(crate) fn duplicate(&mut self, path: &Path) {
-        self.quicken(path.config.quick_acks);
+        self.quicken(path.config().quick_acks);
         self.interactive = false;
-        if self.due == AckDue::Now && !path.flags.contains(PathFlags::SACK) {
+        if self.due == AckDue::Now && !path.has_sack() {
             self.duplicates = (self.duplicates + 1).min(MAX_DUPLICATE_ACKS_OWED);
         }
         self.due = AckDue::Now;
     }
 
-    /// An answer is due to a segment that makes no sense, unless one has just been sent.
-    ///
-    /// RFC 5961 section 7 asks for such a throttle.
+    /// A challenge ACK is due, unless one was just sent (RFC 5961 section 7).
     pub(crate) fn challenge(&mut self, path: &Path, now: Instant) {
         if now >= self.challenge_after {
-            self.challenge_after = now + path.config.challenge_interval;
+            self.challenge_after = now + path.config().challenge_interval;
             self.due = self.due.max(AckDue::Challenge);
         }
     }

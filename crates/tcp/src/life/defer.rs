@@ -1,9 +1,9 @@
-//! Listeners whose applications want connections only once there is something to read (Linux's
+//! Deferred accept: a listener's connection is complete only with data (Linux's
 //! `TCP_DEFER_ACCEPT`).
 //!
-//! The acknowledgement that would complete the handshake is forgotten. Then the SYN,ACK's timer runs
-//! on without a word, up to the last timeout of the time that is given: there the SYN,ACK leaves once
-//! more, and what the peer answers completes the handshake, with data or without.
+//! The acknowledgement that would complete the handshake is dropped. The SYN,ACK's timer runs on
+//! without retransmissions. At its last timeout the SYN,ACK leaves again, and the answer completes
+//! the handshake, with data or without.
 
 use core::time::Duration;
 
@@ -11,27 +11,25 @@ use pagewire_mem::Instant;
 
 use crate::connection::Connection;
 use crate::error::DropReason;
-use crate::input::{Segment, Step, drop_for};
 use crate::life::LifeFlags;
 use crate::limits::{DEFER_FIRST_SECONDS, DEFER_LONGEST_SECONDS};
+use crate::segment::{Segment, Step, drop_for};
 
-/// How many timeouts of a SYN,ACK reach beyond `time`, as Linux counts them: of 1 s, 2 s, 4 s and so
-/// on, none longer than 120 s. No time is no timeout; 255 are the most.
+/// How many timeouts of a SYN,ACK cover `time`, as Linux counts them: 1 s, 2 s, 4 s and so on, up
+/// to 120 s each. At most 255.
 pub fn defer_accept_timeouts(time: Duration) -> u8 {
     let enough = (0..u8::MAX).find(|&timeouts| defer_accept_time(timeouts) >= time);
     enough.unwrap_or(u8::MAX)
 }
 
-/// How long so many timeouts take: what Linux rounds the time up to.
+/// The duration of `timeouts` timeouts: Linux rounds the time up to it.
 pub fn defer_accept_time(timeouts: u8) -> Duration {
     let one =
         |n: u32| DEFER_FIRST_SECONDS.saturating_mul(1 << n.min(16)).min(DEFER_LONGEST_SECONDS);
     Duration::from_secs((0..u32::from(timeouts)).map(one).sum())
 }
 
-impl Connection {}
-
-/// Forgets an acknowledgement of our SYN,ACK.
+/// Drops an acknowledgement of our SYN,ACK.
 pub(crate) fn defer(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
     conn.remember_timestamp(now, segment.header, segment.seq);
     conn.life.flags.insert(LifeFlags::DEFERRED);

@@ -1,32 +1,88 @@
-//! Byte path, step R5, before anything flows: SYNs, what they say, and becoming established.
+//! Opening a connection: constructors, SYNs, SYN-SENT, and the transition to ESTABLISHED.
+
+use std::sync::Arc;
 
 use pagewire_mem::Instant;
 
-use crate::connection::{Connection, Env};
+use crate::config::{Config, LinkLimits};
+use crate::connection::Connection;
 use crate::error::{DropReason, TcpError};
 use crate::header::{Flags, TcpHeader};
-use crate::input::{Segment, Step, drop_for};
+use crate::inbound::Inbound;
 use crate::life::fast_open::client;
 use crate::life::state::Event;
-use crate::life::{LifeFlags, Reset};
-use crate::segment::Disposition;
+use crate::life::{Life, LifeFlags, Reset};
+use crate::outbound::Outbound;
+use crate::path::{Path, Ports};
+use crate::segment::{Disposition, Segment, Step, drop_for};
+use crate::seq::Seq;
+use crate::shared::Env;
 
-impl Connection {}
+impl Connection {
+    /// Opens actively (RFC 9293 section 3.10.1), in SYN-SENT:
+    /// [`poll_transmit`](Self::poll_transmit) returns the SYN. `iss` and `ts_offset` come from an
+    /// [`IsnGenerator`](crate::IsnGenerator).
+    pub fn connect(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        iss: Seq,
+        ts_offset: u32,
+    ) -> Self {
+        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
+        conn.path.set_active();
+        conn.path.transition(Event::OpenActive);
+        conn
+    }
+
+    /// Opens passively from a listener's `syn`, in SYN-RECEIVED:
+    /// [`poll_transmit`](Self::poll_transmit) returns the SYN,ACK.
+    pub fn accept(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        iss: Seq,
+        ts_offset: u32,
+        syn: &TcpHeader,
+    ) -> Self {
+        let mut conn = Self::new(now, config, link, ports, iss, ts_offset);
+        conn.path.transition(Event::OpenPassive);
+        take_syn(&mut conn, now, syn, 0);
+        conn.path.transition(Event::Syn);
+        conn
+    }
+
+    fn new(
+        now: Instant,
+        config: Arc<Config>,
+        link: LinkLimits,
+        ports: Ports,
+        iss: Seq,
+        ts_offset: u32,
+    ) -> Self {
+        let out = Outbound::new(now, &config, iss);
+        let inbound = Inbound::new(now, &config, link);
+        let path = Path::new(now, config, link, ports, ts_offset);
+        Self { path, life: Life::default(), out, inbound }
+    }
+}
 
 pub(crate) fn on_established(conn: &mut Connection, now: Instant) {
     conn.life.flags.insert(LifeFlags::CONNECTED);
-    // As Linux: silence is counted from here on.
+    // As Linux: idle time counts from here on.
     conn.inbound.note_beginning(now);
     conn.out.on_established(&conn.path, now, conn.life.flags.contains(LifeFlags::SYN_RESENT));
     conn.life.start_keepalive(&conn.path, now);
-    // The application closed before the handshake was done.
+    // The application closed during the handshake.
     if conn.out.is_closing() {
         conn.path.transition(Event::Close);
     }
 }
 
-/// Learns what a SYN says: the peer's first number, its window and its options. An option
-/// counts if both sides offer it. `ecn` are the ECN bits of its IP header.
+/// Reads the peer's first number, window and options from its SYN. An option counts if both sides
+/// offer it. `ecn` are the ECN bits of its IP header.
 pub(crate) fn take_syn(conn: &mut Connection, now: Instant, syn: &TcpHeader, ecn: u8) {
     conn.path.take_syn(now, syn);
     conn.out.transfer.take_syn(&conn.path, syn, ecn);
@@ -64,8 +120,8 @@ pub(crate) fn in_syn_sent(
         conn.finish(Event::Reset, Some(TcpError::ConnectionRefused));
         return Ok(());
     }
-    // As Linux (RFC 7323 names the check for SYN,ACKs in section 3.2 no more than as the use of
-    // TSecr): an answer to a SYN that was never sent is one to somebody else's.
+    // As Linux (section 3.2 of RFC 7323 only hints at it): a SYN,ACK that echoes a timestamp of no
+    // SYN of ours answers another connection.
     if let (true, Some((_, echo))) = (conn.path.has_timestamps(), header.options.timestamps)
         && acks_syn
         && segment.has(Flags::SYN)
@@ -87,7 +143,7 @@ pub(crate) fn in_syn_sent(
         // > Otherwise, enter SYN-RECEIVED, form a SYN,ACK segment
         // > <SEQ=ISS><ACK=RCV.NXT><CTL=SYN,ACK> and send it.
         //
-        // Text that came along is not kept: the peer will send it again.
+        // Text in the SYN is dropped: the peer will send it again.
         conn.path.transition(Event::Syn);
         conn.out.transfer.resend_syn();
         return Ok(());

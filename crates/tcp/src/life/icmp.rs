@@ -1,20 +1,21 @@
-//! ICMP errors about our own segments, believed as far as RFC 5927 advises.
+//! ICMP errors about our segments, trusted as far as RFC 5927 advises.
 
 use crate::config::LinkLimits;
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::life::LifeFlags;
 use crate::life::state::{Event, State};
 use crate::limits::MIN_PATH_MSS;
 use crate::outbound::mtu_probe;
 use crate::segment::{IcmpKind, IcmpNotice};
+use crate::shared::Env;
 
 impl Connection {
-    /// An ICMP error quotes a segment of this connection.
+    /// Processes an ICMP error that quotes a segment of this connection.
     ///
     /// > RFC 5927 section 4.1: TCP SHOULD check that the TCP sequence number contained in the payload
     /// > of the ICMP error message is within the range SND.UNA =< SEG.SEQ < SND.NXT.
     ///
-    /// Whether it does: `false` is a forgery, or too late.
+    /// Returns whether it is in that range; if not, it is forged or too late.
     pub fn handle_icmp(&mut self, env: &mut Env<'_>, notice: IcmpNotice) -> bool {
         let _ = env;
         let outstanding =
@@ -24,10 +25,9 @@ impl Connection {
         }
         match notice.kind {
             IcmpKind::PacketTooBig { mss } => on_path_mss(self, mss),
-            IcmpKind::Unreachable { error, .. } => match self.path.state {
-                // Nothing is established yet: whoever waits is told at once, as in Linux.
-                // But an application that works with a connection before the handshake is complete
-                // (Fast Open) does so as if it were.
+            IcmpKind::Unreachable { error, .. } => match self.path.state() {
+                // As Linux: before the handshake is complete the application is told at once,
+                // unless it has already accepted the connection (Fast Open).
                 State::SynReceived if self.life.flags.contains(LifeFlags::ACCEPTED_EARLY) => {
                     self.life.soft_error = Some(error);
                 }
@@ -39,36 +39,37 @@ impl Connection {
         true
     }
 
-    /// The link, or the way to the peer, has changed.
+    /// The limits of the link or path have changed.
     pub fn set_link_limits(&mut self, link: LinkLimits) {
-        if link.mss > self.path.link.mss {
+        if link.mss > self.path.link().mss {
             mtu_probe::doubt_longer_path(&mut self.out.transfer, &self.path);
         }
-        self.path.link = link;
+        self.path.set_link(link);
     }
 }
 
-/// RFC 1191 section 6.3 and RFC 8201 section 5.4: what was too big is sent again in smaller
-/// segments, and the congestion window stays, because nothing was congested.
+/// RFC 1191 section 6.3 and RFC 8201 section 5.4: data in too large segments is sent again in
+/// smaller ones. The congestion window stays.
 fn on_path_mss(conn: &mut Connection, mss: u16) {
-    let mss = mss.max(MIN_PATH_MSS);
-    if mss >= conn.path.link.mss {
+    let (mss, mut link) = (mss.max(MIN_PATH_MSS), conn.path.link());
+    if mss >= link.mss {
         return;
     }
-    if conn.path.link.max_super_payload <= u32::from(conn.path.link.mss) {
+    if link.max_super_payload <= u32::from(link.mss) {
         // No super-frames before, none now.
-        conn.path.link.max_super_payload = u32::from(mss);
+        link.max_super_payload = u32::from(mss);
     }
-    conn.path.link.mss = mss;
-    if conn.path.state.is_synchronized() {
+    link.mss = mss;
+    conn.path.set_link(link);
+    if conn.path.state().is_synchronized() {
         conn.out.transfer.on_too_big(conn.out.transfer.send_mss(&conn.path));
-    } else if conn.path.state == State::SynSent
+    } else if conn.path.state() == State::SynSent
         && conn.life.fast_open.as_ref().is_some_and(|f| f.syn_data > 0)
     {
-        // A SYN with data was too big. It leaves again at once without data, as in Linux; the
-        // data follows the handshake. As there, too, it announces what the path takes: the way
-        // back may be as narrow, and the peer need not find out with data.
-        conn.path.link.recv_mss = mss;
+        // A SYN with data was too big. As in Linux it leaves again at once without data, which
+        // follows the handshake, and announces the path's MSS, because the reverse path may have
+        // the same limit.
+        conn.path.set_link(LinkLimits { recv_mss: mss, ..link });
         conn.life.flags.insert(LifeFlags::SYN_RESENT);
         conn.out.transfer.resend_syn();
     }

@@ -1,4 +1,4 @@
-//! The state machine of RFC 9293 section 3.3.2 as a table; code that does the work asks it.
+//! The state machine of RFC 9293 section 3.3.2 as a table.
 //!
 //! ```text
 //!                CLOSED --active open--> SYN-SENT --SYN,ACK--> ESTABLISHED
@@ -12,8 +12,8 @@
 //!                                                                               2 MSL --> CLOSED
 //! ```
 //!
-//! A segment that is several events at once (a FIN that also acknowledges ours) goes through them
-//! one after the other, in the order of section 3.10.7.4.
+//! A segment that is several events (a FIN that also acknowledges ours) takes them one after the
+//! other, in the order of section 3.10.7.4.
 
 use core::fmt;
 
@@ -21,15 +21,14 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
-    /// No connection, or none any more.
+    /// No connection.
     #[default]
     Closed,
-    /// Waiting for a SYN. Lives in the stack's listeners; no [`Connection`](crate::Connection) is
-    /// ever in it.
+    /// Waiting for a SYN: the stack's listeners, never a [`Connection`](crate::Connection).
     Listen,
-    /// Our SYN is out.
+    /// We sent a SYN.
     SynSent,
-    /// SYNs have been exchanged, our own is not acknowledged yet.
+    /// SYNs were exchanged; ours is not acknowledged.
     SynReceived,
     /// Data flows.
     Established,
@@ -43,11 +42,11 @@ pub enum State {
     Closing,
     /// The peer closed first, then we; our FIN is not acknowledged.
     LastAck,
-    /// Both closed; waiting until nothing of this connection is left in the network.
+    /// Both closed; waiting until no segment of this connection is left in the network.
     TimeWait,
 }
 
-/// What can happen to a connection as far as its state is concerned.
+/// An event of the state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Event {
@@ -69,7 +68,7 @@ pub enum Event {
     AckOfFin,
     /// An acceptable reset, or ours.
     Reset,
-    /// The state's own time is over: retries used up, 2 MSL gone by, nobody left who waits.
+    /// The state has timed out: no retries left, 2 MSL passed, or FIN-WAIT-2 too long.
     Expire,
 }
 
@@ -126,12 +125,12 @@ impl State {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
-    /// Whether the application may still hand over data to be sent now.
+    /// Whether the application may send data.
     pub const fn can_send(self) -> bool {
         matches!(self, Self::Established | Self::CloseWait)
     }
 
-    /// Whether segments with data or FIN may leave: `can_send`, or all of it is queued already.
+    /// Whether segments with data or FIN may leave.
     pub const fn may_transmit(self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! TIME-WAIT (RFC 9293 section 3.6.1): what is left of a connection, small, because there may be
-//! many; and how long its neighbour FIN-WAIT-2 may last.
+//! TIME-WAIT (RFC 9293 section 3.6.1) in a small record, because there may be many; and the limit
+//! of FIN-WAIT-2.
 
 use std::sync::Arc;
 
@@ -9,17 +9,15 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::error::DropReason;
 use crate::header::{Flags, TcpHeader};
-use crate::input::{Segment, Step, drop_for};
 use crate::life::Life;
 use crate::life::state::{Event, State};
-use crate::limits::TIMESTAMP_VALID_SECONDS;
 use crate::options::TcpOptions;
-use crate::path::{Path, PathFlags, Ports, seconds};
-use crate::segment::Disposition;
+use crate::path::{Path, Ports, Timestamps};
+use crate::segment::{Disposition, Segment, Step, drop_for};
 use crate::seq::Seq;
 
-/// A connection in TIME-WAIT whose application has let go: enough to answer what is still under
-/// way, and to tell an old duplicate from a new connection.
+/// A connection in TIME-WAIT that its application has closed: enough to answer late segments, and
+/// to tell an old duplicate from a new connection.
 #[derive(Clone, Debug)]
 pub struct TimeWait {
     config: Arc<Config>,
@@ -27,33 +25,25 @@ pub struct TimeWait {
     challenge_after: Instant,
     snd_nxt: Seq,
     rcv_nxt: Seq,
-    stamps: Option<Stamps>,
+    timestamps: Option<Timestamps>,
     ports: Ports,
-    /// As it stands in headers.
+    /// The window field.
     window: u16,
-    /// The count of congestion marks that its segments tell (RFC 9768).
+    /// The count of congestion marks in its segments (RFC 9768).
     ecn: Flags,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Stamps {
-    offset: u32,
-    recent: u32,
-    recent_at: u32,
-}
-
-/// What a segment does to a connection in TIME-WAIT.
+/// The result of a segment to a connection in TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum TimeWaitStep {
-    /// Nothing.
+    /// It was dropped.
     Ignored(DropReason),
-    /// It is noted.
+    /// It was accepted.
     Noted,
-    /// This is sent in answer; the segment was dropped for a reason, unless it was the peer's FIN
-    /// once more.
+    /// Send this answer. The segment was dropped for the reason, unless it repeats the peer's FIN.
     Answered(TcpHeader, Option<DropReason>),
-    /// The wait is over, for a reset.
+    /// A reset ended TIME-WAIT.
     Over,
     /// It may open a new connection in place of this one; see [`Disposition::SynInTimeWait`].
     Reopens {
@@ -63,41 +53,39 @@ pub enum TimeWaitStep {
 }
 
 impl TimeWait {
-    /// When the wait is over.
+    /// When TIME-WAIT ends.
     pub fn until(&self) -> Instant {
         self.until
     }
 
-    /// The first number that a new connection of ours between the same ends may use must be beyond
-    /// this one, if there may be such a connection now.
+    /// If a new active connection between the same ends may begin now: its initial number must be
+    /// beyond this one.
     ///
-    /// > RFC 6191 section 2 goes for the passive side; the active one, who knows that its own
-    /// > timestamps grow, may do the same: the old incarnation's segments fall to PAWS.
-    ///
-    /// As Linux: more than a second after the last timestamp, so that ours have grown too.
+    /// RFC 6191 section 2 is about the passive side. The active side may do the same, because its
+    /// timestamps grow: PAWS drops segments of the old connection. As Linux: more than a second
+    /// after the last timestamp, so that ours have grown.
     pub fn reusable(&self, now: Instant) -> Option<Seq> {
-        let stamps = self.stamps?;
-        (seconds(now).wrapping_sub(stamps.recent_at) > 1).then_some(self.snd_nxt)
+        self.timestamps?.is_past(now).then_some(self.snd_nxt)
     }
 
     /// > RFC 9293 section 3.10.7.4: The only thing that can arrive in this state is a
     /// > retransmission of the remote FIN. Acknowledge it, and restart the 2 MSL timeout.
     ///
-    /// What else arrives is treated as Linux does. `len` is the length of the payload.
+    /// Other segments are treated as in Linux. `len` is the length of the payload.
     pub fn handle_segment(&mut self, now: Instant, header: &TcpHeader, len: u32) -> TimeWaitStep {
         let has = |flags| header.flags.contains(flags);
         let space = len + u32::from(has(Flags::SYN)) + u32::from(has(Flags::FIN));
-        let value = self.stamps.and(header.options.timestamps).map(|(value, _)| value);
-        let (stale, newer) = match (self.stamps, value) {
+        let value = self.timestamps.and(header.options.timestamps).map(|(value, _)| value);
+        let (stale, newer) = match (self.timestamps, value) {
             (Some(stamps), Some(value)) => {
-                (stamps.is_stale(now, value), (stamps.recent.wrapping_sub(value) as i32) < 0)
+                (stamps.is_stale(now, value), (stamps.recent().wrapping_sub(value) as i32) < 0)
             }
             _ => (false, false),
         };
         if has(Flags::RST) {
             // > RFC 1337 section 3: (F1) Ignore RST segments in TIME-WAIT state.
             //
-            // Linux does so if it is told to: who resets on purpose wants the ports back.
+            // Linux does so only by setting.
             if stale || header.seq != self.rcv_nxt || self.config.rfc1337 {
                 return TimeWaitStep::Ignored(DropReason::RstNotNext);
             }
@@ -108,7 +96,7 @@ impl TimeWait {
         // > connection request; [without timestamps] if the Sequence Number of the incoming SYN
         // > segment is greater than the last sequence number seen [...] honor it.
         //
-        // A SYN that also ends what it begins opens nothing: it is like any other.
+        // A SYN with FIN opens no connection.
         let reopens = has(Flags::SYN) && !header.flags.intersects(Flags::ACK | Flags::FIN);
         let reopens = reopens && !stale;
         if reopens && (newer || header.seq.gt(self.rcv_nxt)) {
@@ -121,10 +109,10 @@ impl TimeWait {
             return TimeWaitStep::Ignored(DropReason::AckMissing);
         }
         if space == 0 && header.seq == self.rcv_nxt && !stale {
-            // Nothing but an acknowledgement.
+            // A pure acknowledgement.
             self.restart(now);
-            if let (Some(stamps), Some(value)) = (&mut self.stamps, value) {
-                (stamps.recent, stamps.recent_at) = (value, seconds(now));
+            if let (Some(stamps), Some(value)) = (&mut self.timestamps, value) {
+                stamps.set_recent(now, value);
             }
             return TimeWaitStep::Noted;
         }
@@ -139,8 +127,8 @@ impl TimeWait {
         if has(Flags::FIN) && !has(Flags::SYN) && header.seq + space == self.rcv_nxt {
             return TimeWaitStep::Answered(self.acknowledgement(now), None);
         }
-        // An answer to data or a FIN cannot start an endless exchange of acknowledgements; to
-        // whatever else the rate of answers is limited.
+        // Only answers to segments without data and FIN are limited in rate: the others cannot
+        // start an endless exchange of acknowledgements.
         if space > 0 && !has(Flags::SYN) {
             return TimeWaitStep::Answered(self.acknowledgement(now), Some(reason));
         }
@@ -155,10 +143,11 @@ impl TimeWait {
         self.until = now + self.config.time_wait;
     }
 
-    /// What is said to whatever comes late.
+    /// The answer to a late segment.
     pub fn acknowledgement(&self, now: Instant) -> TcpHeader {
-        let stamp = |s: Stamps| ((now.as_millis() as u32).wrapping_add(s.offset), s.recent);
-        let options = TcpOptions { timestamps: self.stamps.map(stamp), ..TcpOptions::default() };
+        let stamp = |t: Timestamps| (t.value(now), t.recent());
+        let options =
+            TcpOptions { timestamps: self.timestamps.map(stamp), ..TcpOptions::default() };
         TcpHeader {
             src_port: self.ports.local,
             dst_port: self.ports.remote,
@@ -172,49 +161,36 @@ impl TimeWait {
     }
 }
 
-impl Stamps {
-    fn is_stale(&self, now: Instant, value: u32) -> bool {
-        let age = u64::from(seconds(now).wrapping_sub(self.recent_at));
-        (value.wrapping_sub(self.recent) as i32) < 0 && age < TIMESTAMP_VALID_SECONDS
-    }
-}
-
 impl Connection {
-    /// What is left of this connection, if it is in TIME-WAIT and has nothing more to say: it can
-    /// take the connection's place.
+    /// The record that can replace this connection, if it is in TIME-WAIT.
     pub fn time_wait(&self) -> Option<TimeWait> {
-        if self.path.state != State::TimeWait {
+        if self.path.state() != State::TimeWait {
             return None;
         }
-        let stamps = self.path.has_timestamps().then_some(Stamps {
-            offset: self.path.ts.offset,
-            recent: self.path.ts.recent,
-            recent_at: self.path.ts.recent_at,
-        });
         let window =
             (self.inbound.recv_window() >> self.inbound.scale()).min(u32::from(u16::MAX)) as u16;
         Some(TimeWait {
-            config: Arc::clone(&self.path.config),
+            config: self.path.share_config(),
             until: self.life.linger.get(),
             challenge_after: self.inbound.ack.challenge_after(),
             snd_nxt: self.out.transfer.snd().nxt,
             rcv_nxt: self.inbound.rcv_nxt(),
-            stamps,
-            ports: self.path.ports,
+            timestamps: self.path.has_timestamps().then_some(*self.path.timestamps()),
+            ports: self.path.ports(),
             window,
             ecn: self.out.transfer.told_marks(),
         })
     }
 }
 
-/// A segment in TIME-WAIT, while the application still holds the connection.
+/// Processes a segment in TIME-WAIT while the application still holds the connection.
 pub(crate) fn in_time_wait(conn: &mut Connection, now: Instant, segment: &Segment<'_>) -> Step {
     let Some(mut left) = conn.time_wait() else { return drop_for(DropReason::Closed) };
     let step = left.handle_segment(now, segment.header, segment.len);
     conn.life.linger.set(left.until);
     conn.inbound.ack.set_challenge_after(left.challenge_after);
-    if let Some(stamps) = left.stamps {
-        (conn.path.ts.recent, conn.path.ts.recent_at) = (stamps.recent, stamps.recent_at);
+    if let Some(timestamps) = left.timestamps {
+        *conn.path.timestamps_mut() = timestamps;
     }
     match step {
         TimeWaitStep::Noted => Ok(()),
@@ -237,14 +213,14 @@ pub(crate) fn enter_time_wait(conn: &mut Connection, now: Instant) {
     conn.out.end();
     conn.inbound.ack.stop();
     conn.life.stop_timers();
-    conn.life.linger.set(now + conn.path.config.time_wait);
+    conn.life.linger.set(now + conn.path.config().time_wait);
 }
 
 impl Life {
-    /// A connection whose application is gone does not wait for the peer's FIN for ever.
+    /// A closed connection does not wait for the peer's FIN for ever.
     pub(crate) fn limit_fin_wait2(&mut self, path: &Path, now: Instant) {
-        if path.state == State::FinWait2 && path.flags.contains(PathFlags::ORPHAN) {
-            self.linger.set(now + path.config.fin_wait2);
+        if path.state() == State::FinWait2 && path.is_orphan() {
+            self.linger.set(now + path.config().fin_wait2);
         }
     }
 }

@@ -1,22 +1,22 @@
-//! What happens when a timer goes off.
+//! Timers: when the next one fires, and what it does.
 
 use pagewire_mem::Instant;
 
 use crate::config::KeepAlive;
-use crate::connection::{Connection, Env};
+use crate::connection::Connection;
 use crate::error::TcpError;
 use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags, Reset};
 use crate::outbound::loss::Due;
-use crate::outbound::recovery::probe;
-use crate::outbound::recovery::rack;
+use crate::outbound::recovery::{probe, rack};
 use crate::outbound::timeout::Waited;
 use crate::path::Path;
+use crate::shared::Env;
 
 impl Connection {
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called.
+    /// When to call [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Instant> {
-        // Without branches: it is asked for after every segment.
+        // Without branches: it is called after every segment.
         let (sent, life) = (self.out.next_timeout(), &self.life);
         let timers = [life.keepalive, life.linger, life.shrink];
         let delayed = sent.min(self.inbound.ack.next_timeout());
@@ -24,7 +24,7 @@ impl Connection {
         (first != Instant::FAR).then_some(first)
     }
 
-    /// Does what is due at `env.now`. Harmless when nothing is.
+    /// Fires the timers due at `env.now`, if any.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
         let now = env.now;
         loop {
@@ -44,7 +44,7 @@ impl Connection {
             } else if self.life.keepalive.pop(now) {
                 on_keepalive_timer(self, now);
             } else if self.inbound.ack.pop(&self.path, self.out.transfer.rtt(), now) {
-                // It leaves with the next that is polled.
+                // `poll_transmit` sends it.
             } else if self.life.shrink.pop(now) {
                 on_shrink_timer(self, now);
             } else {
@@ -52,13 +52,9 @@ impl Connection {
             }
         }
     }
-
-    // ---- memory ----
-
-    // ---- resets ----
 }
 
-/// Nobody answers.
+/// Ends the connection, because the peer does not answer.
 pub(crate) fn time_out(conn: &mut Connection) {
     if conn.out.transfer.loss().retries < 2 {
         conn.life.suspect_black_hole();
@@ -67,10 +63,10 @@ pub(crate) fn time_out(conn: &mut Connection) {
     conn.finish(Event::Expire, Some(error));
 }
 
-/// Has a reset sent to a peer that may think the connection is alive.
+/// Has a reset sent, if the peer may consider the connection alive.
 pub(crate) fn reset_peer(conn: &mut Connection) {
     let knows = matches!(
-        conn.path.state,
+        conn.path.state(),
         State::SynReceived
             | State::Established
             | State::FinWait1
@@ -80,7 +76,7 @@ pub(crate) fn reset_peer(conn: &mut Connection) {
     if knows {
         // > RFC 9293 section 3.10.5: Send a reset segment: <SEQ=SND.NXT><CTL=RST>
         //
-        // As Linux, not beyond the peer's window, where it would not count.
+        // As Linux, not beyond the peer's window, where the peer would ignore it.
         let edge = conn.out.transfer.send_edge();
         let seq =
             if edge.lt(conn.out.transfer.snd().nxt) { edge } else { conn.out.transfer.snd().nxt };
@@ -98,13 +94,13 @@ fn on_retransmit_timer(conn: &mut Connection, now: Instant) {
     after_waiting(conn, waited);
 }
 
-/// What comes of a timer of what was sent.
+/// Acts on the result of a timer of the sending side.
 fn after_waiting(conn: &mut Connection, waited: Waited) {
     match waited {
-        Waited::InVain => {}
-        Waited::ForSyn => conn.life.flags.insert(LifeFlags::SYN_RESENT),
-        Waited::TooLong => time_out(conn),
-        Waited::TooLongForProbes => {
+        Waited::Retry => {}
+        Waited::RetrySyn => conn.life.flags.insert(LifeFlags::SYN_RESENT),
+        Waited::GiveUp => time_out(conn),
+        Waited::GiveUpWithReset => {
             reset_peer(conn);
             time_out(conn);
         }
@@ -116,14 +112,14 @@ fn after_waiting(conn: &mut Connection, waited: Waited) {
 /// > within an interval [...] if a keep-alive mechanism is implemented it MUST NOT
 /// > interpret failure to respond to any specific probe as a dead connection
 fn on_keepalive_timer(conn: &mut Connection, now: Instant) {
-    let Some(KeepAlive { idle, interval, probes }) = conn.path.config.keepalive else { return };
+    let Some(KeepAlive { idle, interval, probes }) = conn.path.config().keepalive else { return };
     if !matches!(
-        conn.path.state,
+        conn.path.state(),
         State::Established | State::CloseWait | State::FinWait1 | State::FinWait2
     ) {
         return;
     }
-    let silence = now.saturating_since(conn.path.heard_at);
+    let silence = now.saturating_since(conn.path.heard_at());
     let wait = if !conn.out.transfer.flight().is_empty() || conn.out.unsent(&conn.path) > 0 {
         idle
     } else if silence < idle {
@@ -131,7 +127,7 @@ fn on_keepalive_timer(conn: &mut Connection, now: Instant) {
     } else if conn.life.keepalive_probes > 0
         && conn
             .path
-            .config
+            .config()
             .user_timeout
             .map_or(conn.life.keepalive_probes >= probes, |t| silence >= t)
     {
@@ -146,9 +142,9 @@ fn on_keepalive_timer(conn: &mut Connection, now: Instant) {
 }
 
 fn on_shrink_timer(conn: &mut Connection, now: Instant) {
-    let quiet = now.saturating_since(conn.path.heard_at.max(conn.out.transfer.sent_at()));
-    if quiet < conn.path.config.shrink_after {
-        conn.life.shrink.set(now + (conn.path.config.shrink_after - quiet));
+    let quiet = now.saturating_since(conn.path.heard_at().max(conn.out.transfer.sent_at()));
+    if quiet < conn.path.config().shrink_after {
+        conn.life.shrink.set(now + (conn.path.config().shrink_after - quiet));
         return;
     }
     conn.out.shrink();
@@ -160,10 +156,8 @@ impl Life {
         (self.keepalive, self.linger, self.shrink) = Default::default();
     }
 
-    // ---- keep-alive ----
-
     pub(crate) fn start_keepalive(&mut self, path: &Path, now: Instant) {
-        match path.config.keepalive {
+        match path.config().keepalive {
             Some(KeepAlive { idle, .. }) => self.keepalive.set(now + idle),
             None => self.keepalive.stop(),
         }

@@ -1,4 +1,4 @@
-//! What a connection counts for [`Info`](crate::Info): segments, and what its sending waits for.
+//! Counters for [`Info`](crate::Info): segments, and times spent waiting.
 
 use core::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::outbound::{OutFlags, Outbound};
 use crate::path::Path;
 use crate::segment::SegmentOut;
 
-/// What sending waits for; the time is added up for each.
+/// What sending waits for; each has a sum of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// Nothing is queued.
@@ -22,7 +22,6 @@ pub(crate) enum Limit {
     Buffer,
 }
 
-/// Counts of segments and the time that there was something to send.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Account {
     since: Instant,
@@ -33,7 +32,6 @@ pub(crate) struct Account {
 }
 
 impl Outbound {
-    /// A segment leaves.
     #[inline]
     pub(crate) fn count_out(&mut self, segment: &SegmentOut) {
         let len: usize = segment.payload.iter().map(Frag::len).sum();
@@ -45,14 +43,13 @@ impl Outbound {
         }
     }
 
-    /// `bytes` of payload are sent again.
     pub(crate) fn note_sent_again(&mut self, bytes: u32) {
         if bytes > 0 {
             self.transfer.rare().bytes_retransmitted += u64::from(bytes);
         }
     }
 
-    /// Something was queued.
+    /// Data was queued.
     #[inline]
     pub(crate) fn note_busy(&mut self, now: Instant) {
         if self.limit == Limit::Idle {
@@ -60,7 +57,7 @@ impl Outbound {
         }
     }
 
-    /// All that can leave has left: what does sending wait for?
+    /// Everything that can leave has left: notes what sending waits for.
     pub(crate) fn note_limit(&mut self, path: &Path, now: Instant) {
         if self.limit == Limit::Idle && self.queue.len() == 0 {
             return;
@@ -69,7 +66,7 @@ impl Outbound {
         let limit = if self.queue.len() == 0 {
             Limit::Idle
         } else if unsent == 0 {
-            let waits = self.flags.contains(OutFlags::WAITS_FOR_ROOM) && path.state.can_send();
+            let waits = self.flags.contains(OutFlags::WAITS_FOR_ROOM) && path.state().can_send();
             if waits { Limit::Buffer } else { Limit::Busy }
         } else {
             let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
@@ -95,8 +92,7 @@ impl Outbound {
         self.limit = limit;
     }
 
-    /// Time with something in the send queue; of this, held back by the peer's window, and by the
-    /// send buffer.
+    /// Time with data in the send queue; of this, limited by the peer's window, and by the buffer.
     pub(crate) fn busy_times(&self, now: Option<Instant>) -> [Duration; 3] {
         let running = now.map_or(Duration::ZERO, |now| now.saturating_since(self.account.since));
         let mut times = [Duration::from_nanos(self.account.busy), Duration::ZERO, Duration::ZERO];

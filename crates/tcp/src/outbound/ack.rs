@@ -1,5 +1,5 @@
-//! Byte path, step S7: the acknowledgement field of a segment (RFC 9293 section 3.10.7.4, fifth
-//! step, from ESTABLISHED on), and everything that follows from it on the sending side.
+//! The acknowledgement field of a segment (RFC 9293 section 3.10.7.4, fifth step, from ESTABLISHED
+//! on) and its effect on the sending side: acknowledged data leaves the send queue.
 
 use core::time::Duration;
 
@@ -11,22 +11,15 @@ use crate::life::state::State;
 use crate::outbound::ecn::EcnFlags;
 use crate::outbound::flight::{Delivered, Mark};
 use crate::outbound::loss::CaState;
-use crate::outbound::mtu_probe;
-use crate::outbound::recovery::probe;
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::rack;
-use crate::outbound::recovery::sack;
-use crate::outbound::recovery::timer;
-use crate::outbound::recovery::undo;
-use crate::outbound::recovery::{Heard, News, Resend};
-use crate::outbound::{Outbound, Transfer};
-use crate::path::{Path, PathFlags};
+use crate::outbound::recovery::{Heard, News, Resend, probe, prr, rack, sack, timer, undo};
+use crate::outbound::{Outbound, Transfer, mtu_probe};
+use crate::path::Path;
 use crate::seq::Seq;
 
 /// Where an acknowledgement number lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckRange {
-    /// Older than anything that could still be under way.
+    /// Older than a window before `una`.
     TooOld,
     /// Before `una`: overtaken by a later one.
     Old,
@@ -37,10 +30,9 @@ enum AckRange {
 }
 
 impl Outbound {
-    /// Takes in the acknowledgement, window and SACK blocks of a segment that passed the checks
-    /// before. `len` is how many sequence numbers the segment itself takes up.
-    ///
-    /// Whether it has acknowledged the last that was under way. What it is refused for is to be answered.
+    /// Processes the acknowledgement, window and SACK blocks of a segment that passed the checks
+    /// before. `len` is how many sequence numbers the segment itself takes up. Returns whether it
+    /// acknowledged everything in flight. The caller answers a refused one.
     pub(crate) fn take_ack(
         &mut self,
         path: &Path,
@@ -60,9 +52,9 @@ impl Outbound {
             // > RFC 9293 section 3.10.7.4: If the ACK is a duplicate (SEG.ACK =< SND.UNA), it can
             // > be ignored.
             //
-            // Its SACK blocks may still be news.
+            // Its SACK blocks may still be new.
             AckRange::Old => {
-                if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+                if path.has_sack() && !header.options.sack.is_empty() {
                     take_old_sacks(&mut self.transfer, path, now, header, self.queue.end());
                 }
                 Ok(false)
@@ -71,16 +63,16 @@ impl Outbound {
         }
     }
 
-    /// The same of an acknowledgement in `una..=nxt`.
+    /// Processes an acknowledgement in `una..=nxt`.
     #[inline]
     fn take_acceptable(&mut self, path: &Path, now: Instant, header: &TcpHeader, len: u32) -> bool {
         // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
         // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
         // > connection to stay open
         //
-        // Whatever the peer says, it is there. If it took its window back with data under way,
-        // that data is what it is probed with.
-        let probing = self.transfer.snd.window == 0 && !path.flags.contains(PathFlags::ORPHAN);
+        // Any answer shows that the peer is there. If it closed its window with data in flight,
+        // retransmissions of that data are the probes.
+        let probing = self.transfer.snd.window == 0 && !path.is_orphan();
         if self.transfer.flight.is_empty() || probing {
             self.transfer.loss.retries = 0;
         }
@@ -98,7 +90,7 @@ impl Outbound {
             self.settle_urgent();
         }
         if self.transfer.flight.is_empty() {
-            // Nothing is under way; a duplicate may still be reported.
+            // Nothing is in flight; a duplicate may still be reported.
             take_late_dsack(
                 &mut self.transfer,
                 path,
@@ -112,7 +104,7 @@ impl Outbound {
         }
         let mut delivered = delivered(&self.transfer, now, &heard);
         let prior_high = self.transfer.flight.high_sacked();
-        if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+        if path.has_sack() && !header.options.sack.is_empty() {
             let blocks = header.options.sack;
             sack::take_sacks(
                 &mut self.transfer,
@@ -145,10 +137,8 @@ impl Outbound {
 }
 
 impl Transfer {
-    // ---- the congestion window's validation ----
-
-    /// Something was sent, or held back for the window: was the window the limit? The answer holds
-    /// for a round trip, but that something else is the limit is only believed at its end.
+    /// Notes whether the congestion window limits sending (`limited`). The answer holds for a round
+    /// trip; "not limited" takes effect at its end.
     #[inline]
     pub(crate) fn validate_cwnd(&mut self, limited: bool) {
         let packets = self.flight.packets();
@@ -161,12 +151,11 @@ impl Transfer {
     }
 }
 
-/// What the header of an acknowledgement says by itself.
 #[inline]
 fn hear(path: &Path, header: &TcpHeader) -> Heard {
     let echo = header.options.timestamps.map(|(_, echo)| echo).filter(|&echo| echo != 0);
     let echo_ms = echo.filter(|_| path.has_timestamps());
-    Heard { echo_ms: echo_ms.map(|e| e.wrapping_sub(path.ts.offset)), ..Heard::default() }
+    Heard { echo_ms: echo_ms.map(|echo| path.time_of(echo)), ..Heard::default() }
 }
 
 #[inline]
@@ -175,7 +164,7 @@ fn delivered(transfer: &Transfer, now: Instant, heard: &Heard) -> Delivered {
     Delivered { echo_ms: heard.echo_ms, ..Delivered::new(now, min_rtt, transfer.loss.high) }
 }
 
-/// What SACK blocks told of reordering.
+/// Learns about reordering from SACK blocks.
 fn learn_reordering(transfer: &mut Transfer, path: &Path, delivered: &mut Delivered) {
     let late = delivered.late.take();
     if transfer.loss.state != CaState::Loss || undo::may_take_back(transfer) {
@@ -184,8 +173,8 @@ fn learn_reordering(transfer: &mut Transfer, path: &Path, delivered: &mut Delive
     }
 }
 
-/// What is acknowledged cumulatively leaves the flight and the queue; the round trip is
-/// measured. Before, `prior_una` was acknowledged, and `prior_high` selectively.
+/// Removes cumulatively acknowledged segments from the flight and measures the round trip.
+/// `prior_una` and `prior_high` are what was acknowledged before, cumulatively and selectively.
 fn take_cumulative(
     transfer: &mut Transfer,
     path: &Path,
@@ -199,13 +188,13 @@ fn take_cumulative(
     let (newest, rack_rtt) = (delivered.newest, delivered.rack_rtt);
     transfer.flight.ack_to(header.ack, delivered);
     if of_syn {
-        // A SYN tells how long the handshake took, and nothing of data that left with it.
+        // A SYN measures the handshake, not the data that left with it.
         (delivered.newest, delivered.rack_rtt) = (newest, rack_rtt);
     }
     transfer.stats.sacks_ignored = transfer.stats.sacks_ignored.saturating_add(delivered.ignored);
     let acked = delivered.acked > 0;
-    if acked && !path.flags.contains(PathFlags::SACK) {
-        // Without SACK nobody can tell which transmission arrived.
+    if acked && !path.has_sack() {
+        // Without SACK it is unknown which transmission arrived.
         delivered.original &= !delivered.ambiguous;
         delivered.packets = sack::spend_emulated(transfer, delivered.acked);
     }
@@ -216,25 +205,24 @@ fn take_cumulative(
     let first = transfer.flight.first();
     heard.news.set(News::RENEGED, first.is_some_and(|r| r.mark.contains(Mark::SACKED)));
     let head_at = first.map(|r| r.at);
-    transfer.advance_rack(path, delivered);
+    rack::advance_rack(transfer, path, delivered);
     let measured = measure(transfer, now, heard, delivered, of_syn);
     if acked {
         heard.news.insert(News::SET_TIMER);
-        if path.flags.contains(PathFlags::SACK) {
-            // A hole that nothing was sent again for has been filled: that is reordering.
+        if path.has_sack() {
+            // A hole was filled without a retransmission: that is reordering.
             sack::note_reordering(transfer, path, delivered.late, prior_high);
         }
     } else if let (true, Some((first, _)), Some(head)) = (measured, delivered.sacked_at, head_at)
         && first < head
     {
-        // Measured on something older than the head's last transmission: as Linux, the timer
-        // is not put off by what was sent after it.
+        // As Linux: measured on a segment older than the head's last transmission, so later
+        // segments do not put the timer off.
         heard.news.insert(News::SET_TIMER);
     }
 }
 
-/// Loss recovery, the timer and the congestion window, once all is known. What is queued ends at
-/// `end`.
+/// Updates loss recovery, the timer and the congestion window. `end` is the end of the send queue.
 fn react(
     transfer: &mut Transfer,
     path: &Path,
@@ -249,9 +237,10 @@ fn react(
         rack::adapt_reordering_window(transfer, heard);
         probe::take_probe_answer(transfer, heard);
     }
-    // Whatever became of data in a SYN: the transfer begins with the initial window, and what the
-    // SYN,ACK does not acknowledge is sent again without blaming the path (`fast_open/`).
-    let opening = path.state == State::SynSent;
+    // Whether or not data in a SYN was accepted, the transfer begins with the initial window. Data
+    // that the SYN,ACK does not acknowledge is sent again without a congestion response
+    // (`fast_open/`).
+    let opening = path.state() == State::SynSent;
     if !opening && transfer.is_dubious(heard.news) {
         let plain = News::ADVANCED | News::NO_DUPLICATE | News::DSACK;
         heard.duplicates = u32::from(!heard.news.intersects(plain));
@@ -281,7 +270,7 @@ fn react(
     }
 }
 
-/// SACK blocks beside an acknowledgement that was overtaken.
+/// Processes the SACK blocks of an acknowledgement older than `una`.
 #[cold]
 fn take_old_sacks(
     transfer: &mut Transfer,
@@ -299,12 +288,12 @@ fn take_old_sacks(
     heard.delivered += delivered.packets;
     heard.news.set(News::SACKED, delivered.sacked);
     heard.news.set(News::ORIGINAL, delivered.original);
-    transfer.advance_rack(path, &delivered);
+    rack::advance_rack(transfer, path, &delivered);
     transfer.alert(path, now, &mut heard, una, end);
     transfer.count_delivered(heard.delivered, 0);
 }
 
-/// A duplicate reported when nothing is under way: what was done may be undone.
+/// Processes a duplicate reported when nothing is in flight: a reduction may be undone.
 fn take_late_dsack(
     transfer: &mut Transfer,
     path: &Path,
@@ -317,7 +306,7 @@ fn take_late_dsack(
     if transfer.recovery.is_none() {
         return;
     }
-    if path.flags.contains(PathFlags::SACK) && !header.options.sack.is_empty() {
+    if path.has_sack() && !header.options.sack.is_empty() {
         let blocks = header.options.sack;
         let mut delivered = delivered(transfer, now, heard);
         sack::take_sacks(transfer, path, &blocks, header.ack, prior_una, heard, &mut delivered);
@@ -355,15 +344,14 @@ fn ack_range(transfer: &Transfer, header: &TcpHeader) -> AckRange {
     }
 }
 
-/// Measures the round trip; whether there was something to measure.
+/// Measures the round trip. Returns whether there was a sample.
 ///
 /// > RFC 6298 section 3: RTT samples MUST NOT be made using segments that were retransmitted
 ///
 /// > RFC 7323 section 4.1: a TSecr value received in a segment MAY be used to update the
 /// > averaged RTT measurement only if the segment advances the left edge of the send window
 ///
-/// The timestamp is coarser than our own records, but it tells apart the transmissions of one
-/// segment.
+/// Our own records are finer than timestamps, but only timestamps tell transmissions apart.
 fn measure(
     transfer: &mut Transfer,
     now: Instant,
@@ -391,13 +379,13 @@ fn measure(
     true
 }
 
-/// Takes in the window; whether it changed.
+/// Processes the window. Returns whether it changed.
 ///
 /// > RFC 9293 section 3.10.7.4: If SND.UNA =< SEG.ACK =< SND.NXT, the send window should be
 /// > updated. If (SND.WL1 < SEG.SEQ or (SND.WL1 = SEG.SEQ and SND.WL2 =< SEG.ACK)), set SND.WND
 /// > <- SEG.WND, set SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
 ///
-/// As Linux: an acknowledgement of something new counts whatever its sequence number.
+/// As Linux: a new acknowledgement counts whatever its sequence number.
 fn take_window(transfer: &mut Transfer, header: &TcpHeader, advanced: u32) -> bool {
     let (seq, snd) = (header.seq, &mut transfer.snd);
     let fresh = snd.wl1.lt(seq) || (snd.wl1 == seq && snd.wl2.le(header.ack)) || advanced > 0;

@@ -1,25 +1,24 @@
-//! What the way out learns while the connection opens.
+//! The sending side during the handshake.
 
 use pagewire_mem::{FragVec, Instant};
 
 use crate::header::{Flags, TcpHeader};
 use crate::limits::{DEFAULT_MSS, MAX_WINDOW_SCALE, MIN_SEND_MSS};
-use crate::outbound::mtu_probe;
-use crate::outbound::{Outbound, Transfer};
+use crate::outbound::{Outbound, Transfer, mtu_probe};
 use crate::path::Path;
 
 impl Transfer {
-    /// Our SYN,ACK was sent by a listener that remembered nothing.
+    /// Our SYN,ACK was sent as a SYN cookie.
     pub(crate) fn note_syn_sent(&mut self) {
         self.snd.nxt = self.snd.iss + 1;
     }
 
-    /// A SYN leaves once more.
+    /// Has the SYN sent again.
     pub(crate) fn resend_syn(&mut self) {
         self.flight.mark_first_lost();
     }
 
-    /// Data of the SYN that the SYN,ACK does not acknowledge is sent again, and the path not blamed.
+    /// Has unacknowledged data of the SYN sent again, without a congestion response.
     pub(crate) fn resend_all(&mut self) {
         self.flight.mark_all_lost();
         self.resend_without_blame();
@@ -30,7 +29,7 @@ impl Transfer {
         self.loss.delivered = self.loss.delivered.saturating_sub(1);
     }
 
-    /// What a SYN says of the way out.
+    /// Reads the peer's window and options from its SYN.
     pub(crate) fn take_syn(&mut self, path: &Path, syn: &TcpHeader, ecn: u8) {
         let snd = &mut self.snd;
         // > RFC 7323 section 2.2: The window field in a segment where the SYN bit is set (i.e., a
@@ -42,13 +41,12 @@ impl Transfer {
         // > RFC 9293 section 3.7.1: If an MSS Option is not received at connection setup, TCP
         // > implementations MUST assume a default send MSS of 536 (576 - 40) for IPv4
         snd.peer_mss = syn.options.mss.unwrap_or(DEFAULT_MSS).max(MIN_SEND_MSS);
-        let scale = syn.options.window_scale.filter(|_| path.config.window_scaling);
+        let scale = syn.options.window_scale.filter(|_| path.config().window_scaling);
         snd.scale = scale.map_or(0, |scale| scale.min(MAX_WINDOW_SCALE));
         self.negotiate_ecn(path, syn, ecn);
     }
 
-    /// The SYN, or the SYN that also acknowledges, leaves: again, or for the first time. `None`: it is
-    /// not to be sent again now.
+    /// The SYN or SYN,ACK leaves; whether for the first time. `None`: it is not due again.
     pub(crate) fn send_syn(&mut self, now: Instant) -> Option<bool> {
         let (iss, first) = (self.snd.iss, self.snd.iss + 1);
         let fresh = self.snd.nxt == iss;
@@ -71,9 +69,8 @@ impl Outbound {
         self.small_end = self.small_end.max(self.transfer.snd.una);
         self.grow_send_buffer(path);
         let transfer = &mut self.transfer;
-        // Silence is counted from here on.
         transfer.sent_at = now;
-        // Connections that come in by the thousand and fall idle: the record of the SYN was all.
+        // Frees the record of the SYN: many accepted connections stay idle.
         transfer.flight.shrink();
         if resent {
             // > RFC 6298 section 5.7: if the timer expires awaiting the ACK of a SYN segment [...]
@@ -81,7 +78,7 @@ impl Outbound {
             if transfer.rtt.srtt().is_none() {
                 transfer.rtt.on_syn_timed_out();
             }
-            // Linux forgives one: it is the one second of RFC 6298 that may have been too short.
+            // Linux tolerates one, because the one second of RFC 6298 may have been too short.
             if transfer.stats.retransmits > 1 {
                 transfer.congestion.on_syn_lost();
             }
@@ -89,13 +86,13 @@ impl Outbound {
         mtu_probe::start_mtu_search(transfer, path, now);
     }
 
-    /// What is queued, up to `room` bytes, leaves in the SYN. Returns it, and how many bytes that are.
+    /// Sends up to `room` queued bytes in the SYN. Returns them and their number.
     pub(crate) fn send_in_syn(&mut self, now: Instant, room: u32) -> (FragVec, u32) {
         let (first, len) = (self.transfer.snd.iss + 1, self.queue.len().min(room));
         let (payload, taken) = self.queue.slice(first, len);
         if taken > 0 {
             if first + taken == self.queue.end() {
-                // Should it be sent again, then as the segment that it was, as in Linux.
+                // As in Linux, a retransmission has the same end.
                 self.queue.end_record();
             }
             let transfer = &mut self.transfer;

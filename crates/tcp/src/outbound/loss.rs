@@ -1,21 +1,21 @@
-//! What a connection knows of losses all the time, in a few bytes. What it needs only while one is
-//! repaired is boxed: [`Recovery`](crate::outbound::recovery::Recovery).
+//! The part of loss recovery that every connection has, in a few bytes. The part needed only during
+//! a recovery is boxed: [`Recovery`](crate::outbound::recovery::Recovery).
 
 use pagewire_mem::Instant;
 
 use crate::outbound::ecn::EcnFlags;
 use crate::seq::Seq;
 
-/// What loss recovery is about (Linux's names and numbers).
+/// State of loss recovery (Linux's names and numbers).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum CaState {
     /// Nothing is wrong.
     #[default]
     Open = 0,
-    /// Something arrived out of order; nothing is held for lost.
+    /// Segments arrived out of order; none is considered lost.
     Disorder = 1,
-    /// The window is being reduced for a congestion mark (RFC 3168).
+    /// The window is reduced for a congestion mark (RFC 3168).
     Cwr = 2,
     /// Fast recovery.
     Recovery = 3,
@@ -23,8 +23,7 @@ pub enum CaState {
     Loss = 4,
 }
 
-/// What the retransmission timer stands for. As in Linux there is one timer for the three: each
-/// takes the place of the others.
+/// The meaning of the retransmission timer. As in Linux, the three share one timer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Due {
     /// The retransmission timeout (RFC 6298).
@@ -39,7 +38,7 @@ pub(crate) enum Due {
 /// State of RACK (RFC 8985 section 5.2).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rack {
-    /// RACK.xmit_ts: when that segment was sent that was sent last of all delivered.
+    /// RACK.xmit_ts: when the most recently sent delivered segment was sent.
     pub(crate) at: Instant,
     /// RACK.end_seq: its end.
     pub(crate) end: Seq,
@@ -47,7 +46,7 @@ pub(crate) struct Rack {
     pub(crate) rtt_us: u32,
 }
 
-/// What is known all the time.
+/// State that every connection has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {
     pub(crate) rack: Rack,
@@ -55,14 +54,13 @@ pub(crate) struct Loss {
     pub(crate) high: Seq,
     /// Wire segments delivered, ever; wraps.
     pub(crate) delivered: u32,
-    /// Of these, while the peer echoed congestion marks; wraps.
+    /// Of these, those delivered while the peer echoed congestion marks; wraps.
     pub(crate) delivered_ce: u32,
-    /// Segments that the peer got twice.
+    /// Segments that the peer received twice.
     pub(crate) dsack_dups: u32,
     /// Times that reordering was seen.
     pub(crate) reord_seen: u32,
-    /// Most wire segments under way in the current round trip of the window's validation, and
-    /// where it ends.
+    /// Most wire segments in flight in a round trip of `validate_cwnd`, and its end.
     pub(crate) max_packets: u32,
     pub(crate) usage_end: Seq,
     /// The degree of reordering, in wire segments.
@@ -71,9 +69,9 @@ pub(crate) struct Loss {
     pub(crate) steps: u8,
     /// RACK.reo_wnd_persist: recoveries for which it stays.
     pub(crate) persist: u8,
-    /// RACK has moved, or something else asks for a new judgement.
+    /// RACK has advanced, or losses must be detected again.
     pub(crate) advanced: bool,
-    /// In that round trip, the window was the limit.
+    /// The congestion window was the limit in that round trip.
     pub(crate) cwnd_limited: bool,
     pub(crate) state: CaState,
     pub(crate) due: Due,
@@ -83,7 +81,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// Nothing was ever lost. `first` is the first number of data.
+    /// Before any loss. `first` is the number of the first byte.
     pub(crate) const fn new(first: Seq, reordering: u8) -> Self {
         Self {
             rack: Rack { at: Instant::ZERO, end: first, rtt_us: 0 },
@@ -106,7 +104,7 @@ impl Loss {
         }
     }
 
-    /// Whether proportional rate reduction has the window in hand.
+    /// Whether proportional rate reduction sets the window.
     pub(crate) fn is_reducing(&self) -> bool {
         matches!(self.state, CaState::Cwr | CaState::Recovery)
     }

@@ -1,8 +1,8 @@
-//! What goes out: the send queue, what is under way, and what is done about loss and congestion.
+//! The sending side: the send queue, the flight, loss recovery and congestion control.
 
 pub(crate) mod account;
 mod ack;
-mod collect;
+mod coalesce;
 pub(crate) mod congestion;
 pub(crate) mod ecn;
 pub(crate) mod flight;
@@ -37,7 +37,7 @@ use crate::outbound::recovery::Recovery;
 use crate::outbound::refused::Refused;
 use crate::outbound::rtt::RttEstimator;
 use crate::outbound::send_queue::SendQueue;
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
 use crate::timer::Timer;
 
@@ -46,31 +46,29 @@ use crate::timer::Timer;
 pub(crate) struct Outbound {
     flags: OutFlags,
     pub(crate) transfer: Transfer,
-    /// Byte path, step S2.
     pub(crate) queue: SendQueue,
-    /// What sending waits for.
     limit: Limit,
-    /// Something queued cannot leave, and nothing is under way that could bring news: zero-window
-    /// probes (RFC 9293 section 3.8.6.1), and segments held back that must leave some time.
+    /// Data is queued, none is in flight, and none can leave: for zero-window probes (RFC 9293
+    /// section 3.8.6.1), and to flush a segment that is held back.
     persist: Timer,
     /// Doublings of the time between zero-window probes.
     persist_backoff: u8,
     account: Account,
     /// End of the last segment sent that was not full (Minshall's variant of Nagle).
     small_end: Seq,
-    /// End of the last data that is to be pushed.
+    /// End of the last data to send with PSH.
     pushed: Seq,
-    /// End of the last data that was sent as pushed, super-frames left aside.
+    /// End of the last data sent with PSH, super-frames left aside.
     push_sent: Seq,
-    /// What is queued before this leaves, whatever would hold it back.
+    /// Data before this is not held back.
     flush_to: Seq,
-    /// Where the last piece in the queue begins (`room.rs`).
-    piece: Seq,
-    /// What the send buffer has grown to.
+    /// Where the last super-segment in the queue begins (`room.rs`).
+    super_segment: Seq,
+    /// The size that the send buffer has grown to.
     buffer: u32,
 }
 
-/// What was sent, and what the peer says of it: the flight, loss and its repair, congestion.
+/// Data that was sent, and what the peer says of it: flight, loss recovery, congestion control.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     snd: Sender,
@@ -80,44 +78,43 @@ pub(crate) struct Transfer {
     loss: Loss,
     /// Present from the first sign of a loss until the connection falls idle.
     recovery: Option<Box<Recovery>>,
-    /// Something sent is not acknowledged: SYN, data or FIN (RFC 6298).
+    /// Set while a SYN, data or a FIN is in flight (RFC 6298).
     retransmit: Timer,
     /// When data was sent last.
     sent_at: Instant,
     stats: Stats,
-    /// What few connections need.
     rare: Option<Box<Rare>>,
 }
 
 bitflags::bitflags! {
-    /// What is true of what is sent.
+    /// The state of the sending side.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct OutFlags: u16 {
-        /// Nothing is queued any more behind what is: a FIN follows.
+        /// A FIN follows the queued data.
         const FIN_QUEUED = 1 << 0;
         /// Nagle's algorithm is off.
         const NODELAY = 1 << 1;
         /// Segments that are not full are held back.
         const CORK = 1 << 2;
-        /// A probe is to be sent: an old sequence number that makes the peer answer.
+        /// A probe is due: a segment with an old sequence number, which the peer answers.
         const PROBE_DUE = 1 << 3;
-        /// What is held back, or does not fit the window as a whole, is to be sent now.
+        /// Data that is held back, or does not fit the window as a whole, is to be sent now.
         const FLUSH_DUE = 1 << 4;
-        /// The device refused something: nothing leaves until something is heard, or a timer goes off
+        /// The device refused a segment: nothing leaves until a segment arrives or a timer fires
         /// (`refused.rs`).
         const REFUSED = 1 << 5;
-        /// The last send said that more follows; cleared by what happens next.
+        /// The last send had `SendFlags::MORE`, and no segment has arrived since.
         const MORE = 1 << 6;
-        /// A send did not find the room that it wanted.
+        /// A send did not find enough room.
         const WAITS_FOR_ROOM = 1 << 7;
-        /// A segment came since room was last looked for.
+        /// A segment has arrived since `check_room`.
         const ACKED = 1 << 8;
         /// Urgent data of ours is not acknowledged.
         const URGENT_OUT = 1 << 9;
     }
 }
 
-/// The send sequence variables (RFC 9293 section 3.3.1) and what else is known of the way out.
+/// The send sequence variables (RFC 9293 section 3.3.1) and the peer's options.
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub(crate) iss: Seq,
@@ -128,7 +125,7 @@ pub(crate) struct Sender {
     /// The segment that brought the window last: its sequence and acknowledgement numbers.
     pub(crate) wl1: Seq,
     pub(crate) wl2: Seq,
-    /// The peer's window in bytes, and the largest that it ever was.
+    /// The peer's window in bytes, and its largest value so far.
     pub(crate) window: u32,
     pub(crate) max_window: u32,
     /// The peer's MSS option.
@@ -137,10 +134,10 @@ pub(crate) struct Sender {
     pub(crate) scale: u8,
 }
 
-/// What is to be sent next, but for its header.
+/// The next segment to send, without its header.
 pub(crate) struct Outgoing {
     pub(crate) start: Seq,
-    /// A FIN counts.
+    /// Includes a FIN.
     pub(crate) end: Seq,
     pub(crate) flags: Flags,
     pub(crate) payload: FragVec,
@@ -160,31 +157,29 @@ pub(crate) struct Stats {
     pub(crate) sacks_ignored: u32,
 }
 
-/// What few connections need, or none most of the time: boxed, so that the others do not pay.
+/// State that few connections need. Boxed to keep the others small.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
     /// One past the last urgent byte that we send.
     pub(crate) urgent_out: Option<Seq>,
-    /// What a device that refuses segments has done.
     pub(crate) refused: Option<Refused>,
-    /// Since when the peer has left something unanswered, where a limit is set for that.
+    /// Since when the peer does not answer, with a user timeout.
     pub(crate) unanswered_since: Option<Instant>,
-    /// One past the last byte of data in our SYN: what ends there is pushed.
+    /// One past the last byte of data in our SYN: a segment that ends there has PSH set.
     pub(crate) syn_data_end: Option<Seq>,
-    /// Where the path is probed for its MTU.
     pub(crate) mtu: Option<MtuSearch>,
-    /// Present where both sides do accurate feedback of congestion marks.
+    /// Present if both sides do accurate ECN feedback.
     pub(crate) accurate: Option<Accurate>,
     /// Payload bytes sent again.
     pub(crate) bytes_retransmitted: u64,
-    /// Time in which the peer's window held the send queue back.
+    /// Time during which the peer's window held the send queue back.
     pub(crate) window_limited: Duration,
-    /// Time in which the send buffer held the application back.
+    /// Time during which the send buffer held the application back.
     pub(crate) buffer_limited: Duration,
 }
 
 impl Outbound {
-    /// Nothing is queued; our SYN, whose number is `iss`, is still to be sent.
+    /// An empty queue. Our SYN, with number `iss`, is not sent yet.
     pub(crate) fn new(now: Instant, config: &Config, iss: Seq) -> Self {
         let first = iss + 1;
         let mut flags = OutFlags::empty();
@@ -202,19 +197,19 @@ impl Outbound {
             pushed: first,
             push_sent: first,
             flush_to: first,
-            piece: first,
+            super_segment: first,
             buffer: 0,
         }
     }
 
-    /// A segment came that only the peer can have sent.
+    /// A valid segment of the peer arrived.
     #[inline]
     pub(crate) fn on_heard(&mut self) {
         self.flags.insert(OutFlags::ACKED);
         self.flags.remove(OutFlags::MORE | OutFlags::REFUSED);
     }
 
-    /// A FIN follows what is queued.
+    /// Queues a FIN.
     pub(crate) fn close(&mut self) {
         self.flags.insert(OutFlags::FIN_QUEUED);
     }
@@ -229,29 +224,29 @@ impl Outbound {
         self.is_closing() && self.transfer.snd.una.gt(self.queue.end())
     }
 
-    /// Whether a send would be welcome: none waits for room, and no FIN follows.
+    /// Whether no send waits for room, and no FIN is queued.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         !self.flags.intersects(OutFlags::FIN_QUEUED | OutFlags::WAITS_FOR_ROOM)
     }
 
-    /// A send did not find the room that it wanted.
+    /// A send did not find enough room.
     pub(crate) fn wait_for_room(&mut self) {
         self.flags.insert(OutFlags::WAITS_FOR_ROOM);
     }
 
-    /// Whether nothing leaves because the device refused something.
+    /// Whether nothing leaves because the device refused a segment.
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.flags.contains(OutFlags::REFUSED)
     }
 
-    /// An old sequence number is to be sent, which makes the peer answer.
+    /// Has a probe sent: an old sequence number, which the peer answers.
     pub(crate) fn ask_for_probe(&mut self) {
         self.flags.insert(OutFlags::PROBE_DUE);
     }
 
-    /// Whether that is to be done, once.
+    /// Whether a probe is due, once.
     #[inline]
     pub(crate) fn take_probe(&mut self) -> bool {
         let due = self.flags.contains(OutFlags::PROBE_DUE);
@@ -276,7 +271,7 @@ impl Outbound {
         }
     }
 
-    /// The connection is over: nothing is sent any more.
+    /// The connection is closed: drops all data.
     pub(crate) fn end(&mut self) {
         self.queue.clear(self.transfer.snd.nxt);
         self.transfer.flight.clear();
@@ -285,12 +280,11 @@ impl Outbound {
         self.persist.stop();
     }
 
-    /// Nothing is to be sent at once any more.
     pub(crate) fn forget_due(&mut self) {
         self.flags.remove(OutFlags::PROBE_DUE | OutFlags::FLUSH_DUE);
     }
 
-    /// Gives back what an idle connection does not need.
+    /// Frees the memory of empty queues.
     pub(crate) fn shrink(&mut self) {
         self.queue.shrink();
         self.transfer.flight.shrink();
@@ -299,10 +293,16 @@ impl Outbound {
         }
     }
 
-    /// Whether it owns memory that an idle connection gives back.
+    /// Whether it owns memory that an idle connection frees.
     #[inline]
     pub(crate) fn has_heap(&self) -> bool {
         self.queue.has_heap() || self.transfer.flight.has_heap() || self.transfer.recovery.is_some()
+    }
+
+    /// Queued bytes that were never sent.
+    #[inline]
+    pub(crate) fn unsent(&self, path: &Path) -> u32 {
+        self.queue.end().saturating_since(self.transfer.next_data(path))
     }
 
     #[cfg(test)]
@@ -346,7 +346,6 @@ impl Transfer {
         }
     }
 
-    /// The send sequence variables.
     #[inline]
     pub(crate) fn snd(&self) -> &Sender {
         &self.snd
@@ -372,12 +371,11 @@ impl Transfer {
         &self.stats
     }
 
-    /// When data was sent last.
     pub(crate) fn sent_at(&self) -> Instant {
         self.sent_at
     }
 
-    /// Whether anything is known of a loss.
+    /// Whether loss recovery has state.
     #[inline]
     pub(crate) fn is_repairing(&self) -> bool {
         self.recovery.is_some()
@@ -390,17 +388,7 @@ impl Transfer {
     pub(crate) fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
     }
-}
 
-impl Outbound {
-    /// Bytes queued that have never been sent.
-    #[inline]
-    pub(crate) fn unsent(&self, path: &Path) -> u32 {
-        self.queue.end().saturating_since(self.transfer.next_data(path))
-    }
-}
-
-impl Transfer {
     /// Sequence numbers sent and not cumulatively acknowledged (RFC 5681's FlightSize).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
@@ -414,18 +402,18 @@ impl Transfer {
         self.snd.una + syn + self.snd.window
     }
 
-    /// The number of the first byte that was never sent: the SYN, if that is still to be sent, is none.
+    /// The number of the first byte of data that was never sent; a SYN is not data.
     #[inline]
     pub(crate) fn next_data(&self, path: &Path) -> Seq {
-        let syn = !path.state.is_synchronized() && self.snd.nxt == self.snd.iss;
+        let syn = !path.state().is_synchronized() && self.snd.nxt == self.snd.iss;
         self.snd.nxt + u32::from(syn)
     }
 
-    /// Whether data may leave although the handshake is not complete.
+    /// Whether data may leave before the handshake is complete.
     #[inline]
     pub(crate) fn sends_before_handshake(&self, path: &Path) -> bool {
-        path.state == State::SynReceived
-            && path.flags.contains(PathFlags::FAST_OPEN_SERVER)
+        path.state() == State::SynReceived
+            && path.is_fast_open_server()
             && self.snd.nxt != self.snd.iss
     }
 }

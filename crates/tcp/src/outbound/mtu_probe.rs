@@ -1,14 +1,14 @@
-//! Path MTU discovery by probing (RFC 4821): the connection sends a longer segment now and then, and
-//! sees whether it arrives. For paths that swallow what is too big without a word.
+//! Path MTU discovery by probing (RFC 4821): the connection sends a longer segment now and then,
+//! and sees whether it arrives. For paths that drop long packets without an ICMP message.
 //!
 //! ```text
 //!    low (known to pass) ------ cap: what segments are bounded to ------ high (worth trying)
 //!                  probe: half way;  acknowledged: the new low;  lost alone: the new high
 //! ```
 //!
-//! As Linux does it (`tcp_mtu_probing`): probes are part of the stream, and leave only when much
-//! more is to be sent and nothing is wrong; the third timeout in a row is taken for a black hole.
-//! Sizes are those of an MSS without options.
+//! As in Linux (`tcp_mtu_probing`), probes are part of the stream, and leave only when much data is
+//! queued and nothing is lost. The third timeout in a row indicates a black hole. Sizes are those
+//! of an MSS without options.
 
 use pagewire_mem::Instant;
 
@@ -17,24 +17,24 @@ use crate::header::Flags;
 use crate::limits::{MIN_MTU_PROBE_CWND, MIN_SEND_MSS};
 use crate::outbound::loss::CaState;
 use crate::outbound::{Outbound, Outgoing, Transfer};
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 use crate::seq::Seq;
 
-/// What is known of the path.
+/// The search for the path's MTU.
 #[derive(Debug)]
 pub(crate) struct MtuSearch {
-    /// Known to pass, or small enough to be believed so.
+    /// Known to pass, or small enough.
     low: u16,
-    /// Not known not to pass. The link's MSS bounds it too.
+    /// The least size that may not pass. The link's MSS bounds it too.
     high: u16,
-    /// Segments are no longer than that.
+    /// The longest segment now.
     cap: u16,
     probe: Option<Probe>,
-    /// When the range was set anew.
+    /// When the range was reset.
     since: Instant,
 }
 
-/// A probe that is under way.
+/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     start: Seq,
@@ -42,13 +42,12 @@ struct Probe {
     size: u16,
 }
 
-/// What comes of thinking of a probe.
 pub(crate) enum ProbeStep {
-    /// Nothing: what is new leaves as usual.
+    /// New data leaves as usual.
     No,
-    /// It leaves when some of what is under way has arrived; what is new waits.
+    /// New data waits until the probe fits the congestion window.
     Wait,
-    /// This leaves.
+    /// This probe leaves.
     Send(Outgoing),
 }
 
@@ -56,18 +55,18 @@ impl Outbound {
     /// Whether the next new data leaves as a probe.
     ///
     /// RFC 4821 section 7.4, probing preconditions: no probe and no loss is outstanding, the window
-    /// takes it, enough data is there to fill it, and enough behind it for its loss to be noticed by
-    /// what acknowledges the rest. `has_gaps`: something that comes in is missing.
+    /// has room, and there is enough data to fill the probe and to detect its loss. `has_gaps`: the
+    /// receive queue has gaps.
     pub(crate) fn probe_mtu(&mut self, path: &Path, now: Instant, has_gaps: bool) -> ProbeStep {
-        let Some(search) = self.transfer.mtu() else { return ProbeStep::No };
+        let Some(search) = mtu(&self.transfer) else { return ProbeStep::No };
         let quiet = search.probe.is_none()
             && self.transfer.loss.state == CaState::Open
             && self.transfer.congestion.cwnd() >= MIN_MTU_PROBE_CWND
             && !has_gaps;
-        let Some(probing) = path.config.mtu_probing.filter(|_| quiet) else {
+        let Some(probing) = path.config().mtu_probing.filter(|_| quiet) else {
             return ProbeStep::No;
         };
-        let (low, high) = (search.low, search.high.min(path.link.mss));
+        let (low, high) = (search.low, search.high.min(path.link().mss));
         let size = low.midpoint(high);
         let mss = self.transfer.send_mss(path);
         let len = u32::from(size).saturating_sub(u32::from(path.option_bytes()));
@@ -92,66 +91,63 @@ impl Outbound {
         }
         let end = start + len;
         self.on_sent(path, now, start, end, len);
-        if let Some(search) = self.transfer.mtu_mut() {
+        if let Some(search) = mtu_mut(&mut self.transfer) {
             search.probe = Some(Probe { start, end, size });
         }
         ProbeStep::Send(Outgoing { start, end, flags: Flags::ACK, payload, len, mss: len })
     }
 }
 
-impl Transfer {
-    #[inline]
-    fn mtu(&self) -> Option<&MtuSearch> {
-        self.rare.as_ref()?.mtu.as_ref()
-    }
+#[inline]
+fn mtu(transfer: &Transfer) -> Option<&MtuSearch> {
+    transfer.rare.as_ref()?.mtu.as_ref()
+}
 
-    fn mtu_mut(&mut self) -> Option<&mut MtuSearch> {
-        self.rare.as_mut()?.mtu.as_mut()
-    }
+fn mtu_mut(transfer: &mut Transfer) -> Option<&mut MtuSearch> {
+    transfer.rare.as_mut()?.mtu.as_mut()
 }
 
 /// The handshake is complete.
 pub(crate) fn start_mtu_search(transfer: &mut Transfer, path: &Path, now: Instant) {
-    let Some(probing) = path.config.mtu_probing.filter(|probing| probing.from_start) else {
+    let Some(probing) = path.config().mtu_probing.filter(|probing| probing.from_start) else {
         return;
     };
     search_mtu(transfer, path, now, probing);
-    let whole = path.link.mss;
-    // As Linux: whoever listens begins with what the link takes.
-    if !path.flags.contains(PathFlags::ACTIVE)
-        && let Some(search) = transfer.mtu_mut()
+    let whole = path.link().mss;
+    // As Linux: the passive side begins with the link's MSS.
+    if !path.is_active()
+        && let Some(search) = mtu_mut(transfer)
     {
         search.cap = whole;
     }
 }
 
-/// Whether a probe is under way.
 pub(crate) fn probes_mtu(transfer: &Transfer) -> bool {
-    transfer.mtu().is_some_and(|search| search.probe.is_some())
+    mtu(transfer).is_some_and(|search| search.probe.is_some())
 }
 
-/// What probing says of the longest segment.
+/// The longest segment as far as probing knows.
 #[inline]
 pub(crate) fn probed_mss(transfer: &Transfer) -> u16 {
-    transfer.mtu().map_or(u16::MAX, |search| search.cap)
+    mtu(transfer).map_or(u16::MAX, |search| search.cap)
 }
 
-/// The path takes longer segments than it did, it is said: a probe will show.
+/// The path may take longer segments than before: a probe will show.
 pub(crate) fn doubt_longer_path(transfer: &mut Transfer, path: &Path) {
-    let before = path.link.mss;
-    if let Some(search) = transfer.mtu_mut() {
+    let before = path.link().mss;
+    if let Some(search) = mtu_mut(transfer) {
         search.cap = search.cap.min(before);
     }
 }
 
-/// Something was acknowledged: perhaps the probe.
+/// Checks whether the probe was acknowledged.
 ///
 /// > RFC 4821 section 7.6.1: When the probe is delivered, it is an indication that the Path MTU is
 /// > at least as large as the probe size. Set search_low to the probe size.
 #[inline]
 pub(crate) fn take_mtu_answer(transfer: &mut Transfer, path: &Path) {
     let (una, before) = (transfer.snd.una, transfer.send_mss(path));
-    let Some(search) = transfer.mtu_mut() else { return };
+    let Some(search) = mtu_mut(transfer) else { return };
     if search.probe.is_none_or(|probe| una.lt(probe.end)) {
         return;
     }
@@ -164,14 +160,14 @@ pub(crate) fn take_mtu_answer(transfer: &mut Transfer, path: &Path) {
     transfer.congestion.set_cwnd(u32::try_from(cwnd / after).unwrap_or(u32::MAX));
 }
 
-/// Something is held for lost. If it is the probe, the path does not take that much, and is not
-/// congested: true, and it is sent again in shorter segments.
+/// A segment is considered lost. `true`: it is the probe, which is sent again in shorter segments,
+/// without a congestion response.
 ///
 /// > RFC 4821 section 7.6.2: When only the probe is lost, it is treated as an indication that the
 /// > Path MTU is smaller than the probe size.
 pub(crate) fn is_probe_lost(transfer: &mut Transfer, path: &Path) -> bool {
     let una = transfer.snd.una;
-    let Some(search) = transfer.mtu_mut() else { return false };
+    let Some(search) = mtu_mut(transfer) else { return false };
     let Some(probe) = search.probe.filter(|probe| probe.start == una) else { return false };
     search.probe = None;
     search.high = probe.size - 1;
@@ -180,19 +176,19 @@ pub(crate) fn is_probe_lost(transfer: &mut Transfer, path: &Path) -> bool {
     true
 }
 
-/// The retransmission timer has gone off on data, for the time after `retries` others.
+/// The retransmission timer has fired on data, after `retries` times before.
 ///
-/// RFC 4821 section 7.7: a full-stop timeout, one that keeps coming, is taken for a routing change
-/// to a path with a smaller MTU. What became of a probe is not known then (section 7.6.4).
+/// RFC 4821 section 7.7: a full-stop timeout, one that repeats, indicates a routing change to a
+/// path with a smaller MTU. The result of a probe is unknown then (section 7.6.4).
 pub(crate) fn suspect_mtu(transfer: &mut Transfer, path: &Path, now: Instant, retries: u8) {
-    let Some(probing) = path.config.mtu_probing else { return };
+    let Some(probing) = path.config().mtu_probing else { return };
     let options = path.option_bytes();
-    match transfer.mtu_mut() {
+    match mtu_mut(transfer) {
         Some(search) => search.probe = None,
         None if retries >= probing.retries => return search_mtu(transfer, path, now, probing),
         None => return,
     }
-    if let Some(search) = transfer.mtu_mut().filter(|_| retries >= probing.retries) {
+    if let Some(search) = mtu_mut(transfer).filter(|_| retries >= probing.retries) {
         let half = (search.low.saturating_sub(options) / 2).min(probing.base_mss);
         search.low = half.max(probing.floor).max(MIN_SEND_MSS) + options;
         search.cap = search.low;
@@ -200,18 +196,18 @@ pub(crate) fn suspect_mtu(transfer: &mut Transfer, path: &Path, now: Instant, re
 }
 
 fn search_mtu(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuProbing) {
-    let high = transfer.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
-    let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link.mss));
+    let high = transfer.snd.peer_mss.min(path.config().max_mss.unwrap_or(u16::MAX));
+    let low = (probing.base_mss + path.option_bytes()).min(high.min(path.link().mss));
     let search = MtuSearch { low, high, cap: low, probe: None, since: now };
     transfer.rare().mtu = Some(search);
 }
 
-/// The range is used up. After a while it is searched again: the path may have changed.
+/// The search has ended. After a while it starts again, because the path may have changed.
 fn search_again(transfer: &mut Transfer, path: &Path, now: Instant, probing: MtuProbing) {
     let current = u16::try_from(transfer.send_mss(path)).unwrap_or(u16::MAX);
     let low = current.saturating_add(path.option_bytes());
-    let high = transfer.snd.peer_mss.min(path.config.max_mss.unwrap_or(u16::MAX));
-    if let Some(search) = transfer.mtu_mut()
+    let high = transfer.snd.peer_mss.min(path.config().max_mss.unwrap_or(u16::MAX));
+    if let Some(search) = mtu_mut(transfer)
         && now.saturating_since(search.since) >= probing.interval
     {
         (search.low, search.high, search.since) = (low, high, now);

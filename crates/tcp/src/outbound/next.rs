@@ -1,20 +1,18 @@
-//! Byte path, part of step S3: which bytes leave next, how many of them, and what waits for more.
+//! Which bytes leave next: how many, in how long a super-frame, and when they wait (Nagle).
 
 use pagewire_mem::Instant;
 
 use crate::header::Flags;
-use crate::limits::{DEFAULT_MSS, MAX_SUPER_SEGMENTS, MIN_SEND_MSS};
+use crate::limits::{DEFAULT_MSS, MIN_SEND_MSS, SUPER_FRAME_SEGMENTS};
 use crate::options::TcpOptions;
 use crate::outbound::loss::CaState;
-use crate::outbound::mtu_probe;
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::timer;
+use crate::outbound::recovery::{prr, timer};
 use crate::outbound::rtt::DEFER_WITHIN;
-use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer};
+use crate::outbound::{OutFlags, Outbound, Outgoing, Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// Bytes that a super-frame may have beside those that leave in a millisecond; halved for each half
+/// Bytes of a super-frame beyond those that leave in a millisecond; halved for each half
 /// millisecond of the shortest round trip.
 const LONGEST_SUPER: u64 = 65_536;
 
@@ -56,12 +54,12 @@ impl Outbound {
         let mut end = start + taken;
         let allowed = self.transfer.send_edge().saturating_since(start);
         let flush = self.flags.contains(OutFlags::FLUSH_DUE);
-        // What is out of fragments before it is full is pushed, as in Linux, and what ends a record,
-        // what a timer sends, and a piece once more than half of the peer's window was sent without.
+        // As in Linux, PSH is set on a segment that runs out of fragments, ends a record or is sent
+        // by a timer, and on a super-segment after half of the peer's window without PSH.
         let far = end.saturating_since(self.push_sent) > self.transfer.snd.max_window / 2
-            && self.left_of_piece(
+            && self.left_of_super_segment(
                 data_end.saturating_since(start),
-                self.transfer.piece(path, self.transfer.send_mss(path)),
+                self.transfer.super_segment_len(path, self.transfer.send_mss(path)),
             ) == taken;
         if taken > 0 && (taken < len || flush || far || self.is_pushed(end, taken, mss)) {
             flags |= Flags::PSH;
@@ -101,8 +99,6 @@ impl Outbound {
         self.transfer.sent_at = now;
     }
 
-    // ---- how much of it ----
-
     /// How many of the `unsent` bytes leave in the next segment; `Some(0)` is a FIN alone.
     pub(crate) fn plan(
         &self,
@@ -111,7 +107,7 @@ impl Outbound {
         unsent: u32,
         fin: bool,
         mss: u32,
-        piece: u32,
+        super_len: u32,
     ) -> Option<u32> {
         let flush = self.flags.contains(OutFlags::FLUSH_DUE);
         let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
@@ -121,8 +117,8 @@ impl Outbound {
         }
         let usable = self.transfer.cwnd_room(mss).min(allowed);
         let full = self.paced_payload(path, mss);
-        let piece = self.left_of_piece(unsent, piece);
-        let wanted = piece.min(full);
+        let left = self.left_of_super_segment(unsent, super_len);
+        let wanted = left.min(full);
         // > RFC 9293 section 3.8.6.2.1: Send data: (1) if a maximum-sized segment can be sent, i.e.,
         // > if: min(D,U) >= Eff.snd.MSS; (2) or if the data is pushed and all queued data can be
         // > sent now [...] (4) or if the override timeout occurs.
@@ -134,7 +130,7 @@ impl Outbound {
             usable - usable % mss
         };
         if len == 0
-            || (piece > mss && self.waits_for_more(path, now, piece, piece < unsent, full, mss))
+            || (left > mss && self.waits_for_more(path, now, left, left < unsent, full, mss))
         {
             return None;
         }
@@ -150,36 +146,35 @@ impl Outbound {
         Some(len)
     }
 
-    /// Whether a segment that is not full leaves with the full ones before it. To a peer in the same
-    /// machine they are one frame, which costs the same with it: Nagle's algorithm has nothing to save,
-    /// and would make it a frame of its own later. Who corks means it.
+    /// Whether a segment that is not full leaves with the full ones before it. In memory all are
+    /// one frame, so Nagle's algorithm would save nothing and cause one more frame later.
     fn small_rides_along(&self, path: &Path) -> bool {
-        path.link.stays_in_memory()
+        path.link().stays_in_memory()
             && self.transfer.rtt.is_near()
             && !self.flags.intersects(OutFlags::CORK | OutFlags::MORE)
             && !self.sends_urgent()
     }
 
-    /// Whether a segment that is not full waits. Nagle's algorithm in Minshall's variant, as in
-    /// Linux: it waits for small segments only, not for full ones.
+    /// Nagle's algorithm in Minshall's variant, as in Linux: whether a segment that is not full
+    /// waits. It waits for the acknowledgement of small segments only.
     #[inline]
     pub(crate) fn holds_back_small(&self) -> bool {
-        // The queue never ends before what is to be flushed; and 2 GiB later "before" means nothing.
+        // Equality, because the end never lies before `flush_to`, and 2 GiB later no order holds.
         if self.queue.end() == self.flush_to || self.sends_urgent() {
             return false;
         }
         if self.flags.intersects(OutFlags::CORK | OutFlags::MORE) {
             return true;
         }
-        // One that is under way ends in `una..=nxt`: one of long ago may seem to be still to come.
+        // Both bounds, because a number of long ago may seem to be ahead.
         let small = self.small_end;
         !self.flags.contains(OutFlags::NODELAY)
             && small.gt(self.transfer.snd.una)
             && small.le(self.transfer.snd.nxt)
     }
 
-    /// Whether a segment that ends at `end` and has `taken` bytes is pushed: it ends a write, or is a
-    /// super-frame, which Linux pushes so that receivers put its segments together again at once.
+    /// Whether a segment of `taken` bytes that ends at `end` has PSH set: it ends a write, or is a
+    /// super-frame. Linux pushes those so that receivers reassemble them at once.
     #[inline]
     fn is_pushed(&self, end: Seq, taken: u32, mss: u32) -> bool {
         let syn_data_end = self.transfer.rare.as_ref().and_then(|r| r.syn_data_end);
@@ -189,9 +184,10 @@ impl Outbound {
             || self.queue.begins_segment(end)
     }
 
-    /// Whether more than a segment waits for the next acknowledgement to become a longer super-frame,
-    /// as in Linux: if one is expected within half a round trip and a millisecond, if data was sent in
-    /// the last millisecond, and if the windows let less go than a third of them.
+    /// Whether more than a segment waits for the next acknowledgement, to become a longer
+    /// super-frame. As in Linux: if the acknowledgement is expected within half a round trip and a
+    /// millisecond, data was sent in the last millisecond, and the windows allow less than a third
+    /// of their size.
     fn waits_for_more(
         &self,
         path: &Path,
@@ -211,7 +207,7 @@ impl Outbound {
         let room = self.transfer.window_room(mss);
         let limit = room.min(allowed);
         let part = whole_window(&self.transfer, mss).min(self.transfer.snd.window)
-            / path.config.super_frame_divisor.max(1);
+            / path.config().super_frame_divisor.max(1);
         if limit >= full || limit >= part || (more && limit >= waiting) {
             return false;
         }
@@ -220,42 +216,38 @@ impl Outbound {
         if expected > DEFER_WITHIN.min(srtt / 2) {
             return false;
         }
-        // Held back by a window, or by the application that may add to it.
+        // A window limits it, or the application may add to it.
         limit <= waiting
             || !(self.flags.contains(OutFlags::FIN_QUEUED)
                 || self.queue.begins_segment(self.queue.end()))
     }
 
-    /// Payload of a super-frame: about as much as leaves in a millisecond, and more on short paths,
-    /// so that a slow path is not sent bursts (Linux's `tcp_tso_autosize`).
+    /// Payload of a super-frame: about a millisecond's worth, and more on short paths, so that slow
+    /// paths get no bursts (Linux's `tcp_tso_autosize`).
     fn paced_payload(&self, path: &Path, mss: u32) -> u32 {
         let longest = self.transfer.super_payload(path, mss);
         if self.sends_urgent() {
             return mss;
         }
-        if longest <= mss {
-            // No super-frames: nothing to choose.
-            return longest;
-        }
-        if path.link.stays_in_memory() && self.transfer.rtt.is_near() {
-            // Nothing between the two can be sent a burst too many.
+        // Without super-frames there is no choice; in memory a burst does no harm.
+        if longest <= mss || (path.link().stays_in_memory() && self.transfer.rtt.is_near()) {
             return longest;
         }
         let Some(srtt) = self.transfer.rtt.srtt() else { return longest };
         let nanos = (srtt.as_nanos() as u64).max(1);
         let window = u64::from(whole_window(&self.transfer, mss).max(self.transfer.in_flight()));
-        // Twice the window each round trip while it grows, as much as Linux paces.
+        // Linux's pacing rate: twice the window each round trip in slow start.
         let slow_start = self.transfer.congestion.in_slow_start();
         let rate = if slow_start { window * 2 } else { window + window / 5 };
         let paced = rate.saturating_mul(1_000_000_000) / nanos / 1024;
         let shift = self.transfer.rtt.min().unwrap_or_default().as_micros() >> MIN_RTT_SHIFT;
         let near = if shift < 32 { LONGEST_SUPER >> shift } else { 0 };
         let bytes = paced.saturating_add(near).min(u64::from(longest)) as u32;
-        let least = mss.saturating_mul(u32::from(path.config.min_super_segments.max(1)));
+        let least = mss.saturating_mul(u32::from(path.config().min_super_segments.max(1)));
         (bytes - bytes % mss.max(1)).max(least).min(longest)
     }
 
-    /// Nothing is under way and something cannot leave: only a timer can get things going again.
+    /// Starts the persist timer if data waits and nothing is in flight.
     pub(crate) fn consider_probing(&mut self, path: &Path, now: Instant) {
         let waiting = self.transfer.flight.is_empty()
             && (self.unsent(path) > 0
@@ -274,9 +266,9 @@ impl Transfer {
     /// > transmission if the TCP has not sent data in an interval exceeding the retransmission
     /// > timeout.
     pub(crate) fn restart_after_idle(&mut self, path: &Path, now: Instant) {
-        // As Linux: not while the peer's window is what nothing can be sent for.
+        // As Linux: not while the peer's window is closed.
         let shut = self.send_edge().le(self.snd.nxt);
-        if !self.flight.is_empty() || shut || !path.config.slow_start_after_idle {
+        if !self.flight.is_empty() || shut || !path.config().slow_start_after_idle {
             return;
         }
         let (idle, rto) = (now.saturating_since(self.sent_at), self.rtt.rto());
@@ -286,21 +278,21 @@ impl Transfer {
         }
     }
 
-    /// Payload that the congestion window lets go.
+    /// Payload that the congestion window allows now.
     #[inline]
     pub(crate) fn window_room(&self, mss: u32) -> u32 {
         self.congestion.cwnd().saturating_sub(self.packets_in_flight()).saturating_mul(mss)
     }
 
-    /// Bytes that the congestion window has room for in one super-frame. As Linux: at most half of
-    /// the window, so that there are two on the way.
+    /// Bytes of one super-frame that the congestion window allows. As Linux: at most half of the
+    /// window, so that two are in flight.
     #[inline]
     pub(crate) fn cwnd_room(&self, mss: u32) -> u32 {
         let (cwnd, in_flight) = (self.congestion.cwnd(), self.packets_in_flight());
         cwnd.saturating_sub(in_flight).min((cwnd / 2).max(1)).saturating_mul(mss)
     }
 
-    /// Whether it is the congestion window for which data waits.
+    /// Whether the congestion window holds data back.
     pub(crate) fn is_held_by_cwnd(&self, unsent: u32, mss: u32) -> bool {
         let allowed = self.send_edge().saturating_since(self.snd.nxt);
         unsent > 0
@@ -311,11 +303,11 @@ impl Transfer {
     /// Payload of the longest super-frame, in whole segments.
     #[inline]
     pub(crate) fn super_payload(&self, path: &Path, mss: u32) -> u32 {
-        let max = path.link.max_super_payload;
-        if max <= u32::from(path.link.mss) || self.forbids_super_frames() {
+        let max = path.link().max_super_payload;
+        if max <= u32::from(path.link().mss) || self.forbids_super_frames() {
             return mss;
         }
-        let max = max.min(mss.saturating_mul(MAX_SUPER_SEGMENTS));
+        let max = max.min(mss.saturating_mul(SUPER_FRAME_SEGMENTS));
         (max - max % mss.max(1)).max(mss)
     }
 
@@ -345,8 +337,8 @@ fn whole_window(transfer: &Transfer, mss: u32) -> u32 {
 fn base_mss(transfer: &Transfer, path: &Path) -> u32 {
     let mss =
         u32::from(path.path_mss().min(transfer.snd.peer_mss).min(mtu_probe::probed_mss(transfer)));
-    // As Linux: at most half of the largest window that the peer ever offered, or the window
-    // could never be filled with full segments.
+    // As Linux: at most half of the largest window that the peer ever offered, so that full
+    // segments can fill it.
     let window = transfer.snd.max_window;
     let bound = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
     let bound = if window == 0 { mss } else { bound.max(u32::from(MIN_SEND_MSS)) };

@@ -1,10 +1,9 @@
-//! Segments that never left, because the device refused them: nothing on the path was congested, and
-//! nobody will answer.
+//! Segments that the device refused: the path was not congested, and no answer will come.
 //!
 //! ```text
 //!   poll_transmit --> device refuses --> handle_refused: unsent again, or still lost
 //!        ^                                    |
-//!        +---- something is heard, or 500 ms <+   until the user timeout
+//!        +---- a segment arrives, or 500 ms <-+   until the user timeout
 //! ```
 
 use core::time::Duration;
@@ -14,44 +13,42 @@ use pagewire_mem::Instant;
 use crate::connection::Connection;
 use crate::limits::REFUSED_RETRY_MS;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::mtu_probe;
-use crate::outbound::recovery::probe;
-use crate::outbound::recovery::timer;
+use crate::outbound::recovery::{probe, timer};
 use crate::outbound::timeout::Waited;
-use crate::outbound::{OutFlags, Outbound, Transfer};
+use crate::outbound::{OutFlags, Outbound, Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 
-/// What a device that refuses has done to a connection. Over as soon as something is heard.
+/// Refusals of the device, until a segment arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused {
-    /// When it refused first.
+    /// The first refusal.
     since: Instant,
     /// When new data is tried again.
     retry_at: Instant,
-    /// How often that was done.
+    /// How often new data was tried again.
     tries: u8,
 }
 
 impl Connection {
-    /// The device refused a segment that [`poll_transmit`](Self::poll_transmit) gave. `seq` is its
-    /// number, and `space` how many numbers it takes up: its payload, and one each for SYN and FIN. Of
-    /// several, the last is to be told of first.
+    /// The device refused a segment from [`poll_transmit`](Self::poll_transmit). `seq` is its
+    /// number, and `space` how many numbers it takes up: its payload, and one each for SYN and FIN.
+    /// Report the last of several segments first.
     ///
-    /// As Linux: neither the congestion window nor the timeout changes. What was new is unsent again,
-    /// what was sent again is still lost. Both are tried again when something is heard, or soon, until
-    /// the user timeout, or for as long as retransmissions would be. A SYN has its own timer, and an
-    /// acknowledgement is not missed.
+    /// As in Linux, neither the congestion window nor the timeout changes. New data becomes unsent
+    /// again, a retransmission stays lost. Both are tried again when a segment arrives, or soon,
+    /// until the user timeout or as long as retransmissions would be. A SYN has its own timer, and
+    /// an acknowledgement needs no retry.
     pub fn handle_refused(&mut self, now: Instant, seq: Seq, space: u32) {
-        if !self.path.state.is_synchronized() {
+        if !self.path.state().is_synchronized() {
             return;
         }
         let end = seq + space;
         if space == 0 {
             on_probe_refused(self, now, seq);
         } else if seq.lt(self.out.transfer.snd.una) || end.gt(self.out.transfer.snd.nxt) {
-            // Meanwhile it was acknowledged: it had left before.
-        } else if self.out.transfer.unsend(now, seq, end) {
+            // It was acknowledged meanwhile.
+        } else if unsend(&mut self.out.transfer, now, seq, end) {
             self.out.hold_new(&self.path, now);
         } else if let Some(packets) = self.out.transfer.flight.on_refused(seq, end) {
             self.out.transfer.on_retransmission_refused(seq, packets);
@@ -60,40 +57,36 @@ impl Connection {
     }
 }
 
-/// A probe did not leave: it does not count, and the next follows soon.
+/// The device refused a probe: it does not count, and the next follows soon.
 fn on_probe_refused(conn: &mut Connection, now: Instant, seq: Seq) {
     if seq != conn.out.transfer.snd.una - 1 {
         return;
     }
     let soon = now + Duration::from_millis(REFUSED_RETRY_MS);
-    for timer in [&mut conn.out.persist, &mut conn.life.keepalive] {
-        if timer.is_set() && timer.get() > soon {
-            timer.set(soon);
-        }
-    }
-    if conn.out.persist.is_set() {
+    conn.out.persist.hasten(soon);
+    let of_window = conn.out.persist.is_set();
+    if of_window {
         conn.out.persist_backoff = conn.out.persist_backoff.saturating_sub(1);
         conn.out.transfer.loss.retries = conn.out.transfer.loss.retries.saturating_sub(1);
-    } else {
-        conn.life.keepalive_probes = conn.life.keepalive_probes.saturating_sub(1);
     }
+    conn.life.on_probe_refused(soon, !of_window);
 }
 
 impl Outbound {
-    /// What the device refused may be tried again.
+    /// Lets refused data be tried again.
     pub(crate) fn retry_refused(&mut self, path: &Path, now: Instant) -> Waited {
         self.flags.remove(OutFlags::REFUSED);
         self.flags.insert(OutFlags::FLUSH_DUE);
-        let Some(refused) = self.refused(path) else { return Waited::InVain };
+        let Some(refused) = self.refused(path) else { return Waited::Retry };
         let waited = self.has_waited_too_long(path, now, refused.tries == 0);
         let limit = path.backed_off_for(path.allowed_retries());
         let too_long = now.saturating_since(refused.since) >= limit;
-        if waited || (too_long && path.config.user_timeout.is_none()) {
-            return Waited::TooLong;
+        if waited || (too_long && path.config().user_timeout.is_none()) {
+            return Waited::GiveUp;
         }
         let tries = refused.tries.saturating_add(1);
         self.transfer.rare().refused = Some(Refused { retry_at: now, tries, ..refused });
-        Waited::InVain
+        Waited::Retry
     }
 
     /// Nothing new leaves for a while.
@@ -114,7 +107,7 @@ impl Outbound {
         }
     }
 
-    /// What was sent again from `seq` on is still lost. If a timeout had it sent, that was none.
+    /// The retransmission from `seq` on stays lost. A timeout that caused it does not count.
     pub(crate) fn hold_lost(&mut self, path: &Path, now: Instant, seq: Seq) {
         self.flags.insert(OutFlags::REFUSED);
         if self.transfer.loss.state == CaState::Loss
@@ -129,33 +122,30 @@ impl Outbound {
         self.transfer.retransmit.set(now + self.within_user_timeout(path, now, wait));
     }
 
-    /// How often what the device refused was tried again since something was heard.
+    /// How often refused data was tried again since the last segment arrived.
     pub(crate) fn refused_tries(&self, path: &Path) -> u8 {
         self.refused(path).map_or(0, |refused| refused.tries)
     }
 
     pub(crate) fn refused(&self, path: &Path) -> Option<Refused> {
         let refused = self.transfer.rare.as_ref()?.refused?;
-        (refused.since >= path.heard_at).then_some(refused)
+        (refused.since >= path.heard_at()).then_some(refused)
     }
 }
 
-impl Transfer {
-    /// Takes back what was sent for the first time, if nothing was sent behind it, and no recovery counts
-    /// on it.
-    pub(crate) fn unsend(&mut self, now: Instant, seq: Seq, end: Seq) -> bool {
-        if end != self.snd.nxt
-            || self.loss.state > CaState::Disorder
-            || probe::awaits_probe_answer(self)
-            || mtu_probe::probes_mtu(self)
-            || !self.flight.unsend(seq)
-        {
-            return false;
-        }
-        self.snd.nxt = seq;
-        if self.flight.is_empty() {
-            timer::rearm_timeout(self, now);
-        }
-        true
+/// Makes the last segment unsent again, unless it was a retransmission or a recovery depends on it.
+pub(crate) fn unsend(transfer: &mut Transfer, now: Instant, seq: Seq, end: Seq) -> bool {
+    if end != transfer.snd.nxt
+        || transfer.loss.state > CaState::Disorder
+        || probe::awaits_probe_answer(transfer)
+        || mtu_probe::probes_mtu(transfer)
+        || !transfer.flight.unsend(seq)
+    {
+        return false;
     }
+    transfer.snd.nxt = seq;
+    if transfer.flight.is_empty() {
+        timer::rearm_timeout(transfer, now);
+    }
+    true
 }

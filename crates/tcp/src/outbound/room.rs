@@ -1,16 +1,16 @@
-//! Byte path, step S1: how much a send may queue, and when there is room again.
+//! Room in the send buffer: how much a send may queue, and when the connection is writable again.
 //!
-//! The send buffer is charged as Linux charges it, so that programs made for its buffers meet the
-//! same limits: data is queued in pieces of up to a super-frame, a piece costs its payload and a
-//! fixed overhead, and one is begun while the buffer is not used up (and not too much waits unsent)
-//! and then filled. What can leave at once has left as far as this is concerned.
+//! The send buffer is charged as Linux charges it, so that applications meet the same limits. Data
+//! is queued in super-segments, of at most a super-frame each. A super-segment costs its payload
+//! and a fixed overhead. A new one begins while the buffer has room (and not too much is unsent);
+//! one that has begun is always filled. Data that can leave at once counts as sent.
 
 use pagewire_mem::Instant;
 
 use crate::connection::Connection;
 use crate::io_flags::SendFlags;
 use crate::limits::{
-    DEFAULT_MSS, MAX_SEND_BUFFER, MAX_SEND_PIECE, SEGMENT_OVERHEAD, SEND_PIECE_OVERHEAD,
+    DEFAULT_MSS, MAX_SEND_BUFFER, MAX_SUPER_SEGMENT, SEGMENT_OVERHEAD, SUPER_SEGMENT_OVERHEAD,
 };
 use crate::outbound::{OutFlags, Outbound, Transfer};
 use crate::path::Path;
@@ -20,25 +20,26 @@ use crate::seq::Seq;
 const INITIAL_SEGMENTS: u32 = 10;
 
 impl Connection {
-    /// `wanted` bytes are about to be queued: how many may be, and notes where the last piece begins.
+    /// How many of `wanted` bytes may be queued now. The caller queues them: notes where the last
+    /// super-segment begins.
     pub(crate) fn take_room(&mut self, wanted: usize) -> usize {
         if !self.life.takes_data(&self.path) || !self.out.queue.has_entry_room() {
             return 0;
         }
         if self.life.waits_for_data(&self.path) {
             let room = self.room_for(wanted);
-            self.out.begin_pieces(&self.path, room);
+            self.out.begin_super_segment(&self.path, room);
             return room;
         }
         let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
         match self.out.admit(&self.path, wanted) {
-            (room, piece) if room == wanted => {
-                self.out.piece = piece;
+            (room, begun) if room == wanted => {
+                self.out.super_segment = begun;
                 room as usize
             }
             (0, _) => 0,
             (room, _) => {
-                self.out.begin_pieces(&self.path, room as usize);
+                self.out.begin_super_segment(&self.path, room as usize);
                 room as usize
             }
         }
@@ -53,28 +54,26 @@ impl Connection {
             let room = self.life.syn_data_room(&self.path).saturating_sub(self.out.queue.len());
             return wanted.min(room as usize);
         }
-        let (room, _) = self
-            .out
-            .admit(&self.path, u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER));
-        room as usize
+        let wanted = u32::try_from(wanted).unwrap_or(u32::MAX).min(MAX_SEND_BUFFER);
+        self.out.admit(&self.path, wanted).0 as usize
     }
 }
 
 impl Outbound {
-    /// How many of the `unsent` bytes belong to the piece that is sent next: a super-frame does not
-    /// go beyond it, as in Linux. Pieces lie side by side, the last begins at `piece`.
+    /// How many of the `unsent` bytes belong to the super-segment that is sent next: a super-frame
+    /// does not go beyond it, as in Linux.
     #[inline]
-    pub(crate) fn left_of_piece(&self, unsent: u32, piece: u32) -> u32 {
+    pub(crate) fn left_of_super_segment(&self, unsent: u32, super_len: u32) -> u32 {
         let next = self.transfer.snd.nxt;
-        // Divided only where it has to be: a division is slow.
-        let beyond = |n: u32| if n < piece { n } else { n % piece };
-        let left = if self.piece.gt(next) {
-            match beyond(self.piece.since(next)) {
-                0 => piece,
+        // Avoids the division where it can: it is slow.
+        let beyond = |n: u32| if n < super_len { n } else { n % super_len };
+        let left = if self.super_segment.gt(next) {
+            match beyond(self.super_segment.since(next)) {
+                0 => super_len,
                 left => left,
             }
         } else {
-            piece - beyond(next.since(self.piece))
+            super_len - beyond(next.since(self.super_segment))
         };
         unsent.min(left)
     }
@@ -82,52 +81,51 @@ impl Outbound {
     /// The send buffer as it is now, within its limit.
     #[inline]
     pub(crate) fn send_buffer(&self, path: &Path) -> u32 {
-        let max = path.config.send_buffer;
-        path.config.send_buffer_initial.max(self.buffer).min(max).min(MAX_SEND_BUFFER)
+        let max = path.config().send_buffer;
+        path.config().send_buffer_initial.max(self.buffer).min(max).min(MAX_SEND_BUFFER)
     }
 
     /// What `bytes` in the queue are charged.
     #[inline]
-    fn charge(&self, bytes: u32, piece: u32) -> u64 {
-        let pieces = if bytes <= piece { u32::from(bytes > 0) } else { bytes.div_ceil(piece) };
-        u64::from(bytes) + u64::from(pieces) * u64::from(SEND_PIECE_OVERHEAD)
+    fn charge(&self, bytes: u32, super_len: u32) -> u64 {
+        let count =
+            if bytes <= super_len { u32::from(bytes > 0) } else { bytes.div_ceil(super_len) };
+        u64::from(bytes) + u64::from(count) * u64::from(SUPER_SEGMENT_OVERHEAD)
     }
 
-    /// How many of `wanted` bytes may be queued now, and where the piece begins that they end in.
+    /// How many of `wanted` bytes may be queued now, and where their last super-segment begins.
     pub(crate) fn admit(&self, path: &Path, wanted: u32) -> (u32, Seq) {
         let mss = self.transfer.send_mss(path);
-        let piece = self.transfer.piece(path, mss);
-        // A piece that is begun is filled whatever else there is room for.
+        let super_len = self.transfer.super_segment_len(path, mss);
         let mut known = None;
         let mut soon = || *known.get_or_insert_with(|| sent_soon(&self.transfer, path, mss));
         let buffer = u64::from(self.send_buffer(path));
         let (mut end, mut taken) = (self.queue.end(), 0);
-        let mut begun = self.piece.max(self.transfer.snd.nxt).min(end);
+        let mut begun = self.super_segment.max(self.transfer.snd.nxt).min(end);
         while taken < wanted {
             let mut filled = end.saturating_since(begun);
-            if filled >= piece {
-                // It leaves as far as it can, and what stays is filled again.
+            if filled >= super_len {
+                // It leaves as far as the windows allow, and the rest is filled again.
                 begun = begun.max(soon()).min(end);
                 filled = end.saturating_since(begun);
             }
-            if filled == 0 || filled >= piece {
-                let used = self.charge(self.queue.len() + taken, piece);
+            if filled == 0 || filled >= super_len {
+                let used = self.charge(self.queue.len() + taken, super_len);
                 if used >= buffer || waits_unsent(&self.transfer, path, end, 1, mss) {
                     break;
                 }
                 (begun, filled) = (end, 0);
             }
-            let n = (piece - filled).min(wanted - taken);
+            let n = (super_len - filled).min(wanted - taken);
             taken += n;
             end += n;
         }
         (taken, begun)
     }
 
-    /// `wanted` bytes are about to be queued, of which `room_for` had room for
-    /// `taken`: notes where the last piece begins.
-    pub(crate) fn begin_pieces(&mut self, path: &Path, taken: usize) {
-        self.piece = self.admit(path, u32::try_from(taken).unwrap_or(u32::MAX)).1;
+    /// `taken` bytes are about to be queued: notes where the last super-segment begins.
+    pub(crate) fn begin_super_segment(&mut self, path: &Path, taken: usize) {
+        self.super_segment = self.admit(path, u32::try_from(taken).unwrap_or(u32::MAX)).1;
     }
 
     /// A send has queued `taken` of the `wanted` bytes.
@@ -145,17 +143,17 @@ impl Outbound {
             return;
         }
         let end = self.queue.end();
-        // As in Linux: what could not be queued as a whole is not held back for more.
+        // As in Linux: data of a send that did not fit as a whole is not held back for more.
         let whole = taken == wanted;
         let more = whole && flags.contains(SendFlags::MORE);
         self.flags.set(OutFlags::MORE, more);
-        // A receiver that waits for a push gets one for each half of its window.
+        // A push for each half of the peer's window, for a receiver that waits for one.
         if !more || end.saturating_since(self.pushed) > self.transfer.snd.max_window / 2 {
             self.pushed = end;
         }
         if whole && flags.contains(SendFlags::END_OF_RECORD) {
             self.queue.end_record();
-            self.piece = end;
+            self.super_segment = end;
         }
         if whole && flags.contains(SendFlags::URGENT) {
             self.transfer.rare().urgent_out = Some(end);
@@ -164,24 +162,24 @@ impl Outbound {
         self.note_busy(now);
     }
 
-    /// A sender that was told to wait is called back when a third of the buffer is free, not for
-    /// every byte, and when less than half of what may wait unsent does.
+    /// Writable again: a third of the buffer is free, and the unsent bytes are below half of their
+    /// limit.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
         let queued = self.queue.len();
         let is_third_free = |used: u64| used + used / 2 <= u64::from(self.send_buffer(path));
-        // The bytes alone decide it, mostly: what their pieces are takes a division.
+        // Mostly the bytes alone decide it, without the division for the overhead.
         if !is_third_free(u64::from(queued)) {
             return false;
         }
         let mss = self.transfer.send_mss(path);
-        let used = || self.charge(queued, self.transfer.piece(path, mss));
+        let used = || self.charge(queued, self.transfer.super_segment_len(path, mss));
         (queued == 0 || is_third_free(used()))
             && self.queue.has_entry_room()
             && !waits_unsent(&self.transfer, path, self.queue.end(), 2, mss)
     }
 
-    /// Has the send buffer follow the congestion window: room for two of them, one under way and
-    /// one to follow, at what Linux's frames take in memory.
+    /// Lets the send buffer follow the congestion window: room for two windows, one in flight and
+    /// one to follow, at the size of Linux's frames in memory.
     pub(crate) fn grow_send_buffer(&mut self, path: &Path) {
         let mss = self.transfer.snd.peer_mss.min(path.path_mss());
         let frame =
@@ -190,8 +188,8 @@ impl Outbound {
         self.buffer = self.buffer.max(frame.saturating_mul(2).saturating_mul(segments));
     }
 
-    /// An acknowledgement came, and what it lets go has left: whoever waits for room may have it.
-    /// A sender that fills its congestion window needs no more of it.
+    /// Nothing more can leave after an acknowledgement: grows the buffer unless the congestion
+    /// window is full, and ends the application's wait for room.
     pub(crate) fn check_room(&mut self, path: &Path) {
         if !self.flags.contains(OutFlags::ACKED | OutFlags::WAITS_FOR_ROOM) {
             return;
@@ -207,30 +205,30 @@ impl Outbound {
 }
 
 impl Transfer {
-    /// Payload of a full piece: whole segments (of `mss`, which is [`send_mss`](Self::send_mss)), at
+    /// Payload of a full super-segment: whole segments of `mss` ([`send_mss`](Self::send_mss)), at
     /// most half of the peer's largest window.
     #[inline]
-    pub(crate) fn piece(&self, path: &Path, mss: u32) -> u32 {
+    pub(crate) fn super_segment_len(&self, path: &Path, mss: u32) -> u32 {
         let window = self.snd.max_window;
         let half = if window > u32::from(DEFAULT_MSS) { window / 2 } else { window };
-        // One longer than Linux's is for buffers that have room for two: a small one is a bound that
-        // somebody set.
-        let most = match path.link.stays_in_memory() {
-            true => {
-                path.link.max_super_payload.min((path.config.send_buffer / 2).max(MAX_SEND_PIECE))
-            }
-            false => MAX_SEND_PIECE,
+        // Longer than Linux's only in a buffer that has room for two.
+        let most = match path.link().stays_in_memory() {
+            true => path
+                .link()
+                .max_super_payload
+                .min((path.config().send_buffer / 2).max(MAX_SUPER_SEGMENT)),
+            false => MAX_SUPER_SEGMENT,
         };
-        let piece = most.min(half.max(mss));
-        // One segment that fills a piece is what large MTUs make of it; a division is slow.
-        if piece < 2 * mss { mss } else { piece - piece % mss }
+        let super_len = most.min(half.max(mss));
+        // With a large MTU one segment fills it; this avoids the division.
+        if super_len < 2 * mss { mss } else { super_len - super_len % mss }
     }
 }
 
-/// What will be the first byte unsent once all has left that the windows let go.
+/// The first byte that stays unsent after everything the windows allow has left.
 fn sent_soon(transfer: &Transfer, path: &Path, mss: u32) -> Seq {
     let next = transfer.next_data(path);
-    if !path.state.may_transmit() {
+    if !path.state().may_transmit() {
         return next;
     }
     let allowed = transfer.send_edge().saturating_since(next);
@@ -238,11 +236,10 @@ fn sent_soon(transfer: &Transfer, path: &Path, mss: u32) -> Seq {
     next + (usable - usable % mss)
 }
 
-/// Whether `times` what waits unsent in front of `end` is more than may.
+/// Whether `times` the unsent bytes before `end` reach the limit.
 #[inline]
 fn waits_unsent(transfer: &Transfer, path: &Path, end: Seq, times: u64, mss: u32) -> bool {
-    let lowat = path.config.notsent_lowat;
-    // No limit, which is the default, is not worth the arithmetic.
+    let lowat = path.config().notsent_lowat;
     lowat != u32::MAX
         && u64::from(end.saturating_since(sent_soon(transfer, path, mss))) * times
             >= u64::from(lowat)

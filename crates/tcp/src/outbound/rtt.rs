@@ -19,7 +19,7 @@ pub(crate) struct RttEstimator {
     backoff: u8,
 }
 
-/// A super-frame waits for company only if it comes this soon, and only this soon after the last.
+/// A super-frame waits for more data for at most this long, and only this soon after the last.
 pub(crate) const DEFER_WITHIN: Duration = Duration::from_millis(1);
 
 /// > RFC 6298 section 2.1: Until a round-trip time (RTT) measurement has been made for a segment
@@ -46,11 +46,11 @@ impl RttEstimator {
         }
     }
 
-    /// Takes in a measurement. Not of a retransmitted segment, unless a timestamp tells which
-    /// transmission was answered (Karn's algorithm, RFC 6298 section 3).
+    /// Adds a sample. None of a retransmitted segment, unless a timestamp tells which transmission
+    /// was answered (Karn's algorithm, RFC 6298 section 3).
     ///
-    /// `rtt` is that of the oldest segment that an acknowledgement answers, with what it may have
-    /// been delayed; `newest` that of the newest, which bounds the path's own.
+    /// `rtt` is that of the oldest segment that an acknowledgement answers, its delay included;
+    /// `newest` is that of the newest, which bounds the path's own.
     pub(crate) fn on_sample(&mut self, rtt: Duration, newest: Duration) {
         let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 40);
         let r = nanos(rtt);
@@ -67,13 +67,13 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// How long to wait for an acknowledgement.
+    /// The retransmission timeout.
     ///
     /// > RFC 6298 section 2.3: RTO <- SRTT + max (G, K*RTTVAR) where K = 4.
     ///
-    /// As in Linux, the lower bound takes the place of the granularity G: a timeout is at least
-    /// that much *longer* than the round trip, which leaves room for a delayed acknowledgement on
-    /// any path. RFC 6298 section 2.4 would have 1 second as the least timeout; no stack does.
+    /// As in Linux, the lower bound replaces the granularity G: a timeout is at least that much
+    /// *longer* than the round trip, which leaves room for a delayed acknowledgement on any path.
+    /// RFC 6298 section 2.4 asks for at least 1 second; no stack does that.
     pub(crate) fn rto(&self) -> Duration {
         let base = if self.srtt == 0 {
             u64::from(self.first_rto_ms) * 1_000_000
@@ -94,12 +94,11 @@ impl RttEstimator {
         self.backoff = self.backoff.saturating_add(1);
     }
 
-    /// The last doubling was for nothing.
+    /// Takes the last doubling back.
     pub(crate) fn undo_backoff(&mut self) {
         self.backoff = self.backoff.saturating_sub(1);
     }
 
-    /// How often the timeout has been doubled in a row.
     pub(crate) const fn backoff(&self) -> u8 {
         self.backoff
     }
@@ -120,8 +119,8 @@ impl RttEstimator {
         Duration::from_nanos(self.rttvar)
     }
 
-    /// Whether the peer itself was ever heard as soon as only one in the same machine is: the link may
-    /// stay in memory and lead to somebody who passes everything on to a network.
+    /// Whether the peer ever answered as fast as only a peer in the same machine can: the link may
+    /// stay in memory and lead to a forwarder.
     #[inline]
     pub(crate) fn is_near(&self) -> bool {
         self.min().is_none_or(|least| least < DEFER_WITHIN)

@@ -1,4 +1,4 @@
-//! Byte path, step S2: what the application handed over, until the peer has acknowledged it.
+//! Byte path, step S2: the send queue keeps data until the peer has acknowledged it.
 //!
 //! ```text
 //!   start            acked so far                 sent so far             end
@@ -6,9 +6,9 @@
 //!                        ^ una                  ^ cursor: where the last slice ended
 //! ```
 //!
-//! The queue knows fragments by the sequence number of their first byte; which bytes have been
-//! sent is not its business (see `flight.rs`). A fragment is released when its last byte is
-//! acknowledged; slices of it that a device still holds keep the memory by themselves.
+//! The queue knows fragments by the sequence number of their first byte; `flight/` knows which
+//! bytes were sent. A fragment is released when its last byte is acknowledged; slices of it that a
+//! device still holds keep the memory alive.
 
 use std::collections::VecDeque;
 
@@ -25,18 +25,18 @@ pub(crate) struct SendQueue {
     una: Seq,
     /// One past the last byte.
     end: Seq,
-    /// Bytes of memory that the fragments keep from reuse, each by itself.
+    /// Bytes of memory that the fragments pin, each counted alone.
     pinned: usize,
     /// Index of the entry where the last slice ended: where the next one most likely begins.
     cursor: u32,
-    /// The last byte ends a record: what follows begins a segment.
+    /// The last byte ends a record: the next fragment begins a segment.
     record_ended: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     start: Seq,
-    /// Begins a segment: what is before it ends a record, or belongs to another completion.
+    /// Begins a segment: the fragment before it ends a record, or has another completion.
     apart: bool,
     frag: Frag,
 }
@@ -70,14 +70,13 @@ impl SendQueue {
         self.end
     }
 
-    /// What is charged for the memory that is held, see
+    /// The charge for pinned memory, see
     /// [`ReceiveQueue::charge`](crate::inbound::assembler::ReceiveQueue::charge).
     #[inline]
     pub(crate) fn charge(&self) -> usize {
         self.pinned.min(COMPACT_FACTOR * self.len() as usize + SMALL_SEGMENT)
     }
 
-    /// Whether one more fragment may be queued.
     pub(crate) fn has_entry_room(&self) -> bool {
         self.entries.len() < MAX_SEND_FRAGS
     }
@@ -87,15 +86,14 @@ impl SendQueue {
         MAX_SEND_FRAGS.saturating_sub(self.entries.len())
     }
 
-    /// Appends bytes. Pieces that lie one behind the other in memory become one fragment, of up to
-    /// `longest` bytes.
+    /// Appends a fragment. Neighbours in memory are merged to fragments of up to `longest` bytes.
     pub(crate) fn push(&mut self, frag: Frag, longest: usize) {
         if frag.is_empty() {
             return;
         }
         let len = frag.len() as u32;
         let frag = match self.entries.back_mut() {
-            // A fragment that grew for ever would never be released.
+            // Without the bound a growing fragment would never be released.
             Some(last) if !self.record_ended && last.frag.len() + frag.len() <= longest => {
                 let before = last.frag.pinned();
                 match last.frag.try_append(frag) {
@@ -112,8 +110,8 @@ impl SendQueue {
         self.push_entry(frag, false);
     }
 
-    /// Has `grow` add bytes to the last fragment, if there is one that may: returns what it returns.
-    /// What would make it longer than `longest` becomes a fragment behind it.
+    /// Lets `grow` add bytes to the last fragment, unless it ends a record, and returns its result.
+    /// Bytes beyond `longest` become the next fragment.
     pub(crate) fn grow_last<T>(
         &mut self,
         longest: usize,
@@ -127,7 +125,7 @@ impl SendQueue {
         let result = grow(&mut last.frag);
         self.end += (last.frag.len() - len) as u32;
         self.pinned += last.frag.pinned() - pinned;
-        // A fragment that grew for ever would never be released.
+        // Without the bound a growing fragment would never be released.
         if last.frag.len() > longest && len > 0 {
             let front = last.frag.split_to(len);
             let (start, frag) =
@@ -137,8 +135,8 @@ impl SendQueue {
         Some(result)
     }
 
-    /// Appends bytes as a fragment of their own, which begins a segment if `apart`.
-    pub(crate) fn push_piece(&mut self, frag: Frag, apart: bool) {
+    /// Appends a fragment without merging. It begins a segment if `apart`.
+    pub(crate) fn push_single(&mut self, frag: Frag, apart: bool) {
         if !frag.is_empty() {
             self.push_entry(frag, apart);
         }
@@ -152,7 +150,7 @@ impl SendQueue {
         self.end += len;
     }
 
-    /// Whether what is behind `seq` shares no segment with what is before it.
+    /// Whether a segment begins at `seq`.
     pub(crate) fn begins_segment(&self, seq: Seq) -> bool {
         if seq == self.end {
             return self.record_ended;
@@ -161,12 +159,12 @@ impl SendQueue {
         self.entries.get(index).is_some_and(|e| e.apart && e.start == seq)
     }
 
-    /// What is queued from now on shares no segment with what is queued already.
+    /// The next fragment begins a segment.
     pub(crate) fn end_record(&mut self) {
         self.record_ended = true;
     }
 
-    /// Everything before `seq` is acknowledged. Returns how many bytes that are.
+    /// Everything before `seq` is acknowledged. Returns how many bytes of it are new.
     pub(crate) fn ack_to(&mut self, seq: Seq) -> u32 {
         let seq = seq.min(self.end);
         let acked = seq.saturating_since(self.una);
@@ -178,8 +176,8 @@ impl SendQueue {
         acked
     }
 
-    /// Slices of the bytes from `start` on, up to `len` of them, up to [`MAX_FRAGS`] fragments, and
-    /// not into a fragment that begins a segment. Returns the slices and how many bytes they are.
+    /// Slices up to `len` bytes from `start` on: at most [`MAX_FRAGS`] fragments, up to the next
+    /// that begins a segment. Returns the slices and their bytes.
     pub(crate) fn slice(&mut self, start: Seq, len: u32) -> (FragVec, u32) {
         let mut out = FragVec::new();
         let mut taken = 0;
@@ -207,8 +205,7 @@ impl SendQueue {
         (out, taken)
     }
 
-    /// Replaces memory that its owner will want back by what `copy` makes of it; `false` if that
-    /// fails for some, which is as it was.
+    /// Replaces lent memory by copies from `copy`. `false`: some memory stays, as copies failed.
     pub(crate) fn keep_lent(&mut self, mut copy: impl FnMut(&Frag) -> Option<FragVec>) -> bool {
         let mut all = true;
         let is_lent = |frag: &Frag| frag.completion().is_some_and(Completion::lends);
@@ -238,8 +235,7 @@ impl SendQueue {
         all
     }
 
-    /// The index of the entry that holds byte `seq`: where the last slice ended or right behind,
-    /// or else by bisection.
+    /// The index of the entry that holds byte `seq`: the cursor's, or by bisection.
     fn find(&self, seq: Seq) -> usize {
         let hint = self.cursor as usize;
         if self.entries.get(hint).is_some_and(|e| e.start.le(seq) && seq.lt(e.end())) {
@@ -248,8 +244,8 @@ impl SendQueue {
         self.entries.partition_point(|e| e.end().le(seq))
     }
 
-    /// Drops everything, the connection is over: first what was never sent (from `unsent` on), then
-    /// the rest. As in Linux, so completions of the two are told in this order.
+    /// Drops everything: first the bytes never sent (from `unsent` on), then the rest. Completions
+    /// follow this order, as in Linux.
     pub(crate) fn clear(&mut self, unsent: Seq) {
         let first = self.entries.partition_point(|e| e.start.lt(unsent));
         drop(self.entries.split_off(first));
@@ -259,7 +255,7 @@ impl SendQueue {
         self.cursor = 0;
     }
 
-    /// Gives back the memory of the list if it is empty.
+    /// Frees the list if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.entries.is_empty() && self.entries.capacity() > 0 {
             self.entries = VecDeque::new();
@@ -267,7 +263,6 @@ impl SendQueue {
         }
     }
 
-    /// Whether it owns memory of its own.
     #[inline]
     pub(crate) fn has_heap(&self) -> bool {
         self.entries.capacity() > 0

@@ -1,4 +1,4 @@
-//! How long what was sent may go unanswered.
+//! Timers of the sending side: retransmission, persist, user timeout.
 
 use core::time::Duration;
 
@@ -7,30 +7,28 @@ use pagewire_mem::Instant;
 use crate::life::state::State;
 use crate::limits::FLUSH_AFTER_MS;
 use crate::outbound::loss::Due;
-use crate::outbound::mtu_probe;
-use crate::outbound::{OutFlags, Outbound, Transfer};
-use crate::path::{Path, PathFlags};
+use crate::outbound::{OutFlags, Outbound, Transfer, mtu_probe};
+use crate::path::Path;
 
-/// What a timer of what was sent comes to.
+/// The result of a timer of the sending side.
 pub(crate) enum Waited {
-    /// It is sent again, or asked for, by this part.
-    InVain,
+    /// The sending side retransmits or probes.
+    Retry,
     /// A SYN is sent again.
-    ForSyn,
-    /// Nobody answers: the connection is over.
-    TooLong,
-    /// The same, and the peer is told.
-    TooLongForProbes,
+    RetrySyn,
+    /// The peer did not answer in time: the connection ends.
+    GiveUp,
+    /// The peer did not answer probes: the connection ends with a reset.
+    GiveUpWithReset,
 }
 
 impl Outbound {
-    /// The earlier of this part's two timers.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Instant {
         self.transfer.retransmit.get().min(self.persist.get())
     }
 
-    /// Whether the retransmission timer goes off, and what for.
+    /// The meaning of the retransmission timer, if it fires.
     pub(crate) fn pop_retransmit(&mut self, now: Instant) -> Option<Due> {
         if !self.transfer.retransmit.pop(now) {
             return None;
@@ -39,7 +37,7 @@ impl Outbound {
         Some(self.transfer.loss.due)
     }
 
-    /// Whether it is time to probe a window, or to send what was held back.
+    /// Whether the persist timer fires.
     pub(crate) fn pop_persist(&mut self, now: Instant) -> bool {
         self.persist.pop(now)
     }
@@ -48,7 +46,8 @@ impl Outbound {
     /// > expires on a segment in the retransmission queue, send the segment at the front of the
     /// > retransmission queue again, reinitialize the retransmission timer, and return.
     ///
-    /// `deferred`: our SYN,ACK was acknowledged, and data is waited for (`life/defer.rs`).
+    /// `deferred`: the peer acknowledged our SYN,ACK, and the listener waits for data
+    /// (`life/defer.rs`).
     pub(crate) fn on_retransmit_timer(
         &mut self,
         path: &Path,
@@ -56,44 +55,43 @@ impl Outbound {
         deferred: bool,
     ) -> Waited {
         if self.transfer.flight.is_empty() {
-            return Waited::InVain;
+            return Waited::Retry;
         }
-        let (retries, config) = (self.transfer.loss.retries, &path.config);
+        let (retries, config) = (self.transfer.loss.retries, path.config());
         if self.has_waited_too_long(path, now, retries == 0) {
-            return Waited::TooLong;
+            return Waited::GiveUp;
         }
-        let mut waited = Waited::InVain;
-        match path.state {
+        let mut waited = Waited::Retry;
+        match path.state() {
             State::SynSent => {
                 let linear = config.syn_linear_retries;
                 if retries >= config.syn_retries.saturating_add(linear) {
-                    return Waited::TooLong;
+                    return Waited::GiveUp;
                 }
                 self.transfer.flight.mark_first_lost();
-                waited = Waited::ForSyn;
+                waited = Waited::RetrySyn;
                 if retries >= linear {
                     self.transfer.rtt.on_backoff();
                 }
             }
             State::SynReceived => {
-                // As Linux: an application may wait for this one already, it gets one more.
-                let extra = u8::from(path.flags.contains(PathFlags::FAST_OPEN_SERVER));
+                // As Linux: one more with Fast Open, because an application may have it already.
+                let extra = u8::from(path.is_fast_open_server());
                 let allowed = config.synack_retries.saturating_add(extra);
-                // Data is waited for longer than a SYN,ACK is sent again.
                 let deferral = if deferred { self.transfer.deferral(path) } else { 0 };
                 if retries >= allowed && retries >= deferral {
-                    return Waited::TooLong;
+                    return Waited::GiveUp;
                 }
-                // Acknowledged, it is sent again only at the last timeout.
+                // After its acknowledgement, the SYN,ACK is sent again only at the last timeout.
                 if retries.saturating_add(1) >= deferral {
                     self.transfer.flight.mark_first_lost();
-                    waited = Waited::ForSyn;
+                    waited = Waited::RetrySyn;
                 }
                 self.transfer.rtt.on_backoff();
             }
             _ => {
                 if self.transfer.has_timed_out(path, now) {
-                    return Waited::TooLong;
+                    return Waited::GiveUp;
                 }
                 mtu_probe::suspect_mtu(&mut self.transfer, path, now, retries);
                 self.transfer.on_data_timeout(path, now);
@@ -112,7 +110,7 @@ impl Outbound {
 
     pub(crate) fn on_persist_timer(&mut self, path: &Path, now: Instant) -> Waited {
         if !self.transfer.flight.is_empty() {
-            return Waited::InVain;
+            return Waited::Retry;
         }
         let allowed = self.transfer.send_edge().saturating_since(self.transfer.snd.nxt);
         if allowed > 0 && self.flags.contains(OutFlags::REFUSED) {
@@ -121,36 +119,35 @@ impl Outbound {
         if allowed > 0 {
             // > RFC 9293 section 3.8.6.2.1: (4) or if the override timeout occurs.
             self.flags.insert(OutFlags::FLUSH_DUE);
-            return Waited::InVain;
+            return Waited::Retry;
         }
         // > RFC 9293 section 3.8.6.1: As long as the receiving TCP peer continues to send
         // > acknowledgments in response to the probe segments, the sending TCP peer MUST allow the
         // > connection to stay open
         //
-        // `retries` counts probes without an answer. A connection that its application has let go
-        // does not stay for ever.
-        let orphan = path.flags.contains(PathFlags::ORPHAN)
-            && self.persist_backoff >= path.config.orphan_retries;
+        // `retries` counts probes without an answer. A connection that its application has closed
+        // does not stay open for ever.
+        let orphan = path.is_orphan() && self.persist_backoff >= path.config().orphan_retries;
         let waited = self.has_waited_too_long(path, now, self.persist_backoff == 0);
         let retries = self.transfer.loss.retries;
         if retries >= path.allowed_retries() || orphan || waited {
-            return Waited::TooLongForProbes;
+            return Waited::GiveUpWithReset;
         }
         self.transfer.loss.retries = retries.saturating_add(1);
         self.persist_backoff = self.persist_backoff.saturating_add(1);
         self.flags.insert(OutFlags::PROBE_DUE);
         let wait = self.within_user_timeout(path, now, self.persist_interval(path));
         self.persist.set(now + wait);
-        Waited::InVain
+        Waited::Retry
     }
 
     /// > RFC 5482 section 3: the user timeout [...] specifies how long transmitted data may remain
     /// > unacknowledged before a connection is forcefully closed.
     ///
-    /// As Linux, it is counted from the first time that a timer goes off (`first`), and rules in place
-    /// of the number of retransmissions.
+    /// As in Linux, it starts when a timer fires for the first time (`first`), and replaces the
+    /// number of retransmissions.
     pub(crate) fn has_waited_too_long(&mut self, path: &Path, now: Instant, first: bool) -> bool {
-        let Some(limit) = path.config.user_timeout else { return false };
+        let Some(limit) = path.config().user_timeout else { return false };
         let rare = self.transfer.rare();
         let since = match rare.unanswered_since.filter(|_| !first) {
             Some(since) => since,
@@ -159,7 +156,7 @@ impl Outbound {
         !first && now.saturating_since(since) >= limit
     }
 
-    /// A timer does not go off beyond the moment at which the connection is given up.
+    /// Shortens `wait` so that the timer fires no later than the user timeout.
     pub(crate) fn within_user_timeout(
         &self,
         path: &Path,
@@ -167,7 +164,7 @@ impl Outbound {
         wait: Duration,
     ) -> Duration {
         let since = self.transfer.rare.as_ref().and_then(|r| r.unanswered_since);
-        match (path.config.user_timeout, since) {
+        match (path.config().user_timeout, since) {
             (Some(limit), Some(since)) => {
                 wait.min(limit.saturating_sub(now.saturating_since(since)))
             }
@@ -175,7 +172,7 @@ impl Outbound {
         }
     }
 
-    /// How long to wait before the next probe.
+    /// The time to the next probe.
     ///
     /// > RFC 9293 section 3.8.6.1: The transmitting host SHOULD send the first zero-window probe when
     /// > a zero window has existed for the retransmission timeout period (SHLD-29) (Section 3.8.1), and SHOULD increase
@@ -183,32 +180,31 @@ impl Outbound {
     pub(crate) fn persist_interval(&self, path: &Path) -> Duration {
         let base = self.transfer.rtt.rto().max(Duration::from_millis(FLUSH_AFTER_MS));
         let doublings = u32::from(self.persist_backoff.min(16));
-        base.saturating_mul(1 << doublings).min(path.config.rto_max)
+        base.saturating_mul(1 << doublings).min(path.config().rto_max)
     }
 }
 
 impl Transfer {
-    /// How many timeouts are waited for data; 0 where it is not. A connection from a cookie, which has
-    /// no SYN,ACK in flight, would be forgotten with its acknowledgement, and one with Fast Open or
-    /// that we opened is its application's already.
+    /// How many timeouts the handshake waits for data; 0 if it does not. Neither a connection from
+    /// a SYN cookie waits, which has no SYN,ACK in flight, nor one that the application has already
+    /// (active, or with Fast Open).
     pub(crate) fn deferral(&self, path: &Path) -> u8 {
-        let never = path.flags.intersects(PathFlags::ACTIVE | PathFlags::FAST_OPEN_SERVER);
-        if never || self.flight.is_empty() { 0 } else { path.config.defer_accept }
+        let never = path.is_active() || path.is_fast_open_server();
+        if never || self.flight.is_empty() { 0 } else { path.config().defer_accept }
     }
 
-    /// Whether the handshake is not completed without data for now.
+    /// Whether the handshake waits for data now.
     pub(crate) fn is_deferring(&self, path: &Path) -> bool {
         self.loss.retries < self.deferral(path)
     }
 
-    /// Whether the peer has not acknowledged anything for as long as the configured number of
-    /// doublings takes, counted from the shortest timeout as in Linux, so that a long round trip
-    /// does not stretch it.
+    /// Whether the peer has acknowledged nothing for the time of the configured number of
+    /// doublings. As in Linux, doublings start at the shortest timeout, whatever the round trip.
     ///
     /// > RFC 9293 section 3.8.3: (e) [...] When the number of transmissions of the same segment
     /// > reaches a threshold R2 greater than R1, close the connection.
     pub(crate) fn has_timed_out(&self, path: &Path, now: Instant) -> bool {
-        if path.config.user_timeout.is_some() {
+        if path.config().user_timeout.is_some() {
             return false;
         }
         let Some(recovery) = self.recovery.as_deref().filter(|_| self.loss.retries > 0) else {

@@ -1,16 +1,14 @@
-//! The urgent byte that we send; see `inbound/urgent.rs`.
+//! The urgent byte that we send (`inbound/urgent.rs` explains).
 
 use crate::outbound::{OutFlags, Outbound};
 use crate::seq::Seq;
 
 impl Outbound {
-    // ---- the way out ----
-
     /// > RFC 9293 section 3.8.5: the urgent pointer [...] communicates the current value of the
     /// > urgent pointer as a positive offset from the sequence number in this segment
     ///
-    /// The urgent pointer of a segment that begins at `seq`. As in Linux, one too far away is left
-    /// out until segments come nearer.
+    /// The urgent pointer of a segment that begins at `seq`. As in Linux, a pointer that does not
+    /// fit is left out until segments come nearer.
     #[inline]
     pub(crate) fn urgent_pointer(&self, seq: Seq) -> Option<u16> {
         if !self.flags.contains(OutFlags::URGENT_OUT) {
@@ -27,13 +25,13 @@ impl Outbound {
         }
     }
 
-    /// Whether urgent data is on its way: it is not held back, nor sent in super-frames.
+    /// Whether urgent data is unacknowledged: it is not held back, nor sent in super-frames.
     #[inline]
     pub(crate) fn sends_urgent(&self) -> bool {
         self.flags.contains(OutFlags::URGENT_OUT)
     }
 
-    /// Everything before `una` is acknowledged.
+    /// Forgets the urgent byte once it is acknowledged.
     #[inline]
     pub(crate) fn settle_urgent(&mut self) {
         if !self.flags.contains(OutFlags::URGENT_OUT) {

@@ -1,7 +1,11 @@
 use core::mem::size_of;
 
+use std::sync::Arc;
+
+use pagewire_mem::{CopyLedger, PagePool, PageWriter};
+
 use super::*;
-use crate::{RecvFlags, SendFlags};
+use crate::{Env, LinkLimits, Ports, RecvFlags, SendFlags, Seq, Shared};
 
 /// An idle connection is this and nothing else (`conformance/memory.rs`): 100,000 of them are
 /// 72 MB at most.

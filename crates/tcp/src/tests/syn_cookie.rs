@@ -182,8 +182,8 @@ fn connection_from_a_cookie_is_as_one_whose_handshake_was_remembered() {
     let found = Connection::from_cookie(back, config, LINK, ports, OFFSET, &cookie);
     let says = |c: &Connection| {
         let (snd, rcv) = (c.out.transfer.snd(), &c.inbound);
-        let flags = (c.path.flags, c.life.flags, c.out.flags(), c.inbound.flags());
-        (flags, snd.scale, rcv.scale(), snd.peer_mss, rcv.irs(), rcv.edge(), c.path.state)
+        let flags = (c.path.flags(), c.life.flags(), c.out.flags(), c.inbound.flags());
+        (flags, snd.scale, rcv.scale(), snd.peer_mss, rcv.irs(), rcv.edge(), c.path.state())
     };
     assert_eq!(says(&found), says(&remembered));
 }

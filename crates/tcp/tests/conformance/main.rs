@@ -5,7 +5,7 @@
 mod support;
 
 mod buffers;
-mod collecting;
+mod coalescing;
 mod defer_accept;
 mod hostile;
 mod hostile_bounds;

@@ -1,5 +1,4 @@
-//! Byte path, step R6: the receive queue. Payload waits here, by reference, until the application
-//! takes it.
+//! Byte path, step R6: the receive queue keeps payload until the application takes it.
 //!
 //! ```text
 //!          in_order                        out_of_order (boxed, only after a loss)
@@ -9,13 +8,12 @@
 //!                     (rcv_nxt)     \__ a range _/   \_ range _/
 //! ```
 //!
-//! Two numbers are kept: bytes *buffered*, and bytes of memory *pinned* for them, which is what
-//! the window is charged with. A peer that sends a byte at a time must not pin a page for each:
-//! a small segment is copied into shared pages at once ([`SMALL_SEGMENT`]), and beyond a threshold
-//! the whole queue is packed ([`COMPACT_FACTOR`]). Both are counted in the copy ledger.
+//! It counts bytes *buffered*, and bytes of memory *pinned* for them, which the window is charged
+//! with. A peer that sends a byte at a time must not pin a page for each: a small segment is copied
+//! into shared pages ([`SMALL_SEGMENT`]), and beyond a threshold the whole queue is compacted
+//! ([`COMPACT_FACTOR`]). The copy ledger counts both.
 //!
-//! Of bytes that arrive twice the first stay: what was once acknowledged selectively does not
-//! change under the application.
+//! Of bytes that arrive twice the first stay: selectively acknowledged bytes never change.
 
 mod out_of_order;
 mod pages;
@@ -27,7 +25,6 @@ use run::{Run, split_front};
 
 pub use pages::Parts;
 
-use crate::connection::Env;
 use crate::error::DropReason;
 use crate::limits::{
     COMPACT_FACTOR, COMPACT_MIN_PINNED, REFUSE_FACTOR, REFUSE_MIN_PINNED, RESERVE_SEGMENT,
@@ -35,34 +32,35 @@ use crate::limits::{
 };
 use crate::options::SackBlocks;
 use crate::seq::Seq;
+use crate::shared::Env;
 
-/// Payload on its way to the application.
+/// The receive queue.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
     in_order: Run,
     out_of_order: Option<Box<OutOfOrder>>,
-    /// Compaction is not tried below this many pinned bytes: it rises when packing did not help,
-    /// so that the work stays proportional to what arrives.
+    /// Compaction starts at this many pinned bytes. Rises after each one, so that the work stays
+    /// proportional to the arriving data.
     compact_at: u32,
     next: Seq,
     /// The last compaction ran out of pages.
     starved: bool,
-    /// The application has taken something, once.
+    /// The application has read before.
     read_from: bool,
-    /// Bytes of memory that were taken and still wait to be sent on: as good as unread.
+    /// Bytes of memory that were read and wait to be forwarded: they count as unread.
     held: u32,
 }
 
-/// What became of a segment's payload.
+/// The result of queueing a segment's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inserted {
     /// Bytes by which the in-order data has grown.
     pub(crate) advanced: u32,
     /// The payload lies beyond a gap, whether it was new or not.
     pub(crate) out_of_order: bool,
-    /// The first range of the payload that had arrived before: what D-SACK reports (RFC 2883).
+    /// The first range of the payload that had arrived before, for D-SACK (RFC 2883).
     pub(crate) duplicate: Option<(Seq, Seq)>,
-    /// Why the payload, or a part of it, was dropped although it was new.
+    /// Why new payload, or a part of it, was dropped.
     pub(crate) dropped: Option<DropReason>,
 }
 
@@ -70,7 +68,7 @@ impl Inserted {
     /// > RFC 2883 section 4: (1) A D-SACK block is only used to report a duplicate contiguous
     /// > sequence of data received by the receiver in the most recent packet.
     ///
-    /// There is one such block in an acknowledgement: of several ranges the first is kept.
+    /// An acknowledgement has one such block: the first range stays.
     fn note_duplicate(&mut self, left: Seq, right: Seq) {
         match &mut self.duplicate {
             None => self.duplicate = Some((left, right)),
@@ -114,38 +112,34 @@ impl ReceiveQueue {
         self.in_order.len() + self.out_of_order.as_ref().map_or(0, |o| o.len())
     }
 
-    /// Bytes of memory kept from other use by what is held, with the bookkeeping for it.
+    /// Bytes of memory pinned by what is held, bookkeeping included.
     pub(crate) fn pinned(&self) -> usize {
         self.in_order.pinned() + self.out_of_order.as_ref().map_or(0, |o| o.pinned())
     }
 
-    /// What of the host's memory is charged for it: what it pins, as far as that is its own. The
-    /// pages that small segments are copied into are shared with other connections.
+    /// The charge to the host's budget: pinned memory, without the pages of small segments, which
+    /// are shared with other connections.
     pub(crate) fn charge(&self) -> usize {
         self.pinned().min(COMPACT_FACTOR * self.buffered() + SMALL_SEGMENT)
     }
 
-    /// What the connection keeps of the host's memory: also what was taken and waits to be sent on,
-    /// which is charged to the connection that sends it.
+    /// The charge with data that waits to be forwarded, charged to the connection that sends it.
     pub(crate) fn charge_with_held(&self) -> usize {
         self.charge() + self.held as usize
     }
 
-    /// So many bytes of memory that were taken wait to be sent on; whether fewer than before.
+    /// Sets the bytes of memory that wait to be forwarded. Returns whether they are fewer.
     pub(crate) fn set_held(&mut self, bytes: usize) -> bool {
         let held = saturated(bytes);
         core::mem::replace(&mut self.held, held) > held
     }
 
-    /// Whether something is held beyond a gap.
     pub(crate) fn has_gaps(&self) -> bool {
         self.out_of_order.as_ref().is_some_and(|o| !o.is_empty())
     }
 
-    /// Takes in the payload `frags`, whose first byte is numbered `seq`.
-    ///
-    /// The caller has cut it to the window: nothing in it is 2^30 or more from
-    /// [`next`](Self::next).
+    /// Queues the payload `frags` from `seq` on. The caller has cut it to the window: nothing in it
+    /// is 2^30 or more from [`next`](Self::next).
     pub(crate) fn insert(&mut self, env: &mut Env<'_>, seq: Seq, mut frags: FragVec) -> Inserted {
         let mut len = frags.iter().map(Frag::len).sum::<usize>() as u32;
         if len == 0 {
@@ -182,9 +176,9 @@ impl ReceiveQueue {
         inserted
     }
 
-    /// How much of a segment may be taken at once where memory is short. A connection that holds
-    /// nothing is let in beyond its share, but not with a super-frame that would leave nothing to
-    /// others: the rest comes again, as far as the window allows by then.
+    /// How much of a segment to queue when the host's memory is short. A connection that holds
+    /// nothing may exceed its share, but not by a super-frame that leaves nothing to others: the
+    /// peer retransmits the rest.
     #[cold]
     fn most_at_once(&self, env: &Env<'_>, seq: Seq, len: u32) -> u32 {
         if seq != self.next || !self.in_order.is_empty() || self.held > 0 {
@@ -200,7 +194,7 @@ impl ReceiveQueue {
         if (seq + len as u32).le(self.next) {
             return false;
         }
-        // What lies beyond a gap is no use to anybody yet.
+        // Data beyond a gap is of no use yet.
         if seq.gt(self.next) {
             return true;
         }
@@ -208,15 +202,15 @@ impl ReceiveQueue {
             return !budget.has_room(len, self.read_from, true)
                 || self.charge_with_held() + len > budget.allowance();
         }
-        // The application has nothing to read, and what comes next in order is what it waits for.
-        // It has precedence over what was kept beyond gaps:
+        // The application has nothing to read and waits for the next byte in order. That byte has
+        // precedence over data beyond gaps:
         //
         // > RFC 2018 section 8: the data receiver is permitted to discard data in its queue that
         // > has not been acknowledged to the data sender, even if the data has already been
         // > reported in a SACK option. Such discarding of SACKed packets is discouraged, but may
         // > be used if the receiver runs out of buffer space.
         if !budget.has_room(len, self.read_from, false) {
-            // For less than it needs nothing is thrown away.
+            // Drops nothing if that would not be enough.
             if self.charge() < len {
                 return true;
             }
@@ -225,7 +219,7 @@ impl ReceiveQueue {
         false
     }
 
-    /// The long way: what overlaps, lies beyond a gap, or fills one.
+    /// Queues payload that overlaps, lies beyond a gap, or fills one.
     fn insert_anywhere(
         &mut self,
         env: &mut Env<'_>,
@@ -248,8 +242,8 @@ impl ReceiveQueue {
         if self.pins_too_much() && self.starved && env.pool.stats().free > 0 {
             self.compact(env);
         }
-        // What comes next in order is always let in when the application has nothing to read:
-        // otherwise it could never fill the gap that holds the rest.
+        // If the application has nothing to read, the next byte in order is always queued:
+        // otherwise the gap would never be filled.
         if self.pins_too_much() && (inserted.out_of_order || !self.in_order.is_empty()) {
             inserted.dropped = Some(DropReason::ReceiveMemory);
             return inserted;
@@ -266,10 +260,10 @@ impl ReceiveQueue {
         inserted
     }
 
-    /// Appends `len` bytes in order, and whatever was waiting for them.
+    /// Appends `len` bytes in order, and the ranges that they connect.
     fn fill(&mut self, env: &mut Env<'_>, mut frags: FragVec, len: u32, inserted: &mut Inserted) {
         let end = self.next + len;
-        // The ranges that begin within the segment, or right behind it.
+        // The ranges that begin within the segment, or at its end.
         while let Some(range) =
             self.out_of_order.as_mut().and_then(|ranges| ranges.pop_front_if_at_or_before(end))
         {
@@ -293,35 +287,34 @@ impl ReceiveQueue {
         self.in_order.push_segment(env, frags, len);
     }
 
-    /// Fills `out` with what is held beyond gaps, behind the blocks that are in it already.
+    /// Adds the ranges beyond gaps to `out`.
     pub(crate) fn sack_blocks(&self, out: &mut SackBlocks) {
         if let Some(ranges) = &self.out_of_order {
             ranges.sack_blocks(out);
         }
     }
 
-    /// Byte path, step R7: copies in-order bytes into `dst` and forgets them; returns how many.
+    /// Copies in-order bytes into `dst` and drops them; returns how many.
     pub(crate) fn read(&mut self, env: &mut Env<'_>, dst: &mut [u8]) -> usize {
         let n = self.in_order.read(env, dst);
         self.settle();
         n
     }
 
-    /// Byte path, step R7: moves up to `max` in-order bytes to `out`, by reference; returns how
-    /// many.
+    /// Moves up to `max` in-order bytes to `out` by reference; returns how many.
     pub(crate) fn take(&mut self, max: usize, out: &mut impl Extend<Frag>) -> usize {
         let n = self.in_order.take(max, out);
         self.settle();
         n
     }
 
-    /// Copies in-order bytes into `dst`, but for the first `skip`, and keeps them; returns how many.
+    /// Copies in-order bytes after the first `skip` into `dst` and keeps them; returns how many.
     pub(crate) fn peek(&self, env: &mut Env<'_>, skip: usize, dst: &mut [u8]) -> usize {
         self.in_order.peek(env, skip, dst)
     }
 
-    /// Appends references to up to `max` in-order bytes to `out`, but for the first `skip`, and keeps
-    /// them; returns how many bytes.
+    /// Appends references to up to `max` in-order bytes after the first `skip` to `out`, and keeps
+    /// the bytes; returns how many.
     pub(crate) fn peek_frags(&self, skip: usize, max: usize, out: &mut Vec<Frag>) -> usize {
         self.in_order.peek_frags(skip, max, out)
     }
@@ -336,12 +329,12 @@ impl ReceiveQueue {
         self.in_order.parts(len)
     }
 
-    /// In-order bytes from the one numbered `from` on to the next whole page.
+    /// In-order bytes from offset `from` to the next whole page.
     pub(crate) fn to_next_page(&self, from: usize) -> usize {
         self.in_order.to_next_page(from)
     }
 
-    /// Gives back the heap of what is empty.
+    /// Frees empty lists.
     pub(crate) fn shrink(&mut self) {
         if self.in_order.is_empty() {
             self.in_order = Run::new();
@@ -351,14 +344,15 @@ impl ReceiveQueue {
         }
     }
 
-    /// Replaces what is somebody's who waits for it by private copies, as far as there are pages.
+    /// Replaces memory with a completion, which its owner waits for, by private copies, as far as
+    /// there are pages.
     #[cold]
     pub(crate) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
         let copied = self.in_order.give_back(env);
         copied & self.out_of_order.as_mut().is_none_or(|ranges| ranges.give_back(env))
     }
 
-    /// A queue that was emptied may be compacted early again.
+    /// After a read: an empty queue may be compacted early again.
     fn settle(&mut self) {
         self.read_from = true;
         if self.in_order.is_empty() && !self.has_gaps() {
@@ -372,7 +366,7 @@ impl ReceiveQueue {
         pinned > REFUSE_MIN_PINNED && pinned > REFUSE_FACTOR * self.buffered()
     }
 
-    /// Packs what is held into as few pages as the pool can give for it.
+    /// Copies the payload into as few pages as possible.
     #[cold]
     fn compact(&mut self, env: &mut Env<'_>) {
         let mut packed = self.in_order.compact(env);
@@ -387,8 +381,7 @@ impl ReceiveQueue {
 #[cfg(test)]
 mod tests;
 
-/// Sizes of memory are kept in 32 bits, which is more than a window can be, so that a connection
-/// stays small.
+/// Sizes of memory are kept in 32 bits, to keep a connection small.
 fn saturated(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! What has arrived beyond a gap: ordered ranges that neither overlap nor touch.
+//! Data beyond gaps: ordered ranges that neither overlap nor touch.
 
 use std::collections::VecDeque;
 
@@ -6,20 +6,19 @@ use pagewire_mem::FragVec;
 
 use super::Inserted;
 use super::run::{Run, split_front};
-use crate::connection::Env;
 use crate::error::DropReason;
 use crate::limits::MAX_OUT_OF_ORDER_RANGES;
 use crate::options::SackBlocks;
 use crate::seq::Seq;
+use crate::shared::Env;
 
-/// The ranges, and which of them changed last.
 #[derive(Debug, Default)]
 pub(super) struct OutOfOrder {
     ranges: VecDeque<Range>,
     len: usize,
     pinned: usize,
-    /// A byte in each of the ranges that changed last, the latest first. Some may lie in the same
-    /// range by now, or in none.
+    /// A byte in each of the ranges that changed last, the latest first. Some may now lie in the
+    /// same range, or in none.
     recent: [Option<Seq>; SackBlocks::MAX],
 }
 
@@ -53,7 +52,7 @@ impl OutOfOrder {
         self.pinned
     }
 
-    /// Puts `len` bytes from `seq` on where nothing is yet.
+    /// Inserts `len` bytes from `seq` on, where there are none yet.
     pub(super) fn insert(
         &mut self,
         env: &mut Env<'_>,
@@ -64,7 +63,7 @@ impl OutOfOrder {
     ) {
         let (first, end) = (seq, seq + len);
         while seq != end {
-            // The first range that ends behind `seq`: it covers `seq`, or bounds the gap there.
+            // The first range that ends after `seq`: it covers `seq`, or bounds the gap there.
             let i = self.ranges.partition_point(|range| range.end().le(seq));
             let (start, covered) = match self.ranges.get(i) {
                 Some(range) if range.start.lt(end) => (range.start, range.end().min(end)),
@@ -85,8 +84,8 @@ impl OutOfOrder {
         self.touch(first);
     }
 
-    /// Puts `len` bytes before range `i`, behind which there is room for exactly these or more;
-    /// joins them with the neighbours that they touch. `false`: there are too many ranges.
+    /// Inserts `len` bytes before range `i`, in a gap of at least that size, and joins them with
+    /// ranges that they touch. `false`: there are too many ranges.
     fn fill_gap(
         &mut self,
         env: &mut Env<'_>,
@@ -128,7 +127,7 @@ impl OutOfOrder {
             }
         }
         self.len += len;
-        // A join leaves one range where two were; it is the left one.
+        // A join of two ranges leaves the left one.
         let after = if left.is_some() && right {
             self.pinned_at(i.checked_sub(1))
         } else {
@@ -146,7 +145,7 @@ impl OutOfOrder {
         i.and_then(|i| self.ranges.get(i)).map_or(0, |range| range.run.pinned())
     }
 
-    /// Takes out the first range if it begins at `end` or before.
+    /// Removes the first range if it begins at `end` or before.
     pub(super) fn pop_front_if_at_or_before(&mut self, end: Seq) -> Option<Range> {
         if !self.ranges.front()?.start.le(end) {
             return None;
@@ -192,14 +191,14 @@ impl OutOfOrder {
         }
     }
 
-    /// Packs each range. `false`: out of pages.
+    /// Compacts each range. `false`: out of pages.
     pub(super) fn compact(&mut self, env: &mut Env<'_>) -> bool {
         let packed = self.ranges.iter_mut().all(|range| range.run.compact(env));
         self.pinned = self.ranges.iter().map(|range| range.run.pinned()).sum();
         packed
     }
 
-    /// Copies what is somebody's who waits for it. `false`: out of pages.
+    /// Copies every fragment with a completion. `false`: out of pages.
     pub(super) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
         let copied = self.ranges.iter_mut().all(|range| range.run.give_back(env));
         self.pinned = self.ranges.iter().map(|range| range.run.pinned()).sum();

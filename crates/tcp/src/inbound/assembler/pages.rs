@@ -1,4 +1,4 @@
-//! What of a run can be mapped: whole pages, page by page as they lie in memory.
+//! The whole pages of a run, which can be mapped.
 
 use std::collections::vec_deque;
 
@@ -6,7 +6,7 @@ use pagewire_mem::{Frag, PAGE_SIZE};
 
 use super::run::Run;
 
-/// The fragments of a range, in stream order, each with how many of its first bytes belong to it.
+/// The fragments of a range, in stream order, each with the number of its bytes in the range.
 #[derive(Clone, Debug)]
 pub struct Parts<'a> {
     frags: vec_deque::Iter<'a, Frag>,
@@ -28,8 +28,8 @@ impl<'a> Iterator for Parts<'a> {
 }
 
 impl Run {
-    /// Bytes at the front that lie in whole pages: each page aligned, and full of consecutive bytes
-    /// of the stream. At most `max`.
+    /// Bytes at the front that lie in whole pages, aligned and full of consecutive bytes; at most
+    /// `max`.
     pub(super) fn whole_pages(&self, max: usize) -> usize {
         let mut at = 0;
         for frag in self.frags() {
@@ -50,12 +50,11 @@ impl Run {
         Parts { frags: self.frags(), left: len }
     }
 
-    /// Bytes from the one numbered `from` on to the next that begins a whole page; to the end, if
-    /// none does.
+    /// Bytes from offset `from` to the next whole page; to the end, if there is none.
     pub(super) fn to_next_page(&self, from: usize) -> usize {
         let (mut begins, mut skip) = (0, 0);
         for frag in self.frags() {
-            // What of this fragment comes before `from`.
+            // The part of this fragment before `from`.
             let before = from.saturating_sub(begins).min(frag.len());
             let at = frag.addr() + before;
             let early = at.next_multiple_of(PAGE_SIZE) - at;

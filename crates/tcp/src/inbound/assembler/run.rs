@@ -1,11 +1,11 @@
-//! A run: fragments whose bytes follow each other in the stream, with what they pin.
+//! A run: fragments of consecutive bytes of the stream, and the memory that they pin.
 
 use std::collections::{VecDeque, vec_deque};
 
 use pagewire_mem::{CopyReason, Frag, FragVec, PAGE_SIZE};
 
-use crate::connection::Env;
 use crate::limits::{SMALL_SEGMENT, SMALL_SEGMENT_PINNED_FACTOR};
+use crate::shared::Env;
 
 /// Consecutive bytes of the stream.
 ///
@@ -17,18 +17,17 @@ pub(super) struct Run {
     pinned: usize,
 }
 
-/// Memory that a fragment pins on its own, its place in the deque included: otherwise many tiny
-/// fragments of one page would look cheap.
+/// Memory that a fragment pins alone, its entry in the deque included: otherwise many tiny
+/// fragments of one page would cost nothing.
 fn charge(frag: &Frag) -> usize {
     frag.pinned() + size_of::<Frag>()
 }
 
-/// What is counted twice when `b` follows `a`: the page that both have a part of. Frames of a
-/// burst lie one behind the other in the same pages, with their headers between the payloads.
+/// What is counted twice when `b` follows `a`: the page that both use. Frames of a burst lie in the
+/// same pages, with their headers between the payloads.
 ///
-/// Depends on where `a` ends and `b` begins only, so it stays true when either grows or shrinks at
-/// its other end: memory that is counted in pages pins more than its length whenever an end of it
-/// is not on a page boundary.
+/// Depends only on where `a` ends and `b` begins, so it stays true when either changes at its other
+/// end. Memory counted in pages pins more than its length if an end is not on a page boundary.
 fn shared(a: &Frag, b: &Frag) -> usize {
     let (end, start) = (a.addr() + a.len(), b.addr());
     let one_page = !end.is_multiple_of(PAGE_SIZE)
@@ -58,15 +57,14 @@ impl Run {
         self.frags.iter()
     }
 
-    /// Appends the `len` bytes of a segment; small ones that pin far more than they are, as
-    /// copies.
+    /// Appends the `len` bytes of a segment; as copies if they are few and pin far more.
     pub(super) fn push_segment(&mut self, env: &mut Env<'_>, frags: FragVec, len: usize) {
         for frag in frags {
             if frag.is_empty() {
                 continue;
             }
             let Err(frag) = self.extend_back(frag) else { continue };
-            // One alone is mostly read before the next comes.
+            // A single one is mostly read before the next arrives.
             if len < SMALL_SEGMENT && !(self.is_empty() && frag.is_carved()) {
                 for piece in small(env, frag) {
                     self.push_back(piece);
@@ -170,15 +168,13 @@ impl Run {
         max - left
     }
 
-    /// Copies every fragment shorter than a page, so that those side by side become one. Longer
-    /// ones pin less than four times their length wherever they lie. `false`: out of pages, the
-    /// rest stays as it is.
+    /// Copies every fragment shorter than a page, to merge neighbours. Longer ones pin less than
+    /// four times their length. `false`: out of pages, the rest stays.
     pub(super) fn compact(&mut self, env: &mut Env<'_>) -> bool {
         self.copy(env, CopyReason::Compact, |frag| frag.len() < PAGE_SIZE)
     }
 
-    /// Copies every fragment that is somebody's who waits for it. `false`: out of pages, the rest
-    /// stays as it is.
+    /// Copies every fragment with a completion. `false`: out of pages, the rest stays.
     pub(super) fn give_back(&mut self, env: &mut Env<'_>) -> bool {
         self.copy(env, CopyReason::LoopPrivate, |frag| frag.completion().is_some())
     }
@@ -224,7 +220,7 @@ impl Run {
         self.attach_front(frag);
     }
 
-    /// Makes `frag` part of the last fragment, if it continues it in memory.
+    /// Merges `frag` with the last fragment, if it continues that in memory.
     fn extend_back(&mut self, frag: Frag) -> Result<(), Frag> {
         let Some(back) = self.frags.back_mut() else { return Err(frag) };
         let (n, before) = (frag.len(), charge(back));
@@ -282,8 +278,8 @@ impl Run {
     }
 }
 
-/// A fragment of a small segment: as a copy in pages shared with others, if it pins far more
-/// memory than it has bytes. Without free pages it stays what it is.
+/// A fragment of a small segment: a copy in shared pages, if it pins far more memory than it has
+/// bytes. Without free pages it stays.
 fn small(env: &mut Env<'_>, frag: Frag) -> FragVec {
     if frag.pinned() > SMALL_SEGMENT_PINNED_FACTOR * frag.len() {
         let (copies, copied) =

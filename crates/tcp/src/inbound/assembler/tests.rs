@@ -11,12 +11,12 @@ use pagewire_mem::{
 };
 
 use super::*;
-use crate::connection::Env;
 use crate::error::DropReason;
 use crate::inbound::assembler::Inserted;
 use crate::limits::{SMALL_SEGMENT, SMALL_SEGMENT_PINNED_FACTOR};
 use crate::options::SackBlocks;
 use crate::seq::Seq;
+use crate::shared::Env;
 use crate::shared::Shared;
 
 /// A host with a pool, and a device that fills pages of the same pool.

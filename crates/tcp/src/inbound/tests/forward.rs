@@ -248,7 +248,7 @@ fn however_small_the_send_buffer_is_a_sender_in_the_same_machine_waits_for_no_ti
         let small = Config { send_buffer, send_buffer_initial: send_buffer, ..config() };
         let [mut client, mut a] = host.connected(&config(), MEMORY);
         let [mut b, mut server] = host.connected(&small, MEMORY);
-        a.path.config = Arc::clone(&b.path.config);
+        *a.path.own_config() = b.path.config().clone();
         // From before, it knows of a window of many segments: nothing less than one leaves for less.
         host.send(&mut client, 100_000);
         host.exchange(&mut client, &mut a);

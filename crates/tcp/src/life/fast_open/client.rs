@@ -1,4 +1,4 @@
-//! The side that connects (RFC 7413 sections 4.1.3 and 4.2).
+//! The active side of Fast Open (RFC 7413 sections 4.1.3 and 4.2).
 
 use pagewire_mem::{FragVec, Instant};
 
@@ -9,71 +9,70 @@ use crate::life::state::{Event, State};
 use crate::life::{Life, LifeFlags};
 use crate::limits::FAST_OPEN_OPTION_ROOM;
 use crate::outbound::ecn::EcnFlags;
-use crate::path::{Path, PathFlags};
+use crate::path::Path;
 
-/// How a connection opens with Fast Open: see [`Connection::use_fast_open`].
+/// How a connection opens with Fast Open, see [`FastOpen::begin`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpenConnect {
     /// The option of the SYN: a cookie, or the request for one. `None`: data without a cookie.
     pub option: Option<FastOpenCookie>,
-    /// The MSS that the peer announced last, if it is known: data in the SYN has to fit it.
+    /// The MSS that the peer announced last, if known: data in the SYN must fit it.
     pub mss: Option<u16>,
-    /// The SYN waits for the application's first data, and takes it along. Without a cookie to
-    /// show, or leave to do without, there is nothing to wait for.
+    /// The SYN waits for the application's first data. Only with a cookie, or if none is needed.
     pub deferred: bool,
 }
 
-/// What a handshake, or its failure, taught about a peer's Fast Open.
+/// What a handshake or its failure revealed about a peer's Fast Open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastOpenOutcome {
-    /// The MSS that the peer announced, if it did.
+    /// The MSS that the peer announced, if any.
     pub mss: Option<u16>,
-    /// The cookie that it gave.
+    /// The cookie that the peer gave.
     pub cookie: Option<FastOpenCookie>,
     /// Whether our SYN had the option: a cookie, or the request for one.
     pub had_option: bool,
-    /// What became of data in our SYN.
+    /// The result of data in our SYN.
     pub syn_data: SynData,
-    /// How to ask for a cookie next time.
+    /// How to request a cookie next time.
     pub try_experimental: TryExperimental,
 }
 
-/// What became of data in a SYN.
+/// The result of data in a SYN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SynData {
-    /// There was none; or it was not taken, but the peer gave a new cookie for the next.
+    /// There was none; or it was not accepted, but the peer gave a new cookie.
     #[default]
     Unknown,
     /// All of it or a part was acknowledged.
     Taken,
-    /// None of it was acknowledged, nobody answered, or the network reported an error.
+    /// None of it was acknowledged, the peer did not answer, or the network reported an error.
     Refused,
 }
 
-/// Which form of the option to ask for a cookie with.
+/// Which form of the option to request a cookie with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TryExperimental {
-    /// That of the RFC, as nothing is known.
+    /// The RFC's form, because nothing is known.
     #[default]
     No,
-    /// The one before the RFC: the RFC's was not answered.
+    /// The experimental form, because the RFC's was not answered.
     Once,
-    /// That of the RFC: neither was answered.
+    /// The RFC's form, because neither was answered.
     Never,
 }
 
-/// What a connection does with Fast Open (RFC 7413).
+/// Fast Open of a connection (RFC 7413).
 pub struct FastOpen<'a>(pub(super) &'a mut Connection);
 
 impl Connection {
-    /// Its Fast Open.
+    /// Fast Open of this connection.
     #[inline]
     pub fn fast_open(&mut self) -> FastOpen<'_> {
         FastOpen(self)
     }
 }
 
-/// The first SYN or SYN,ACK leaves: its Fast Open option and its data.
+/// The Fast Open option and the data of the first SYN or SYN,ACK.
 ///
 /// > RFC 7413 section 4.2.2: Advance to SYN-SENT state and update SND.NXT to include the data
 /// > accordingly. To deal with network or servers dropping SYN packets with payload or unknown
@@ -88,9 +87,9 @@ pub(crate) fn begin_fast_open(
         return (None, FragVec::new());
     };
     let option = fast_open.option.take();
-    if conn.path.state != State::SynSent {
-        // Of a SYN,ACK: not if it crosses with a SYN of the peer's.
-        let active = conn.path.flags.contains(PathFlags::ACTIVE);
+    if conn.path.state() != State::SynSent {
+        // No option in the SYN,ACK of a simultaneous open.
+        let active = conn.path.is_active();
         return (option.filter(|_| !active), FragVec::new());
     }
     fast_open.deferred = false;
@@ -100,7 +99,7 @@ pub(crate) fn begin_fast_open(
     (option, payload)
 }
 
-/// The SYN,ACK to our SYN has been taken in: what it says about Fast Open.
+/// Reads the Fast Open result from the SYN,ACK to our SYN.
 pub(crate) fn end_fast_open(conn: &mut Connection, syn_ack: &TcpHeader) {
     let resent = conn.life.flags.contains(LifeFlags::SYN_RESENT);
     let Some(fast_open) = conn.life.fast_open.as_deref_mut() else { return };
@@ -123,7 +122,7 @@ pub(crate) fn end_fast_open(conn: &mut Connection, syn_ack: &TcpHeader) {
     // > order to avoid potential connection failures. Negative responses include the server not
     // > acknowledging the data in the SYN
     //
-    // One with a new cookie invites to the next attempt.
+    // With a new cookie, the next attempt may succeed.
     if had_data && conn.out.transfer.snd().una != conn.out.transfer.snd().iss + 1 {
         outcome.syn_data = SynData::Taken;
     } else if had_data && cookie.is_none() {
@@ -150,19 +149,19 @@ pub(crate) fn end_fast_open(conn: &mut Connection, syn_ack: &TcpHeader) {
     }
 }
 
-/// The handshake is complete for us; the peer is to know.
+/// Acknowledges the SYN,ACK.
 ///
 /// > RFC 7413 section 4.2.2: Send an ACK packet. Set acknowledgment number to RCV.NXT and include
 /// > the data after SND.UNA if data is available.
 pub(crate) fn acknowledge_syn(conn: &mut Connection, now: Instant) {
-    // Accurate feedback wants an acknowledgement by itself (`ecn/accurate.rs`).
+    // Accurate ECN needs a pure acknowledgement (`ecn/accurate.rs`).
     let expected =
-        conn.life.flags.contains(LifeFlags::WRITE_PENDING) || conn.path.config.defer_accept > 0;
+        conn.life.flags.contains(LifeFlags::WRITE_PENDING) || conn.path.config().defer_accept > 0;
     let pending = expected && conn.out.transfer.flight().is_empty();
     if pending && !conn.out.transfer.loss().ecn.contains(EcnFlags::TELL_SYN) {
         conn.life.flags.remove(LifeFlags::WRITE_PENDING);
-        conn.inbound.ack.quicken(conn.path.config.quick_acks);
-        // Such an answer shows what acknowledgements can ride on from now on.
+        conn.inbound.ack.quicken(conn.path.config().quick_acks);
+        // Such an answer shows that acknowledgements can leave with answers.
         conn.inbound.ack.set_interactive(true);
         conn.inbound.ack.delay(&conn.path, conn.out.transfer.rtt(), now);
     } else {
@@ -170,17 +169,8 @@ pub(crate) fn acknowledge_syn(conn: &mut Connection, now: Instant) {
     }
 }
 
-/// The connection ends. If all that ever came was a FIN beyond a gap, what came before it was
-/// swallowed.
-pub(crate) fn suspect_lost_start(conn: &mut Connection) {
-    if conn.inbound.has_fin_beyond_gap() && conn.inbound.bytes_received() == 0 {
-        conn.life.suspect_black_hole();
-    }
-}
-
 impl FastOpen<'_> {
-    /// Opens with Fast Open. To be called after [`Connection::connect`] and before the SYN is
-    /// polled.
+    /// Opens with Fast Open. Call it after [`Connection::connect`] and before `poll_transmit`.
     pub fn begin(&mut self, how: FastOpenConnect) {
         let fast_open = self.0.life.fast_open.get_or_insert_default();
         fast_open.option = how.option;
@@ -189,30 +179,30 @@ impl FastOpen<'_> {
         fast_open.deferred = how.deferred;
     }
 
-    /// Whether the SYN waits for data: the first write sends it.
+    /// Whether the SYN waits for data: the first send triggers it.
     pub fn is_deferred(&self) -> bool {
         self.0.life.waits_for_data(&self.0.path)
     }
 
-    /// The SYN waits for data no longer: it leaves with what there is.
+    /// Lets the SYN leave with the data queued so far.
     pub fn send_deferred_syn(&mut self) {
         if let Some(fast_open) = self.0.life.fast_open.as_deref_mut() {
             fast_open.deferred = false;
         }
     }
 
-    /// The application waits to send more than the SYN took (`true`): the acknowledgement of the
-    /// SYN,ACK waits for that data, for as long as any acknowledgement may be delayed.
+    /// The application has more data than fits the SYN (`true`): the acknowledgement of the SYN,ACK
+    /// waits for that data, as a delayed acknowledgement.
     pub fn set_write_pending(&mut self, pending: bool) {
         self.0.life.flags.set(LifeFlags::WRITE_PENDING, pending);
     }
 
-    /// Whether a handshake with Fast Open lasts, or has taught what nobody has asked for.
+    /// Whether a handshake with Fast Open is in progress, or its outcome was not taken.
     pub fn is_opening(&self) -> bool {
         self.0.life.fast_open.is_some()
     }
 
-    /// What the handshake taught, once.
+    /// The outcome of the handshake, once.
     pub fn take_outcome(&mut self) -> Option<FastOpenOutcome> {
         let outcome = self.0.life.fast_open.as_mut()?.outcome.take();
         if outcome.is_some() {
@@ -221,49 +211,43 @@ impl FastOpen<'_> {
         outcome
     }
 
-    /// Whether something on the path seems to swallow Fast Open connections, once: it is better to
-    /// do without for a while.
+    /// Whether the path seems to drop Fast Open connections, once: pause Fast Open for a while.
     pub fn take_black_hole(&mut self) -> bool {
         let suspected = self.0.life.flags.contains(LifeFlags::BLACK_HOLE);
         self.0.life.flags.remove(LifeFlags::BLACK_HOLE);
         suspected
     }
 
-    /// Whether data of the peer has come in over a connection that we opened with Fast Open.
+    /// Whether the peer has sent data on a connection that we opened with Fast Open.
     pub fn has_opened(&self) -> bool {
         self.0.life.flags.contains(LifeFlags::FAST_OPEN_CLIENT)
             && self.0.inbound.bytes_received() > 0
     }
 
-    /// Whether all data of the SYN was taken by the other side: ours by the peer, or the peer's by
-    /// us.
+    /// Whether all data of the SYN was accepted, ours by the peer or the peer's by us.
     pub fn is_syn_data_acked(&self) -> bool {
-        self.0.life.flags.contains(LifeFlags::SYN_DATA_ACKED)
+        self.0.life.is_syn_data_acked()
     }
 }
-
-impl Connection {}
 
 impl Life {
     #[inline]
     pub(crate) fn waits_for_data(&self, path: &Path) -> bool {
-        path.state == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
+        path.state() == State::SynSent && self.fast_open.as_ref().is_some_and(|f| f.deferred)
     }
 
     /// Bytes of data that fit the SYN.
     ///
     /// > RFC 7413 section 4.2.2: Include any data up to the cached server MSS or default 536 bytes.
     ///
-    /// As Linux: the link's MSS for a default, because a SYN that is too long is dropped and sent
-    /// again without data; and 40 less, whatever options there are, because middleboxes may add
-    /// some.
+    /// As Linux: the link's MSS as the default, because a SYN that is too long is sent again
+    /// without data; and 40 less, because middleboxes may add options.
     pub(crate) fn syn_data_room(&self, path: &Path) -> u32 {
         let cached = self.fast_open.as_ref().and_then(|f| f.cached_mss).unwrap_or(u16::MAX);
         u32::from(path.path_mss().min(cached).saturating_sub(FAST_OPEN_OPTION_ROOM))
     }
 
-    /// The connection ends by `event`. If its SYN had data and was not answered by the peer, that is
-    /// an outcome too.
+    /// The connection ends by `event`. An unanswered SYN with data is an outcome, too.
     ///
     /// > RFC 7413 section 4.1.3.1: Negative responses include [...] ICMP error messages, and (most
     /// > importantly) no response (SYN-ACK) from the server at all, i.e., connection timeout.
@@ -281,11 +265,9 @@ impl Life {
         });
     }
 
-    // ---- paths that swallow Fast Open ----
-
-    /// As Linux, extremely conservative: the third timeout in a row, or giving up before, of any
-    /// connection that was opened with Fast Open is taken for a path that swallows such
-    /// connections. What a single server is remembered for is in [`FastOpenOutcome`].
+    /// As Linux, very conservative: the third timeout in a row of a connection opened with Fast
+    /// Open, or its end before, means that the path drops such connections. [`FastOpenOutcome`] has
+    /// the result for a single server.
     pub(crate) fn suspect_black_hole(&mut self) {
         if self.flags.contains(LifeFlags::FAST_OPEN_CLIENT) {
             self.flags.insert(LifeFlags::BLACK_HOLE);

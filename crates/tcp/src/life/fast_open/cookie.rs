@@ -25,8 +25,8 @@ impl FastOpenCookie {
         Self { bytes: [0; MAX_FAST_OPEN_COOKIE], len: 0, experimental }
     }
 
-    /// What an option's bytes behind its kind, length and identifier say. `None` if there are too
-    /// few, too many, or an odd number of them.
+    /// Parses an option's bytes after its kind, length and identifier. `None` if there are too few,
+    /// too many, or an odd number of them.
     pub fn from_option(data: &[u8], experimental: bool) -> Option<Self> {
         let mut cookie = Self::request(experimental);
         if data.is_empty() {
@@ -51,7 +51,7 @@ impl FastOpenCookie {
         self.len == 0
     }
 
-    /// Whether it is in the form that came before the RFC.
+    /// Whether it is in the experimental form.
     pub const fn is_experimental(&self) -> bool {
         self.experimental
     }
@@ -84,14 +84,14 @@ pub struct FastOpenKeys {
     backup: Option<[u8; 16]>,
 }
 
-/// What a server thinks of a cookie.
+/// The result of checking a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CookieCheck {
     /// It was not made here, or for another client.
     Invalid,
     /// It was made with the first key.
     Valid,
-    /// It was made with the backup key: the client is to get a new one.
+    /// It was made with the backup key: send the client a new one.
     Outdated,
 }
 
@@ -111,11 +111,11 @@ impl FastOpenKeys {
         self.backup
     }
 
-    /// The cookie of the client at `client` for our address `server`: what Linux's servers make
-    /// with the same key, so that a cluster may mix them.
+    /// The cookie of the client at `client` for our address `server`. Linux makes the same with the
+    /// same key, so that a cluster may mix them.
     ///
-    /// RFC 7413 section 4.1.2 asks that a cookie authenticates the client's address, and that only the
-    /// server can make it: here a keyed hash of both addresses.
+    /// RFC 7413 section 4.1.2 asks that a cookie authenticates the client's address, and that only
+    /// the server can make it: here a keyed hash of both addresses.
     pub fn cookie(&self, client: IpAddr, server: IpAddr) -> FastOpenCookie {
         cookie(&self.primary, client, server)
     }

@@ -1,9 +1,7 @@
-//! TCP Fast Open (RFC 7413): data in the SYN, for a client that proves with a cookie that it was
-//! there before.
+//! TCP Fast Open (RFC 7413): data in the SYN, for a client with a cookie from before.
 //!
-//! Read this file first: what client and server remember while the handshake lasts. `cookie.rs`
-//! has cookies and the keys that they are made with, `client.rs` the side that connects,
-//! `server.rs` the side that listens. Whose cookie is sent where is the stack's to know.
+//! This file has the state during the handshake. `cookie.rs` has cookies and their keys,
+//! `client.rs` the active side, `server.rs` the passive side. The stack stores peers' cookies.
 
 pub(crate) mod client;
 mod cookie;
@@ -13,19 +11,19 @@ pub use client::{FastOpen, FastOpenConnect, FastOpenOutcome, SynData, TryExperim
 pub use cookie::{CookieCheck, FastOpenCookie, FastOpenKeys};
 
 bitflags::bitflags! {
-    /// What a host does with Fast Open. The bits are those of Linux's `net.ipv4.tcp_fastopen`;
-    /// those without a name here have no meaning there either.
+    /// A host's use of Fast Open. The bits are those of Linux's `net.ipv4.tcp_fastopen`; those
+    /// without a name have no meaning in Linux either.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct FastOpenMode: u32 {
-        /// Connections that ask for it send data in the SYN.
+        /// Connections may send data in the SYN.
         const CLIENT = 0x1;
-        /// Listeners that ask for it take data in a SYN.
+        /// Listeners may accept data in a SYN.
         const SERVER = 0x2;
-        /// Data is sent in the SYN without a cookie.
+        /// Data in the SYN is sent without a cookie.
         const CLIENT_NO_COOKIE = 0x4;
-        /// Data in a SYN is taken without a cookie.
+        /// Data in a SYN is accepted without a cookie.
         const SERVER_NO_COOKIE = 0x200;
-        /// Every listener takes data in a SYN, with its backlog for the limit.
+        /// Every listener accepts data in a SYN, with its backlog as the limit.
         const SERVER_ALWAYS = 0x400;
         const _ = !0;
     }
@@ -38,19 +36,19 @@ impl Default for FastOpenMode {
     }
 }
 
-/// What a connection remembers of Fast Open until its handshake is complete.
+/// State of Fast Open until the handshake is complete.
 #[derive(Debug, Default)]
 pub(crate) struct FastOpenState {
-    /// The option of our first SYN or SYN,ACK; not of those sent again.
+    /// The option of our first SYN or SYN,ACK; later ones have none.
     pub(crate) option: Option<FastOpenCookie>,
-    /// The option of our first SYN stays known, to judge the answer by.
+    /// The option that our first SYN had.
     pub(crate) sent: Option<FastOpenCookie>,
-    /// The peer's MSS as of the last connection.
+    /// The peer's MSS in the last connection.
     pub(crate) cached_mss: Option<u16>,
     /// The SYN waits for the application's first data.
     pub(crate) deferred: bool,
     /// Bytes of data in the SYN.
     pub(crate) syn_data: u32,
-    /// What the handshake taught, until the stack has taken it.
+    /// The outcome of the handshake, until the stack takes it.
     pub(crate) outcome: Option<FastOpenOutcome>,
 }

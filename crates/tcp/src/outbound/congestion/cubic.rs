@@ -1,6 +1,6 @@
 //! CUBIC (RFC 9438), in integers: windows in segments, times in ticks of 1/1024 second, so that the
-//! cube of a time in seconds is a shift. Section numbers below are the RFC's; where it leaves how
-//! often and how finely things are computed, it is done as often and as finely as in Linux.
+//! cube of a time in seconds is a shift. Section numbers are the RFC's; intervals and rounding that
+//! it leaves open are Linux's.
 
 use pagewire_mem::Instant;
 
@@ -172,8 +172,7 @@ impl Cubic {
         *self = Self { undo_w_max: self.undo_w_max, ..Self::new() };
     }
 
-    /// Takes back the last [`decrease`](Self::decrease); the next stage begins at the restored
-    /// window.
+    /// Takes back the last [`decrease`](Self::decrease); the next stage begins at that window.
     pub(super) fn undo(&mut self) {
         self.w_max = self.undo_w_max;
         self.begun = false;
@@ -189,7 +188,7 @@ impl Cubic {
         }
     }
 
-    /// The same while something is under way, but less than the window.
+    /// The same while the flight is smaller than the window.
     pub(super) fn on_application_limited(&mut self, now: Instant) {
         if self.begun {
             let now = millis(now);

@@ -1,9 +1,9 @@
-//! When slow start ends before anything is lost: the round trip grows, so a queue does.
+//! The end of slow start before a loss: the round trip grows, so a queue grows.
 //!
-//! Two ways: Linux's HyStart, which leaves slow start at once, and HyStart++ (RFC 9406), which first
-//! grows more slowly for some round trips and goes back if the delay was a passing one. Of Linux's
-//! two signs only the delay is used, not the length of acknowledgement trains: RFC 9406 dropped it,
-//! because acknowledgements come in bursts for many reasons.
+//! Two algorithms: Linux's HyStart, which leaves slow start at once, and HyStart++ (RFC 9406),
+//! which first grows more slowly for some round trips, and resumes if the delay was temporary. Of
+//! Linux's two criteria only the delay is used; RFC 9406 dropped the length of acknowledgement
+//! trains, because acknowledgements come in bursts for many reasons.
 
 use core::time::Duration;
 
@@ -157,7 +157,7 @@ impl HyStart {
     }
 }
 
-/// A rise of the round trip that is no accident: an eighth of it, within bounds.
+/// The rise of the round trip that ends slow start: an eighth of it, within bounds.
 fn rise(rtt: u32) -> u32 {
     (rtt / 8).clamp(HYSTART_MIN_RISE_US, HYSTART_MAX_RISE_US)
 }

@@ -1,9 +1,8 @@
 //! Congestion control: how many wire segments may be in flight.
 //!
-//! Read [`Congestion`] first: slow start, undo and the restart after idling are the same for all.
-//! What differs, growth in congestion avoidance and the cut after a loss, is in [`newreno`] and
-//! [`cubic`]; when slow start ends before a loss, in [`hystart`]. Loss is detected elsewhere, and
-//! the window is led down elsewhere (`recovery`).
+//! Read [`Congestion`] first: it has what all algorithms share. [`newreno`] and [`cubic`] have the
+//! growth in congestion avoidance and the cut after a loss; [`hystart`] ends slow start before a
+//! loss. `recovery` detects losses and reduces the window.
 //!
 //! ```text
 //!            on_ack (cwnd < ssthresh)              on_ack (cwnd >= ssthresh)
@@ -78,8 +77,8 @@ impl Algorithm {
 impl Congestion {
     /// In slow start, with a window of `initial` segments (RFC 6928: 10).
     ///
-    /// RFC 6928 section 2 bounds the initial window by max(2*MSS, 14600) bytes; Linux does not,
-    /// and neither do we: it would cripple links with a large MTU, and differs on no other.
+    /// RFC 6928 section 2 bounds the initial window by max(2*MSS, 14600) bytes. As in Linux there
+    /// is no such bound: it matters only on links with a large MTU, which it would slow down.
     pub(crate) fn new(kind: CongestionKind, initial: u32, exit: SlowStartExit) -> Self {
         let algorithm = Algorithm::new(kind);
         let initial = initial.clamp(1, 255);
@@ -123,17 +122,17 @@ impl Congestion {
         }
     }
 
-    /// Goes on with another algorithm and the same window.
+    /// Changes the algorithm and keeps the window.
     pub(crate) fn change(&mut self, kind: CongestionKind) {
         if kind != self.kind() {
             self.algorithm = Algorithm::new(kind);
         }
     }
 
-    /// A round trip was measured, before the window grows: slow start may be over. `una` and `nxt`
-    /// tell where round trips end.
+    /// A round trip was measured, before the window grows: slow start may end. `una` and `nxt` tell
+    /// where round trips end.
     pub(crate) fn on_rtt(&mut self, now: Instant, rtt: Duration, una: Seq, nxt: Seq) {
-        // As Linux: what is measured right after a loss tells of a full queue that drains.
+        // As Linux: a sample right after a loss measures a full queue that drains.
         if let Algorithm::Cubic(cubic) = &self.algorithm
             && cubic.began_lately(now)
         {
@@ -174,7 +173,7 @@ impl Congestion {
         self.step(per_step.max(1), acked);
     }
 
-    /// Something was delivered, and the window was not the limit: it does not grow.
+    /// Segments were delivered while the window was not the limit: it does not grow.
     pub(crate) fn on_application_limited(&mut self, now: Instant) {
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.on_application_limited(now);
@@ -188,7 +187,7 @@ impl Congestion {
     /// > incremented by up to SMSS bytes.
     fn step(&mut self, per_step: u32, acked: u32) {
         let mut cwnd = self.cwnd;
-        // Saved up at a slower pace: good for one step.
+        // Credit from a slower pace is good for one step.
         if self.credit >= per_step {
             self.credit = 0;
             cwnd += 1;
@@ -210,7 +209,7 @@ impl Congestion {
         };
     }
 
-    /// The cut was for a timeout: the path is to be learnt anew.
+    /// The cut was for a timeout: forgets what it knows of the path.
     pub(crate) fn on_timeout(&mut self) {
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.on_timeout();
@@ -218,7 +217,7 @@ impl Congestion {
         self.hystart.restart();
     }
 
-    /// The SYN, or its acknowledgement, had to be sent again.
+    /// The SYN or its acknowledgement was retransmitted.
     ///
     /// > RFC 5681 section 3.1: if the SYN or SYN/ACK is lost, the initial window used by a sender
     /// > after a correctly transmitted SYN MUST be one segment consisting of at most SMSS bytes.
@@ -228,8 +227,8 @@ impl Congestion {
         }
     }
 
-    /// Takes back the last cut: the loss was none (RFC 5682, RFC 9438 section 4.9). Whether the
-    /// threshold was restored.
+    /// Undoes the last cut, which was spurious (RFC 5682, RFC 9438 section 4.9). Returns whether
+    /// the threshold was restored.
     ///
     /// > RFC 9438 section 4.9.2: CUBIC MAY restore the original values of the above-mentioned
     /// > variables as follows if the current cwnd is lower than cwnd_prior.
@@ -263,7 +262,7 @@ impl Congestion {
     /// As in Linux (and RFC 2861), by halves: one for each timeout that has passed.
     pub(crate) fn on_restart_after_idle(&mut self, idle: Duration, rto: Duration) {
         let restart = u32::from(self.initial).min(self.cwnd);
-        // What the path carried before is a good guess at where to become careful.
+        // The window before is a good estimate of the threshold.
         self.ssthresh = self.ssthresh.max(self.cwnd / 2 + self.cwnd / 4);
         let mut left = idle.saturating_sub(rto);
         let mut cwnd = self.cwnd;
@@ -274,12 +273,11 @@ impl Congestion {
         self.cwnd = cwnd.max(restart);
     }
 
-    /// For rate reduction (RFC 6937), and what else leads the window.
+    /// Sets the window, for rate reduction (RFC 6937).
     pub(crate) fn set_cwnd(&mut self, cwnd: u32) {
         self.cwnd = cwnd.clamp(1, MAX_CONGESTION_WINDOW);
     }
 
-    /// Sets the threshold.
     pub(crate) fn set_ssthresh(&mut self, ssthresh: u32) {
         self.ssthresh = ssthresh.clamp(2, INFINITE);
     }

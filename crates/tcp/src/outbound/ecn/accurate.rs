@@ -1,21 +1,19 @@
-//! Accurate feedback (RFC 9768): each side counts the marked packets and bytes that it receives, and
-//! tells the counts. Three flags of the header are the low bits of the first, the *ACE field*:
+//! Accurate feedback (RFC 9768): each side counts the marked packets and bytes that it receives,
+//! and sends the counts. Three header flags have the low bits of the packet count, the *ACE field*:
 //!
 //! ```text
 //!     AE CWR ECE      r.cep: packets marked CE, from 5 on     in every segment but a SYN
-//!     option          bytes marked ECT(0), CE, ECT(1)         when one has changed (`option.rs`)
+//!     option          bytes marked ECT(0), CE, ECT(1)         when one has changed (`options/accurate_ecn.rs`)
 //! ```
 //!
 //! During the handshake the flags say how the other side's SYN arrived instead (`handshake_code`).
-//! As receiver see `take_accurate` and `accurate_of_segment`, as sender
-//! `take_accurate_feedback`.
+//! The receiver uses `take_accurate` and `of_segment`, the sender `take_accurate_feedback`.
 
-use super::option::AccurateEcnOption;
 use super::{CE, ECT0, ECT1, EcnFlags, NOT_ECT};
 use crate::connection::Connection;
 use crate::header::{Flags, TcpHeader};
 use crate::life::state::State;
-use crate::options::{MAX_OPTIONS_LEN, TcpOptions};
+use crate::options::{AccurateEcnOption, MAX_OPTIONS_LEN, TcpOptions};
 use crate::outbound::Transfer;
 use crate::outbound::recovery::{Heard, News};
 use crate::path::Path;
@@ -48,18 +46,18 @@ const MARKS_WITHOUT_DATA: u32 = 3;
 const SACKS_FIRST: usize = 2;
 
 bitflags::bitflags! {
-    /// What was found out.
+    /// What is known of the path and the peer.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Known: u8 {
         /// Nothing that we send may be marked any more.
         const NOT_CAPABLE = 1;
-        /// What the peer tells means nothing.
+        /// The peer's counts are invalid.
         const DEAF = 2;
-        /// We send the option no more: something on the path seems to swallow it.
+        /// We no longer send the option: the path seems to drop segments with it.
         const NO_OPTION = 4;
-        /// The peer's options mean nothing.
+        /// The peer's options are invalid.
         const OPTIONS_BROKEN = 8;
-        /// The peer has told its count since the handshake.
+        /// The peer has sent its count since the handshake.
         const HEARD = 16;
         /// The first data that we sent had the option.
         const OPTION_SENT = 32;
@@ -74,7 +72,7 @@ pub(crate) struct Accurate {
     /// r.cep, and r.e0b, r.ceb, r.e1b: what we received.
     packets: u32,
     bytes: [u32; 3],
-    /// s.cep, and s.e0b, s.ceb, s.e1b: what the peer received, as far as we know.
+    /// s.cep, and s.e0b, s.ceb, s.e1b: what the peer reported.
     peer_packets: u32,
     peer_bytes: [u32; 3],
     /// Marked packets that came since our last segment.
@@ -154,7 +152,7 @@ impl Accurate {
             .then(|| AccurateEcnOption::new(fields, told, ect1_first))
     }
 
-    /// Takes in what an option tells; the increase of bytes marked CE, `None` if it tells nothing.
+    /// Processes an option. Returns the increase of bytes marked CE.
     fn take_option(&mut self, option: &AccurateEcnOption) -> Option<u32> {
         let mut marked = None;
         for (at, told) in option.counters().into_iter().enumerate() {
@@ -188,7 +186,7 @@ fn code_of(flags: Flags) -> u32 {
     bit(Flags::AE, 4) | bit(Flags::CWR, 2) | bit(Flags::ECE, 1)
 }
 
-/// What a handshake says of the ECN bits of a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2, and
+/// The handshake's code for the ECN bits of a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2, and
 /// section 3.2.2.1, table 3).
 fn handshake_code(bits: u8) -> u32 {
     match bits {
@@ -200,10 +198,8 @@ fn handshake_code(bits: u8) -> u32 {
 }
 
 impl Connection {
-    // ---- the handshake ----
-
-    /// How the SYN of a connection that was [accepted](Self::accept) was marked: the ECN bits of its IP
-    /// header. Without this they count as 0.
+    /// Sets the ECN bits of the IP header of the SYN of an [accepted](Self::accept) connection. The
+    /// default is 0.
     pub fn note_syn_mark(&mut self, bits: u8) {
         if let Some(accurate) = self.out.transfer.accurate_mut() {
             accurate.syn = bits;
@@ -231,7 +227,7 @@ impl Accurate {
 /// > dependable information, and it detects that the ACE field could have cycled, it SHOULD deem whether
 /// > it cycled by taking the safest likely case under the prevailing conditions.
 ///
-/// With the option the bytes tell: no more than a segment's are in a packet.
+/// With the option, the bytes bound the packets from below.
 fn marked_packets(least: u32, delivered: u32, bytes: Option<u32>, mss: u32) -> u32 {
     if delivered < CYCLE {
         return least;
@@ -244,12 +240,6 @@ fn marked_packets(least: u32, delivered: u32, bytes: Option<u32>, mss: u32) -> u
 }
 
 impl Transfer {
-    /// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
-    pub(crate) fn begin_accurate(&mut self, syn_bits: u8) {
-        self.loss.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
-        self.rare().accurate = Some(Accurate::new(syn_bits));
-    }
-
     pub(crate) fn accurate_mut(&mut self) -> Option<&mut Accurate> {
         self.rare.as_deref_mut()?.accurate.as_mut()
     }
@@ -259,30 +249,7 @@ impl Transfer {
         self.rare.as_deref()?.accurate.as_ref()
     }
 
-    /// The flags of a SYN,ACK that was sent `sent` times before.
-    ///
-    /// > RFC 9768 section 3.2.3.2.2: the TCP Server SHOULD retransmit the SYN/ACK, but with no AccECN
-    /// > Option. If this retransmission times out, [...] the TCP Server SHOULD retransmit the SYN/ACK
-    /// > with (AE,CWR,ECE) = (0,0,0) and no AccECN Option, but it remains in AccECN feedback mode
-    ///
-    /// > section 3.1.5: [A TCP Server] MUST NOT set ECT on any packet for the rest of the connection,
-    /// > if it has received or sent at least one valid SYN or Acceptable SYN/ACK with (AE,CWR,ECE) =
-    /// > (0,0,0) during the handshake.
-    pub(crate) fn accurate_syn_ack(&mut self, sent: u32) -> Flags {
-        let Some(accurate) = self.accurate_mut() else { return Flags::empty() };
-        if sent > 0 {
-            accurate.known.insert(Known::NO_OPTION);
-        }
-        let code = if sent > 1 {
-            accurate.known.insert(Known::NOT_CAPABLE);
-            0
-        } else {
-            handshake_code(accurate.syn)
-        };
-        flags_of(code)
-    }
-
-    /// A SYN came again, in a packet with these bits. Whether it contradicts the first.
+    /// A SYN came again, in a packet with these bits. Returns whether it contradicts the first.
     ///
     /// > RFC 9768 section 3.1.5: [Any implementation that supports AccECN] MUST reset the connection
     /// > with a RST packet, if it receives a 'Classic' ECN-setup SYN with (AE,CWR,ECE) = (0,1,1) and a
@@ -291,7 +258,7 @@ impl Transfer {
         let code = code_of(syn.flags);
         let Some(accurate) = self.accurate_mut() else {
             let classic = self.loss.ecn.contains(EcnFlags::CLASSIC);
-            return classic && path.config.ecn.accepts_accurate() && code == 0b111;
+            return classic && path.config().ecn.accepts_accurate() && code == 0b111;
         };
         // > MUST feed back the IP-ECN field on the latest valid SYN
         accurate.syn = bits;
@@ -301,8 +268,7 @@ impl Transfer {
         code == 0b011
     }
 
-    /// The peer's SYN,ACK came again, in a packet with these bits: the acknowledgement that it gets
-    /// says how it was marked.
+    /// The peer's SYN,ACK came again, with these bits: its acknowledgement tells the mark.
     ///
     /// > RFC 9768 section 3.2.2.1: The TCP Client MUST also use the handshake encoding for the pure ACK
     /// > of any retransmitted SYN/ACK that confirms that the TCP Server supports AccECN.
@@ -316,31 +282,7 @@ impl Transfer {
         self.loss.ecn.insert(EcnFlags::TELL_SYN);
     }
 
-    /// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
-    ///
-    /// > RFC 9768 section 3.2.2.3: If this comparison implies an invalid transition [...] of the IP-ECN
-    /// > field, for the remainder of the half-connection the Client is advised to send non-ECN-capable
-    /// > packets
-    ///
-    /// > section 3.1.3: with the currently reserved combination (AE,CWR,ECE) = (1,0,1) [...] the Client
-    /// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
-    /// > arrived unchanged.
-    pub(crate) fn take_syn_feedback(&mut self, said: Flags) {
-        let code = code_of(said);
-        let Some(accurate) = self.accurate_mut() else { return };
-        let bits = accurate.syn;
-        accurate.note_syn_ack(bits);
-        if code != 0b010 && code != 0b101 {
-            accurate.known.insert(Known::NOT_CAPABLE);
-        }
-        if code == 0b110 {
-            react_to_marked_syn(self);
-        }
-    }
-
-    // ---- the receiver ----
-
-    /// A segment came that is acceptable; `payload` bytes are in it.
+    /// An acceptable segment with `payload` bytes arrived.
     ///
     /// > RFC 9768 section 3.2: The Data Receiver MUST increment the CE packet counter (r.cep), for every
     /// > Acceptable packet that it receives with the CE code point in the IP ECN field
@@ -348,7 +290,7 @@ impl Transfer {
     /// > section 3.2.2.5.1: An AccECN Data Receiver SHOULD emit an ACK whenever a data packet marked CE
     /// > arrives after the previous packet was not CE.
     ///
-    /// `waiting`: something was received and is not acknowledged yet. Whether an acknowledgement is due.
+    /// `waiting`: received data is not acknowledged yet. Returns whether an acknowledgement is due.
     pub(crate) fn take_accurate(&mut self, payload: u32, arrival: Arrival, waiting: bool) -> bool {
         let bits = arrival.ecn;
         let Some(accurate) = self.accurate_mut() else { return false };
@@ -371,35 +313,6 @@ impl Transfer {
         due
     }
 
-    /// The flags and the ECN bits of a segment with these options, which is no SYN.
-    pub(crate) fn accurate_of_segment(
-        &mut self,
-        fresh: bool,
-        pure: bool,
-        options: &TcpOptions,
-    ) -> (Flags, u8) {
-        let ecn = self.loss.ecn;
-        let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
-        let Some(accurate) = self.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
-        accurate.untold = 0;
-        let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
-        let told = options.accurate_ecn.is_some();
-        let silent = accurate.known.contains(Known::NO_OPTION);
-        let bits =
-            if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
-        // Whoever gets something else first takes what follows for the count.
-        let mut done = EcnFlags::TELL_SYN;
-        if fresh && ecn.contains(EcnFlags::TELL_WITH_DATA) {
-            accurate.known.set(Known::OPTION_SENT, told);
-            done |= EcnFlags::TELL_WITH_DATA;
-        }
-        if told || silent {
-            done |= EcnFlags::TELL_BYTES;
-        }
-        self.loss.ecn.remove(done);
-        (flags_of(code), bits)
-    }
-
     /// A SYN,ACK leaves with these options.
     pub(crate) fn note_told(&mut self, options: &TcpOptions) {
         if options.accurate_ecn.is_some() {
@@ -412,7 +325,7 @@ impl Transfer {
         self.accurate().map_or(Flags::empty(), |accurate| flags_of(accurate.packets % CYCLE))
     }
 
-    /// Whether a pure acknowledgement goes before anything else.
+    /// Whether a pure acknowledgement leaves before any other segment.
     ///
     /// > RFC 9768 section 3.2.2.1: If an AccECN TCP Client intends to acknowledge the SYN/ACK with a
     /// > packet that does not satisfy these conditions (e.g., it has data to include on the ACK), it
@@ -445,7 +358,7 @@ impl Transfer {
         options.accurate_ecn = accurate.option(MAX_OPTIONS_LEN.saturating_sub(taken));
     }
 
-    /// The first data is sent again: it had the option, which may be why it did not arrive.
+    /// The first data is retransmitted: it may have been dropped for its option.
     ///
     /// > RFC 9768 section 3.2.3.2.2: If the TCP Client detects that the first data segment it sent with
     /// > an AccECN Option was lost, [...] it SHOULD fall back to no AccECN Option on the retransmission.
@@ -459,8 +372,8 @@ impl Transfer {
         }
     }
 
-    /// Whether the header has CWR set for the count's sake. What cuts super-frames takes CWR off all
-    /// segments but the first (RFC 3168), so such a segment leaves by itself.
+    /// Whether the count sets CWR. Segmentation offload keeps CWR on the first segment only (RFC
+    /// 3168), so such a segment is not sent in a super-frame.
     ///
     /// > RFC 9768 section 3.3.4: Another way could be to allow TSO only as long as the CWR flag in the
     /// > TCP header is not set
@@ -470,9 +383,7 @@ impl Transfer {
             && self.accurate().is_some_and(|accurate| accurate.packets & 2 != 0)
     }
 
-    // ---- the sender ----
-
-    /// What an acknowledgement tells of marks, once it is known how much it delivers.
+    /// Reads the marks from an acknowledgement, after its delivered segments are counted.
     pub(crate) fn take_accurate_feedback(
         &mut self,
         path: &Path,
@@ -486,7 +397,7 @@ impl Transfer {
             return;
         }
         let mss = self.send_mss(path);
-        let handshake = path.state == State::SynReceived;
+        let handshake = path.state() == State::SynReceived;
         let code = code_of(header.flags);
         if handshake {
             note_first_option(self, header);
@@ -529,14 +440,91 @@ impl Transfer {
     }
 }
 
-/// The path marked what opens the connection. As if it had been lost (RFC 5681 section 3.1): the
-/// mark says that there is congestion before anything was sent.
+/// > RFC 9768 section 3.1.1: it MUST set both its half connections into AccECN mode.
+pub(super) fn begin(transfer: &mut Transfer, syn_bits: u8) {
+    transfer.loss.ecn = EcnFlags::ACCURATE | EcnFlags::TELL_BYTES;
+    transfer.rare().accurate = Some(Accurate::new(syn_bits));
+}
+
+/// The flags of a SYN,ACK that was sent `sent` times before.
+///
+/// > RFC 9768 section 3.2.3.2.2: the TCP Server SHOULD retransmit the SYN/ACK, but with no AccECN
+/// > Option. If this retransmission times out, [...] the TCP Server SHOULD retransmit the SYN/ACK
+/// > with (AE,CWR,ECE) = (0,0,0) and no AccECN Option, but it remains in AccECN feedback mode
+///
+/// > section 3.1.5: [A TCP Server] MUST NOT set ECT on any packet for the rest of the connection,
+/// > if it has received or sent at least one valid SYN or Acceptable SYN/ACK with (AE,CWR,ECE) =
+/// > (0,0,0) during the handshake.
+pub(super) fn of_syn_ack(transfer: &mut Transfer, sent: u32) -> Flags {
+    let Some(accurate) = transfer.accurate_mut() else { return Flags::empty() };
+    if sent > 0 {
+        accurate.known.insert(Known::NO_OPTION);
+    }
+    let code = if sent > 1 {
+        accurate.known.insert(Known::NOT_CAPABLE);
+        0
+    } else {
+        handshake_code(accurate.syn)
+    };
+    flags_of(code)
+}
+
+/// The SYN,ACK says how our SYN arrived, which left as Not-ECT.
+///
+/// > RFC 9768 section 3.2.2.3: If this comparison implies an invalid transition [...] of the IP-ECN
+/// > field, for the remainder of the half-connection the Client is advised to send non-ECN-capable
+/// > packets
+///
+/// > section 3.1.3: with the currently reserved combination (AE,CWR,ECE) = (1,0,1) [...] the Client
+/// > MUST enable AccECN mode as if the SYN/ACK [...] fed back that the IP-ECN field on the SYN had
+/// > arrived unchanged.
+pub(super) fn take_syn_feedback(transfer: &mut Transfer, said: Flags) {
+    let code = code_of(said);
+    let Some(accurate) = transfer.accurate_mut() else { return };
+    let bits = accurate.syn;
+    accurate.note_syn_ack(bits);
+    if code != 0b010 && code != 0b101 {
+        accurate.known.insert(Known::NOT_CAPABLE);
+    }
+    if code == 0b110 {
+        react_to_marked_syn(transfer);
+    }
+}
+
+/// The flags and the ECN bits of a segment with these options, which is no SYN.
+pub(super) fn of_segment(
+    transfer: &mut Transfer,
+    fresh: bool,
+    pure: bool,
+    options: &TcpOptions,
+) -> (Flags, u8) {
+    let ecn = transfer.loss.ecn;
+    let handshake = pure && ecn.contains(EcnFlags::TELL_SYN);
+    let Some(accurate) = transfer.accurate_mut() else { return (Flags::empty(), NOT_ECT) };
+    accurate.untold = 0;
+    let code = if handshake { handshake_code(accurate.syn) } else { accurate.packets % CYCLE };
+    let told = options.accurate_ecn.is_some();
+    let silent = accurate.known.contains(Known::NO_OPTION);
+    let bits = if fresh && !accurate.known.contains(Known::NOT_CAPABLE) { ECT0 } else { NOT_ECT };
+    // After any other segment, the peer reads the flags as the count.
+    let mut done = EcnFlags::TELL_SYN;
+    if fresh && ecn.contains(EcnFlags::TELL_WITH_DATA) {
+        accurate.known.set(Known::OPTION_SENT, told);
+        done |= EcnFlags::TELL_WITH_DATA;
+    }
+    if told || silent {
+        done |= EcnFlags::TELL_BYTES;
+    }
+    transfer.loss.ecn.remove(done);
+    (flags_of(code), bits)
+}
+
+/// The path marked the SYN or SYN,ACK: treated as its loss (RFC 5681 section 3.1).
 fn react_to_marked_syn(transfer: &mut Transfer) {
     transfer.congestion.on_syn_lost();
 }
 
-/// The pure acknowledgement of our SYN,ACK, which left as Not-ECT (RFC 9768 section 3.2.2.1, table
-/// 4).
+/// Reads the pure acknowledgement of our Not-ECT SYN,ACK (RFC 9768 section 3.2.2.1, table 4).
 ///
 /// > if it receives a value of zero [...], for the rest of the connection the Server MUST NOT set
 /// > ECT on outgoing packets and MUST NOT respond to AccECN feedback.
@@ -554,7 +542,7 @@ fn take_handshake_code(transfer: &mut Transfer, code: u32) {
     }
 }
 
-/// The first segment that may have the peer's option.
+/// Checks the first segment that may have the peer's option.
 ///
 /// > RFC 9768 section 3.2.3.2.4: If it runs a test and either initial value is zero, [it] will
 /// > switch into a mode that ignores AccECN Options for this half connection.

@@ -13,7 +13,7 @@ impl Transfer {
     /// > To provide robustness against the possibility of a dropped ACK packet [...] the TCP receiver
     /// > sets the ECN-Echo flag in a series of ACK packets [...] until it receives a CWR
     ///
-    /// Whether an acknowledgement is due, and how many after it leave without delay.
+    /// Returns whether an acknowledgement is due, and how many after it leave without delay.
     pub(crate) fn take_classic(
         &mut self,
         header: &TcpHeader,
@@ -26,7 +26,7 @@ impl Transfer {
         }
         if header.flags.contains(Flags::CWR) {
             self.loss.ecn.remove(EcnFlags::ECHO);
-            // As Linux: its window may be down to one segment, which waits for this.
+            // As Linux: the peer's window may be one segment, which waits for this.
             due = true;
         }
         match bits {
@@ -53,34 +53,34 @@ impl Transfer {
             && header.flags & (Flags::ECE | Flags::SYN) == Flags::ECE
     }
 
-    /// The flags and the ECN bits of a segment; `fresh`: it carries data that was never sent.
-    ///
-    /// > RFC 3168 section 6.1.5: ECN-capable TCP implementations MUST NOT set either ECT codepoint
-    /// > (ECT(0) or ECT(1)) in the IP header for retransmitted data packets
-    ///
-    /// > section 6.1.2: When an ECN-Capable TCP sender reduces its congestion window for any reason
-    /// > [...] the TCP sender sets the CWR flag in the TCP header of the first new data packet sent
-    /// > after the window reduction.
-    pub(crate) fn classic_of_segment(&mut self, fresh: bool) -> (Flags, u8) {
-        let ecn = &mut self.loss.ecn;
-        let mut flags = Flags::empty();
-        flags.set(Flags::ECE, ecn.contains(EcnFlags::ECHO));
-        if !fresh {
-            return (flags, NOT_ECT);
-        }
-        flags.set(Flags::CWR, ecn.contains(EcnFlags::QUEUE_CWR));
-        ecn.remove(EcnFlags::QUEUE_CWR);
-        (flags, ECT0)
-    }
-
-    /// The window is being reduced.
+    /// The window is reduced: the next new data has CWR.
     pub(crate) fn queue_cwr(&mut self) {
         let on = self.loss.ecn.contains(EcnFlags::CLASSIC);
         self.loss.ecn.set(EcnFlags::QUEUE_CWR, on);
     }
 
-    /// The reduction was taken back.
+    /// The reduction was undone.
     pub(crate) fn withdraw_cwr(&mut self) {
         self.loss.ecn.remove(EcnFlags::QUEUE_CWR);
     }
+}
+
+/// The flags and the ECN bits of a segment; `fresh`: it carries data that was never sent.
+///
+/// > RFC 3168 section 6.1.5: ECN-capable TCP implementations MUST NOT set either ECT codepoint
+/// > (ECT(0) or ECT(1)) in the IP header for retransmitted data packets
+///
+/// > section 6.1.2: When an ECN-Capable TCP sender reduces its congestion window for any reason
+/// > [...] the TCP sender sets the CWR flag in the TCP header of the first new data packet sent
+/// > after the window reduction.
+pub(super) fn of_segment(transfer: &mut Transfer, fresh: bool) -> (Flags, u8) {
+    let ecn = &mut transfer.loss.ecn;
+    let mut flags = Flags::empty();
+    flags.set(Flags::ECE, ecn.contains(EcnFlags::ECHO));
+    if !fresh {
+        return (flags, NOT_ECT);
+    }
+    flags.set(Flags::CWR, ecn.contains(EcnFlags::QUEUE_CWR));
+    ecn.remove(EcnFlags::QUEUE_CWR);
+    (flags, ECT0)
 }

@@ -8,71 +8,39 @@
 //! (`ecn_of_syn`, `negotiate_ecn`):
 //!
 //! - classic (RFC 3168, `classic.rs`): the receiver sets ECE until the sender says CWR;
-//! - accurate (RFC 9768, `accurate.rs`): the receiver counts, and tells the count in every segment.
+//! - accurate (RFC 9768, `accurate.rs`): every segment has the receiver's count.
 
 mod accurate;
 mod classic;
-mod option;
 
 pub(crate) use accurate::Accurate;
 pub use accurate::EcnCounts;
-pub use option::AccurateEcnOption;
-pub(crate) use option::{KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 
+use crate::config::EcnMode;
 use crate::header::{Flags, TcpHeader};
 use crate::options::TcpOptions;
 use crate::outbound::Transfer;
 use crate::path::Path;
 
-/// Whether connections use explicit congestion notification, and with which feedback; the numbers are
-/// those of Linux's `tcp_ecn`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum EcnMode {
-    /// Never (0).
-    Off,
-    /// Classic feedback is asked for when we open, and agreed to when the peer asks (1).
-    Request,
-    /// Classic feedback is agreed to when the peer asks (2).
-    #[default]
-    Accept,
-    /// Accurate feedback is asked for when we open; either is agreed to when the peer asks (3).
-    Accurate,
-    /// Classic feedback is asked for when we open; either is agreed to when the peer asks (4).
-    RequestAcceptAccurate,
-    /// Either is agreed to when the peer asks (5).
-    AcceptAccurate,
-}
-
-impl EcnMode {
-    const fn accepts_accurate(self) -> bool {
-        matches!(self, Self::Accurate | Self::RequestAcceptAccurate | Self::AcceptAccurate)
-    }
-
-    const fn requests_classic(self) -> bool {
-        matches!(self, Self::Request | Self::RequestAcceptAccurate)
-    }
-}
-
 bitflags::bitflags! {
-    /// What is true of a connection. Empty without ECN, which is what the data path asks first.
+    /// State of ECN. Empty without ECN.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct EcnFlags: u8 {
         /// Both sides do classic feedback.
         const CLASSIC = 1;
-        /// Classic: our window was reduced, and the peer is to be told with the next new data.
+        /// Classic: our window was reduced; the next new data has CWR.
         const QUEUE_CWR = 2;
-        /// Classic: something of the peer's was marked, and it is told until it says that it has
-        /// reacted.
+        /// Classic: a segment of the peer was marked; segments have ECE until it sends CWR.
         const ECHO = 4;
         /// The peer sends packets that may be marked.
         const SEEN = 8;
         /// Both sides do accurate feedback; the counters are in [`Accurate`].
         const ACCURATE = 16;
-        /// Accurate: the next pure acknowledgement says how the peer's SYN,ACK was marked.
+        /// Accurate: the next pure acknowledgement tells the mark of the peer's SYN,ACK.
         const TELL_SYN = 32;
         /// Accurate: the next segment has the option, because a byte counter has changed.
         const TELL_BYTES = 64;
-        /// Accurate: the first data has the option, because the first acknowledgement may be lost.
+        /// Accurate: the first data has the option, as the first acknowledgement may be lost.
         const TELL_WITH_DATA = 128;
     }
 }
@@ -87,7 +55,7 @@ pub(crate) const CE: u8 = 0b11;
 const ALL: Flags = Flags::AE.union(Flags::CWR).union(Flags::ECE);
 
 impl Transfer {
-    /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it was sent before.
+    /// The flags of a SYN, or of the SYN,ACK that answers one. `sent`: how often it has left.
     ///
     /// > RFC 3168 section 6.1.1: a host [...] sends a SYN with both ECE and CWR set [...] If the
     /// > responding host is willing it sets the ECE flag in the SYN-ACK; the CWR flag is cleared.
@@ -103,32 +71,32 @@ impl Transfer {
     pub(crate) fn ecn_of_syn(&mut self, path: &Path, answers: bool, sent: u32) -> Flags {
         let ecn = self.loss.ecn;
         if answers && ecn.contains(EcnFlags::ACCURATE) {
-            self.accurate_syn_ack(sent)
+            accurate::of_syn_ack(self, sent)
         } else if answers {
             if ecn.contains(EcnFlags::CLASSIC) { Flags::ECE } else { Flags::empty() }
-        } else if path.config.ecn == EcnMode::Accurate && sent <= 1 {
+        } else if path.config().ecn == EcnMode::Accurate && sent <= 1 {
             ALL
-        } else if path.config.ecn.requests_classic() && sent == 0 {
+        } else if path.config().ecn.requests_classic() && sent == 0 {
             Flags::ECE | Flags::CWR
         } else {
             Flags::empty()
         }
     }
 
-    /// A SYN, or a SYN,ACK, says whether the peer takes part, and how (RFC 9768 section 3.1.2, table
-    /// 2). `bits` are the ECN bits of its IP header.
+    /// Reads the peer's ECN support from a SYN or SYN,ACK (RFC 9768 section 3.1.2, table 2). `bits`
+    /// are the ECN bits of its IP header.
     pub(crate) fn negotiate_ecn(&mut self, path: &Path, syn: &TcpHeader, bits: u8) {
-        let (mode, said) = (path.config.ecn, syn.flags & ALL);
+        let (mode, said) = (path.config().ecn, syn.flags & ALL);
         let classic = Flags::ECE | Flags::CWR;
         self.loss.ecn = EcnFlags::empty();
         if syn.flags.contains(Flags::ACK) {
-            // A SYN,ACK that echoes all that the SYN said comes from a host that reflects what it
-            // does not know (RFC 3168 section 6.1.1; "Broken" in RFC 9768's table).
+            // A SYN,ACK that echoes all flags comes from a host that reflects unknown bits (RFC
+            // 3168 section 6.1.1; "Broken" in RFC 9768's table).
             let none = said.is_empty() || said == ALL;
             if mode == EcnMode::Accurate && !none && said != Flags::ECE {
-                self.begin_accurate(bits);
+                accurate::begin(self, bits);
                 self.loss.ecn.insert(EcnFlags::TELL_SYN | EcnFlags::TELL_WITH_DATA);
-                self.take_syn_feedback(said);
+                accurate::take_syn_feedback(self, said);
             } else {
                 let asked = mode.requests_classic() || mode == EcnMode::Accurate;
                 let agrees = said & classic == Flags::ECE;
@@ -141,15 +109,15 @@ impl Transfer {
         // > (1,1,1) [...] the Server MUST negotiate the use of AccECN as if the three flags had been
         // > set to (1,1,1).
         if mode.accepts_accurate() && !said.is_empty() && said != classic {
-            self.begin_accurate(bits);
+            accurate::begin(self, bits);
         } else {
             let on = mode != EcnMode::Off && said.contains(classic);
             self.loss.ecn.set(EcnFlags::CLASSIC, on);
         }
     }
 
-    /// The flags and the ECN bits of a segment that is no SYN. `fresh`: it carries data that was never
-    /// sent; `pure`: it is nothing but an acknowledgement.
+    /// The flags and the ECN bits of a segment that is no SYN. `fresh`: it carries data that was
+    /// never sent; `pure`: it is nothing but an acknowledgement.
     pub(crate) fn ecn_of_segment(
         &mut self,
         fresh: bool,
@@ -159,18 +127,16 @@ impl Transfer {
         if self.loss.ecn.is_empty() {
             (Flags::empty(), NOT_ECT)
         } else if self.loss.ecn.contains(EcnFlags::ACCURATE) {
-            self.accurate_of_segment(fresh, pure && options.sack.is_empty(), options)
+            accurate::of_segment(self, fresh, pure && options.sack.is_empty(), options)
         } else {
-            self.classic_of_segment(fresh)
+            classic::of_segment(self, fresh)
         }
     }
 
-    /// Whether the connection does explicit congestion notification.
     pub(crate) fn has_ecn(&self) -> bool {
         self.loss.ecn.intersects(EcnFlags::CLASSIC | EcnFlags::ACCURATE)
     }
 
-    /// Counts what was delivered, and how much of it was marked.
     #[inline]
     pub(crate) fn count_delivered(&mut self, packets: u32, marked: u32) {
         self.loss.delivered = self.loss.delivered.wrapping_add(packets);

@@ -1,9 +1,8 @@
-//! Which transmissions are too old to be still on their way (RFC 8985 section 6.2, step 5).
+//! Which transmissions are too old to be still in flight (RFC 8985 section 6.2, step 5).
 //!
-//! RFC 8985 walks over all records in the order of their last transmission. Here no list is kept
-//! for that: what was sent once lies in that order anyway, and what was sent again is listed in
-//! [`Resent`] as it leaves. Both are walked from where the last walk ended, so an acknowledgement
-//! costs what it brings news of, whatever a peer selects.
+//! RFC 8985 walks over all records in the order of their last transmission. Records sent once lie
+//! in that order; [`Resent`] lists retransmissions as they leave. A walk starts where the last one
+//! ended, so the cost of an acknowledgement follows from what is new in it.
 
 use core::time::Duration;
 
@@ -18,21 +17,20 @@ use crate::seq::Seq;
 #[derive(Debug, Default)]
 pub(crate) struct Resent(VecDeque<(Seq, Seq, Instant)>);
 
-/// Retransmissions listed beyond twice the records before those are dropped that arrived, or left
-/// again: without SACK, or while nothing is delivered, no walk ever takes them off.
+/// Retransmissions beyond twice the records after which the list is cleaned of those that arrived,
+/// or were sent again: without SACK, or while nothing is delivered, no walk removes them.
 pub(super) const RESENT_SLACK: usize = 64;
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Aged {
-    /// Wire segments newly held for lost.
+    /// Wire segments newly considered lost.
     pub(crate) lost: u32,
     /// Retransmissions are among them.
     pub(crate) again: bool,
     /// The lowest number among them.
     pub(crate) first: Option<Seq>,
-    /// How long to wait for the last of those that were sent before something that was delivered
-    /// and are not old enough.
+    /// How long to wait for the last of those sent before a delivered segment and not old enough.
     pub(crate) wait: Option<Duration>,
 }
 
@@ -49,8 +47,7 @@ impl Aged {
     }
 }
 
-/// Records looked at beyond the first that is not old enough: only how long to wait for the last
-/// of them depends on it.
+/// Records to look at beyond the first that is not old enough, to find how long to wait.
 const LOOK_AHEAD: usize = 64;
 
 impl Resent {
@@ -61,7 +58,7 @@ impl Resent {
 }
 
 impl Flight {
-    /// Lists `start..end`, which has been sent again at `at`.
+    /// Lists `start..end`, which was retransmitted at `at`.
     pub(crate) fn list_resent(&self, start: Seq, end: Seq, at: Instant, resent: &mut Resent) {
         resent.0.push_back((start, end, at));
         if resent.0.len() > 2 * self.records.len() + RESENT_SLACK {
@@ -71,8 +68,8 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what was sent before `newest` (a transmission that was delivered, and its
-    /// end), and `age` or longer ago. `judged` is where the last walk ended.
+    /// Marks as lost what was sent before `newest` (a delivered transmission and its end), and at
+    /// least `age` ago. `judged` is where the last walk ended.
     pub(crate) fn mark_aged(
         &mut self,
         now: Instant,
@@ -113,7 +110,7 @@ impl Flight {
                 if before && left.is_zero() {
                     aged.note_lost(record.start, self.lose(index));
                 } else {
-                    // A probe stands out of order; everything else behind this one is younger.
+                    // A probe is out of order; all other records after this one are younger.
                     if !before && !record.mark.contains(Mark::AMBIGUOUS) {
                         break;
                     }
@@ -171,7 +168,7 @@ impl Flight {
         }
     }
 
-    /// After a timeout: marks as lost whatever was sent `age` or longer ago, and the head.
+    /// After a timeout: marks as lost the head, and whatever was sent at least `age` ago.
     pub(crate) fn mark_lost_for_timeout(&mut self, now: Instant, age: Duration) -> u32 {
         let mut lost = 0;
         for index in 0..self.records.len() {

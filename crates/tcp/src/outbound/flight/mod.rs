@@ -1,18 +1,16 @@
-//! What has been sent and is not acknowledged: one record for each transmission.
+//! The flight: what was sent and is not acknowledged, one record for each transmission.
 //!
 //! ```text
 //!   una                                                        nxt
 //!   |-- acked away --|- lost, sent again -|- lost -|-- sacked --|-- under way --|
 //! ```
 //!
-//! The records lie side by side without gaps. A record is as long as the segment that was sent,
-//! super-frame or not; it is cut where an acknowledgement or a retransmission needs it, in units
-//! of the MSS, so that a peer cannot make us keep more records than we sent wire segments. A SYN
-//! or FIN counts as one byte.
+//! The records have no gaps. A record is as long as the segment that was sent, super-frame or not.
+//! It is cut where an acknowledgement or a retransmission needs it, in units of the MSS, so that
+//! there are never more records than wire segments. A SYN or FIN counts as one byte.
 //!
-//! What the records stand for is counted in wire segments, as in Linux (RFC 6675 section 4,
-//! "pipe"): `under way = all - sacked - lost + retransmitted`. Which of them are too old to be
-//! still on their way is in [`age`]; what to do about it is decided in `recovery`.
+//! Counts are in wire segments, as in Linux (RFC 6675 section 4, "pipe"): `in flight = all - sacked -
+//! lost + retransmitted`. [`age`] finds the records that are too old; `recovery` reacts.
 
 mod age;
 mod sacked;
@@ -28,18 +26,18 @@ pub(crate) use age::{Aged, Resent};
 use crate::seq::Seq;
 
 bitflags::bitflags! {
-    /// What is known of a record.
+    /// Marks of a record.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Mark: u8 {
         /// Acknowledged selectively.
         const SACKED = 1;
-        /// Held for lost.
+        /// Considered lost.
         const LOST = 2;
-        /// Sent again after it was lost, and not held for lost a second time.
+        /// Retransmitted after it was lost, and not considered lost again.
         const RETRANSMITTED = 4;
         /// Sent more than once: no measure of the round-trip time (Karn's algorithm).
         const AMBIGUOUS = 8;
-        /// The last byte is a FIN, which takes up no room in a wire segment.
+        /// The last byte is a FIN, which has no room in a wire segment.
         const FIN = 16;
     }
 }
@@ -49,12 +47,12 @@ bitflags::bitflags! {
 pub(crate) struct Sent {
     pub(crate) start: Seq,
     pub(crate) end: Seq,
-    /// When it was sent last.
+    /// Time of the last transmission.
     pub(crate) at: Instant,
     pub(crate) mark: Mark,
     /// Payload bytes of a full wire segment when it was sent.
     mss: u16,
-    /// Of a record that is `SACKED`: so is everything up to this number ([`sacked`]).
+    /// If it is `SACKED`: everything up to this number is, too ([`sacked`]).
     run_end: Seq,
 }
 
@@ -78,7 +76,7 @@ impl Sent {
         self.start + (self.packets() - 1) * u32::from(self.mss)
     }
 
-    /// Whether it was sent after the other: RFC 8985 section 6.2, RACK_sent_after.
+    /// Whether it was sent after the other (RFC 8985 section 6.2, RACK_sent_after).
     pub(crate) fn sent_after(&self, at: Instant, end: Seq) -> bool {
         self.at > at || (self.at == at && self.end.gt(end))
     }
@@ -100,41 +98,41 @@ pub(crate) struct Flight {
     high_sacked: Seq,
 }
 
-/// What an acknowledgement took out of the flight, with what is needed to judge it.
+/// What an acknowledgement delivered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivered {
     pub(crate) now: Instant,
     /// The least round trip of the path.
     pub(crate) min_rtt: Duration,
-    /// What the peer's timestamp echoes: milliseconds of our clock.
+    /// The echoed timestamp, in milliseconds of our clock.
     pub(crate) echo_ms: Option<u32>,
     /// `snd.nxt` when the current state of loss recovery began.
     pub(crate) high: Seq,
 
     /// Wire segments acknowledged cumulatively.
     pub(crate) acked: u32,
-    /// Wire segments acknowledged for the first time, in whatever way.
+    /// Wire segments acknowledged for the first time, cumulatively or selectively.
     pub(crate) packets: u32,
-    /// Bytes acknowledged for the first time, in whatever way.
+    /// Bytes acknowledged for the first time, cumulatively or selectively.
     pub(crate) bytes: u32,
-    /// When the first and the last transmission of those were sent that are acknowledged
-    /// cumulatively and for the first time, and were sent only once.
+    /// When the first and the last of the records were sent that are newly acknowledged
+    /// cumulatively and were sent once.
     pub(crate) acked_at: Option<(Instant, Instant)>,
-    /// The same of what is acknowledged selectively.
+    /// When the first and the last of those were sent that are newly acknowledged selectively.
     pub(crate) sacked_at: Option<(Instant, Instant)>,
-    /// Something acknowledged cumulatively had been sent more than once.
+    /// A cumulatively acknowledged record was sent more than once.
     pub(crate) ambiguous: bool,
-    /// Something from before `high` arrived that had been sent only once.
+    /// A record before `high` arrived that was sent once.
     pub(crate) original: bool,
     /// Something was acknowledged selectively.
     pub(crate) sacked: bool,
-    /// The lowest number that was sent once and arrived after a higher one.
+    /// The lowest number that was sent once and arrived after a higher number.
     pub(crate) late: Option<Seq>,
-    /// RFC 8985: when the last sent of all that was delivered was sent, and its end.
+    /// RFC 8985: when the most recently sent delivered record was sent, and its end.
     pub(crate) newest: Option<(Instant, Seq)>,
     /// RFC 8985: its round trip.
     pub(crate) rack_rtt: Option<Duration>,
-    /// Records that a block would have cut, but for [`MAX_SACKED_RECORDS`](crate::limits::MAX_SACKED_RECORDS).
+    /// Cuts left out for [`MAX_SACKED_RECORDS`](crate::limits::MAX_SACKED_RECORDS).
     pub(crate) ignored: u32,
 }
 
@@ -203,12 +201,12 @@ impl Flight {
         self.lost
     }
 
-    /// Wire segments sent again and under way.
+    /// Wire segments retransmitted and in flight.
     pub(crate) const fn retransmitted(&self) -> u32 {
         self.retransmitted
     }
 
-    /// Bytes in records with this mark. Looks at all of them.
+    /// Bytes in records with this mark. Walks over all records.
     pub(crate) fn bytes(&self, mark: Mark) -> u32 {
         self.records.iter().filter(|r| r.mark.contains(mark)).map(Sent::len).sum()
     }
@@ -218,7 +216,7 @@ impl Flight {
         self.records.is_empty()
     }
 
-    /// Whether some of it waits to be sent again.
+    /// Whether a lost record waits for its retransmission.
     pub(crate) const fn has_lost(&self) -> bool {
         self.lost > self.retransmitted
     }
@@ -256,7 +254,7 @@ impl Flight {
             if whole {
                 self.records.pop_front();
             }
-            // A part of a wire segment is no news of it.
+            // A part of a wire segment does not count.
             if packets > 0 {
                 delivered.acked += packets;
                 let sacked = record.mark.contains(Mark::SACKED);
@@ -280,8 +278,7 @@ impl Flight {
         }
     }
 
-    /// Marks the first wire segment as lost, unless something is known of it. Returns how many
-    /// wire segments that are.
+    /// Marks the first wire segment as lost, unless it has a mark. Returns how many are newly lost.
     pub(crate) fn mark_head_lost(&mut self) -> u32 {
         let Some(&head) = self.records.front() else { return 0 };
         let mss = u32::from(head.mss.max(1));
@@ -294,7 +291,7 @@ impl Flight {
         self.lose(0)
     }
 
-    /// Marks as lost, and not sent again, every record with wire segments longer than `mss` that
+    /// Marks as lost, and not retransmitted, every record with wire segments longer than `mss` that
     /// is not sacked.
     pub(crate) fn mark_long_lost(&mut self, mss: u32) {
         for index in 0..self.records.len() {
@@ -304,19 +301,19 @@ impl Flight {
         }
     }
 
-    /// Marks as lost, and not sent again, the first record: a SYN.
+    /// Marks as lost, and not retransmitted, the first record: a SYN.
     pub(crate) fn mark_first_lost(&mut self) {
         self.lose(0);
     }
 
-    /// Marks as lost, and not sent again, everything that is not sacked.
+    /// Marks as lost, and not retransmitted, everything that is not sacked.
     pub(crate) fn mark_all_lost(&mut self) {
         for index in 0..self.records.len() {
             self.lose(index);
         }
     }
 
-    /// Marks the record at `index` as lost, and not sent again, unless it is sacked. Returns how
+    /// Marks the record at `index` as lost, and not retransmitted, unless it is sacked. Returns how
     /// many wire segments are newly lost.
     fn lose(&mut self, index: usize) -> u32 {
         let Some(record) = self.records.get_mut(index) else { return 0 };
@@ -337,7 +334,7 @@ impl Flight {
         if first || again { packets } else { 0 }
     }
 
-    /// Nothing is lost after all.
+    /// Removes all marks of loss.
     pub(crate) fn forgive(&mut self) {
         let mut left = core::mem::take(&mut self.lost);
         for record in &mut self.records {
@@ -351,7 +348,7 @@ impl Flight {
         }
     }
 
-    /// Forgets what was sacked: the peer has thrown it away after all (RFC 2018 section 8).
+    /// Removes all SACK marks: the peer has reneged (RFC 2018 section 8).
     pub(crate) fn forget_sacks(&mut self) {
         self.sacked = 0;
         for record in &mut self.records {
@@ -364,7 +361,7 @@ impl Flight {
         (self.sacked > 0).then_some(self.high_sacked)
     }
 
-    /// The first record at or behind `from` that is lost and not sent again.
+    /// The first record at or after `from` that is lost and not retransmitted.
     pub(crate) fn next_lost(&mut self, from: Seq) -> Option<Sent> {
         if !self.has_lost() {
             return None;
@@ -381,8 +378,8 @@ impl Flight {
         }
     }
 
-    /// The record that starts at `start` has been sent again up to `end`, in wire segments of
-    /// `mss` payload bytes; it was lost. Returns how many wire segments that are.
+    /// The lost record that starts at `start` was retransmitted up to `end`, in wire segments of
+    /// `mss` payload bytes. Returns how many.
     pub(crate) fn on_retransmit(&mut self, start: Seq, end: Seq, at: Instant, mss: u32) -> u32 {
         let Some(index) = self.cut_out(start, end) else { return 0 };
         let Some(record) = self.records.get_mut(index) else { return 0 };
@@ -398,8 +395,8 @@ impl Flight {
         packets
     }
 
-    /// Of the record that was sent last, what begins at `start` has not left: it is forgotten. `false` if
-    /// it has left before.
+    /// Removes the end of the last record from `start` on, which has not left. `false` if it was
+    /// sent before.
     pub(crate) fn unsend(&mut self, start: Seq) -> bool {
         let marked = |r: &Sent| !(r.mark - Mark::FIN).is_empty();
         let Some(last) = self.records.back_mut().filter(|r| r.start.le(start) && !marked(r)) else {
@@ -415,8 +412,8 @@ impl Flight {
         true
     }
 
-    /// `start..end` has been sent again, and has not left: it is lost as before. Returns how many wire
-    /// segments that are; `None` if it was not sent again.
+    /// The device refused the retransmission of `start..end`: it is lost as before. Returns how
+    /// many wire segments; `None` if it was not retransmitted.
     pub(crate) fn on_refused(&mut self, start: Seq, end: Seq) -> Option<u32> {
         let index = self.cut_out(start, end)?;
         let record = self.records.get_mut(index)?;
@@ -429,8 +426,7 @@ impl Flight {
         Some(packets)
     }
 
-    /// What lies in `start..end` has been sent once more, to provoke an answer (RFC 8985 section
-    /// 7): nothing is held for lost.
+    /// `start..end` was retransmitted as a probe (RFC 8985 section 7): nothing is considered lost.
     pub(crate) fn on_probe(&mut self, start: Seq, end: Seq, at: Instant) {
         if let Some(index) = self.cut_out(start, end)
             && let Some(record) = self.records.get_mut(index)
@@ -440,8 +436,7 @@ impl Flight {
         }
     }
 
-    /// The index of a record that begins at `start`, which is one's start or lies in its middle,
-    /// and ends at `end` or before.
+    /// The index of a record that begins at `start` and ends at most at `end`; cuts one if needed.
     fn cut_out(&mut self, start: Seq, end: Seq) -> Option<usize> {
         let mut index = self.records.partition_point(|r| r.end.le(start));
         let record = *self.records.get(index)?;
@@ -456,8 +451,8 @@ impl Flight {
         Some(index)
     }
 
-    /// Cuts the record at `index` behind its first `bytes` bytes. The parts may be one more wire
-    /// segment than the whole, if the cut is not at a multiple of the MSS.
+    /// Cuts the record at `index` after `bytes` bytes. If that is no multiple of the MSS, the parts
+    /// have one more wire segment than the whole.
     fn split(&mut self, index: usize, bytes: u32) {
         let Some(front) = self.records.get_mut(index) else { return };
         let (mut back, whole) = (*front, front.packets());
@@ -497,24 +492,22 @@ impl Flight {
         ]
     }
 
-    /// Drops everything: the connection is over.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Gives back the memory of the list if it is empty.
+    /// Frees the list if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.records.is_empty() {
             self.records = VecDeque::new();
         }
     }
 
-    /// Whether it owns memory of its own.
     pub(crate) fn has_heap(&self) -> bool {
         self.records.capacity() > 0
     }
 
-    /// Whether the counts agree with the records, and these lie side by side in `una..nxt`.
+    /// Checks that the counts agree with the records, and these fill `una..nxt`.
     #[cfg(test)]
     pub(crate) fn check(&self, una: Seq, nxt: Seq) {
         let sum = |mark| -> u32 {
@@ -539,7 +532,7 @@ impl Flight {
     }
 }
 
-/// Counts a record that a walk looks at: for tests, and beside the flight, whose size is tested too.
+/// Counts the records that walks look at, for tests.
 #[inline]
 fn note_step() {
     #[cfg(test)]

@@ -1,11 +1,10 @@
-//! What is acknowledged selectively (RFC 2018, 2883): marking it, and not looking at it again.
+//! Selective acknowledgements (RFC 2018, 2883): marks records, and walks over each mark once.
 //!
-//! A peer repeats its blocks, each as wide as it likes. So that a block costs what is new in it,
-//! every sacked record remembers how far the sacked records behind it reach as far as was known
-//! when it was looked at last (`Sent::run_end`). A walk goes from one such end to the next, and
-//! leaves behind at each record that it touched where it came out: a union-find with path
-//! compression, whose steps grow with the logarithm of the records, whatever blocks come in
-//! whatever order.
+//! A peer repeats its blocks, of any width. So that a block costs what is new in it, every sacked
+//! record remembers how far the sacked records after it reach (`Sent::run_end`). A walk jumps from
+//! one such end to the next, and then stores its result in each record that it touched: a
+//! union-find with path compression. Its steps grow with the logarithm of the records, whatever
+//! blocks arrive.
 //!
 //! ```text
 //!   record     | 1 S | 2 S | 3 S | 4 S | 5   | 6 S |
@@ -17,7 +16,7 @@ use crate::limits::MAX_SACKED_RECORDS;
 use crate::seq::Seq;
 
 impl Flight {
-    /// The peer has `left..right`. Only whole wire segments count, but for the end of a record.
+    /// The peer has `left..right`. Only whole wire segments count, and the end of a record.
     pub(crate) fn sack(&mut self, left: Seq, right: Seq, delivered: &mut Delivered) {
         let mut index = self.records.partition_point(|r| r.end.le(left));
         while let Some(&record) = self.records.get(index) {
@@ -59,7 +58,7 @@ impl Flight {
         }
     }
 
-    /// The index of the first record behind the one at `index` that is not sacked; that one is.
+    /// The index of the first record after the sacked one at `index` that is not sacked.
     pub(super) fn behind_run(&mut self, index: usize) -> usize {
         let mut end = None;
         let mut behind = index;
@@ -70,7 +69,7 @@ impl Flight {
             behind = self.first_beyond(behind, reaches);
             super::note_step();
         }
-        // Once more, to leave behind how far it goes.
+        // The second walk stores the end.
         let mut at = index;
         while at < behind
             && let Some(record) = self.records.get_mut(at)
@@ -81,7 +80,7 @@ impl Flight {
         behind
     }
 
-    /// The index of the record that begins at `end`, which the one at `index` or a later one ends at.
+    /// The index of the record that begins at `end`, searched from `index` on.
     fn first_beyond(&self, index: usize, end: Seq) -> usize {
         match self.records.get(index) {
             Some(record) if record.end == end => index + 1,
@@ -95,7 +94,7 @@ impl Flight {
         let record = *part;
         let packets = record.packets();
         if !record.mark.contains(Mark::AMBIGUOUS) {
-            // What was sent once and arrives below something that arrived before: reordering.
+            // Reordering: it was sent once, and a higher number arrived before it.
             if high.is_some_and(|high| record.start.lt(high)) {
                 delivered.note_late(record.start);
             }
@@ -114,11 +113,11 @@ impl Flight {
         self.sacked += packets;
     }
 
-    /// The peer has got `left..right` twice: how many wire segments of it, sent more than once and
-    /// ending behind `marker`, that excuses. Looks at a limited number of records.
+    /// The peer received `left..right` twice: how many wire segments of it were retransmitted and
+    /// end after `marker`. Looks at a limited number of records.
     ///
-    /// What arrived twice arrived: the block around it, or the acknowledgement, says so too. If
-    /// neither does, the report is a lie, and nothing follows from it here.
+    /// The acknowledgement or another block must cover the range too; otherwise the report is a lie
+    /// and has no effect.
     pub(crate) fn dsack(
         &mut self,
         left: Seq,

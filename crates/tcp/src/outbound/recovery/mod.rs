@@ -1,18 +1,18 @@
-//! Loss: how it is noticed, and what is done about it (RFC 5681, 6582, 6675, 8985).
+//! Loss detection and recovery (RFC 5681, 6582, 6675, 8985).
 //!
 //! ```text
-//!            something out of order          something is held for lost
+//!            segments out of order          a segment is considered lost
 //!     Open ------------------------> Disorder --------------------------> Recovery
 //!      ^ \__ mark echoed __> Cwr ____/   |                                 |   |
 //!      |                      |          |  timer                          |   | timer
 //!      |                      |          +----------> Loss <---------------|---+
-//!      +--- `high` is acknowledged, or what was done turns out to be spurious ---+
+//!      +--- `high` is acknowledged, or the recovery turns out to be spurious ----+
 //! ```
 //!
-//! What became of each transmission is in `flight`. This file has the states, as in Linux; the
-//! parts of it: [`sack`] (what selective acknowledgements say, and what stands for them without),
-//! [`rack`] (loss by time), [`probe`] (tail loss probes), [`prr`] (the window meanwhile), [`undo`]
-//! (spurious recoveries, F-RTO), [`resend`] (what leaves again), [`timer`].
+//! `flight` has the records of transmissions. This file has the states, as in Linux; its parts are
+//! [`sack`] (selective acknowledgements, and their emulation without SACK), [`rack`] (loss by
+//! time), [`probe`] (tail loss probes), [`prr`] (the window during recovery), [`undo`] (spurious
+//! recoveries, F-RTO), [`resend`] (retransmissions) and [`timer`].
 
 pub(crate) mod probe;
 pub(crate) mod prr;
@@ -27,15 +27,14 @@ use core::time::Duration;
 use pagewire_mem::Instant;
 
 use crate::options::SackBlocks;
-use crate::outbound::Transfer;
 use crate::outbound::flight::{Mark, Resent};
 use crate::outbound::loss::CaState;
-use crate::outbound::mtu_probe;
+use crate::outbound::{Transfer, mtu_probe};
 use crate::path::Path;
 use crate::seq::Seq;
 
 bitflags::bitflags! {
-    /// What an acknowledgement said.
+    /// What is new in an acknowledgement.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct News: u16 {
         /// `una` moved.
@@ -48,13 +47,13 @@ bitflags::bitflags! {
         const ACKED = 1 << 3;
         /// Something was acknowledged selectively.
         const SACKED = 1 << 4;
-        /// It echoes a congestion mark.
+        /// A congestion mark was echoed.
         const ECHO = 1 << 5;
-        /// It reports a duplicate of something that was sent again (RFC 2883).
+        /// A duplicate of a retransmission was reported (RFC 2883).
         const DSACK = 1 << 6;
         /// The duplicate is the last tail loss probe.
         const DSACK_OF_PROBE = 1 << 7;
-        /// Something arrived that was sent once, before this state began.
+        /// A segment arrived that was sent once, before this state began.
         const ORIGINAL = 1 << 8;
         /// A retransmission was lost.
         const LOST_AGAIN = 1 << 9;
@@ -62,75 +61,75 @@ bitflags::bitflags! {
         const SET_TIMER = 1 << 10;
         /// The first segment not acknowledged was acknowledged selectively before.
         const RENEGED = 1 << 11;
-        /// What makes an acknowledgement no duplicate.
+        /// Any of these: it is no duplicate acknowledgement.
         const NO_DUPLICATE = Self::DATA.bits() | Self::WINDOW.bits() | Self::ACKED.bits();
-        /// What is always looked into.
+        /// Any of these: loss recovery processes it.
         const ALERT = Self::SACKED.bits() | Self::ECHO.bits() | Self::DSACK.bits();
     }
 }
 
-/// What an acknowledgement said, as far as losses are concerned.
+/// The content of an acknowledgement for loss recovery.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) news: News,
     /// Wire segments delivered.
     pub(crate) delivered: u32,
-    /// Wire segments newly held for lost.
+    /// Wire segments newly considered lost.
     pub(crate) lost: u32,
-    /// Wire segments that it says were marked, where that is counted (RFC 9768).
+    /// Wire segments reported as marked (RFC 9768).
     pub(crate) marked: u32,
     /// Duplicate acknowledgements in it: 0 or 1.
     pub(crate) duplicates: u32,
-    /// What its timestamp echoes: milliseconds of our clock.
+    /// The echoed timestamp, in milliseconds of our clock.
     pub(crate) echo_ms: Option<u32>,
 }
 
-/// What is sent again after an acknowledgement.
+/// What to send after an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Resend {
-    /// Nothing.
+    /// New data only.
     #[default]
     No,
-    /// What is lost.
+    /// Lost data first.
     Lost,
-    /// What is new; if there is nothing, what is lost (RFC 5682 section 3.1 step 2b).
+    /// New data; if there is none, lost data (RFC 5682 section 3.1 step 2b).
     NewFirst,
 }
 
-/// What only a connection with a loss needs.
+/// State that only a connection with a loss needs.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// `una` when the window was reduced, while that can be taken back.
+    /// `una` when the window was reduced, while the reduction can be undone.
     marker: Option<Seq>,
     /// Retransmissions that the peer has not reported as duplicates; `None`: none was made.
     unexcused: Option<u32>,
-    /// When the first retransmission since then left.
+    /// When the first retransmission since then was sent.
     first_resent: Option<Instant>,
-    /// Threshold and window before the reduction; 0: not to be restored.
+    /// Threshold and window before the reduction; 0: do not restore.
     prior_ssthresh: u32,
     prior_cwnd: u32,
     /// Wire segments delivered and sent during the reduction (RFC 6937).
     prr_delivered: u32,
     prr_out: u32,
-    /// The end of the tail loss probe that is not answered, and whether it was old data.
+    /// The end of the unanswered tail loss probe, and whether it was a retransmission.
     probe_end: Option<Seq>,
     probe_resent: bool,
     probe_due: bool,
-    /// Finding out whether the timeout was spurious (RFC 5682).
+    /// F-RTO checks whether the timeout was spurious (RFC 5682).
     frto: bool,
     pub(crate) resend: Resend,
-    /// Wire segments that duplicate acknowledgements stand for, without SACK.
+    /// Without SACK: the wire segments that duplicate acknowledgements stand for.
     emulated: u32,
-    /// The SACK blocks of the last acknowledgement: what they said is known.
+    /// The SACK blocks of the last acknowledgement.
     known: SackBlocks,
-    /// Nothing before this waits to be sent again.
+    /// Nothing before this is to be retransmitted.
     next: Seq,
-    /// Every first transmission before this has been judged.
+    /// `detect` has judged every first transmission before this.
     judged: Seq,
     resent: Resent,
-    /// RACK.dsack_round: the reordering window has grown in this round trip.
+    /// RACK.dsack_round: the reordering window grew in this round trip.
     dsack_round: Option<Seq>,
-    /// When the first of the timeouts in a row happened.
+    /// The first of the timeouts in a row.
     pub(crate) since: Instant,
 }
 
@@ -166,22 +165,22 @@ impl Transfer {
         self.recovery.get_or_insert_with(|| Box::new(Recovery::new(una)))
     }
 
-    /// Wire segments known to have arrived beyond a gap; guessed from duplicates without SACK.
+    /// Wire segments that arrived beyond a gap; without SACK, an estimate from duplicates.
     #[inline]
     pub(crate) fn sacked_packets(&self) -> u32 {
         self.flight.sacked() + self.recovery.as_ref().map_or(0, |r| r.emulated)
     }
 
-    /// Wire segments thought to be under way (RFC 6675 section 4, "pipe").
+    /// Wire segments in flight by estimate (RFC 6675 section 4, "pipe").
     #[inline]
     pub(crate) fn packets_in_flight(&self) -> u32 {
-        // A SYN is nothing that congestion control counts.
+        // Congestion control does not count the SYN.
         let syn = u32::from(self.snd.una == self.snd.iss);
         let left = self.sacked_packets() + self.flight.lost() + syn;
         (self.flight.packets() + self.flight.retransmitted()).saturating_sub(left)
     }
 
-    /// Whether this acknowledgement is the loss recovery's business.
+    /// Whether loss recovery processes this acknowledgement.
     #[inline]
     pub(crate) fn is_dubious(&self, news: News) -> bool {
         !news.intersects(News::NO_DUPLICATE)
@@ -189,7 +188,7 @@ impl Transfer {
             || self.loss.state != CaState::Open
     }
 
-    /// Enters, works on and leaves the states.
+    /// Enters, updates and leaves the states.
     #[cold]
     pub(crate) fn alert(
         &mut self,
@@ -202,12 +201,12 @@ impl Transfer {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let echo = heard.news.contains(News::ECHO);
         let recovery = self.recovery_mut();
-        // What is no number under way is one of long ago, even if it seems to be ahead.
+        // A number outside the flight is an old one, even if it seems to be ahead.
         for at in [&mut recovery.next, &mut recovery.judged] {
             *at = if at.between(una, nxt) { *at } else { una };
         }
         if echo {
-            // The network says that it is congested: whatever the reason, the cut was right.
+            // The network is congested, so the reduction stays.
             recovery.prior_ssthresh = 0;
         }
         if self.flight.is_empty() {
@@ -231,7 +230,7 @@ impl Transfer {
                 }
                 identify_losses(self, path, now, heard);
                 if self.loss.state != CaState::Recovery {
-                    // Undone. What is lost all the same is a new loss.
+                    // Undone. A segment that is still lost is a new loss.
                     if self.flight.lost() == 0 {
                         return;
                     }
@@ -269,7 +268,7 @@ impl Transfer {
         }
     }
 
-    /// Something sent again may still be on its way.
+    /// Whether a retransmission may still be in flight.
     pub(crate) fn has_resent(&self) -> bool {
         self.flight.retransmitted() > 0
             || self.flight.first().is_some_and(|r| r.mark.contains(Mark::AMBIGUOUS))
@@ -295,22 +294,21 @@ impl Transfer {
         self.loss.state = CaState::Recovery;
     }
 
-    /// The retransmission timer has gone off on data.
+    /// The retransmission timer has fired on data.
     ///
     /// > RFC 6298 section 5.4: Retransmit the earliest segment that has not been acknowledged by
     /// > the TCP receiver.
     ///
-    /// As Linux: what was sent less than a round trip ago is not held for lost.
+    /// As Linux: segments sent less than a round trip ago are not considered lost.
     pub(crate) fn on_data_timeout(&mut self, path: &Path, now: Instant) {
         let (una, nxt) = (self.snd.una, self.snd.nxt);
         let state = self.loss.state;
         let first = state < CaState::Recovery;
-        let many_out_of_order = self.sacked_packets() >= u32::from(path.config.reordering);
+        let many_out_of_order = self.sacked_packets() >= u32::from(path.config().reordering);
         // > RFC 2018 section 8: After a retransmit timeout the data sender SHOULD turn off all of
         // > the SACKed bits
         //
-        // only if the head is sacked and still not acknowledged: then the receiver went back on
-        // its word.
+        // only if the head is sacked and not acknowledged: then the receiver has reneged.
         if self.flight.first().is_some_and(|r| r.mark.contains(Mark::SACKED)) {
             self.flight.forget_sacks();
             self.recovery_mut().known = SackBlocks::new();
@@ -337,18 +335,18 @@ impl Transfer {
         // > RFC 5681 section 3.1: upon a timeout [...] cwnd MUST be set to no more than the loss
         // > window, LW, which equals 1 full-sized segment
         //
-        // beside what is not held for lost.
+        // beside the segments that are not considered lost.
         self.congestion.set_cwnd(self.packets_in_flight() + 1);
         if first && many_out_of_order {
             // The degree of reordering was overestimated.
-            self.loss.reordering = self.loss.reordering.min(u16::from(path.config.reordering));
+            self.loss.reordering = self.loss.reordering.min(u16::from(path.config().reordering));
         }
         self.loss.state = CaState::Loss;
         self.loss.high = nxt;
         self.queue_cwr();
         // > RFC 5682 section 3.1: 1) When the retransmission timer expires, retransmit the first
         // > unacknowledged segment
-        let frto = path.config.frto && (first || self.loss.retries > 0);
+        let frto = path.config().frto && (first || self.loss.retries > 0);
         let retries = self.loss.retries;
         let recovery = self.recovery_mut();
         recovery.probe_end = None;
@@ -361,14 +359,14 @@ impl Transfer {
         }
     }
 
-    /// Every segment under way that is longer than `mss` was dropped for its length: it is sent
-    /// again in shorter ones, and the network is not held for congested.
+    /// Every segment in flight longer than `mss` was dropped for its length: sends it again in
+    /// shorter ones, without a congestion response.
     pub(crate) fn on_too_big(&mut self, mss: u32) {
         self.flight.mark_long_lost(mss);
         self.resend_without_blame();
     }
 
-    /// What the flight holds for lost is sent again, and the network is not held for congested.
+    /// Sends lost segments again without a congestion response.
     pub(crate) fn resend_without_blame(&mut self) {
         if self.flight.lost() == 0 {
             return;
@@ -391,7 +389,7 @@ impl Transfer {
     }
 }
 
-/// Leaves a state if `high` is acknowledged. `true`: the state is held.
+/// Leaves a state if `high` is acknowledged. `true`: the state stays.
 fn leave_state(transfer: &mut Transfer, path: &Path, heard: &Heard) -> bool {
     let una = transfer.snd.una;
     if transfer.loss.state == CaState::Open {
@@ -415,7 +413,7 @@ fn leave_state(transfer: &mut Transfer, path: &Path, heard: &Heard) -> bool {
     false
 }
 
-/// Open, Disorder and Cwr; `true`: recovery has begun.
+/// Updates Open, Disorder and Cwr. `true`: recovery has begun.
 fn work_in_disorder(
     transfer: &mut Transfer,
     path: &Path,
@@ -433,8 +431,7 @@ fn work_in_disorder(
     if identify || !path.has_sack() {
         identify_losses(transfer, path, now, heard);
     }
-    // As Linux: what is held for lost begins a recovery; duplicates are counted where loss
-    // is detected.
+    // As Linux: a lost segment begins a recovery; loss detection counts the duplicates.
     if transfer.flight.lost() == 0 {
         try_to_open(transfer, heard);
         return false;
@@ -446,7 +443,7 @@ fn work_in_disorder(
     true
 }
 
-/// Marks what is lost: by time with SACK; without, the first segment.
+/// Marks lost segments: with SACK by time, without it the first segment.
 fn identify_losses(transfer: &mut Transfer, path: &Path, now: Instant, heard: &mut Heard) {
     if transfer.flight.is_empty() {
         return;
@@ -482,7 +479,7 @@ fn identify_losses(transfer: &mut Transfer, path: &Path, now: Instant, heard: &m
 /// > not been acknowledged to the data sender, even if the data has already been reported in a
 /// > SACK option.
 ///
-/// As Linux: a short timeout gives it the chance to acknowledge after all.
+/// As Linux: a short timeout gives the receiver the chance to acknowledge after all.
 fn has_reneged(transfer: &mut Transfer, now: Instant, heard: &mut Heard) -> bool {
     if !heard.news.contains(News::RENEGED | News::ADVANCED) {
         return false;
@@ -494,7 +491,7 @@ fn has_reneged(transfer: &mut Transfer, now: Instant, heard: &mut Heard) -> bool
     true
 }
 
-/// Nothing is lost: back to Open, or to Disorder while something is out of order.
+/// Nothing is lost: returns to Open, or to Disorder while segments are out of order.
 fn try_to_open(transfer: &mut Transfer, heard: &Heard) {
     if !transfer.has_resent() {
         transfer.recovery_mut().first_resent = None;

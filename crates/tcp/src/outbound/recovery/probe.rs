@@ -1,5 +1,5 @@
-//! Tail loss probes (RFC 8985 section 7): the last segment, or a new one, asks for an
-//! acknowledgement when none comes.
+//! Tail loss probes (RFC 8985 section 7): when no acknowledgement comes, the last segment, or a new
+//! one, asks for it.
 
 use pagewire_mem::Instant;
 
@@ -7,11 +7,8 @@ use super::{Heard, News};
 use crate::outbound::Transfer;
 use crate::outbound::flight::Mark;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::timer;
+use crate::outbound::recovery::{prr, timer};
 use crate::seq::Seq;
-
-impl Transfer {}
 
 /// > RFC 8985 section 7.3: When the PTO timer expires, the sender MUST check whether both of the
 /// > following conditions are met [...] there is no other previous loss probe still in flight
@@ -24,7 +21,7 @@ pub(crate) fn on_probe_timer(transfer: &mut Transfer, now: Instant) {
     }
 }
 
-/// Whether a probe is under way.
+/// Whether a probe is in flight.
 pub(crate) fn awaits_probe_answer(transfer: &Transfer) -> bool {
     transfer.recovery.as_deref().is_some_and(|r| r.probe_end.is_some())
 }
@@ -34,7 +31,7 @@ pub(crate) fn take_probe_due(transfer: &mut Transfer) -> bool {
     transfer.recovery.as_deref_mut().is_some_and(|r| core::mem::take(&mut r.probe_due))
 }
 
-/// What is sent again as a probe: where it begins, and how many sequence numbers it is.
+/// The segment to retransmit as a probe: its start, and how many sequence numbers it has.
 ///
 /// > RFC 8985 section 7.3: If there is new data to send and the receiver window allows [...] send
 /// > new data [...] else: retransmit the last segment
@@ -44,7 +41,7 @@ pub(crate) fn probe_again(transfer: &Transfer) -> Option<(Seq, u32)> {
     Some((start, last.end.since(start)))
 }
 
-/// A probe has left: `again`, the numbers of what was sent again.
+/// A probe was sent. `again`: the range, if it was a retransmission.
 pub(crate) fn on_probe_sent(transfer: &mut Transfer, now: Instant, again: Option<(Seq, Seq)>) {
     if let Some((start, end)) = again {
         transfer.flight.on_probe(start, end, now);

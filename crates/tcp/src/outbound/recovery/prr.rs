@@ -1,13 +1,11 @@
-//! The congestion window while it is being reduced: proportional rate reduction (RFC 6937).
+//! Proportional rate reduction: the congestion window during a recovery (RFC 6937).
 
 use super::{Heard, News};
 use crate::outbound::Transfer;
 use crate::outbound::loss::CaState;
 use crate::outbound::recovery::undo;
 
-impl Transfer {}
-
-/// The threshold that an undone reduction goes back to.
+/// The threshold that an undo restores.
 pub(crate) fn current_ssthresh(transfer: &Transfer) -> u32 {
     let (cwnd, ssthresh) = (transfer.congestion.cwnd(), transfer.congestion.ssthresh());
     if transfer.loss.is_reducing() { ssthresh } else { ssthresh.max(cwnd / 2 + cwnd / 4) }
@@ -35,8 +33,8 @@ pub(crate) fn begin_reduction(transfer: &mut Transfer) {
 /// > limit = MAX(prr_delivered - prr_out, DeliveredData) + MSS; sndcnt = MIN(ssthresh - pipe,
 /// > limit) } On any data transmission or retransmission: prr_out += (data sent)
 ///
-/// RFC 6937bis, as Linux: one more only when the acknowledgement moves and tells of no loss.
-/// When a mark is all that happened, nothing was lost: what was delivered bounds what leaves.
+/// RFC 6937bis, as Linux: one more only when the acknowledgement advances without a new loss. After
+/// a mark alone nothing was lost, so delivered segments bound those that leave.
 pub(crate) fn reduce(transfer: &mut Transfer, heard: &Heard) {
     let (in_flight, ssthresh) = (transfer.packets_in_flight(), transfer.congestion.ssthresh());
     let recovering = transfer.loss.state == CaState::Recovery;
@@ -60,7 +58,7 @@ pub(crate) fn reduce(transfer: &mut Transfer, heard: &Heard) {
     transfer.congestion.set_cwnd(in_flight.saturating_add(count));
 }
 
-/// `packets` wire segments left.
+/// `packets` wire segments were sent.
 #[inline]
 pub(crate) fn note_reduced_send(transfer: &mut Transfer, packets: u32) {
     if transfer.loss.is_reducing()

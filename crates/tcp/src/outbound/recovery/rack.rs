@@ -9,24 +9,21 @@ use crate::limits::{RACK_PERSIST_RECOVERIES, TIMER_SLACK_MS};
 use crate::outbound::Transfer;
 use crate::outbound::flight::{Aged, Delivered};
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::timer;
+use crate::outbound::recovery::{prr, timer};
 use crate::path::Path;
 
-impl Transfer {
-    /// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has
-    /// > been delivered
-    pub(crate) fn advance_rack(&mut self, path: &Path, delivered: &Delivered) {
-        // Without SACK nobody can tell which transmission arrived.
-        let Some(rtt) = delivered.rack_rtt.filter(|_| path.has_sack()) else { return };
-        self.loss.advanced = true;
-        let rack = &mut self.loss.rack;
-        rack.rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
-        if let Some((at, end)) = delivered.newest
-            && (at > rack.at || (at == rack.at && end.gt(rack.end)))
-        {
-            (rack.at, rack.end) = (at, end);
-        }
+/// > RFC 8985 section 6.2, step 2: Update the state for the most recently sent segment that has
+/// > been delivered
+pub(crate) fn advance_rack(transfer: &mut Transfer, path: &Path, delivered: &Delivered) {
+    // Without SACK it is unknown which transmission arrived.
+    let Some(rtt) = delivered.rack_rtt.filter(|_| path.has_sack()) else { return };
+    transfer.loss.advanced = true;
+    let rack = &mut transfer.loss.rack;
+    rack.rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+    if let Some((at, end)) = delivered.newest
+        && (at > rack.at || (at == rack.at && end.gt(rack.end)))
+    {
+        (rack.at, rack.end) = (at, end);
     }
 }
 
@@ -63,7 +60,7 @@ pub(crate) fn detect_by_time(transfer: &mut Transfer, now: Instant) -> Aged {
     detect(transfer, now)
 }
 
-/// Judges again in `wait`, and a little: as much as Linux's clock may be off.
+/// Detects losses again in `wait`, plus the slack of Linux's clock.
 pub(crate) fn await_reordering(transfer: &mut Transfer, now: Instant, wait: Duration) {
     timer::set_retransmit_timer(transfer, now, wait + Duration::from_millis(TIMER_SLACK_MS));
     transfer.loss.due = Due::Reorder;
@@ -92,7 +89,6 @@ pub(crate) fn on_reordering_timer(transfer: &mut Transfer, now: Instant) {
 /// > RACK.segs_sacked >= DupThresh) return 0 } return min(RACK.reo_wnd_mult * RACK.min_RTT / 4,
 /// > SRTT)
 ///
-/// Linux bounds it by the smoothed round trip too.
 fn reordering_window(transfer: &Transfer) -> Duration {
     if transfer.loss.reord_seen == 0
         && (transfer.loss.state >= CaState::Recovery

@@ -1,4 +1,4 @@
-//! What leaves again, and how much of it.
+//! Retransmissions.
 
 use pagewire_mem::Instant;
 
@@ -6,9 +6,7 @@ use super::Resend;
 use crate::outbound::Transfer;
 use crate::outbound::flight::Sent;
 use crate::outbound::loss::{CaState, Due};
-use crate::outbound::recovery::prr;
-use crate::outbound::recovery::timer;
-use crate::outbound::recovery::undo;
+use crate::outbound::recovery::{prr, timer, undo};
 use crate::path::Path;
 use crate::seq::Seq;
 
@@ -19,7 +17,7 @@ impl Transfer {
         self.recovery.as_ref().is_some_and(|r| r.resend == Resend::NewFirst)
     }
 
-    /// New data was tried before lost data; whether the lost data goes now.
+    /// New data was tried before lost data: decides whether the lost data leaves now.
     pub(crate) fn new_data_tried(&mut self) {
         let sent = self.snd.nxt.gt(self.loss.high);
         if let Some(recovery) = self.recovery.as_deref_mut() {
@@ -32,8 +30,8 @@ impl Transfer {
         }
     }
 
-    /// What is to be sent again next: where it begins and how many sequence numbers it is. `mss` is
-    /// the payload of a full segment now.
+    /// The next retransmission: its start and how many sequence numbers it has. `mss` is the
+    /// payload of a full segment now.
     pub(crate) fn next_retransmission(&mut self, path: &Path, mss: u32) -> Option<(Seq, u32)> {
         let una = self.snd.una;
         let recovery = self.recovery.as_deref_mut()?;
@@ -45,7 +43,7 @@ impl Transfer {
         fit(self, path, &record, mss)
     }
 
-    /// `start..end` has been sent again, in wire segments of `mss` payload bytes.
+    /// `start..end` was retransmitted in wire segments of `mss` payload bytes.
     pub(crate) fn on_retransmitted(&mut self, now: Instant, start: Seq, end: Seq, mss: u32) {
         let packets = self.flight.on_retransmit(start, end, now, mss);
         self.stats.retransmits = self.stats.retransmits.saturating_add(packets);
@@ -56,7 +54,7 @@ impl Transfer {
             recovery.next = recovery.next.max(end);
             self.flight.list_resent(start, end, now, &mut recovery.resent);
         }
-        // After a timeout the timer was set when it went off.
+        // After a timeout, the timer is set already.
         if start == self.snd.una
             && self.loss.due != Due::Reorder
             && (self.loss.state != CaState::Loss || self.loss.retries == 0)
@@ -66,8 +64,7 @@ impl Transfer {
         }
     }
 
-    /// What was sent again from `start` on, `packets` wire segments, has not left: it waits to be sent
-    /// again as before.
+    /// The device refused `packets` retransmitted wire segments from `start` on.
     pub(crate) fn on_retransmission_refused(&mut self, start: Seq, packets: u32) {
         self.stats.retransmits = self.stats.retransmits.saturating_sub(packets);
         let reducing = self.loss.is_reducing();
@@ -78,7 +75,7 @@ impl Transfer {
         if reducing {
             recovery.prr_out = recovery.prr_out.saturating_sub(packets);
         }
-        // None at all is not the same as none that is not excused: that would undo the reduction.
+        // `None`, not `Some(0)`, which would undo the reduction.
         let left = recovery.unexcused.and_then(|count| count.checked_sub(packets));
         recovery.unexcused = left.filter(|&left| left > 0);
     }
@@ -88,7 +85,7 @@ impl Transfer {
 fn fit(transfer: &Transfer, path: &Path, record: &Sent, mss: u32) -> Option<(Seq, u32)> {
     let packets = transfer.congestion.cwnd().saturating_sub(transfer.packets_in_flight());
     let mut room = packets.saturating_mul(mss);
-    // A peer that shrinks its window gets the first segment all the same, as a probe.
+    // A peer that shrinks its window gets the first segment as a probe.
     let allowed = transfer.send_edge().saturating_since(record.start);
     room = match (allowed, record.start == transfer.snd.una) {
         (0, false) => return None,

@@ -1,5 +1,4 @@
-//! What selective acknowledgements say (RFC 2018, 2883), what stands for them without, and what
-//! they tell of reordering.
+//! Selective acknowledgements (RFC 2018, 2883), their emulation without SACK, and reordering.
 
 use super::{Heard, News};
 use crate::limits::MAX_REORDERING;
@@ -9,18 +8,13 @@ use crate::outbound::flight::Delivered;
 use crate::path::Path;
 use crate::seq::Seq;
 
-impl Transfer {
-    // ---- without SACK ----
-}
-
-/// Takes in SACK blocks; what is new in them is added to `delivered`. `ack` is the
-/// acknowledgement number beside them.
+/// Processes SACK blocks and adds new ranges to `delivered`. `ack` is the acknowledgement number.
 ///
 /// > RFC 2018 section 4: the first SACK block [...] MUST specify the contiguous block of data
 /// > containing the segment which triggered this ACK [...] the SACK option SHOULD be filled out
 /// > by repeating the most recently reported SACK blocks
 ///
-/// so most of what the blocks say is known already.
+/// so most of the blocks are known already.
 pub(crate) fn take_sacks(
     transfer: &mut Transfer,
     path: &Path,
@@ -35,11 +29,11 @@ pub(crate) fn take_sacks(
     let duplicate = take_dsack(transfer, path, blocks, ack, prior_una, heard);
     let known = core::mem::replace(&mut transfer.recovery_mut().known, *blocks);
     for (left, right) in blocks.iter().skip(usize::from(duplicate)) {
-        // The rest must lie in what was sent.
+        // The rest must lie in the flight.
         if !(left.lt(right) && right.gt(una) && right.le(nxt) && left.ge(una)) {
             continue;
         }
-        // A block that has grown at one end: look at the new end only.
+        // If a block has grown at one end, only the new end counts.
         let (mut from, mut to) = (left, right);
         for (l, r) in known.iter() {
             if l.le(from) && from.lt(r) {
@@ -50,15 +44,14 @@ pub(crate) fn take_sacks(
             }
         }
         if from.lt(to) {
-            // Units are counted from the start of a record, and the known part may have ended
-            // within one.
+            // Units are counted from the start of a record, and the known part may end within one.
             transfer.flight.sack(left.max(from - from.since(left).min(mss)), to, delivered);
         }
     }
 }
 
-/// What arrived late tells how far the path reorders: from `late` to the highest number that
-/// had arrived, `high`.
+/// A segment arrived late: the path reorders from `late` to the highest number that had arrived,
+/// `high`.
 pub(crate) fn note_reordering(
     transfer: &mut Transfer,
     path: &Path,
@@ -82,7 +75,7 @@ pub(crate) fn note_reordering(
 /// > MUST be incremented by SMSS. This artificially inflates the congestion window in order to
 /// > reflect the additional segment that has left the network.
 ///
-/// As Linux, and RFC 6675: not the window grows, but what is under way becomes less.
+/// As Linux and RFC 6675: the flight shrinks instead of the window growing.
 pub(crate) fn emulate_sacks(transfer: &mut Transfer, path: &Path, heard: &mut Heard) {
     if path.has_sack() || heard.duplicates == 0 {
         return;
@@ -94,8 +87,8 @@ pub(crate) fn emulate_sacks(transfer: &mut Transfer, path: &Path, heard: &mut He
     heard.delivered += transfer.recovery_mut().emulated.saturating_sub(before);
 }
 
-/// `acked` wire segments were acknowledged: the first filled the gap, the others are those that
-/// the duplicates stood for. Returns how many of them were not.
+/// `acked` wire segments were acknowledged: the first filled the gap, duplicates stood for the
+/// others. Returns how many of them are newly delivered.
 pub(crate) fn spend_emulated(transfer: &mut Transfer, acked: u32) -> u32 {
     let Some(recovery) = transfer.recovery.as_deref_mut() else { return acked };
     if acked == 0 {
@@ -115,11 +108,11 @@ pub(crate) fn forget_emulated(transfer: &mut Transfer) {
     }
 }
 
-/// Whether the congestion window may grow with this acknowledgement. As Linux: where the path
-/// reorders, what arrives out of order counts too.
+/// Whether the congestion window may grow with this acknowledgement. As in Linux, selective
+/// acknowledgements count on a path that reorders.
 #[inline]
 pub(crate) fn may_grow(transfer: &Transfer, path: &Path, news: News) -> bool {
-    let reorders = transfer.loss.reordering > u16::from(path.config.reordering);
+    let reorders = transfer.loss.reordering > u16::from(path.config().reordering);
     news.contains(News::ACKED) || (reorders && news.contains(News::SACKED))
 }
 
@@ -130,7 +123,7 @@ pub(crate) fn may_grow(transfer: &Transfer, path: &Path, news: News) -> bool {
 /// > sequence space in the first SACK block to the sequence space in the second SACK block (if
 /// > there is one)
 ///
-/// Whether the first block is such a report, believed or not.
+/// Returns whether the first block is such a report, believed or not.
 fn take_dsack(
     transfer: &mut Transfer,
     path: &Path,
@@ -145,8 +138,8 @@ fn take_dsack(
     if !duplicate {
         return false;
     }
-    // As Linux: longer than any window, or more duplicates than we ever sent again, is a
-    // duplicate that the network made, or a lie.
+    // As Linux: a block longer than any window, or more duplicates than retransmissions, comes from
+    // the network, or is a lie.
     let len = right.since(left);
     if !left.lt(right) || len > transfer.snd.max_window {
         return true;
@@ -168,7 +161,7 @@ fn take_dsack(
     let Some(marker) = recovery.marker else { return true };
     let mut late = None;
     let excused = if right.le(prior_una) {
-        // Forgotten already: counted without looking.
+        // No longer in the flight: counted without a look at records.
         if right.gt(marker) { segments } else { 0 }
     } else {
         transfer.flight.dsack(left, right, marker, &mut late)
@@ -177,7 +170,7 @@ fn take_dsack(
     true
 }
 
-/// More duplicates than segments that they could stand for: the path reorders, or duplicates.
+/// Bounds the duplicates by the flight: more mean that the path reorders or duplicates.
 fn limit_emulated(transfer: &mut Transfer, acked: u32) {
     let packets = transfer.flight.packets();
     let holes = transfer.flight.lost().max(1).min(packets);

@@ -1,5 +1,4 @@
-//! The one timer of retransmission: timeout, tail loss probe and reordering window take each
-//! other's place, as in Linux.
+//! The retransmission timer: timeout, tail loss probe and reordering window share it, as in Linux.
 
 use core::time::Duration;
 
@@ -10,9 +9,6 @@ use crate::outbound::Transfer;
 use crate::outbound::loss::{CaState, Due};
 use crate::path::Path;
 
-impl Transfer {}
-
-/// A retransmission timeout in `wait`.
 pub(crate) fn set_retransmit_timer(transfer: &mut Transfer, now: Instant, wait: Duration) {
     transfer.loss.due = Due::Rto;
     transfer.retransmit.set(now + wait);
@@ -22,7 +18,7 @@ pub(crate) fn set_retransmit_timer(transfer: &mut Transfer, now: Instant, wait: 
 /// > retransmission timer. 5.3: When an ACK is received that acknowledges new data, restart the
 /// > retransmission timer so that it will expire after RTO seconds
 ///
-/// In place of another meaning of the timer it counts from when the first segment was sent.
+/// After a probe or a reordering window it counts from when the first segment was sent.
 pub(crate) fn rearm_timeout(transfer: &mut Transfer, now: Instant) {
     let rto = transfer.rtt.rto();
     let Some(first) = transfer.flight.first() else {
@@ -38,14 +34,14 @@ pub(crate) fn rearm_timeout(transfer: &mut Transfer, now: Instant) {
     transfer.retransmit.set(at);
 }
 
-/// Something was acknowledged: a probe, or the timeout, counts from now.
+/// Data was acknowledged: restarts the probe timeout, or the retransmission timeout.
 pub(crate) fn restart_retransmit_timer(transfer: &mut Transfer, path: &Path, now: Instant) {
     if !schedule_probe(transfer, path, now, true) {
         rearm_timeout(transfer, now);
     }
 }
 
-/// New data was sent; `first`: nothing else was under way.
+/// New data was sent; `first`: nothing else was in flight.
 pub(crate) fn start_retransmit_timer(
     transfer: &mut Transfer,
     path: &Path,
@@ -69,11 +65,15 @@ pub(crate) fn start_retransmit_timer(
 fn schedule_probe(transfer: &mut Transfer, path: &Path, now: Instant, restart: bool) -> bool {
     let calm = matches!(transfer.loss.state, CaState::Open | CaState::Cwr);
     let Some(first) = transfer.flight.first() else { return false };
-    if !path.config.tail_loss_probe || !calm || !path.has_sack() || !path.state.is_synchronized() {
+    if !path.config().tail_loss_probe
+        || !calm
+        || !path.has_sack()
+        || !path.state().is_synchronized()
+    {
         return false;
     }
     let mut wait = match transfer.rtt.srtt() {
-        Some(srtt) if transfer.flight.packets() == 1 => srtt * 2 + path.config.rto_min,
+        Some(srtt) if transfer.flight.packets() == 1 => srtt * 2 + path.config().rto_min,
         Some(srtt) => srtt * 2 + Duration::from_millis(TIMER_SLACK_MS),
         None => Duration::from_secs(1),
     };

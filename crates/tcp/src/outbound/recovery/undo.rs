@@ -1,5 +1,4 @@
-//! What was done for nothing is undone: D-SACK (RFC 3708), timestamps (Eifel, RFC 3522 and 4015),
-//! F-RTO (RFC 5682).
+//! Undo of reductions: D-SACK (RFC 3708), timestamps (Eifel, RFC 3522 and 4015), F-RTO (RFC 5682).
 
 use pagewire_mem::Instant;
 
@@ -11,9 +10,7 @@ use crate::outbound::recovery::sack;
 use crate::path::Path;
 use crate::seq::Seq;
 
-impl Transfer {}
-
-/// The window is about to be reduced: remembers what is needed to take that back.
+/// Before a reduction of the window: remembers what an undo needs.
 pub(crate) fn begin_undo(transfer: &mut Transfer) {
     let (una, mut out) = (transfer.snd.una, transfer.flight.retransmitted());
     let recovery = transfer.recovery_mut();
@@ -21,26 +18,24 @@ pub(crate) fn begin_undo(transfer: &mut Transfer) {
         out += 1;
     }
     recovery.marker = Some(una);
-    // Retransmissions of before may still be reported.
+    // The peer may still report earlier retransmissions.
     recovery.unexcused = (out > 0).then_some(out);
 }
 
-/// `packets` wire segments were sent again.
 pub(crate) fn count_unexcused(transfer: &mut Transfer, now: Instant, packets: u32) {
     let recovery = transfer.recovery_mut();
     recovery.unexcused = Some(recovery.unexcused.unwrap_or(0) + packets);
     recovery.first_resent.get_or_insert(now);
 }
 
-/// Whether the last reduction can still be taken back.
+/// Whether the last reduction can still be undone.
 pub(crate) fn may_take_back(transfer: &Transfer) -> bool {
     transfer.recovery.as_ref().is_some_and(|r| r.marker.is_some())
 }
 
-/// `high` is acknowledged in Recovery or Loss. `true`: the state is held.
+/// `high` is acknowledged in Recovery or Loss. `true`: the state stays.
 pub(crate) fn try_undo_recovery(transfer: &mut Transfer, path: &Path, heard: &Heard) -> bool {
     if may_undo(transfer, path, heard) {
-        // Everything arrived by itself.
         undo_reduction(transfer, false);
     } else {
         transfer.loss.persist = transfer.loss.persist.saturating_sub(1);
@@ -48,8 +43,8 @@ pub(crate) fn try_undo_recovery(transfer: &mut Transfer, path: &Path, heard: &He
     // > RFC 6582 section 4.1: The sender MAY [...] if the cumulative acknowledgement [...] covers
     // > exactly "recover" [...] duplicates may be of what was sent again
     //
-    // Without SACK, what follows may be duplicates of our own retransmissions: nothing new
-    // begins until more than `high` is acknowledged.
+    // Without SACK, duplicates of our own retransmissions may follow: no new recovery begins until
+    // more than `high` is acknowledged.
     if !path.has_sack() && transfer.snd.una == transfer.loss.high {
         if !transfer.has_resent() {
             transfer.recovery_mut().first_resent = None;
@@ -60,7 +55,7 @@ pub(crate) fn try_undo_recovery(transfer: &mut Transfer, path: &Path, heard: &He
     false
 }
 
-/// All retransmissions were reported as duplicates.
+/// Undoes the reduction if the peer reported all retransmissions as duplicates.
 pub(crate) fn try_undo_dsack(transfer: &mut Transfer) -> bool {
     let recovery = transfer.recovery_mut();
     if recovery.marker.is_none() || recovery.unexcused != Some(0) {
@@ -71,7 +66,7 @@ pub(crate) fn try_undo_dsack(transfer: &mut Transfer) -> bool {
     true
 }
 
-/// A part was acknowledged in Recovery. `true`: nothing is marked or sent again now.
+/// A partial acknowledgement in Recovery. `true`: nothing is marked or retransmitted now.
 pub(crate) fn try_undo_partial(
     transfer: &mut Transfer,
     path: &Path,
@@ -81,12 +76,12 @@ pub(crate) fn try_undo_partial(
     if !may_take_back(transfer) || !was_delayed(transfer, path, heard) {
         return false;
     }
-    // The hole was filled by what was late, not by what was sent again.
+    // A late segment filled the hole, not a retransmission.
     if path.has_sack() {
         let high = transfer.flight.high_sacked();
         sack::note_reordering(transfer, path, Some(prior_una), high);
     }
-    // What was sent again may arrive and be reported yet: new data goes on meanwhile.
+    // Retransmissions may still be reported: new data leaves meanwhile.
     if transfer.flight.retransmitted() > 0 {
         return true;
     }
@@ -98,7 +93,7 @@ pub(crate) fn try_undo_partial(
     false
 }
 
-/// An acknowledgement in Loss (RFC 5682 section 3.1, the SACK-enhanced version).
+/// Processes an acknowledgement in Loss (RFC 5682 section 3.1, the SACK-enhanced version).
 pub(crate) fn on_ack_in_loss(transfer: &mut Transfer, path: &Path, heard: &mut Heard, end: Seq) {
     let (una, nxt) = (transfer.snd.una, transfer.snd.nxt);
     let advanced = heard.news.contains(News::ADVANCED);
@@ -148,7 +143,7 @@ pub(crate) fn on_ack_in_loss(transfer: &mut Transfer, path: &Path, heard: &mut H
 /// > RFC 3522 section 3.2: (4) [...] If the value of the Timestamp Echo Reply field of the
 /// > acceptable ACK is smaller than the value of the variable RetransmitTS, then set SpuriousRecovery
 ///
-/// If nothing was sent again, whatever arrived was only late.
+/// Without a retransmission, the segment was only late.
 fn was_delayed(transfer: &Transfer, path: &Path, heard: &Heard) -> bool {
     let Some(recovery) = transfer.recovery.as_deref() else { return false };
     match (recovery.first_resent, heard.echo_ms) {
@@ -164,7 +159,7 @@ fn may_undo(transfer: &Transfer, path: &Path, heard: &Heard) -> bool {
         && (recovery.unexcused == Some(0) || was_delayed(transfer, path, heard))
 }
 
-/// Takes the reduction back; with `forgive`, nothing counts as lost any more either.
+/// Undoes the reduction; with `forgive`, nothing counts as lost any more.
 fn undo_reduction(transfer: &mut Transfer, forgive: bool) {
     let una = transfer.snd.una;
     if forgive {
@@ -178,7 +173,6 @@ fn undo_reduction(transfer: &mut Transfer, forgive: bool) {
     if ssthresh > 0 && transfer.congestion.undo(cwnd, ssthresh) {
         transfer.withdraw_cwr();
     }
-    // What is under way is judged anew.
     transfer.loss.advanced = true;
 }
 

@@ -1,19 +1,22 @@
 //! TCP options: the checked iterator over their bytes, and the plain value [`TcpOptions`].
 //!
-//! What is malformed follows Linux: an option that cannot be cut out (length below 2, or beyond
-//! the header) ends the list, what came before it counts, and the segment is kept. An option that
-//! can be cut out but has the wrong length for its kind is skipped. RFC 9293 section 3.1 asks for
-//! no more:
+//! Malformed options are handled as in Linux. An option with a length below 2 or beyond the header
+//! ends the list; options before it count, and the segment is kept. An option with the wrong length
+//! for its kind is skipped. RFC 9293 section 3.1 asks for no more:
 //!
 //! > TCP implementations MUST be prepared to handle an illegal option length (e.g., zero); a
 //! > suggested procedure is to reset the connection and log the error cause (MUST-7).
 //!
-//! A reset for a garbled option would hand every middlebox a weapon; [`TcpOptions::malformed`]
-//! says that it happened, so that it can be counted.
+//! A reset for a malformed option would be a weapon for middleboxes; [`TcpOptions::malformed`]
+//! reports it for a counter.
+
+mod accurate_ecn;
+
+pub use accurate_ecn::AccurateEcnOption;
+use accurate_ecn::{KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 
 use crate::life::fast_open::FastOpenCookie;
 use crate::limits::{MAX_FAST_OPEN_COOKIE, MAX_WINDOW_SCALE};
-use crate::outbound::ecn::{AccurateEcnOption, KIND_ACCURATE_ECN_0, KIND_ACCURATE_ECN_1};
 use crate::seq::Seq;
 
 /// Ends the list.
@@ -38,14 +41,14 @@ pub(crate) const KIND_EXPERIMENTAL: u8 = 254;
 /// The identifier of Fast Open among the experiments, from before it had a kind of its own.
 const FAST_OPEN_EXID: [u8; 2] = [0xf9, 0x89];
 
-/// The two no-ops, kind and length that stand before timestamps in nearly every segment there is:
-/// RFC 7323 appendix A recommends the layout, everybody uses it.
+/// The two no-ops, kind and length before timestamps: the layout of nearly every segment (RFC 7323
+/// appendix A).
 pub(crate) const TIMESTAMPS_ALIGNED: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
 
 /// Bytes that options can take: a header of 15 words less the 20 fixed bytes.
 pub(crate) const MAX_OPTIONS_LEN: usize = 40;
 
-/// The options of a segment, as far as we know them.
+/// The known options of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// The longest segment that the sender of a SYN can take, in bytes, without options.
@@ -73,10 +76,10 @@ pub struct SackBlocks {
     len: u8,
 }
 
-/// What is wrong with a list of options.
+/// An error in a list of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum OptionError {
-    /// The header ends behind an option's kind.
+    /// The header ends after an option's kind.
     #[error("option without a length")]
     LengthMissing,
     /// The length is 0 or 1, less than the kind and the length take.
@@ -103,16 +106,16 @@ impl OptionError {
 pub struct OptionItem<'a> {
     /// The kind.
     pub kind: u8,
-    /// What follows kind and length.
+    /// The bytes after kind and length.
     pub data: &'a [u8],
 }
 
-/// The options in the order of the header, fill left out; ends behind the first error.
+/// The options in the order of the header, without fill; ends after the first error.
 #[derive(Clone, Debug)]
 pub struct OptionIter<'a>(&'a [u8]);
 
 impl<'a> OptionIter<'a> {
-    /// Over the bytes behind the fixed header.
+    /// Iterates over the bytes after the fixed header.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -204,8 +207,7 @@ impl TcpOptions {
             // > RFC 7413 section 4.1.1: Options with invalid Length values or without SYN flag set
             // > MUST be ignored.
             //
-            // As Linux: the last one counts, and one of an invalid length, if even, undoes those
-            // before it.
+            // As Linux: the last one counts, and an invalid even length removes those before it.
             (KIND_FAST_OPEN, data) if syn && data.len().is_multiple_of(2) => {
                 self.fast_open = FastOpenCookie::from_option(data, false);
             }
@@ -247,8 +249,8 @@ impl TcpOptions {
         mss + stamps + scale + self.fast_open_len()
     }
 
-    /// The counts of marked bytes as far as there is room for them behind what is never left out. RFC
-    /// 9768 section 3.2.3 lets fields be left out from the end.
+    /// The counts of marked bytes that fit beside the other options. RFC 9768 section 3.2.3 allows
+    /// to omit fields from the end.
     fn emitted_ecn(&self) -> Option<AccurateEcnOption> {
         let room = MAX_OPTIONS_LEN.saturating_sub(self.fixed_len());
         self.accurate_ecn.and_then(|option| option.within(room))
@@ -279,7 +281,8 @@ impl TcpOptions {
     /// otherwise               nop, nop, TS, AccECN, nop, nop, nop, SACK
     /// ```
     ///
-    /// Beyond the 40 bytes, counts of marked bytes and then SACK blocks are left out. `out` has at least [`len`](Self::len) bytes.
+    /// If 40 bytes are too few, counts of marked bytes and then SACK blocks are left out. `out` has
+    /// at least [`len`](Self::len) bytes.
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let mut out = Cursor(out);
         if let Some(mss) = self.mss {

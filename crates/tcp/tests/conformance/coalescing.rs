@@ -76,10 +76,12 @@ impl Side {
             Op::Write(len) => {
                 let data = vec![7; len];
                 let behind = quickly
-                    && self.t.env(|c, env| c.collect_copy(env.pool, env.writer, env.ledger, &data));
+                    && self
+                        .t
+                        .env(|c, env| c.coalesce_copy(env.pool, env.writer, env.ledger, &data));
                 if behind {
                     self.quick += 1;
-                    assert!(self.t.conn.is_collecting());
+                    assert!(self.t.conn.is_coalescing());
                     let vain = self.t.env(|c, env| c.poll_transmit(env));
                     assert!(vain.is_none(), "nothing leaves: {vain:?}");
                 } else {
@@ -125,7 +127,7 @@ impl Side {
 
     /// Whoever says that it collects has nothing to send, and after a segment nothing more.
     fn look(&mut self, quickly: bool) {
-        if self.t.conn.is_collecting() {
+        if self.t.conn.is_coalescing() {
             let vain = self.t.env(|c, env| c.poll_transmit(env));
             assert!(vain.is_none(), "nothing leaves: {vain:?}");
         }

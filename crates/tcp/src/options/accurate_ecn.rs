@@ -8,9 +8,9 @@
 //! Fields may be left out from the end. Each is the low 24 bits of a counter of payload bytes.
 
 /// Kind of the option that begins with the bytes marked ECT(0).
-pub(crate) const KIND_ACCURATE_ECN_0: u8 = 172;
+pub(super) const KIND_ACCURATE_ECN_0: u8 = 172;
 /// Kind of the option that begins with the bytes marked ECT(1).
-pub(crate) const KIND_ACCURATE_ECN_1: u8 = 174;
+pub(super) const KIND_ACCURATE_ECN_1: u8 = 174;
 
 /// Fields in a full option.
 const FIELDS: usize = 3;
@@ -19,8 +19,8 @@ const FIELD_LEN: usize = 3;
 /// Bytes of kind and length.
 const HEADER_LEN: usize = 2;
 
-/// How many payload bytes its sender has received in packets with each mark: the low 24 bits of up to
-/// three counters.
+/// How many payload bytes its sender has received in packets with each mark: the low 24 bits of up
+/// to three counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccurateEcnOption {
     /// Fields in the order of the wire, big-endian; those behind `len` are 0.
@@ -79,7 +79,8 @@ impl AccurateEcnOption {
         (HEADER_LEN + FIELD_LEN * fields).next_multiple_of(4)
     }
 
-    /// With as many of the fields as fit into `room` bytes; `None` if not even an empty option does.
+    /// With as many of the fields as fit into `room` bytes; `None` if even an empty option does
+    /// not.
     pub(crate) fn within(mut self, room: usize) -> Option<Self> {
         while self.padded_len() > room {
             self.len = self.len.checked_sub(1)?;

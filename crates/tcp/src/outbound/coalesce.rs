@@ -1,0 +1,223 @@
+//! Variant of step S1: sends that only add to a segment held back by Nagle's algorithm or by
+//! autocorking.
+//!
+//! Such a send changes the queue and nothing else: no segment leaves, no timer is set, readiness
+//! stays. So it needs no clock, and nothing is polled after it. Most small sends are of this kind.
+
+use pagewire_mem::{CopyLedger, CopyReason, Frag, Instant, PagePool, PageWriter};
+
+use crate::connection::Connection;
+use crate::io_flags::SendFlags;
+use crate::limits::{MAX_SEND_BUFFER, SUPER_FRAME_SEGMENTS};
+use crate::options::MAX_OPTIONS_LEN;
+use crate::outbound::account::Limit;
+use crate::outbound::loss::CaState;
+use crate::outbound::{OutFlags, Outbound, Transfer};
+use crate::path::Path;
+use crate::seq::Seq;
+
+/// Flags with which a send may change more than the queue.
+const DUE: OutFlags = OutFlags::FIN_QUEUED
+    .union(OutFlags::FLUSH_DUE)
+    .union(OutFlags::PROBE_DUE)
+    .union(OutFlags::CORK)
+    .union(OutFlags::MORE)
+    .union(OutFlags::WAITS_FOR_ROOM);
+
+impl Connection {
+    /// Whether all unsent data waits to become a full segment:
+    /// [`poll_transmit`](Self::poll_transmit) would return nothing new.
+    #[inline]
+    pub fn is_coalescing(&self) -> bool {
+        let (path, out) = (&self.path, &self.out);
+        let mss = out.transfer.send_mss(path);
+        let super_len = out.transfer.super_segment_len(path, mss);
+        let blocks = || self.inbound.tells_blocks(path);
+        !self.life.owes_reset() && out.coalesces(path, 0, mss, super_len, blocks)
+    }
+
+    /// Adds `len` bytes to the fragment queued last, if they only join a segment that is held back.
+    /// `grow` adds them to the fragment, or returns `None`. Needs no clock; do not poll afterwards.
+    pub fn coalesce<T>(
+        &mut self,
+        len: usize,
+        grow: impl FnOnce(&mut Frag) -> Option<T>,
+    ) -> Option<T> {
+        let begun = super_segment_to_fill(self, len)?;
+        let before = self.out.queue.end();
+        let longest = self.path.longest_frag();
+        let grown = self.out.queue.grow_last(longest, grow)??;
+        debug_assert_eq!(self.out.queue.end(), before + len as u32, "it has grown by as much");
+        self.out.super_segment = begun;
+        self.out.pushed = self.out.queue.end();
+        Some(grown)
+    }
+
+    /// Adds `len` bytes to the fragment queued last, if a part of it was never sent and there is
+    /// room for all of them. `grow` adds them to the fragment, or returns `None`. On `None`,
+    /// [send](Self::send) them.
+    pub fn extend_last<T>(
+        &mut self,
+        now: Instant,
+        len: usize,
+        grow: impl FnOnce(&mut Frag) -> Option<T>,
+    ) -> Option<T> {
+        let wanted = u32::try_from(len).ok().filter(|&len| len > 0 && len <= MAX_SEND_BUFFER)?;
+        let ready = self.path.state().can_send()
+            && self.life.error().is_none()
+            && !self.out.flags.contains(OutFlags::FIN_QUEUED)
+            && self.out.queue.has_entry_room();
+        if !ready || self.out.unsent(&self.path) == 0 {
+            return None;
+        }
+        let (room, begun) = self.out.admit(&self.path, wanted);
+        if room < wanted {
+            return None;
+        }
+        let before = self.out.queue.end();
+        let longest = self.path.longest_frag();
+        let grown = self.out.queue.grow_last(longest, grow)??;
+        debug_assert_eq!(self.out.queue.end(), before + wanted, "it has grown by as much");
+        self.out.super_segment = begun;
+        self.out.after_queueing(now, len, len, SendFlags::empty());
+        Some(grown)
+    }
+
+    /// Queues a copy of all of `data`, if it only joins a segment that is held back; see
+    /// [`coalesce`](Self::coalesce). On `false`, [write](Self::write) it.
+    pub fn coalesce_copy(
+        &mut self,
+        pool: &mut PagePool,
+        writer: &mut PageWriter,
+        ledger: &mut CopyLedger,
+        data: &[u8],
+    ) -> bool {
+        let Some(begun) = super_segment_to_fill(self, data.len()) else { return false };
+        if !writer.has_room(pool, data.len()) {
+            return false;
+        }
+        let (frags, _) = writer.write(pool, data, ledger, CopyReason::AppWrite);
+        let longest = self.path.longest_frag();
+        for frag in frags {
+            self.out.queue.push(frag, longest);
+        }
+        self.out.super_segment = begun;
+        self.out.pushed = self.out.queue.end();
+        true
+    }
+}
+
+fn super_segment_to_fill(conn: &Connection, len: usize) -> Option<Seq> {
+    let quiet = conn.life.error().is_none() && !conn.life.owes_reset();
+    if quiet {
+        conn.out.begun_super_segment(&conn.path, len, || conn.inbound.tells_blocks(&conn.path))
+    } else {
+        None
+    }
+}
+
+impl Outbound {
+    /// Whether everything queued was sent, and nothing else is due.
+    pub(crate) fn has_sent_all(&self, path: &Path) -> bool {
+        self.unsent(path) == 0
+            && (!self.transfer.flight.is_empty() || !self.persist.is_set())
+            && !self.transfer.flight.has_lost()
+            && !self.flags.intersects(DUE)
+            && path.state().may_transmit()
+            && path.config().mtu_probing.is_none()
+    }
+
+    /// Whether all unsent data, and `more` bytes, wait to become a full segment. `blocks`: SACK
+    /// blocks are due.
+    pub(crate) fn coalesces(
+        &self,
+        path: &Path,
+        more: u32,
+        mss: u32,
+        super_len: u32,
+        blocks: impl Fn() -> bool,
+    ) -> bool {
+        let unsent = self.unsent(path);
+        let waiting = unsent.saturating_add(more);
+        !self.flags.intersects(DUE)
+            && path.state().may_transmit()
+            && !self.transfer.flight.is_empty()
+            && unsent > 0
+            && (self.autocorks(path, waiting, mss, super_len)
+                || self.nagle_holds(waiting, mss, super_len, blocks))
+    }
+
+    /// Whether Nagle's algorithm holds back `waiting` bytes, which are less than a segment.
+    fn nagle_holds(
+        &self,
+        waiting: u32,
+        mss: u32,
+        super_len: u32,
+        blocks: impl Fn() -> bool,
+    ) -> bool {
+        // SACK blocks make a segment shorter, and there may be more of them later.
+        let spare = || {
+            if blocks() || self.transfer.tells_bytes(true) { MAX_OPTIONS_LEN as u32 } else { 0 }
+        };
+        waiting < mss
+            && waiting.saturating_add(spare()) < mss
+            && self.holds_back_small()
+            && self.left_of_super_segment(waiting, super_len) == waiting
+    }
+
+    /// Autocorking: whether `unsent` bytes wait to become a full super-frame, as Linux's
+    /// `tcp_autocorking` waits for the device.
+    ///
+    /// In memory, a frame of its own arrives no earlier, and each frame costs both sides. So data
+    /// waits while more is in flight than the peer delays an acknowledgement for: the peer
+    /// acknowledges that at once, and then the waiting data leaves.
+    ///
+    /// A connection without delay (`TCP_NODELAY`) does not wait, unless it forwards: there the
+    /// option is for a segment that comes alone, and such a segment leaves at once.
+    pub(crate) fn autocorks(&self, path: &Path, unsent: u32, mss: u32, super_len: u32) -> bool {
+        path.link().stays_in_memory()
+            // The peer delays an acknowledgement for one segment of its size, not of ours.
+            && self.transfer.in_flight() > u32::from(path.link().mss.max(self.transfer.snd.peer_mss))
+            && !self.flags.intersects(DUE)
+            && (!self.flags.contains(OutFlags::NODELAY) || path.forwards())
+            && self.transfer.loss.state < CaState::Recovery
+            && self.queue.end() != self.flush_to
+            && !self.sends_urgent()
+            && self.transfer.rtt.is_near()
+            && unsent < longest_now(&self.transfer, path, mss)
+            && self.left_of_super_segment(unsent.saturating_add(1), super_len) > unsent
+    }
+
+    /// Where the super-segment begins that `len` more bytes fill further, if they only join a
+    /// segment that is held back. There is always room to fill a super-segment (see `room.rs`).
+    pub(crate) fn begun_super_segment(
+        &self,
+        path: &Path,
+        len: usize,
+        blocks: impl Fn() -> bool,
+    ) -> Option<Seq> {
+        let len = u32::try_from(len).ok().filter(|&len| len > 0)?;
+        let end = self.queue.end();
+        let begun = self.super_segment.max(self.transfer.snd.nxt).min(end);
+        let filled = end.saturating_since(begun);
+        let ready = filled > 0
+            && path.state().can_send()
+            && self.limit != Limit::Idle
+            && self.queue.has_entry_room();
+        if !ready {
+            return None;
+        }
+        let mss = self.transfer.send_mss(path);
+        let super_len = self.transfer.super_segment_len(path, mss);
+        let adds = filled.saturating_add(len) <= super_len;
+        (adds && self.coalesces(path, len, mss, super_len, blocks)).then_some(begun)
+    }
+}
+
+/// Payload of the longest super-frame that can leave now. Waiting for more than the congestion
+/// window allows would keep the window unused, and an unused window does not grow.
+fn longest_now(transfer: &Transfer, path: &Path, mss: u32) -> u32 {
+    let segments = mss.saturating_mul(SUPER_FRAME_SEGMENTS);
+    let longest = path.link().max_super_payload.min(segments).min(transfer.cwnd_room(mss));
+    longest.min(path.config().notsent_lowat)
+}
