@@ -190,8 +190,6 @@ fn a_plain_build_has_no_doubles_and_no_doors_for_tests() {
 /// Functions that are too long today, by crate. Shorten one, and take it off.
 const LONG_FUNCTIONS: &[(&str, &str)] = &[
     ("packetdrill", "apply"),
-    ("posix", "set_socket"),
-    ("posix", "set_tcp"),
     ("stack", "handle_transport"),
     ("stack", "walk_extensions"),
 ];
@@ -249,7 +247,6 @@ fn functions_stay_short_enough_to_be_seen_at_once() {
 
 /// Types that have too many methods today, by crate. Divide one, and take it off.
 const LARGE_TYPES: &[(&str, &str)] = &[
-    ("posix", "Descriptors"),
     ("stack", "Net"),
     ("stack", "Stack"),
     ("tcp", "Connection"),
@@ -308,7 +305,7 @@ fn types_have_few_enough_methods_to_be_known() {
 
 /// Files of a crate that stand in circles of imports today, at most. Open a circle, and lower it.
 const CIRCLES: &[(&str, usize)] =
-    &[("device", 6), ("mem", 6), ("pagewire", 18), ("posix", 11), ("stack", 32), ("tcp", 10)];
+    &[("device", 6), ("mem", 6), ("pagewire", 18), ("stack", 32), ("tcp", 10)];
 
 /// The module that a file is, from its path within `src`.
 fn module_of(path: &str) -> Vec<String> {
@@ -514,7 +511,7 @@ fn the_core_reads_no_clock_and_no_random_source() {
 /// What moves bytes beside the one function that copies payload, by file: how often at most, and what
 /// that is. A line that stores a number or an address of fixed length (`to_be_bytes`, `octets`, `emit`)
 /// is none of them.
-const MOVES: [(&str, usize, &str); 34] = [
+const MOVES: [(&str, usize, &str); 35] = [
     ("crates/mem/src/copy.rs", 1, "the one function"),
     ("crates/mem/src/packet.rs", 1, "headers, moved within the head"),
     ("crates/tcp/src/life/fast_open/cookie.rs", 1, "a cookie"),
@@ -541,14 +538,15 @@ const MOVES: [(&str, usize, &str); 34] = [
     ("crates/device/src/vhost_user/double.rs", 3, "a guest's, for tests"),
     ("crates/device/src/vhost_user/fuzzing.rs", 2, "a front end's, for tests"),
     ("crates/packetdrill/src/wire.rs", 2, "headers"),
+    ("crates/posix/src/life.rs", 1, "the address of a socket"),
     ("crates/posix/src/message.rs", 1, "a control message"),
-    ("crates/posix/src/options/get.rs", 3, "the value of an option"),
+    ("crates/posix/src/options/call.rs", 1, "the value of an option"),
+    ("crates/posix/src/options/get.rs", 2, "the value of an option"),
     ("crates/posix/src/options/info.rs", 4, "the value of an option"),
     ("crates/posix/src/options/timestamping.rs", 1, "the value of an option"),
     ("crates/posix/src/raw.rs", 1, "the address of a socket"),
     ("crates/posix/src/raw/mapping.rs", 2, "the structure of an option"),
     ("crates/posix/src/receive.rs", 1, "an entry of the error queue"),
-    ("crates/posix/src/socket.rs", 1, "the address of a socket"),
 ];
 
 #[test]

@@ -15,7 +15,7 @@ use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
     timeval, timezone, useconds_t,
 };
-use pagewire_posix::{Descriptors, Errno, raw};
+use pagewire_posix::{Descriptors, Errno, raw::Raw};
 
 use crate::limits::MAX_IP_PACKET;
 use crate::plugin::{Plugin, PluginError};
@@ -131,7 +131,7 @@ unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_
 
 unsafe extern "C" fn bind(user: User, fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `bind(2)`.
-    unsafe { run(user, false, |files| done(raw::bind(files, fd, addr, len))) as c_int }
+    unsafe { run(user, false, |files| done(Raw(files).bind(fd, addr, len))) as c_int }
 }
 
 unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
@@ -146,7 +146,7 @@ unsafe extern "C" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `accept(2)`.
-    unsafe { run(user, false, |files| number(raw::accept4(files, fd, addr, len, 0))) as c_int }
+    unsafe { run(user, false, |files| number(Raw(files).accept4(fd, addr, len, 0))) as c_int }
 }
 
 unsafe extern "C" fn connect(
@@ -156,17 +156,17 @@ unsafe extern "C" fn connect(
     len: socklen_t,
 ) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `connect(2)`.
-    unsafe { run(user, false, |files| done(raw::connect(files, fd, addr, len))) as c_int }
+    unsafe { run(user, false, |files| done(Raw(files).connect(fd, addr, len))) as c_int }
 }
 
 unsafe extern "C" fn read(user: User, fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     // SAFETY: `user` is the table's; the rest is as for `read(2)`.
-    unsafe { run(user, false, |files| raw::read(files, fd, buf, len)) }
+    unsafe { run(user, false, |files| Raw(files).read(fd, buf, len)) }
 }
 
 unsafe extern "C" fn readv(user: User, fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: `user` is the table's; the rest is as for `readv(2)`.
-    unsafe { run(user, false, |files| raw::readv(files, fd, iov, count)) }
+    unsafe { run(user, false, |files| Raw(files).readv(fd, iov, count)) }
 }
 
 unsafe extern "C" fn recv(
@@ -191,22 +191,22 @@ unsafe extern "C" fn recvfrom(
     addr_len: *mut socklen_t,
 ) -> ssize_t {
     // SAFETY: `user` is the table's; the rest is as for `recvfrom(2)`.
-    unsafe { run(user, false, |files| raw::recvfrom(files, fd, buf, len, flags, addr, addr_len)) }
+    unsafe { run(user, false, |files| Raw(files).recvfrom(fd, buf, len, flags, addr, addr_len)) }
 }
 
 unsafe extern "C" fn recvmsg(user: User, fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: `user` is the table's; the rest is as for `recvmsg(2)`.
-    unsafe { run(user, false, |files| raw::recvmsg(files, fd, msg, flags)) }
+    unsafe { run(user, false, |files| Raw(files).recvmsg(fd, msg, flags)) }
 }
 
 unsafe extern "C" fn write(user: User, fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: `user` is the table's; the rest is as for `write(2)`.
-    unsafe { run(user, false, |files| raw::write(files, fd, buf, len)) }
+    unsafe { run(user, false, |files| Raw(files).write(fd, buf, len)) }
 }
 
 unsafe extern "C" fn writev(user: User, fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: `user` is the table's; the rest is as for `writev(2)`.
-    unsafe { run(user, false, |files| raw::writev(files, fd, iov, count)) }
+    unsafe { run(user, false, |files| Raw(files).writev(fd, iov, count)) }
 }
 
 unsafe extern "C" fn send(
@@ -230,12 +230,12 @@ unsafe extern "C" fn sendto(
     addr_len: socklen_t,
 ) -> ssize_t {
     // SAFETY: `user` is the table's; the rest is as for `sendto(2)`.
-    unsafe { run(user, false, |files| raw::sendto(files, fd, buf, len, flags, addr, addr_len)) }
+    unsafe { run(user, false, |files| Raw(files).sendto(fd, buf, len, flags, addr, addr_len)) }
 }
 
 unsafe extern "C" fn sendmsg(user: User, fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: `user` is the table's; the rest is as for `sendmsg(2)`.
-    unsafe { run(user, false, |files| raw::sendmsg(files, fd, msg, flags)) }
+    unsafe { run(user, false, |files| Raw(files).sendmsg(fd, msg, flags)) }
 }
 
 unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
@@ -254,7 +254,7 @@ unsafe extern "C" fn ioctl(
 ) -> c_int {
     let argument = argument.cast();
     // SAFETY: `user` is the table's; the rest is as for `ioctl(2)`.
-    unsafe { run(user, false, |files| done(raw::ioctl(files, fd, request, argument))) as c_int }
+    unsafe { run(user, false, |files| done(Raw(files).ioctl(fd, request, argument))) as c_int }
 }
 
 unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
@@ -277,7 +277,7 @@ unsafe extern "C" fn getsockopt(
 ) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `getsockopt(2)`.
     unsafe {
-        run(user, false, |files| done(raw::getsockopt(files, fd, level, name, value, len))) as c_int
+        run(user, false, |files| done(Raw(files).getsockopt(fd, level, name, value, len))) as c_int
     }
 }
 
@@ -291,13 +291,13 @@ unsafe extern "C" fn setsockopt(
 ) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `setsockopt(2)`.
     unsafe {
-        run(user, false, |files| done(raw::setsockopt(files, fd, level, name, value, len))) as c_int
+        run(user, false, |files| done(Raw(files).setsockopt(fd, level, name, value, len))) as c_int
     }
 }
 
 unsafe extern "C" fn poll(user: User, fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `poll(2)`.
-    unsafe { run(user, false, |files| raw::poll(files, fds, count as usize, timeout)) as c_int }
+    unsafe { run(user, false, |files| Raw(files).poll(fds, count as usize, timeout)) as c_int }
 }
 
 unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, len: size_t) -> c_int {
@@ -373,7 +373,7 @@ unsafe extern "C" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `epoll_ctl(2)`.
-    unsafe { run(user, false, |files| done(raw::epoll_ctl(files, epoll, op, fd, event))) as c_int }
+    unsafe { run(user, false, |files| done(Raw(files).epoll_ctl(epoll, op, fd, event))) as c_int }
 }
 
 unsafe extern "C" fn epoll_wait(
@@ -384,14 +384,12 @@ unsafe extern "C" fn epoll_wait(
     timeout: c_int,
 ) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `epoll_wait(2)`.
-    unsafe {
-        run(user, false, |files| raw::epoll_wait(files, epoll, events, max, timeout)) as c_int
-    }
+    unsafe { run(user, false, |files| Raw(files).epoll_wait(epoll, events, max, timeout)) as c_int }
 }
 
 unsafe extern "C" fn pipe(user: User, fds: *mut c_int) -> c_int {
     // SAFETY: `user` is the table's; the rest is as for `pipe(2)`.
-    unsafe { run(user, false, |files| done(raw::pipe2(files, fds, 0))) as c_int }
+    unsafe { run(user, false, |files| done(Raw(files).pipe2(fds, 0))) as c_int }
 }
 
 unsafe extern "C" fn splice(
@@ -412,6 +410,6 @@ unsafe extern "C" fn splice(
     let (from_offset, to_offset) = (given(from_offset), given(to_offset));
     // SAFETY: `user` is the table's.
     unsafe {
-        run(user, false, |files| raw::splice(files, from, from_offset, to, to_offset, len, flags))
+        run(user, false, |files| Raw(files).splice(from, from_offset, to, to_offset, len, flags))
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{off_t, size_t, socklen_t, ssize_t};
-use pagewire_posix::{Errno, raw};
+use pagewire_posix::{Errno, raw::Raw};
 
 use crate::calls::failed;
 use crate::plugin::Plugin;
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn getsockopt(
     };
     let result = plugin.world().call(|| {
         // SAFETY: as for the C library's.
-        unsafe { raw::getsockopt(&plugin.files, fd, level, name, value, len) }
+        unsafe { Raw(&plugin.files).getsockopt(fd, level, name, value, len) }
     });
     result.map_or_else(failed, |()| 0) as c_int
 }

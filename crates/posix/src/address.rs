@@ -130,3 +130,8 @@ pub(crate) fn parse(domain: Domain, bytes: &[u8]) -> Result<Given, Errno> {
         _ => Err(Errno::AFNOSUPPORT),
     }
 }
+
+/// Whether an IPv6 address stands for one of IPv4 (RFC 4291 section 2.5.5.2).
+pub(crate) fn is_mapped(addr: SocketAddr) -> bool {
+    matches!(addr.ip(), IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some())
+}

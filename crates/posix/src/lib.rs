@@ -20,34 +20,38 @@
 
 mod address;
 mod backend;
+mod call;
 mod control;
 mod descriptors;
-mod epoll;
+mod events;
 mod fast_open;
 mod file;
 mod host;
+mod life;
 pub mod limits;
+mod mapped;
 mod mapping;
 mod message;
 mod notice;
 mod numbers;
 mod options;
-mod pipe;
 mod poll;
 pub mod raw;
 mod receive;
+mod runtime;
 mod send;
-mod socket;
+mod splice;
 
 pub use address::SockAddr;
 pub use backend::Backend;
 pub use descriptors::Descriptors;
-pub use epoll::{EpollEvent, EpollOp};
+pub use events::Events;
+pub use file::epoll::{EpollEvent, EpollOp};
 pub use host::HostBackend;
 pub use mapping::ZerocopyReceive;
 pub use message::{RawRange, ReceiveMessage, SendMessage};
 pub use notice::{Notices, Signal};
-pub use poll::{Events, PollFd};
+pub use poll::PollFd;
 
 /// An error number of Linux.
 pub use rustix::io::Errno;

@@ -4,6 +4,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
+use pagewire_mem::{CopyReason, Frag};
+use pagewire_stack::Stack;
+
 use crate::options::UDP_SEGMENT;
 use crate::{Errno, SockAddr};
 
@@ -140,6 +143,26 @@ impl ReceiveMessage<'_, '_> {
     pub(crate) fn room(&self) -> usize {
         self.iov.iter().map(|piece| piece.len()).sum()
     }
+}
+
+/// Copies fragments into the pieces; returns how many bytes there was room for.
+pub(crate) fn copy_pieces(stack: &mut Stack, frags: &[Frag], iov: &mut [IoSliceMut<'_>]) -> usize {
+    let (mut copied, mut at) = (0, 0);
+    let mut frags = frags.iter();
+    let mut frag = frags.next();
+    for piece in iov {
+        let mut room: &mut [u8] = piece;
+        while let Some(source) = frag.filter(|_| !room.is_empty()) {
+            let n = source.copy_to(at, room, stack.ledger_mut(), CopyReason::AppRead);
+            copied += n;
+            at += n;
+            room = &mut room[n..];
+            if at == source.len() {
+                (frag, at) = (frags.next(), 0);
+            }
+        }
+    }
+    copied
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ use std::thread::Thread;
 
 use pagewire_stack::{Event, Readiness, SocketId};
 
-use crate::epoll::Ready;
-use crate::poll::Events;
+use crate::events::Events;
 
 /// What a blocked thread waits for: a flag that is set once something happened that may concern
 /// the thread.
@@ -51,7 +50,20 @@ pub(crate) struct Watch(Mutex<Watchers>);
 #[derive(Debug, Default)]
 struct Watchers {
     threads: Vec<(Events, Arc<Signal>)>,
-    epolls: Vec<Weak<Ready>>,
+    epolls: Vec<Weak<dyn Subscriber>>,
+}
+
+/// An epoll instance's entry for a file, as the file's watch knows it.
+pub(crate) trait Subscriber: core::fmt::Debug + Send + Sync {
+    /// The file may be ready for `what` (nothing: for anything). Returns whether a thread was
+    /// waiting for that.
+    fn push(&self, what: Events) -> bool;
+
+    /// `EPOLLEXCLUSIVE`.
+    fn is_exclusive(&self) -> bool;
+
+    /// The file is closed.
+    fn forget(&self);
 }
 
 impl Watch {
@@ -74,8 +86,8 @@ impl Watch {
         let mut taken = false;
         watchers.epolls.retain(|epoll| {
             let Some(ready) = epoll.upgrade() else { return false };
-            if !(taken && ready.exclusive) {
-                taken |= ready.push(what) && ready.exclusive;
+            if !(taken && ready.is_exclusive()) {
+                taken |= ready.push(what) && ready.is_exclusive();
             }
             true
         });
@@ -93,19 +105,17 @@ impl Watch {
         Watching { watch: self, signal: Arc::clone(signal) }
     }
 
-    pub(crate) fn add_epoll(&self, ready: &Arc<Ready>) {
-        let mut watchers = self.lock();
-        // Of a file that is added and deleted in turn, and never wakes anybody.
-        if watchers.epolls.len() == watchers.epolls.capacity() {
-            watchers.epolls.retain(|epoll| epoll.strong_count() > 0);
-        }
-        watchers.epolls.push(Arc::downgrade(ready));
+    pub(crate) fn add_epoll(&self, ready: Weak<dyn Subscriber>) {
+        push_weak(&mut self.lock().epolls, ready);
     }
+}
 
-    /// The entries of epoll instances that watch the file.
-    pub(crate) fn epolls(&self) -> Vec<Arc<Ready>> {
-        self.lock().epolls.iter().filter_map(Weak::upgrade).collect()
+/// Appends to a list of which nothing else takes off what is gone.
+pub(crate) fn push_weak<T: ?Sized>(list: &mut Vec<Weak<T>>, entry: Weak<T>) {
+    if list.len() == list.capacity() {
+        list.retain(|entry| entry.strong_count() > 0);
     }
+    list.push(entry);
 }
 
 /// Ends a watch when dropped.

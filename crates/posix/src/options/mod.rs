@@ -1,5 +1,6 @@
-//! Socket options: what a socket remembers, `get.rs` and `set.rs`.
+//! Socket options: what a socket remembers. `call.rs` has the calls.
 
+mod call;
 mod get;
 mod info;
 mod link;
@@ -42,8 +43,7 @@ pub(crate) fn mtu_discover(value: i32) -> Option<MtuDiscover> {
     })
 }
 
-/// Opts a socket in to zero-copy sends, whose notifications are merged as on Linux: by their numbers,
-/// whatever they say of copies. Sockets of other layers of the same stack have their own ways.
+/// Opts a socket in to zero-copy sends, whose notifications are merged by their numbers, as on Linux.
 pub(crate) fn set_zerocopy(
     stack: &mut Stack,
     id: SocketId,

@@ -2,11 +2,8 @@ use super::*;
 
 /// An instance in which `waiters` threads wait, and that watches `watch`.
 fn instance(watch: &Watch, events: Events, waiters: usize) -> Arc<Core> {
-    let core = Arc::new(Core {
-        lists: Mutex::default(),
-        waiters: AtomicUsize::new(waiters),
-        watch: Arc::default(),
-    });
+    let core = Core::new(Arc::default());
+    core.waiters.store(waiters, Ordering::Release);
     let exclusive = events.contains(Events::EXCLUSIVE);
     let link = Arc::new(Ready { core: Arc::downgrade(&core), key: (1, 1), exclusive });
     let entry = Entry {
@@ -17,7 +14,8 @@ fn instance(watch: &Watch, events: Events, waiters: usize) -> Arc<Core> {
         link: Arc::clone(&link),
     };
     core.lock().entries.insert((1, 1), entry);
-    watch.add_epoll(&link);
+    let weak = Arc::downgrade(&link);
+    watch.add_epoll(weak);
     core
 }
 
