@@ -1,4 +1,4 @@
-//! Several connections side by side that move bytes until they are told to stop.
+//! Several connections side by side that move bytes until the round is over.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener as KernelListener, TcpStream as KernelStream};
@@ -23,37 +23,37 @@ const CONNECTION: &str = "a connection of the measurement";
 /// How long connections may take to be set up over a bad path, one after the other.
 const SETUP: Duration = Duration::from_secs(60);
 
-/// How often each is tried: over a bad path, three questions for a link address may be lost.
+/// Attempts for each: over a bad path, three requests for a link address may be lost.
 const TRIES: usize = 5;
 
-/// How long a call waits before it looks whether it is over.
+/// How long a call waits before it checks whether the round is over.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Bytes of a single read or write.
 const PIECE: usize = 256 << 10;
 
-/// What the threads of a round have in common. Flows belong to classes that are counted apart.
+/// What the threads of a round share. Flows belong to classes that are counted apart.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) over: AtomicBool,
-    /// The last moment to look at connections: what arrives from here on does not count.
+    /// Time to inspect connections: what arrives from here on does not count.
     look: AtomicBool,
-    /// Somebody wants to look.
+    /// Connections are to be inspected.
     looked_at: bool,
     open: AtomicUsize,
     arrived: [AtomicU64; 2],
-    /// What connections say about themselves at the end, if anybody wants to know.
+    /// What connections report at the end, if that is wanted.
     said: Mutex<Vec<String>>,
 }
 
 impl Traffic {
-    /// Before anything is open. Connections say what they know at the end, if they are `looked_at`.
+    /// Before anything is open. With `looked_at`, connections report their state at the end.
     pub(crate) fn new(looked_at: bool) -> Self {
         Self { looked_at, ..Self::default() }
     }
 
     /// Waits until `flows` connections are open and `warm_up` has passed, counts what arrives for
-    /// `length`, by class, and says that it is over.
+    /// `length`, by class, and ends the round.
     pub(crate) fn measure(&self, flows: usize, warm_up: Duration, length: Duration) -> [Round; 2] {
         let deadline = Instant::now() + SETUP;
         while self.open.load(Ordering::Relaxed) < flows && Instant::now() < deadline {
@@ -85,7 +85,7 @@ impl Traffic {
         result
     }
 
-    /// What was said, once everything has ended.
+    /// What connections reported, once all have ended.
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.lock().map(|mut said| std::mem::take(&mut *said)).unwrap_or_default()
     }
@@ -181,13 +181,13 @@ fn write_pieces(connection: &mut KernelStream, source: &Source, traffic: &Traffi
     }
 }
 
-/// What the kernel says about the sockets of this thread's network namespace.
+/// The state of the sockets in this thread's network namespace, from the kernel.
 fn sockets() -> String {
     let output = Command::new("ss").args(["-t", "-i", "-n", "-H"]).output();
     output.map_or_else(|e| e.to_string(), |o| String::from_utf8_lossy(&o.stdout).into_owned())
 }
 
-/// The same from a host, by reference.
+/// Connects from a host and sends by reference, until it is over.
 pub(crate) fn host_send(
     host: &Host,
     to: SocketAddr,
@@ -216,7 +216,7 @@ pub(crate) fn host_send(
     })
 }
 
-/// A host accepts connections and takes what comes, by reference.
+/// Accepts connections on a host and receives by reference, until it is over.
 pub(crate) fn host_receive(
     listener: &TcpListener,
     flows: usize,
@@ -246,13 +246,13 @@ pub(crate) fn host_receive(
     })
 }
 
-/// Notes what the connection says about itself, and ends it without ceremony.
+/// Notes the connection's state, and resets it.
 fn let_go(connection: TcpStream, traffic: &Traffic) {
     traffic.say(connection.info().map_or_else(|e| e.to_string(), |info| format!("{info:?}")));
     connection.abort();
 }
 
-/// A call that waits at most a tick, or not at all, until it has an answer; `None`: it is over.
+/// Repeats a call that waits at most a tick, until it has an answer; `None`: it is over.
 fn until_over<T>(
     traffic: &Traffic,
     mut call: impl FnMut() -> io::Result<T>,

@@ -1,4 +1,4 @@
-//! What was measured on, and the threads of a measurement: which processor each has, and how it ends.
+//! The machine, and the threads of a measurement: their processors, and how they end.
 
 use std::fs;
 use std::thread::ScopedJoinHandle;
@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::failure::Failure;
 
-/// The machine, as far as figures depend on it.
+/// What figures depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -65,7 +65,7 @@ pub(crate) fn pin(cpu: Option<usize>) {
     }
 }
 
-/// What a thread of the measurement came to.
+/// The result of a thread of the measurement.
 pub(crate) fn joined<T>(thread: ScopedJoinHandle<'_, Result<T, Failure>>) -> Result<T, Failure> {
     let died = |_| Err(Failure::Failed("a thread of the measurement died".into()));
     thread.join().unwrap_or_else(died)

@@ -5,10 +5,10 @@
 //!   kernel -- tap -- hub -- fault -- tap -- kernel
 //! ```
 //!
-//! The fault wrapper is the same, with the same seeds, and cuts super-frames first, so that packets
-//! are lost as on a wire. Every kernel has a network namespace of its own, made for the round, so
-//! nothing is remembered of the path and nothing of the machine's network is touched; both end
-//! with their threads. Kernel sockets use CUBIC and the machine's own buffer sizes.
+//! Both have one fault wrapper with equal seeds, which cuts super-frames first, so that packets are
+//! lost as on a wire. Every kernel has its own network namespace for the round, so that no path is
+//! remembered and the machine's network is not touched. Kernel sockets use CUBIC and the machine's
+//! buffer sizes.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,17 +32,15 @@ use crate::source::Source;
 /// What failed, if one did.
 const SOCKET: &str = "a socket of the measurement";
 
-/// Losses from which on one connection is so slow, and so much a matter of luck, that several are
-/// measured side by side.
+/// From this loss on, one connection is slow and its rate random: several are measured side by side.
 const LOSSY: Chance = Chance::per_million(500);
 /// So many.
 const LOSSY_FLOWS: u16 = 8;
 
-/// Round trips before a round counts: slow start is over, and windows have found their sizes.
+/// Round trips before a round counts: slow start is over, and windows are settled.
 const WARM_UP_ROUND_TRIPS: u32 = 20;
 const LEAST_WARM_UP: Duration = Duration::from_millis(500);
 
-/// Measures and prints.
 pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
     kernel::check_privilege()?;
     if let Some(dir) = &options.pcap {
@@ -140,7 +138,7 @@ fn record(what: What, case: Case, rounds: &[Round], kernel: f64) -> Record {
         .with("loss_percent", f64::from(case.loss.as_per_million()) / 1e4)
         .with("delay_ms", case.delay.as_secs_f64() * 1e3)
         .with("flows", case.flows)
-        // Of a bad path, the gigabits that every line has are mostly zeros.
+        // On a bad path, the gigabits of every line are mostly zeros.
         .with("mbit_per_s", rounded(median * 1e3, 3))
         .with("min_mbit_per_s", rounded(min * 1e3, 3))
         .with("max_mbit_per_s", rounded(max * 1e3, 3))
@@ -202,7 +200,7 @@ impl Bench {
             let sending = scope.spawn(move || {
                 traffic.part(|| {
                     let _ = left_tap.send(hosts::tap(LEFT, None)?.0);
-                    // Disconnected: the receiver failed, and says why.
+                    // Disconnected: the receiver failed, and reports why.
                     let Ok(to) = to.recv() else { return Ok(()) };
                     kernel_send(to, case.flows, &self.source, traffic)
                 })

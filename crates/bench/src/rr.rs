@@ -1,4 +1,4 @@
-//! `bench rr`: so many bytes there and back, and how often a sleeper is woken.
+//! `bench rr`: round trips of so many bytes, and how often a blocked reader is woken.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -20,7 +20,6 @@ use crate::source::Source;
 const BATCH: usize = 256 << 10;
 const BATCHES: u64 = 2_000;
 
-/// Measures and prints.
 pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
     let sides = Sides::choose();
     let size = options.size as usize;
@@ -192,7 +191,7 @@ fn hosts_with(set: impl Fn(Builder) -> Builder) -> Result<(Host, Host), Failure>
     Ok((set(hosts::on(left, LEFT)).start()?, set(hosts::on(right, RIGHT)).start()?))
 }
 
-/// What one of several threads had of a host.
+/// One thread's share of a host.
 struct Share {
     round_trips: u64,
     /// The longest that one of them took.
@@ -212,8 +211,8 @@ fn with_shares(record: Record, shares: &[Share]) -> Record {
     }
 }
 
-/// So many threads on one host, each going back and forth on a connection of its own with a thread of
-/// the other host: all of them, and the drivers, want the lock all the time.
+/// Threads of one host, each with a connection to a thread of the other host, make round trips: they
+/// and the drivers compete for the lock all the time.
 fn shares(threads: usize, size: usize, seconds: f64) -> Result<Vec<Share>, Failure> {
     // Drivers that poll, as busy as they get.
     let (left, right) = hosts_with(|host| host)?;
@@ -255,11 +254,11 @@ fn ping(mut client: TcpStream, size: usize, seconds: f64) -> std::io::Result<Sha
     Ok(share)
 }
 
-/// How often a blocked reader is woken for what its peer queued at once: batches are sent by
-/// reference, one after the other, each when the last has been answered with one byte.
+/// How often a blocked reader is woken for data that its peer queued at once: batches are sent by
+/// reference, each when the last was answered with one byte.
 ///
-/// The source is made by the caller, before there is a connection: filling it takes a busy machine
-/// longer than a reader has patience.
+/// The caller makes the source before there is a connection: on a busy machine, filling it takes longer
+/// than the reader's timeout.
 fn wakeups_per_batch(source: &Source) -> Result<f64, Failure> {
     let (left, right) = hosts(false)?;
     let what = "counting wakeups";

@@ -17,8 +17,8 @@ use pagewire_tcp::{CongestionKind, EcnMode, MtuProbing};
 
 use crate::limits::SETTINGS_BYTES;
 
-/// What a file says: one `name=value` in a line, names as `sysctl` takes them (with dots or
-/// slashes), `#` before remarks. Of several lines for one name the last one counts.
+/// The settings of a file: one `name=value` in a line, names as `sysctl` takes them (with dots or
+/// slashes), `#` before comments. Of several lines for one name the last one counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, String>);
 
@@ -39,13 +39,13 @@ impl Settings {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Whether what is sent is refused on the way to the device, for want of a queue.
+    /// Whether the device's queue refuses all packets.
     pub fn drops_output(&self) -> bool {
         self.get("pagewire.drop_output") == Some("1")
     }
 
-    /// The route that was set: to whom, the path's MTU, and the initial congestion window, as far as
-    /// it says.
+    /// The route that was set: its destination, the path's MTU, and the initial congestion window,
+    /// where given.
     pub fn route(&self) -> Option<(IpAddr, Option<usize>, Option<u32>)> {
         let words: Vec<_> = self.get("pagewire.route")?.split_whitespace().collect();
         let behind = |word: &str| {
@@ -58,7 +58,7 @@ impl Settings {
         Some((to, behind("mtu").map(|mtu: u32| mtu as usize), behind("initcwnd")))
     }
 
-    /// Whenever this changes, what is remembered of paths and peers is to be forgotten.
+    /// A change of these clears what is remembered of paths and peers.
     pub fn forgets(&self) -> [Option<&str>; 2] {
         ["pagewire.flush_metrics", "net.ipv4.tcp_fastopen_cookies"].map(|name| self.get(name))
     }
@@ -194,7 +194,7 @@ impl SettingsFile {
         path.into()
     }
 
-    /// Reads the file if it has changed since it was last read: what it says now, if that is new.
+    /// Reads the file if it has changed; returns the settings, if they have changed.
     ///
     /// # Errors
     /// The file is there but cannot be read.

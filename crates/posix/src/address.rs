@@ -18,7 +18,7 @@ const LEN_V6: usize = 28;
 /// Bytes of a `sockaddr_in6` without its scope (RFC 2133), which Linux still takes.
 const LEN_V6_RFC2133: usize = 24;
 
-/// The address family that a socket was made for.
+/// A socket's address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Domain {
     Inet,
@@ -88,7 +88,7 @@ pub(crate) enum Given {
     Address(SocketAddr),
 }
 
-/// The family of an address; `EINVAL` when there is not even that.
+/// The family of an address; `EINVAL` if it is too short for that.
 pub(crate) fn family(bytes: &[u8]) -> Result<i32, Errno> {
     let family = bytes.get(..2).and_then(|f| f.try_into().ok()).ok_or(Errno::INVAL)?;
     Ok(i32::from(u16::from_ne_bytes(family)))

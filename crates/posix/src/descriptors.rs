@@ -105,7 +105,7 @@ impl<B: Backend> Descriptors<B> {
 
     pub(crate) fn duplicate(&self, fd: Fd, least: Fd, close_on_exec: bool) -> Result<Fd, Errno> {
         let call = self.file(fd)?;
-        call.hold();
+        call.retain();
         self.place(Entry { file: Arc::clone(call.shared()), close_on_exec }, least)
     }
 
@@ -145,7 +145,7 @@ impl<B: Backend> Descriptors<B> {
     pub(crate) fn file(&self, fd: Fd) -> Result<Call<'_, B>, Errno> {
         let table = self.table();
         let entry = table.get(fd).ok_or(Errno::BADF)?;
-        entry.file.hold();
+        entry.file.retain();
         Ok(Call::new(&self.runtime, Arc::clone(&entry.file)))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                 bind            listen
-//!   socket --> Closed(hold?) ----------------> Listening --accept--> Connected (another file)
+//!   socket --> Closed(bound?) ---------------> Listening --accept--> Connected (another file)
 //!                 | connect            shutdown(RD) | back to Closed
 //!                 v
 //!             Connecting --SYN,ACK seen by connect--> Connected --connect(AF_UNSPEC)--> Closed
@@ -48,7 +48,7 @@ fn open_flags(flags: i32) -> Result<OpenFlags, Errno> {
 
 /// Bits of the type in the second argument of `socket`.
 const TYPE_MASK: i32 = 0xf;
-/// One more than the largest protocol number and socket type that there are.
+/// One more than the largest protocol number and socket type.
 const IPPROTO_MAX: i32 = 263;
 const SOCK_MAX: i32 = 11;
 
@@ -137,7 +137,7 @@ impl<B: Backend> Descriptors<B> {
             let local = call.unbound(&state);
             call.bind_to(&mut state, local)?;
         }
-        let (Some(local), hold @ Some(_)) = (state.bound, state.hold) else {
+        let (Some(local), hold @ Some(_)) = (state.bound, state.reservation) else {
             return Err(Errno::INVAL);
         };
         let options = &state.options;
@@ -185,7 +185,7 @@ impl<B: Backend> Descriptors<B> {
             let child = Socket::new(call.domain, Kind::Stream, Stage::Connected(id), options);
             {
                 let mut own = child.lock();
-                (own.hold, own.address) = (hold, state.bound_address());
+                (own.reservation, own.address) = (hold, state.bound_address());
             }
             Ok((child, watch, peer))
         })?;
@@ -271,7 +271,7 @@ impl<B: Backend> SocketCall<'_, B> {
                 let how = options.bind_options();
                 let held = self.runtime.with(|stack, _| stack.hold(local, how));
                 let (hold, local) = held.map_err(errno)?;
-                (state.bound, state.hold) = (Some(local), Some(hold));
+                (state.bound, state.reservation) = (Some(local), Some(hold));
             }
             Kind::Datagram => {
                 let bound = self.runtime.with(|stack, now| {
@@ -368,7 +368,7 @@ impl<B: Backend> SocketCall<'_, B> {
         if options.v6_only && is_mapped(remote) {
             return Err(Errno::NETUNREACH);
         }
-        let held = state.hold.is_some();
+        let held = state.reservation.is_some();
         let (id, own) = self.runtime.with(|stack, now| {
             let config = options.config(stack);
             let fast_open = fast.then_some(options.fast_open_no_cookie);
@@ -381,7 +381,7 @@ impl<B: Backend> SocketCall<'_, B> {
                 if held { None } else { stack.hold_connection(id, options.bind_options()).ok() };
             Ok((id, own))
         })?;
-        state.hold = state.hold.take().or(own);
+        state.reservation = state.reservation.take().or(own);
         state.stage = Stage::Connecting(id);
         state.error = None;
         Ok(id)

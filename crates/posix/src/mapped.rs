@@ -96,7 +96,7 @@ impl Mappings {
             Some((&at, Mapped::Reserved(reserved))) if addr - at + len <= reserved.len() => {
                 reserved.clear(addr - at..addr - at + len).map_err(|_| Errno::NOMEM)
             }
-            // The bytes of a file that nobody can write: they are there again when touched.
+            // Read-only bytes of a file: they are there again when touched.
             Some((&at, Mapped::Received { mapping, .. })) if addr - at + len <= mapping.len() => {
                 Ok(())
             }

@@ -33,18 +33,18 @@ pub struct ZerocopyReceive {
     pub recv_skip_hint: u32,
     /// Out: bytes that wait, and one more for the end of the stream.
     pub inq: u32,
-    /// Out: what the connection met, as a negative error number, once.
+    /// Out: the connection's error, as a negative number, once.
     pub err: i32,
     /// Out: bytes copied into the buffer.
     pub copybuf_len: i32,
     /// [`TLB_CLEAN_HINT`](Self::TLB_CLEAN_HINT); other bits are ignored.
     pub flags: u32,
-    /// `TCP_CMSG_TS`, or 0. Out: 0, because no moments of reception are kept here.
+    /// `TCP_CMSG_TS`, or 0. Out: 0: no receive timestamps are kept here.
     pub msg_flags: u32,
 }
 
 impl ZerocopyReceive {
-    /// The caller promises that nothing is mapped in the range: it is not cleared first.
+    /// Nothing is mapped in the range, promises the caller: it is not cleared first.
     pub const TLB_CLEAN_HINT: u32 = 1;
     /// The caller wants a timestamp.
     pub const CMSG_TS: u32 = 2;
@@ -68,19 +68,14 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
         offset: i64,
     ) -> Result<usize, Errno> {
-        let len = check(len, flags, offset)?;
-        let file = self.file(fd)?;
-        let call = file.socket().map_err(|_| Errno::NODEV)?;
-        if call.kind != Kind::Stream {
-            return Err(Errno::NODEV);
-        }
+        let (len, stage) = self.stream_to_map(fd, len, flags, offset)?;
         if offset != 0 {
             return Err(Errno::INVAL);
         }
         if prot & libc::PROT_WRITE != 0 {
             return Err(error(MapError::Writable));
         }
-        let id = match call.stage() {
+        let id = match stage {
             Stage::Listening(_) => return Err(error(MapError::Listening)),
             Stage::Connecting(id) | Stage::Connected(id) => id,
             _ => return Err(Errno::AGAIN),
@@ -108,12 +103,7 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
         offset: i64,
     ) -> Result<usize, Errno> {
-        let len = check(len, flags, offset)?;
-        let file = self.file(fd)?;
-        let call = file.socket().map_err(|_| Errno::NODEV)?;
-        if call.kind != Kind::Stream {
-            return Err(Errno::NODEV);
-        }
+        let (len, _) = self.stream_to_map(fd, len, flags, offset)?;
         if prot & (libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
             return Err(error(MapError::Writable));
         }
@@ -225,6 +215,28 @@ impl<B: Backend> Descriptors<B> {
         Ok(())
     }
 
+    /// What both kinds of `mmap` check first: the length in whole pages, and the stream's stage.
+    fn stream_to_map(
+        &self,
+        fd: Fd,
+        len: usize,
+        flags: i32,
+        offset: i64,
+    ) -> Result<(usize, Stage), Errno> {
+        let kind = flags & libc::MAP_TYPE;
+        let kinds = [libc::MAP_SHARED, libc::MAP_PRIVATE, libc::MAP_SHARED_VALIDATE];
+        let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+        if len == 0 || !kinds.contains(&kind) || fixed || offset % PAGE_SIZE as i64 != 0 {
+            return Err(Errno::INVAL);
+        }
+        let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::NOMEM)?;
+        let file = self.file(fd)?;
+        match file.socket() {
+            Ok(call) if call.kind == Kind::Stream => Ok((len, call.stage())),
+            _ => Err(Errno::NODEV),
+        }
+    }
+
     fn receive_pages(
         &self,
         id: TcpId,
@@ -306,18 +318,6 @@ fn read(stack: &mut Stack, now: Instant, id: TcpId, out: &mut [u8]) -> Result<us
 
 fn inq(stack: &mut Stack, id: TcpId) -> u32 {
     stack.tcp(id).map(|tcp| tcp.inq()).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX))
-}
-
-/// What `mmap(2)` looks at before it asks the file; the length in whole pages.
-fn check(len: usize, flags: i32, offset: i64) -> Result<usize, Errno> {
-    let kind = flags & libc::MAP_TYPE;
-    let known = [libc::MAP_SHARED, libc::MAP_PRIVATE, libc::MAP_SHARED_VALIDATE].contains(&kind);
-    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
-    let pages = offset % PAGE_SIZE as i64 == 0;
-    if len == 0 || !known || fixed || !pages {
-        return Err(Errno::INVAL);
-    }
-    len.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::NOMEM)
 }
 
 fn error(error: MapError) -> Errno {

@@ -1,7 +1,7 @@
-//! Who is told when a file becomes ready: blocked threads, and epoll instances.
+//! What a file wakes when it becomes ready: blocked threads, and epoll instances.
 //!
-//! A file has one [`Watch`]. The stack's events find it through [`Notices`], by socket. Locks are
-//! taken in one order: stack, notices, watch, epoll; nothing here ever asks for the stack's.
+//! A file has one [`Watch`]. The stack's events find it through [`Notices`], by socket. Locks are taken
+//! in one order: stack, notices, watch, epoll; nothing here takes the stack's.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,7 @@ use pagewire_stack::{Event, Readiness, SocketId};
 
 use crate::events::Events;
 
-/// What a blocked thread waits for: a flag that is set once something happened that may concern
-/// the thread.
+/// What a blocked thread waits for: a flag, set when something happened that may concern it.
 #[derive(Debug)]
 pub struct Signal {
     set: AtomicBool,
@@ -28,11 +27,11 @@ impl Signal {
 
     /// Whether something happened.
     pub fn is_set(&self) -> bool {
-        // Pairs with `set`: whoever sees the flag sees what happened before it was set.
+        // Pairs with `set`: a thread that sees the flag sees what happened before it was set.
         self.set.load(Ordering::Acquire)
     }
 
-    /// Before looking again: what happens from here on sets it anew.
+    /// Clears the flag, before the thread looks again.
     pub(crate) fn clear(&self) {
         self.set.store(false, Ordering::Release);
     }
@@ -43,7 +42,7 @@ impl Signal {
     }
 }
 
-/// Who waits for one file.
+/// What waits for one file.
 #[derive(Debug, Default)]
 pub(crate) struct Watch(Mutex<Watchers>);
 
@@ -81,8 +80,8 @@ impl Watch {
                 signal.set();
             }
         }
-        // As Linux: all who share the wake-up, and of those who want it alone, the first whom it
-        // finds waiting.
+        // As Linux: all that share the wake-up, and of the exclusive ones the first with a thread
+        // waiting.
         let mut taken = false;
         watchers.epolls.retain(|epoll| {
             let Some(ready) = epoll.upgrade() else { return false };
@@ -93,13 +92,13 @@ impl Watch {
         });
     }
 
-    /// The file is gone: no epoll instance knows it any more.
+    /// The file is closed: no epoll instance watches it any more.
     pub(crate) fn forget_epolls(&self) {
         let epolls = std::mem::take(&mut self.lock().epolls);
         epolls.iter().filter_map(Weak::upgrade).for_each(|ready| ready.forget());
     }
 
-    /// Has `signal` set whenever `interest` may be possible, until the guard is dropped.
+    /// Sets `signal` whenever `interest` may be possible, until the guard is dropped.
     pub(crate) fn watch<'a>(&'a self, interest: Events, signal: &Arc<Signal>) -> Watching<'a> {
         self.lock().threads.push((interest | Events::ALWAYS, Arc::clone(signal)));
         Watching { watch: self, signal: Arc::clone(signal) }
@@ -142,7 +141,7 @@ impl Notices {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever waits for what the socket has become ready for. Returns at once.
+    /// Wakes what waits for the events that the socket has become ready for. Returns at once.
     pub fn notify(&self, event: Event) {
         let watch = self.lock().get(&event.socket).cloned();
         if let Some(watch) = watch {
@@ -150,8 +149,8 @@ impl Notices {
         }
     }
 
-    /// The socket's events go to `watch` from here on. To be called under the lock of the stack that
-    /// the socket was made under: as soon as that is let go, another thread may find an event.
+    /// The socket's events go to `watch` from here on. Called under the same lock of the stack as the
+    /// socket was made: once that is released, another thread may find an event.
     pub(crate) fn insert(&self, id: SocketId, watch: &Arc<Watch>) {
         self.lock().insert(id, Arc::clone(watch));
     }

@@ -291,7 +291,7 @@ impl<B: Backend> Raw<'_, B> {
         // With MSG_TRUNC, a stream's bytes are dropped and the memory is not looked at.
         let mut dropped;
         let mut iov = if is_fault(&range) {
-            // Zeroed by the allocator: pages that nobody looks at are never there.
+            // Zeroed by the allocator: pages that are not touched take no memory.
             dropped = vec![0; range[0].len.min(MAX_DROPPED)];
             vec![IoSliceMut::new(&mut dropped)]
         } else {

@@ -64,8 +64,8 @@ impl<B: Backend> Descriptors<B> {
                 Err(Errno::INVAL)
             }
             (Object::Pipe(read), Object::Pipe(write)) => loop {
-                write.wait_room(runtime, &target, wait)?;
-                read.wait_data(runtime, &source, wait)?;
+                write.wait(runtime, &target, wait)?;
+                read.wait(runtime, &source, wait)?;
                 if let Some(moved) = read.pipe().pour(write.pipe(), len)? {
                     return Ok(moved);
                 }
@@ -74,7 +74,7 @@ impl<B: Backend> Descriptors<B> {
                 let call = source.socket()?;
                 let limit = socket.lock().options.receive_timeout;
                 loop {
-                    write.wait_room(runtime, &target, wait)?;
+                    write.wait(runtime, &target, wait)?;
                     let moved = call.block_on(Events::IN, 0, limit, || {
                         write.pipe().put(|room| call.receive_frags(len.min(room)))
                     })?;
@@ -87,7 +87,7 @@ impl<B: Backend> Descriptors<B> {
                 let more = if flags & SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
                 let call = target.socket()?;
                 loop {
-                    read.wait_data(runtime, &source, wait)?;
+                    read.wait(runtime, &source, wait)?;
                     if let Some(moved) = call.drain_pipe(read, len, more)? {
                         return Ok(moved);
                     }

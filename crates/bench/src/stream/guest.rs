@@ -1,6 +1,5 @@
-//! To and from a virtual machine that is plugged in: no kernel stands beside it, because the other
-//! side is the guest's. The guest connects, once for each round; any program that sends what it has
-//! or reads what there is will do.
+//! To and from a virtual machine, without the kernel's figures, because the other side is the guest's.
+//! The guest connects once for each round, with any program that sends or reads.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,10 +17,10 @@ use crate::options::{Direction, StreamOptions};
 use crate::report::{Record, print};
 use crate::source::{Reader, Source};
 
-/// Where a guest connects that is sent to.
+/// The port for a guest that receives.
 const SENDING_PORT: u16 = PORT + 1;
 
-/// One thing that is measured.
+/// One line of results.
 struct Line {
     direction: Direction,
     reader: Reader,
@@ -29,7 +28,6 @@ struct Line {
     copied: u64,
 }
 
-/// Measures and prints.
 pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
     let Some(path) = &options.socket else {
         let text =
@@ -56,7 +54,7 @@ pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
         line(Direction::Send, Reader::None),
     ];
     lines.retain(|line| options.direction.is_none_or(|only| only == line.direction));
-    // The first round warms up: it is measured and left out.
+    // The first round warms up and does not count.
     for round in 0..=options.common.rounds {
         for line in &mut lines {
             let before = host.stats().ledger.ours();
@@ -106,7 +104,7 @@ fn from_guest(listener: &TcpListener, reader: Reader, seconds: f64) -> Result<Ro
     round
 }
 
-/// What was taken to be sent counts: it differs from what arrived by a send buffer at most.
+/// Counts what was queued, which differs from what arrived by at most a send buffer.
 fn to_guest(listener: &TcpListener, source: &Source, seconds: f64) -> Result<Round, Failure> {
     let (connection, _) = listener.accept()?;
     connection.set_write_timeout(Some(PATIENCE))?;

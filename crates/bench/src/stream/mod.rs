@@ -27,7 +27,6 @@ use crate::options::{Direction, StreamLink, StreamOptions};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
 
-/// Measures and prints.
 pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     if options.link == StreamLink::VhostUser {
         return guest::run(options);
@@ -55,7 +54,7 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     };
     let message = kernel::best_message(kernel, &bench.source, Reader::None, bench.sides)?;
     let mut lines: Vec<Line> = lines(options, kernel, message);
-    // The first round warms up: it is measured and left out.
+    // The first round warms up and does not count.
     for round in 0..=options.common.rounds {
         for line in &mut lines {
             let result = bench.round(line.what)?;
@@ -78,7 +77,7 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One thing that is measured.
+/// One line of results.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Kernel { between: Between, message: usize, reader: Reader },
@@ -155,7 +154,7 @@ impl Line {
         if let What::Kernel { message, .. } = self.what {
             record = record.with("message", message).with("congestion", "cubic");
         }
-        // On one thread, sender and receiver cannot be told apart by the thread's clock.
+        // On one thread, the thread's clock cannot separate sender and receiver.
         let cpu: f64 = self.rounds.iter().map(|r| r.receiver_cpu.as_secs_f64()).sum();
         let mib = self.rounds.iter().map(|r| r.bytes as f64).sum::<f64>() / f64::from(1 << 20);
         let per_mib = rounded(cpu * 1e6 / mib.max(1e-9), 3);
@@ -211,7 +210,7 @@ impl Bench {
         Ok(self.finish(round, mtu, &[&left, &right]))
     }
 
-    /// Sends and receives on one thread; `turn` drives the hosts, and says whether anything came.
+    /// Sends and receives on one thread; `turn` drives the hosts, and returns whether anything came.
     fn in_turns(
         &self,
         sender: &TcpStream,

@@ -17,7 +17,7 @@ use crate::notice::{Signal, Subscriber, Watch, push_weak};
 use crate::runtime::Runtime;
 use crate::{Errno, Fd};
 
-/// What epoll reports, and what it is told.
+/// What epoll reports, and what it is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollEvent {
     /// What to wait for, or what the file is ready for.
@@ -54,7 +54,7 @@ struct Core {
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// By what Linux knows them by: the file, and the number it was added by.
+    /// As in Linux, by the file and the number that it was added by.
     entries: HashMap<(usize, Fd), Entry>,
     ready: VecDeque<(usize, Fd)>,
 }
@@ -125,8 +125,8 @@ impl Subscriber for Ready {
 }
 
 impl Lists {
-    /// Off both lists: added again, a file must not be reported twice in one call, nor may adding
-    /// and deleting it in turn make the list longer and longer.
+    /// Takes an entry off both lists: a file that is added again must not be reported twice in one
+    /// call, nor make the list grow.
     fn remove(&mut self, key: &(usize, Fd)) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         if entry.queued {
@@ -138,7 +138,7 @@ impl Lists {
 
 impl Core {
     fn lock(&self) -> MutexGuard<'_, Lists> {
-        // A key in one list and not in the other is skipped, so every state is a sound one.
+        // A key in one list only is skipped, so every state is sound.
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -187,11 +187,11 @@ impl Epoll {
                 if exclusive && (nested.is_some() || !WITH_EXCLUSIVE.contains(event.events)) {
                     return Err(Errno::INVAL);
                 }
-                // Two threads that close a ring from either side must not both find it open.
+                // Two threads that close a ring must not both find it open.
                 let _nesting =
                     nested.map(|_| runtime.nesting.lock().unwrap_or_else(PoisonError::into_inner));
                 if let Some(inner) = nested {
-                    // Both ways: a tower grows at its foot as well as at its top.
+                    // Both ways: a tower grows at its foot too.
                     let above = check_above(core, MAX_EPOLL_DEPTH, &mut HashMap::new())?;
                     let mut looked = HashMap::new();
                     check_depth(inner, core, MAX_EPOLL_DEPTH - above, &mut looked)?;
@@ -269,7 +269,7 @@ impl Epoll {
         }
     }
 
-    /// An instance that has something to report is readable.
+    /// Readable, if the instance has something to report.
     pub(crate) fn events<B: Backend>(&self, runtime: &Runtime<B>) -> Events {
         let files: Vec<_> = {
             let lists = self.0.lock();
@@ -294,7 +294,7 @@ impl Ready {
 }
 
 impl Core {
-    /// Reports entries that are ready. Each is looked at once at most.
+    /// Reports entries that are ready, each at most once.
     fn report<B: Backend>(&self, runtime: &Runtime<B>, events: &mut [EpollEvent]) -> usize {
         let (mut found, mut left) = (0, self.lock().ready.len());
         while left > 0 && found < events.len() {
@@ -332,8 +332,8 @@ impl Core {
     }
 }
 
-/// What a walk over instances found at each, so that it comes by each edge of a mesh a few times and
-/// not once for each way that leads there. (Held, so that an address stays one instance's.)
+/// What a walk found at each instance, so that it visits each edge of a mesh a few times and not once
+/// for each path. (The instance is kept, so that its address stays its own.)
 type Looked = HashMap<*const Core, (Arc<Core>, usize)>;
 
 /// Whether `core` may watch `inner`: no ring, and no deeper than Linux allows. `looked` has the
@@ -369,7 +369,7 @@ fn above(core: &Core) -> Vec<Arc<Core>> {
     upper.map(|(_, core)| core).collect()
 }
 
-/// How many instances watch one another above `core`, `core` left out: no more than `depth`.
+/// How many levels of instances watch `core`: no more than `depth`.
 fn check_above(core: &Arc<Core>, depth: usize, looked: &mut Looked) -> Result<usize, Errno> {
     let mut highest = 0;
     for upper in above(core) {
@@ -385,20 +385,20 @@ fn check_above(core: &Arc<Core>, depth: usize, looked: &mut Looked) -> Result<us
     Ok(highest)
 }
 
-/// Whether a wake-up still goes up on few enough ways from all instances of `below`, `inner` among
-/// them, once `core` watches `inner`. There is no ring.
+/// Whether a wake-up still has few enough paths up from all instances of `below`, `inner` among them,
+/// once `core` watches `inner`. There is no ring.
 fn check_breadth(inner: &Arc<Core>, core: &Arc<Core>, below: &Looked) -> Result<(), Errno> {
     let mut looked = HashMap::new();
     let new = 1 + ways_up(core, &mut looked);
     let old = ways_up(inner, &mut looked);
-    // Those below were not looked at yet: they go by way of `inner`.
+    // Those below were not visited yet: their paths lead through `inner`.
     looked.insert(Arc::as_ptr(inner), (Arc::clone(inner), old.saturating_add(new)));
     let many = |(core, _): &(Arc<Core>, usize)| ways_up(core, &mut looked) > MAX_EPOLL_PATHS;
     // As Linux.
     if below.values().any(many) { Err(Errno::INVAL) } else { Ok(()) }
 }
 
-/// On how many ways a wake-up goes up from `core`.
+/// How many paths a wake-up has up from `core`.
 fn ways_up(core: &Arc<Core>, looked: &mut Looked) -> usize {
     if let Some(&(_, ways)) = looked.get(&Arc::as_ptr(core)) {
         return ways;

@@ -52,7 +52,7 @@ impl File {
     }
 
     /// Counts one more descriptor or call. Only while there is one already.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn retain(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 

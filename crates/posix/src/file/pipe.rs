@@ -72,7 +72,7 @@ impl Queue {
         out
     }
 
-    /// Puts in front again what was taken and not used.
+    /// Puts back in front what was taken and not used.
     fn put_back(&mut self, frags: FragVec) {
         for frag in frags.into_iter().rev().filter(|frag| !frag.is_empty()) {
             self.bytes += frag.len();
@@ -136,7 +136,7 @@ impl Pipe {
     /// Moves up to `max` bytes to `other`; `None`: nothing is there, or no room for it.
     pub(crate) fn pour(&self, other: &Self, max: usize) -> Result<Option<usize>, Errno> {
         let bytes = {
-            // In one order, whichever way others pour.
+            // Always in one order, so that two threads do not block each other.
             let first = core::ptr::from_ref(self) < core::ptr::from_ref(other);
             let (mut from, mut into);
             if first {
@@ -162,7 +162,7 @@ impl Pipe {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Counts are set last; a panic in between leaves them too small at worst.
+        // Counts are set last; at worst, a panic leaves them too small.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -284,35 +284,24 @@ impl PipeEnd {
         &self.pipe
     }
 
-    /// Waits until there is room; `EPIPE` without a reader.
-    pub(crate) fn wait_room<B: Backend>(
+    /// Waits, at an end that writes for room (`EPIPE` without a reader), at one that reads for bytes
+    /// or the end.
+    pub(crate) fn wait<B: Backend>(
         &self,
         runtime: &Runtime<B>,
         file: &File,
         wait: bool,
     ) -> Result<(), Errno> {
-        let blocking = wait && !file.is_nonblocking();
-        runtime.block_on(&[&file.watch], Events::OUT, blocking, None, || {
+        let (interest, blocking) =
+            (if self.writing { Events::OUT } else { Events::IN }, wait && !file.is_nonblocking());
+        runtime.block_on(&[&file.watch], interest, blocking, None, || {
             let queue = self.pipe.lock();
-            match (queue.readers, queue.room()) {
-                (false, _) => Err(Errno::PIPE),
-                (true, 0) => Err(Errno::AGAIN),
-                (true, _) => Ok(()),
+            match self.writing {
+                true if !queue.readers => Err(Errno::PIPE),
+                true if queue.room() == 0 => Err(Errno::AGAIN),
+                false if queue.bytes == 0 && queue.writers => Err(Errno::AGAIN),
+                _ => Ok(()),
             }
-        })
-    }
-
-    /// Waits until there is something to read, or the end.
-    pub(crate) fn wait_data<B: Backend>(
-        &self,
-        runtime: &Runtime<B>,
-        file: &File,
-        wait: bool,
-    ) -> Result<(), Errno> {
-        let blocking = wait && !file.is_nonblocking();
-        runtime.block_on(&[&file.watch], Events::IN, blocking, None, || {
-            let queue = self.pipe.lock();
-            if queue.bytes == 0 && queue.writers { Err(Errno::AGAIN) } else { Ok(()) }
         })
     }
 }

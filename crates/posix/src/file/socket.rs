@@ -22,7 +22,7 @@ pub(crate) struct Socket {
     state: Mutex<State>,
 }
 
-/// What it speaks.
+/// Its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Stream,
@@ -34,13 +34,13 @@ pub(crate) struct State {
     pub(crate) stage: Stage,
     /// Where `bind` put it.
     pub(crate) bound: Option<SocketAddr>,
-    /// The address that its listener is bound to: as in Linux, a connection that is dissolved keeps
-    /// that, and not the port, which is the listener's.
+    /// The address of its listener, which a connection that is dissolved keeps, as in Linux; the port
+    /// is the listener's.
     pub(crate) address: Option<IpAddr>,
     /// The reservation of a stream's port.
-    pub(crate) hold: Option<Hold>,
+    pub(crate) reservation: Option<Hold>,
     pub(crate) options: Options,
-    /// Directions shut down without a connection: reading, writing.
+    /// Directions that are shut down without a connection: reading, writing.
     pub(crate) shut: [bool; 2],
     /// What the next call reports: the connection was dissolved from this side.
     pub(crate) error: Option<Errno>,
@@ -59,7 +59,7 @@ pub(crate) enum Stage {
 }
 
 impl State {
-    /// The address that it is bound to, if that is one of its own.
+    /// The address that it is bound to, unless that is any address.
     pub(crate) fn bound_address(&self) -> Option<IpAddr> {
         self.bound.map(|bound| bound.ip()).filter(|ip| !ip.is_unspecified())
     }
@@ -96,12 +96,19 @@ impl Stage {
 impl Socket {
     pub(crate) fn new(domain: Domain, kind: Kind, stage: Stage, options: Options) -> Self {
         let shut = [false; 2];
-        let state =
-            State { stage, bound: None, address: None, hold: None, options, shut, error: None };
+        let state = State {
+            stage,
+            bound: None,
+            address: None,
+            reservation: None,
+            options,
+            shut,
+            error: None,
+        };
         Self { domain, kind, state: Mutex::new(state) }
     }
 
-    /// Held over calls into the stack where two must not mix; never while a thread waits.
+    /// Locked over calls into the stack that must not mix with others; never while a thread waits.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,7 +166,7 @@ impl Socket {
         }
         // A port that was chosen for the connection goes with it.
         if state.bound.is_none()
-            && let Some(hold) = state.hold.take()
+            && let Some(hold) = state.reservation.take()
         {
             runtime.with(|stack, _| stack.release(hold));
         }
@@ -208,7 +215,7 @@ impl Socket {
     pub(crate) fn close<B: Backend>(&self, runtime: &Runtime<B>) {
         self.linger(runtime);
         let mut state = self.lock();
-        let (id, hold) = (state.stage.id(), state.hold.take());
+        let (id, hold) = (state.stage.id(), state.reservation.take());
         if let Some(id) = id {
             runtime.notices.remove(id);
         }

@@ -165,7 +165,7 @@ impl<B: Backend> SocketOptions<'_, B> {
                     tcp_info(&self.info(state).ok_or(Errno::NOTCONN)?, false, headers)
                 }
             }),
-            // Neither CUBIC nor NewReno has anything to tell, as in Linux.
+            // Neither CUBIC nor NewReno has any, as in Linux.
             TCP_CC_INFO => Ok(Vec::new()),
             _ => Err(Errno::NOPROTOOPT),
         }
@@ -180,7 +180,7 @@ impl<B: Backend> SocketOptions<'_, B> {
         }
     }
 
-    /// A setting that connections have where the socket says nothing.
+    /// The stack's setting, for sockets without one of their own.
     fn default<T>(&self, setting: impl FnOnce(&TcpConfig) -> T) -> T {
         self.runtime.with(|stack, _| setting(&stack.default_config()))
     }

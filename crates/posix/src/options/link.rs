@@ -31,7 +31,7 @@ impl<B: Backend> SocketOptions<'_, B> {
         is_it: impl Fn(&Stack, LinkId) -> bool,
     ) -> Result<(), Errno> {
         let mut state = self.lock();
-        let (id, hold) = (state.stage.id(), state.hold);
+        let (id, hold) = (state.stage.id(), state.reservation);
         state.options.link = self.runtime.with(|stack, _| {
             let found = stack.links().find(|&link| is_it(stack, link));
             let link = if none { None } else { Some(found.ok_or(Errno::NODEV)?) };

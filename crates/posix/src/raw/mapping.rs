@@ -80,14 +80,13 @@ impl<B: Backend> Raw<'_, B> {
     /// [`Descriptors::mmap`](crate::Descriptors::mmap).
     pub fn mmap(
         &self,
-        addr: *mut c_void,
+        _addr: *mut c_void,
         len: usize,
         prot: c_int,
         flags: c_int,
         fd: Fd,
         offset: i64,
     ) -> Result<*mut c_void> {
-        let _ = addr;
         self.0.mmap(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
     }
 
@@ -96,14 +95,13 @@ impl<B: Backend> Raw<'_, B> {
     /// [`Descriptors::mmap_reserve`](crate::Descriptors::mmap_reserve).
     pub fn mmap_reserve(
         &self,
-        addr: *mut c_void,
+        _addr: *mut c_void,
         len: usize,
         prot: c_int,
         flags: c_int,
         fd: Fd,
         offset: i64,
     ) -> Result<*mut c_void> {
-        let _ = addr;
         self.0.mmap_reserve(fd, len, prot, flags, offset).map(ptr::with_exposed_provenance_mut)
     }
 
@@ -115,7 +113,7 @@ impl<B: Backend> Raw<'_, B> {
         self.0.munmap(addr.addr(), len)
     }
 
-    /// `madvise(2)` of the same, with `MADV_DONTNEED`.
+    /// `madvise(2)` of reserved addresses, with `MADV_DONTNEED`.
     ///
     /// # Safety
     /// As [`munmap`](Self::munmap).
