@@ -206,7 +206,7 @@ pub(crate) fn host_send(
                     while !left.is_empty() {
                         match until_over(traffic, || connection.send_some(&mut left)) {
                             Ok(Some(_)) => {}
-                            _ => return let_go(connection, traffic),
+                            _ => return reset(connection, traffic),
                         }
                     }
                 }
@@ -236,7 +236,7 @@ pub(crate) fn host_receive(
                 loop {
                     match until_over(traffic, || connection.recv_into(RECV_PIECE, &mut frags)) {
                         Ok(Some(n @ 1..)) => traffic.count(class, n),
-                        _ => return let_go(connection, traffic),
+                        _ => return reset(connection, traffic),
                     }
                     frags.clear();
                 }
@@ -247,7 +247,7 @@ pub(crate) fn host_receive(
 }
 
 /// Notes the connection's state, and resets it.
-fn let_go(connection: TcpStream, traffic: &Traffic) {
+fn reset(connection: TcpStream, traffic: &Traffic) {
     traffic.say(connection.info().map_or_else(|e| e.to_string(), |info| format!("{info:?}")));
     connection.abort();
 }

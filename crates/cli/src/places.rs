@@ -101,7 +101,7 @@ impl Places {
     }
 
     /// Keeps `crowded` up to date from now on: whether most are taken.
-    pub(crate) fn tell_crowded(&self, crowded: &Arc<AtomicBool>) {
+    pub(crate) fn report_crowded(&self, crowded: &Arc<AtomicBool>) {
         let mut taken = self.taken();
         taken.crowded = Some(Arc::clone(crowded));
         self.limits.tell(&taken);
@@ -176,7 +176,7 @@ mod tests {
     fn it_is_crowded_above_three_quarters_and_only_as_long() {
         let places = Places::new(PlaceLimits::new(4, Some(4)));
         let crowded = Arc::new(AtomicBool::new(true));
-        places.tell_crowded(&crowded);
+        places.report_crowded(&crowded);
         let mut held: Vec<Place> =
             (0..3).map(|_| places.take(ip("10.0.0.1")).expect("room")).collect();
         assert!(!crowded.load(Ordering::Relaxed));

@@ -81,7 +81,7 @@ impl Service {
             };
             Failure::because(format!("listening on {on}"), reason(&e) + hint)
         };
-        self.places.tell_crowded(&self.server.crowded);
+        self.places.report_crowded(&self.server.crowded);
         let listener = host.listen_with(on, BACKLOG).map_err(failed)?;
         listener.set_zerocopy(self.zerocopy).map_err(failed)?;
         let service = self.clone();
