@@ -37,19 +37,19 @@ const PIECE: usize = 256 << 10;
 pub(crate) struct Traffic {
     pub(crate) over: AtomicBool,
     /// Time to inspect connections: what arrives from here on does not count.
-    look: AtomicBool,
+    inspect: AtomicBool,
     /// Connections are to be inspected.
-    looked_at: bool,
+    inspected: bool,
     open: AtomicUsize,
     arrived: [AtomicU64; 2],
     /// What connections report at the end, if that is wanted.
-    said: Mutex<Vec<String>>,
+    reports: Mutex<Vec<String>>,
 }
 
 impl Traffic {
-    /// Before anything is open. With `looked_at`, connections report their state at the end.
-    pub(crate) fn new(looked_at: bool) -> Self {
-        Self { looked_at, ..Self::default() }
+    /// Before anything is open. With `inspected`, connections report their state at the end.
+    pub(crate) fn new(inspected: bool) -> Self {
+        Self { inspected, ..Self::default() }
     }
 
     /// Waits until `flows` connections are open and `warm_up` has passed, counts what arrives for
@@ -64,8 +64,8 @@ impl Traffic {
         let (begun, before) = (Instant::now(), count());
         self.sleep(length);
         let (time, after) = (begun.elapsed(), count());
-        if self.looked_at {
-            self.look.store(true, Ordering::Relaxed);
+        if self.inspected {
+            self.inspect.store(true, Ordering::Relaxed);
             self.sleep(Duration::from_millis(500));
         }
         self.over.store(true, Ordering::Relaxed);
@@ -86,13 +86,13 @@ impl Traffic {
     }
 
     /// What connections reported, once all have ended.
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.said.lock().map(|mut said| std::mem::take(&mut *said)).unwrap_or_default()
+    pub(crate) fn reports(&self) -> Vec<String> {
+        self.reports.lock().map(|mut reports| std::mem::take(&mut *reports)).unwrap_or_default()
     }
 
-    pub(crate) fn say(&self, what: String) {
-        if let Ok(mut said) = self.said.lock() {
-            said.push(what);
+    pub(crate) fn report(&self, what: String) {
+        if let Ok(mut reports) = self.reports.lock() {
+            reports.push(what);
         }
     }
 
@@ -158,9 +158,9 @@ pub(crate) fn kernel_send(
             connection.set_write_timeout(Some(TICK)).because(CONNECTION)?;
             scope.spawn(move || write_pieces(&mut connection, source, traffic));
         }
-        while traffic.looked_at && !traffic.over() {
-            if traffic.look.load(Ordering::Relaxed) {
-                traffic.say(sockets());
+        while traffic.inspected && !traffic.over() {
+            if traffic.inspect.load(Ordering::Relaxed) {
+                traffic.report(sockets());
                 break;
             }
             std::thread::park_timeout(TICK);
@@ -248,7 +248,7 @@ pub(crate) fn host_receive(
 
 /// Notes the connection's state, and resets it.
 fn reset(connection: TcpStream, traffic: &Traffic) {
-    traffic.say(connection.info().map_or_else(|e| e.to_string(), |info| format!("{info:?}")));
+    traffic.report(connection.info().map_or_else(|e| e.to_string(), |info| format!("{info:?}")));
     connection.abort();
 }
 

@@ -25,7 +25,15 @@ impl Machine {
         let kernel = uname().release().to_string_lossy().into_owned();
         Self { cpu, cpus: allowed().len(), kernel }
     }
+
+    /// The heading of a table: what was measured on, and how; `more` follows "medians".
+    pub(crate) fn heading(&self, rounds: u16, seconds: f64, more: &str) -> String {
+        format!("{self}; {rounds} rounds of {seconds} s each, medians{more}")
+    }
 }
+
+/// Of headings, where the least and the most stand beside the median.
+pub(crate) const SPREAD: &str = " (lowest and highest beside them)";
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::failure::Failure;
 use crate::sys::thread_time;
 
 /// Warm-up of each round: windows open, pages are touched, spins adapt.
@@ -89,6 +90,25 @@ impl Samples {
     pub(crate) fn finish(self) -> Vec<u32> {
         self.all
     }
+}
+
+/// Measures every line once in each round, and keeps the results: the first round warms up and does
+/// not count.
+pub(crate) fn in_turns<L, R>(
+    rounds: u16,
+    lines: &mut [L],
+    measure: impl Fn(&L) -> Result<R, Failure>,
+    keep: impl Fn(&mut L, R),
+) -> Result<(), Failure> {
+    for round in 0..=rounds {
+        for line in &mut *lines {
+            let result = measure(line)?;
+            if round > 0 {
+                keep(line, result);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The median of several values, the least and the most.

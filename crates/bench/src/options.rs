@@ -114,7 +114,7 @@ Examples:
 const RING_EXAMPLES: &str = "\
 Examples:
   pagewire bench ring
-      the sender's memory is registered with the receiver: nobody copies
+      the sender's memory is registered with the receiver: nothing is copied
   pagewire bench ring --place --region 16
       the receiver's end of the pair writes into a region of 16 MiB
   pagewire bench ring --link tap --json

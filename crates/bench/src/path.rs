@@ -23,7 +23,7 @@ use crate::flows::{Traffic, host_receive, host_send, kernel_receive, kernel_send
 use crate::hosts::{self, LEFT, PORT, RIGHT, captured};
 use crate::hub;
 use crate::kernel;
-use crate::machine::{Machine, joined, on_a_thread};
+use crate::machine::{Machine, SPREAD, joined, on_a_thread};
 use crate::meter::{Round, Spread};
 use crate::options::{Direction, PathOptions};
 use crate::report::{Record, print, rounded};
@@ -78,11 +78,8 @@ pub(crate) fn run(options: &PathOptions) -> Result<(), Failure> {
             }
         }
     }
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them); ratio to \
-         kernel to kernel",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
+    let heading = heading + "; ratio to kernel to kernel";
     let columns = "engine direction peer loss_percent delay_ms flows mbit_per_s min_mbit_per_s \
         max_mbit_per_s ratio";
     print(&records, options.common.json, &heading, columns);
@@ -166,8 +163,8 @@ impl Bench {
             What::Send | What::Receive => self.host(what, case, faults, pcap, &traffic),
         };
         if self.stats {
-            let said = traffic.said();
-            eprintln!("{what:?} {case:?} round {number}: {result:?}\n{}", said.join("\n"));
+            let reports = traffic.reports();
+            eprintln!("{what:?} {case:?} round {number}: {result:?}\n{}", reports.join("\n"));
         }
         result
     }
@@ -264,7 +261,7 @@ impl Bench {
                     joined(part)?;
                 }
                 if self.stats {
-                    traffic.say(host.stats().to_string());
+                    traffic.report(host.stats().to_string());
                 }
                 Ok(round)
             })

@@ -11,7 +11,7 @@ use crate::failure::{Because, Failure};
 use crate::hosts::{self, LEFT, RIGHT, accept, connect_in_turns};
 use crate::kernel::{self, PATIENCE};
 use crate::machine::{Machine, Sides, joined, nap, pin};
-use crate::meter::{Round, Samples, Spread, percentile};
+use crate::meter::{Round, Samples, Spread, in_turns, percentile};
 use crate::options::RrOptions;
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
@@ -24,19 +24,16 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
     let sides = Sides::choose();
     let size = options.size as usize;
     let mut engines = [Engine::new("pagewire", "pair"), Engine::new("kernel", "loopback")];
-    for round in 0..=options.common.rounds {
-        for engine in &mut engines {
-            let mut samples = match engine.name {
-                "pagewire" => pair(size, options.seconds, sides, options.common.stats)?,
-                _ => kernel::ping_pong(size, options.seconds, sides)?,
-            };
-            samples.sort_unstable();
-            // The first round warms up.
-            if round > 0 {
-                engine.add(&samples, size);
-            }
-        }
-    }
+    let round = |engine: &Engine| {
+        let mut samples = match engine.name {
+            "pagewire" => pair(size, options.seconds, sides, options.common.stats)?,
+            _ => kernel::ping_pong(size, options.seconds, sides)?,
+        };
+        samples.sort_unstable();
+        Ok(samples)
+    };
+    let keep = |engine: &mut Engine, samples: Vec<u32>| engine.add(&samples, size);
+    in_turns(options.common.rounds, &mut engines, round, keep)?;
     let wakeups = wakeups_per_batch(&Source::new())?;
     let shares = shares(options.threads as usize, size, options.seconds)?;
     let machine = Machine::describe();
@@ -54,10 +51,7 @@ pub(crate) fn run(options: &RrOptions) -> Result<(), Failure> {
             record.on(&machine)
         })
         .collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians; both sides poll",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, "; both sides poll");
     let columns =
         "engine link size rtt_us_p50 rtt_us_p99 min_rtt_us_p50 max_rtt_us_p50 wakeups_per_batch";
     let of_shares = " threads least_round_trips most_round_trips longest_wait_us";

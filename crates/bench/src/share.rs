@@ -156,7 +156,7 @@ fn round(options: &ShareOptions, source: &Source) -> Result<[Round; 2], Failure>
         let ends = [joined(receiving), joined(rival), joined(sending), joined(joining)];
         ends.into_iter().collect::<Result<Vec<()>, Failure>>()?;
         if options.common.stats {
-            eprintln!("{rounds:?}\n{}", traffic.said().join("\n"));
+            eprintln!("{rounds:?}\n{}", traffic.reports().join("\n"));
         }
         Ok(rounds)
     })

@@ -1,4 +1,4 @@
-//! The descriptor table, and what every call does with it.
+//! The descriptor table.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -65,7 +65,7 @@ impl Table {
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) file: Arc<File>,
-    /// `FD_CLOEXEC`: kept for programs that ask; nothing here survives an `exec`.
+    /// `FD_CLOEXEC`: only kept to be read back; nothing here survives an `exec`.
     pub(crate) close_on_exec: bool,
 }
 

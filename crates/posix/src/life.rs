@@ -90,7 +90,7 @@ impl<B: Backend> Descriptors<B> {
         let call = file.socket()?;
         let local = match parse(call.domain, addr)? {
             Given::Address(local) => local,
-            // Compatibility: AF_UNSPEC with an address of zeros is AF_INET.
+            // As Linux: AF_UNSPEC with an address of zeros is AF_INET.
             Given::Unspecified if call.domain == Domain::Inet && addr.len() >= 16 => {
                 let mut inet = [0; 16];
                 inet.copy_from_slice(&addr[..16]);

@@ -16,6 +16,7 @@ use pagewire_mem::{Instant, MapFault, PAGE_SIZE, Reserved};
 use pagewire_stack::{MapError, MapSealed, MapWith, Parts, RecvFlags, Stack, TcpId};
 
 use crate::backend::Backend;
+use crate::call::Call;
 use crate::descriptors::Descriptors;
 use crate::file::socket::{Kind, Stage};
 use crate::mapped::Mapped;
@@ -68,14 +69,14 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
         offset: i64,
     ) -> Result<usize, Errno> {
-        let (len, stage) = self.stream_to_map(fd, len, flags, offset)?;
+        let (len, file) = self.stream_to_map(fd, len, flags, offset)?;
         if offset != 0 {
             return Err(Errno::INVAL);
         }
         if prot & libc::PROT_WRITE != 0 {
             return Err(error(MapError::Writable));
         }
-        let id = match stage {
+        let id = match file.socket()?.stage() {
             Stage::Listening(_) => return Err(error(MapError::Listening)),
             Stage::Connecting(id) | Stage::Connected(id) => id,
             _ => return Err(Errno::AGAIN),
@@ -103,7 +104,7 @@ impl<B: Backend> Descriptors<B> {
         flags: i32,
         offset: i64,
     ) -> Result<usize, Errno> {
-        let (len, _) = self.stream_to_map(fd, len, flags, offset)?;
+        let (len, _file) = self.stream_to_map(fd, len, flags, offset)?;
         if prot & (libc::PROT_WRITE | libc::PROT_EXEC) != 0 {
             return Err(error(MapError::Writable));
         }
@@ -215,14 +216,14 @@ impl<B: Backend> Descriptors<B> {
         Ok(())
     }
 
-    /// What both kinds of `mmap` check first: the length in whole pages, and the stream's stage.
+    /// What both kinds of `mmap` check first: the length in whole pages, and the stream.
     fn stream_to_map(
         &self,
         fd: Fd,
         len: usize,
         flags: i32,
         offset: i64,
-    ) -> Result<(usize, Stage), Errno> {
+    ) -> Result<(usize, Call<'_, B>), Errno> {
         let kind = flags & libc::MAP_TYPE;
         let kinds = [libc::MAP_SHARED, libc::MAP_PRIVATE, libc::MAP_SHARED_VALIDATE];
         let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
@@ -231,10 +232,8 @@ impl<B: Backend> Descriptors<B> {
         }
         let len = len.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::NOMEM)?;
         let file = self.file(fd)?;
-        match file.socket() {
-            Ok(call) if call.kind == Kind::Stream => Ok((len, call.stage())),
-            _ => Err(Errno::NODEV),
-        }
+        let is_stream = file.socket().is_ok_and(|call| call.kind == Kind::Stream);
+        if is_stream { Ok((len, file)) } else { Err(Errno::NODEV) }
     }
 
     fn receive_pages(

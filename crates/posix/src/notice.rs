@@ -71,7 +71,7 @@ impl Watch {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something happened: `what` may be possible now. Without a bit: anything may.
+    /// Wakes what waits for `what`, which may be possible now; for anything, if it is empty.
     pub(crate) fn wake(&self, what: Events) {
         let mut watchers = self.lock();
         let all = what.is_empty();
@@ -109,7 +109,7 @@ impl Watch {
     }
 }
 
-/// Appends to a list of which nothing else takes off what is gone.
+/// Appends to a list, and removes dropped entries before the list grows.
 pub(crate) fn push_weak<T: ?Sized>(list: &mut Vec<Weak<T>>, entry: Weak<T>) {
     if list.len() == list.capacity() {
         list.retain(|entry| entry.strong_count() > 0);
@@ -117,7 +117,7 @@ pub(crate) fn push_weak<T: ?Sized>(list: &mut Vec<Weak<T>>, entry: Weak<T>) {
     list.push(entry);
 }
 
-/// Ends a watch when dropped.
+/// Ends a thread's watch when dropped.
 pub(crate) struct Watching<'a> {
     watch: &'a Watch,
     signal: Arc<Signal>,
@@ -160,7 +160,7 @@ impl Notices {
     }
 }
 
-/// The key that Linux wakes with: data, room and errors have one, a change of state wakes all.
+/// The events that Linux wakes with: data, room and errors have their own, a change of state wakes all.
 fn wakes(gained: Readiness) -> Events {
     let state = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::CONNECTED;
     if gained.intersects(state) {

@@ -1,4 +1,4 @@
-//! What all calls of one table share: the backend, and where its events go.
+//! What all calls of one table share.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,8 +49,8 @@ impl<B: Backend> Runtime<B> {
         self.with(|stack, now| verb(stack.udp(id)?, now)).map_err(errno)
     }
 
-    /// Repeats `attempt` while it returns `EAGAIN`, each time that one of the watches reports
-    /// `interest`, until `limit` is over (`None`: for ever). Without `blocking`, tries once.
+    /// Repeats `attempt` while it returns `EAGAIN`, whenever a watch reports `interest`, until `limit`
+    /// is over (`None`: for ever). Without `blocking`, tries once.
     pub(crate) fn block_on<T>(
         &self,
         watches: &[&Watch],

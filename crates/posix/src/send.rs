@@ -232,7 +232,7 @@ impl<B: Backend> SocketCall<'_, B> {
         }
     }
 
-    /// Sends fragments by reference; what was queued is gone from `frags`.
+    /// Sends fragments by reference; queued ones are removed from `frags`.
     pub(crate) fn send_frags(&self, frags: &mut FragVec, flags: i32) -> Result<usize, Errno> {
         match self.kind {
             Kind::Stream => self.send_stream(None, &mut Payload::Owned(frags), flags),
@@ -420,9 +420,9 @@ fn source_on(stack: &Stack, interface: u32, to: IpAddr) -> Result<Option<IpAddr>
 /// What a stream sends.
 pub(crate) enum Payload<'a> {
     Copied(&'a [IoSlice<'a>]),
-    /// By reference, with a notification; what was queued is gone.
+    /// By reference, with a notification; queued fragments are removed.
     Lent(&'a mut FragVec),
-    /// By reference to what holds itself.
+    /// By reference; the fragments own their memory.
     Owned(&'a mut FragVec),
 }
 

@@ -1,4 +1,4 @@
-//! Moving payload between pipes, sockets and files without copying it.
+//! Moving payload between pipes, sockets and files without a copy.
 
 use std::os::fd::BorrowedFd;
 

@@ -14,7 +14,7 @@ mod tap;
 
 use crate::failure::Failure;
 use crate::machine::{Machine, Sides, on_a_thread, pin};
-use crate::meter::{Round, Spread};
+use crate::meter::{Round, Spread, in_turns};
 use crate::options::{PortOptions, PortPath};
 use crate::report::{Record, print, rounded};
 
@@ -44,15 +44,8 @@ pub(crate) fn run(options: &PortOptions) -> Result<(), Failure> {
     for &frame in &options.frame {
         lines.extend(paths.iter().map(|&path| Line { path, frame, rounds: Vec::new() }));
     }
-    for number in 0..=options.common.rounds {
-        for line in &mut lines {
-            let round = line.round(options, cpu)?;
-            // The first round warms up.
-            if number > 0 {
-                line.rounds.push(round);
-            }
-        }
-    }
+    let round = |line: &Line| line.round(options, cpu);
+    in_turns(options.common.rounds, &mut lines, round, |line, round| line.rounds.push(round))?;
     let machine = Machine::describe();
     let records: Vec<_> =
         lines.iter().map(|line| line.record(options.frames, &lines).on(&machine)).collect();

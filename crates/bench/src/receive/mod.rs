@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, say};
 use crate::kernel::{Between, check_privilege};
-use crate::machine::{Machine, Sides, on_a_thread};
-use crate::meter::{Round, Spread, WARM_UP};
+use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
+use crate::meter::{Round, Spread, WARM_UP, in_turns};
 use crate::options::{Link, ReceiveMode, ReceiveOptions};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
@@ -41,21 +41,11 @@ pub(crate) fn run(options: &ReceiveOptions) -> Result<(), Failure> {
         stats: options.common.stats,
     };
     let mut lines = lines(options);
-    // The first round warms up and does not count.
-    for round in 0..=options.common.rounds {
-        for line in &mut lines {
-            let tally = bench.round(line.what)?;
-            if round > 0 {
-                line.tallies.push(tally);
-            }
-        }
-    }
+    let round = |line: &Line| bench.round(line.what);
+    in_turns(options.common.rounds, &mut lines, round, |line, tally| line.tallies.push(tally))?;
     let machine = Machine::describe();
     let records: Vec<_> = lines.iter().map(|line| bench.record(line).on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     if !options.common.json {
         for line in &lines {
             say(format_args!(

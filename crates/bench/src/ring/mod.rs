@@ -22,7 +22,7 @@ use crate::failure::{Failure, say};
 use crate::hosts::{self, LEFT, PORT, RIGHT};
 use crate::kernel;
 use crate::machine::{Machine, Sides, joined, on_a_thread, pin};
-use crate::meter::{Round, Spread};
+use crate::meter::{Round, Spread, in_turns};
 use crate::options::{Link, RingOptions};
 use crate::report::{Record, rounded};
 use crate::source::Source;
@@ -82,21 +82,11 @@ pub(crate) fn run(options: &RingOptions) -> Result<(), Failure> {
     }
     let bench = Bench { options: options.clone(), source: Source::new(), sides: Sides::choose() };
     let mut modes = [(Mode::Copy, Vec::new()), (Mode::ZeroCopy, Vec::new())];
-    // The first round warms up and does not count.
-    for round in 0..=options.common.rounds {
-        for (mode, outcomes) in &mut modes {
-            let outcome = bench.round(*mode)?;
-            if round > 0 {
-                outcomes.push(outcome);
-            }
-        }
-    }
+    let round = |(mode, _): &(Mode, Vec<Outcome>)| bench.round(*mode);
+    in_turns(options.common.rounds, &mut modes, round, |(_, outcomes), one| outcomes.push(one))?;
     let machine = Machine::describe();
     if !options.common.json {
-        say(format!(
-            "{machine}; {} rounds of {} s each, medians",
-            options.common.rounds, options.seconds
-        ));
+        say(machine.heading(options.common.rounds, options.seconds, ""));
     }
     for (mode, outcomes) in &modes {
         if options.common.json {

@@ -13,8 +13,8 @@ use std::path::Path;
 
 use crate::failure::{Because, Failure, say};
 use crate::kernel::{Between, check_privilege};
-use crate::machine::{Machine, Sides, on_a_thread};
-use crate::meter::{Round, Spread};
+use crate::machine::{Machine, SPREAD, Sides, on_a_thread};
+use crate::meter::{Round, Spread, in_turns};
 use crate::options::{Link, SendOptions, Taking};
 use crate::report::{Record, print, rounded};
 use crate::source::Source;
@@ -55,23 +55,13 @@ pub(crate) fn run(options: &SendOptions) -> Result<(), Failure> {
         stats: options.common.stats,
     };
     let mut lines = lines(options, kernel);
-    // The first round warms up and does not count.
-    for round in 0..=options.common.rounds {
-        for line in &mut lines {
-            let sample = on_a_thread(|| engines.sample(line.engine, line.case))?;
-            if round > 0 {
-                line.samples.push(sample);
-            }
-        }
-    }
+    let sample = |line: &Line| on_a_thread(|| engines.sample(line.engine, line.case));
+    in_turns(options.common.rounds, &mut lines, sample, |line, sample| line.samples.push(sample))?;
     let machine = Machine::describe();
     let ratios: Vec<_> = lines.iter().map(|line| ratios(line, &lines)).collect();
     let records: Vec<_> =
         lines.iter().zip(&ratios).map(|(line, r)| line.record(*r, options).on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link mode size gbit_per_s sends completions completed_copied \
         sender_cpu_us_per_mib min_sender_cpu_us_per_mib max_sender_cpu_us_per_mib \
         system_cpu_us_per_mib sender_cycles_per_64k payload_bytes_copied";

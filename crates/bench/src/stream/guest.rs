@@ -11,8 +11,8 @@ use super::receive;
 use crate::failure::Failure;
 use crate::hosts::{self, LEFT, PORT, SEND_PIECE};
 use crate::kernel::PATIENCE;
-use crate::machine::Machine;
-use crate::meter::{Meter, Round};
+use crate::machine::{Machine, SPREAD};
+use crate::meter::{Meter, Round, in_turns};
 use crate::options::{Direction, StreamOptions};
 use crate::report::{Record, print};
 use crate::source::{Reader, Source};
@@ -54,29 +54,24 @@ pub(super) fn run(options: &StreamOptions) -> Result<(), Failure> {
         line(Direction::Send, Reader::None),
     ];
     lines.retain(|line| options.direction.is_none_or(|only| only == line.direction));
-    // The first round warms up and does not count.
-    for round in 0..=options.common.rounds {
-        for line in &mut lines {
-            let before = host.stats().ledger.ours();
-            let result = match line.direction {
-                Direction::Receive => from_guest(&receiving, line.reader, options.seconds)?,
-                Direction::Send => to_guest(&sending, &source, options.seconds)?,
-            };
-            if round > 0 {
-                line.rounds.push(result);
-                line.copied = host.stats().ledger.ours() - before;
-            }
-            if options.common.stats {
-                eprint!("{}", host.stats());
-            }
+    let round = |line: &Line| {
+        let before = host.stats().ledger.ours();
+        let round = match line.direction {
+            Direction::Receive => from_guest(&receiving, line.reader, options.seconds)?,
+            Direction::Send => to_guest(&sending, &source, options.seconds)?,
+        };
+        if options.common.stats {
+            eprint!("{}", host.stats());
         }
-    }
+        Ok((round, host.stats().ledger.ours() - before))
+    };
+    in_turns(options.common.rounds, &mut lines, round, |line, (round, copied)| {
+        line.rounds.push(round);
+        line.copied = copied;
+    })?;
     let machine = Machine::describe();
     let records: Vec<_> = lines.iter().map(|line| line.record(mtu).on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link direction peer reader mtu gbit_per_s min_gbit_per_s max_gbit_per_s \
         payload_bytes_copied";
     print(&records, options.common.json, &heading, columns);

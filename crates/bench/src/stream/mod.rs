@@ -21,8 +21,8 @@ use crate::hosts::{
     patient, would_block,
 };
 use crate::kernel::{self, Between, PATIENCE, PEER_MESSAGE};
-use crate::machine::{Machine, Sides, joined, nap, on_a_thread, pin};
-use crate::meter::{Meter, Round};
+use crate::machine::{Machine, SPREAD, Sides, joined, nap, on_a_thread, pin};
+use crate::meter::{Meter, Round, in_turns};
 use crate::options::{Direction, StreamLink, StreamOptions};
 use crate::report::{Record, print, rounded};
 use crate::source::{Reader, Source};
@@ -54,23 +54,14 @@ pub(crate) fn run(options: &StreamOptions) -> Result<(), Failure> {
     };
     let message = kernel::best_message(kernel, &bench.source, Reader::None, bench.sides)?;
     let mut lines: Vec<Line> = lines(options, kernel, message);
-    // The first round warms up and does not count.
-    for round in 0..=options.common.rounds {
-        for line in &mut lines {
-            let result = bench.round(line.what)?;
-            if round > 0 {
-                line.rounds.push(result.round);
-                line.ledger = result.ledger;
-            }
-            line.mtu = result.mtu;
-        }
-    }
+    let round = |line: &Line| bench.round(line.what);
+    in_turns(options.common.rounds, &mut lines, round, |line, result| {
+        line.rounds.push(result.round);
+        (line.ledger, line.mtu) = (result.ledger, result.mtu);
+    })?;
     let machine = Machine::describe();
     let records: Vec<_> = lines.iter().map(|line| line.record().on(&machine)).collect();
-    let heading = format!(
-        "{machine}; {} rounds of {} s each, medians (lowest and highest beside them)",
-        options.common.rounds, options.seconds
-    );
+    let heading = machine.heading(options.common.rounds, options.seconds, SPREAD);
     let columns = "engine link direction peer reader threads via mtu message gbit_per_s min_gbit_per_s \
         max_gbit_per_s receiver_cpu_us_per_mib payload_bytes_copied";
     print(&records, options.common.json, &heading, columns);

@@ -117,7 +117,7 @@ pub(crate) fn read_response(
             return Ok(response);
         }
         if response.status == 101 {
-            return Err(ClientError::Malformed("an upgrade that nobody asked for".into()));
+            return Err(ClientError::Malformed("an upgrade that was not requested".into()));
         }
     }
 }

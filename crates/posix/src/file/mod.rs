@@ -19,7 +19,7 @@ pub(crate) struct File {
     pub(crate) object: Object,
     /// `O_NONBLOCK`.
     pub(crate) nonblocking: AtomicBool,
-    /// Descriptors, and calls in progress; the last one closes.
+    /// Descriptors and calls in progress; the last one closes the file.
     refs: AtomicUsize,
     pub(crate) watch: Arc<Watch>,
 }

@@ -87,9 +87,9 @@ impl Pipe {
         Self { queue: Mutex::new(queue), read_watch: Arc::default(), write_watch: Arc::default() }
     }
 
-    /// Appends what `fill` finds for the room there is; `None`: there is no room. `EPIPE` without a
-    /// reader. The pipe is locked meanwhile, so that no other writer gets the room, and nothing is
-    /// fetched for a reader that goes away.
+    /// Appends the fragments that `fill` returns for the room; `None`: there is no room. `EPIPE`
+    /// without a reader. The pipe is locked meanwhile, so that no other writer gets the room, and
+    /// nothing is fetched for a reader that goes away.
     pub(crate) fn put(
         &self,
         fill: impl FnOnce(usize) -> Result<Vec<Frag>, Errno>,
@@ -109,8 +109,8 @@ impl Pipe {
         Ok(Some(bytes))
     }
 
-    /// Gives up to `max` bytes to `spend`; what it leaves stays. 0 is the end, `None`: there is nothing
-    /// yet. The pipe is locked meanwhile, so that no other reader finds it empty.
+    /// Gives up to `max` bytes to `spend`; what it leaves stays. Returns 0 at the end, `None` if there
+    /// is nothing yet. The pipe is locked meanwhile, so that no other reader finds it empty.
     pub(crate) fn take(
         &self,
         max: usize,

@@ -1,4 +1,4 @@
-//! A socket: what it remembers, what it is ready for, how it loses its peer and is closed.
+//! A socket: its state, its readiness, how it is disconnected and closed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! setsockopt and getsockopt, and what all options do.
+//! setsockopt and getsockopt, and steps of all options.
 
 use pagewire_stack::{Error, Stack, TcpOption, Udp};
 

@@ -10,7 +10,7 @@ use crate::file::socket::State;
 use crate::{Errno, errno};
 
 impl<B: Backend> SocketOptions<'_, B> {
-    /// The name ends at a zero or with `value`; what is too long is cut, as in Linux. No name: no link.
+    /// The name ends at a zero or with `value`; a longer one is cut, as in Linux. No name: no link.
     pub(super) fn bind_to_name(&self, value: &[u8]) -> Result<(), Errno> {
         let value = &value[..value.len().min(LINK_NAME_BYTES)];
         let name = value.split(|&byte| byte == 0).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Socket options: what a socket remembers. `call.rs` has the calls.
+//! Socket options that a socket remembers. `call.rs` has the calls.
 
 mod call;
 mod get;
@@ -187,42 +187,35 @@ impl Options {
     /// Applies what is no setting to a new listener, connection or datagram socket.
     pub(crate) fn apply(&self, stack: &mut Stack, now: Instant, id: SocketId) {
         // A connection that is over needs no options.
-        if self.receive_errors {
-            let _ = stack
-                .as_tcp(id)
-                .and_then(|mut tcp| tcp.set_option(now, TcpOption::QueueErrors(true)));
-            let _ = stack.as_udp(id).map(|mut udp| udp.queue_errors(true));
-        }
-        if let Some(bytes) = self.receive_buffer {
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_receive_buffer(bytes as usize));
+        let how = self.mtu_discover.and_then(mtu_discover);
+        let queue_errors = self.receive_errors.then_some(TcpOption::QueueErrors(true));
+        for option in queue_errors.into_iter().chain(how.map(TcpOption::MtuDiscover)) {
+            let _ = stack.as_tcp(id).and_then(|mut tcp| tcp.set_option(now, option));
         }
         if self.zero_copy {
             let _ = set_zerocopy(stack, id, true);
         }
-        if self.broadcast {
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_broadcast(true));
-        }
-        if self.udp_join {
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_join(true));
-        }
-        for (settings, v6) in self.multicast.into_iter().zip([false, true]) {
-            if settings != MulticastSettings::default() {
-                let _ = stack.as_udp(id).map(|mut udp| udp.set_multicast(v6, settings));
+        if let Ok(mut udp) = stack.as_udp(id) {
+            if self.receive_errors {
+                udp.queue_errors(true);
             }
-        }
-        for (group, link) in self.groups.iter() {
-            let _ = stack
-                .as_udp(id)
-                .and_then(|mut udp| udp.join_group(now, group, GroupLink::Number(link.scope_id())));
-        }
-        if self.segment > 0 {
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_segment(self.segment));
-        }
-        if let Some(how) = self.mtu_discover.and_then(mtu_discover) {
-            let _ = stack
-                .as_tcp(id)
-                .and_then(|mut tcp| tcp.set_option(now, TcpOption::MtuDiscover(how)));
-            let _ = stack.as_udp(id).map(|mut udp| udp.set_mtu_discover(how));
+            if let Some(bytes) = self.receive_buffer {
+                udp.set_receive_buffer(bytes as usize);
+            }
+            udp.set_broadcast(self.broadcast);
+            udp.set_join(self.udp_join);
+            for (settings, v6) in self.multicast.into_iter().zip([false, true]) {
+                if settings != MulticastSettings::default() {
+                    udp.set_multicast(v6, settings);
+                }
+            }
+            for (group, link) in self.groups.iter() {
+                let _ = udp.join_group(now, group, GroupLink::Number(link.scope_id()));
+            }
+            udp.set_segment(self.segment);
+            if let Some(how) = how {
+                udp.set_mtu_discover(how);
+            }
         }
         if self.marks != PacketMarks::default() {
             let _ = stack.set_packet_marks(id, self.marks);
